@@ -1,0 +1,63 @@
+"""What every test shares: float64, strict dtype promotion, one BLAS thread, seeded property tests, golden numbers."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import hypothesis
+import jax
+import numpy as np
+import numpyro
+import pytest
+import scipy.linalg  # noqa: F401  JAX borrows SciPy's BLAS on CPU: it must be loaded before its threads can be limited
+import threadpoolctl
+
+GOLDEN = Path(__file__).parent / "golden"
+
+numpyro.enable_x64()
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+hypothesis.settings.register_profile("gpzoo", derandomize=True, deadline=None, max_examples=20)
+hypothesis.settings.load_profile("gpzoo")
+
+# A data folder beside the checkout serves where the user has named none.
+_beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+if _beside.is_dir():
+    os.environ.setdefault("GPZOO_DATA", str(_beside))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_blas_thread():
+    """Small factorisations are many times slower when BLAS threads compete with XLA's and with the other workers."""
+    with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        yield
+
+
+@pytest.fixture
+def standard_promotion():
+    """Relax dtype promotion for a test that runs somebody else's code which mixes dtypes."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    """Figures that a test leaves open would pile up over the session."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """``golden(name)``: the arrays (``in_*``, ``out_*``) and the description of one golden case."""
+
+    def load(name: str) -> tuple[dict[str, np.ndarray], dict]:
+        with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+        return arrays, json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+
+    return load
