@@ -1,0 +1,3 @@
+"""gpzoo: a model zoo of Gaussian processes for NumPyro."""
+
+__version__ = "0.1.0"

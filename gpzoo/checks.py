@@ -1,0 +1,59 @@
+"""Checks of what users pass in: each refusal names the argument, what was wrong with it, and the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+def is_concrete(x: Any) -> bool:
+    """Whether ``x`` holds numbers that can be looked at (not a tracer of a transformed function)."""
+    return not isinstance(x, jax.core.Tracer)
+
+
+def floating(name: str, x: Any) -> Array:
+    """``x`` as a floating array of its own precision.
+
+    Raises:
+        TypeError: if ``x`` is not numeric (strings, objects, complex numbers).
+    """
+    try:
+        x = jnp.asarray(x)
+    except TypeError as error:
+        raise TypeError(f"{name} must be a numeric array, got {type(x).__name__}: {error}") from None
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"{name} must be real, got dtype {x.dtype}.")
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
+
+
+def finite(name: str, x: Any) -> None:
+    """Refuse NaN and infinity in a concrete array; under a transformation nothing can be checked.
+
+    Raises:
+        ValueError: naming the first bad entry.
+    """
+    if not is_concrete(x):
+        return
+    with jax.ensure_compile_time_eval():
+        good = np.asarray(jnp.isfinite(x))
+    if not good.all():
+        first = tuple(int(i) for i in np.argwhere(~good)[0])
+        count = int((~good).sum())
+        raise ValueError(
+            f"{name} has {count} entries that are not finite, the first at index {first}. "
+            "Remove or impute those rows before they reach the model."
+        )
+
+
+def not_empty(name: str, x: Array) -> None:
+    """Refuse an array without rows.
+
+    Raises:
+        ValueError: if the leading axis has length 0.
+    """
+    if x.ndim == 0 or x.shape[0] == 0:
+        raise ValueError(f"{name} is empty: its shape is {tuple(x.shape)}, at least one row is needed.")

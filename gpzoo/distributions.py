@@ -1,0 +1,429 @@
+"""Gaussian processes as NumPyro distributions: the prior of a site, and its inducing-variable posterior."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, random
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.distributions.kl import kl_divergence
+from numpyro.infer.util import _unconstrain_params
+from numpyro.primitives import _PYRO_STACK
+
+from gpzoo import checks, linalg
+from gpzoo.inducing import Kuf, Kuu
+from gpzoo.kernels import Kernel
+from gpzoo.marginals import DrawLog, GaussianMarginals
+
+_LOG_2PI = 1.8378770664093453
+
+
+class _ProcessAtInputs(dist.Distribution):
+    """A Gaussian over the values of ``num_outputs`` independent functions at ``N`` inputs: ``[N]`` or ``[N, D]``.
+
+    Subclasses give :meth:`moments`; everything works with one leading output axis and hides it at the door.
+    """
+
+    def _init_events(self, num_inputs: int, num_outputs: int | None) -> None:
+        self.num_outputs = num_outputs
+        events = (num_inputs,) if num_outputs is None else (num_inputs, num_outputs)
+        dist.Distribution.__init__(self, batch_shape=(), event_shape=events)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """All real vectors ``[N]``, or matrices ``[N, D]``."""
+        return constraints.real_vector if self.num_outputs is None else constraints.real_matrix
+
+    def moments(self) -> tuple[Array, Array]:
+        """Mean, of the event's shape, and joint covariance, ``[N, N]`` or ``[D, N, N]`` (outputs are independent)."""
+        raise NotImplementedError
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Joint draws over all inputs, ``sample_shape + [N]`` or ``sample_shape + [N, D]``."""
+        mean, covariance = self.moments()
+        L = linalg.cholesky(covariance, self._covariance_name(), self.jitter)
+        noise = random.normal(key, sample_shape + self.event_shape, mean.dtype)
+        if L.ndim == 2:
+            rows = "ij,...jd->...id" if self.num_outputs is not None else "ij,...j->...i"
+            return mean + jnp.einsum(rows, L, noise)
+        return mean + jnp.einsum("dij,...jd->...id", L, noise)
+
+    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+        """Joint log density of ``value``, ``[..., N]`` or ``[..., N, D]``, in nats: shape ``[...]``.
+
+        Raises:
+            FactorisationError: outside ``jit``, if the covariance is not positive definite.
+        """
+        mean, covariance = self.moments()
+        L = linalg.cholesky(covariance, self._covariance_name(), self.jitter)
+        residual = jnp.asarray(value) - mean
+        batch = residual.shape[: residual.ndim - len(self.event_shape)]
+        num_inputs, num_outputs = self.event_shape[0], self.num_outputs or 1
+        log_det = jnp.sum(jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1)), axis=-1)
+        if L.ndim == 2:
+            # All draws and outputs are right-hand sides of one triangular solve.
+            columns = jnp.reshape(residual, (-1, num_inputs, num_outputs)).transpose(1, 0, 2)
+            alpha = linalg.solve_lower(L, columns.reshape(num_inputs, -1)).reshape(columns.shape)
+            square = jnp.sum(alpha * alpha, axis=(0, 2)).reshape(batch)
+            log_det = log_det * num_outputs
+        else:
+            columns = jnp.reshape(residual, (-1, num_inputs, num_outputs)).transpose(2, 1, 0)
+            alpha = linalg.solve_lower(L, columns)
+            square = jnp.sum(alpha * alpha, axis=(0, 1)).reshape(batch)
+            log_det = jnp.sum(log_det)
+        return -(square + num_inputs * num_outputs * _LOG_2PI) / 2 - log_det
+
+    def _covariance_name(self) -> str:
+        return f"the covariance of {type(self).__name__} at {self.event_shape[0]} inputs"
+
+    # -- a GP site stands alone --------------------------------------------------------------------------------------
+
+    def expand(self, batch_shape: tuple[int, ...]) -> dist.Distribution:
+        """Refused: a GP site stands outside every plate.
+
+        Raises:
+            ValueError: if ``batch_shape`` is not empty.
+        """
+        if tuple(batch_shape) == ():
+            return self
+        raise ValueError(
+            f"A GaussianProcess site (event shape {self.event_shape}) cannot be inside a plate or be expanded to "
+            f"{tuple(batch_shape)}: its KL would be scaled by the minibatch. Sample it before `with numpyro.plate(...)` "
+            "and use its value inside; for several functions use num_outputs."
+        )
+
+    def mask(self, mask: Any) -> dist.Distribution:
+        """Refused: a joint density over inputs has no per-datum terms to mask.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "A GaussianProcess site cannot be masked: its density is joint over all inputs. Put handlers.mask around "
+            "the likelihood site only."
+        )
+
+
+class GaussianProcess(_ProcessAtInputs):
+    """The values of a Gaussian process at inputs ``X``: ``f ~ N(mean, K(X, X))``.
+
+    Unobserved it is a latent function, ``numpyro.sample("f", GaussianProcess(kernel, X))``, which can be drawn from the
+    prior, scored exactly (so a small model runs under NUTS as it stands), and approximated by
+    :class:`~gpzoo.inference.InducingGuide`. Observed (``obs=y``) it is exact GP regression, with the noise in the
+    kernel (``+ White(noise_variance)``): ``log_prob`` is then the log marginal likelihood.
+
+    Args:
+        kernel: covariance function; with a leading axis ``D`` on its leaves, one kernel per output.
+        X: inputs ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per output.
+        mean: prior mean at ``X``, an array that broadcasts to the shape of the site; zero if ``None``. It is known only
+            at ``X``, so inducing variables are always those of the zero-mean part of the process.
+        num_outputs: number ``D`` of independent functions. ``None`` gives a site ``[N]``, a number ``[N, D]``.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default
+            (:data:`gpzoo.linalg.RELATIVE_JITTER`).
+
+    Raises:
+        ValueError: for inputs of the wrong rank, empty, or not finite; a mean that does not broadcast; a
+            ``num_outputs`` that contradicts the kernel; ``numpyro.param`` sites under MCMC that were not lifted.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    pytree_data_fields = ("kernel", "X", "loc", "jitter")
+    pytree_aux_fields = ("num_outputs",)
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Array,
+        mean: Array | None = None,
+        *,
+        num_outputs: int | None = None,
+        jitter: float | Array | None = None,
+    ) -> None:
+        refuse_params_under_mcmc()
+        if not isinstance(kernel, Kernel):
+            raise TypeError(f"kernel must be a gpzoo kernel, got {type(kernel).__name__}.")
+        self.kernel, self.jitter = kernel, jitter
+        self.X = kernel._check(X)
+        own_axis = kernel._has_outputs(self.X)
+        inputs = self.X[0] if own_axis else self.X
+        checks.not_empty("X", inputs)
+        checks.finite("X", self.X)
+        distinct = self._num_distinct(kernel, own_axis)
+        if distinct is not None:
+            if num_outputs not in (None, distinct):
+                raise ValueError(f"num_outputs is {num_outputs}, but the kernel or X carries {distinct} outputs.")
+            num_outputs = distinct
+        self._init_events(inputs.shape[0], num_outputs)
+        self.loc = None
+        if mean is not None:
+            self.loc = checks.floating("mean", mean)
+            checks.finite("mean", self.loc)
+            try:
+                fits = jnp.broadcast_shapes(self.loc.shape, self.event_shape) == self.event_shape
+            except ValueError:
+                fits = False
+            if not fits:
+                raise ValueError(
+                    f"mean has shape {self.loc.shape}, which does not broadcast to the site's {self.event_shape}."
+                )
+
+    def _num_distinct(self, kernel: Kernel, own_axis: bool) -> int | None:
+        if own_axis:
+            return self.X.shape[0]
+        if not kernel.batched:
+            return None
+        return jax.eval_shape(lambda k, x: k.diag(x), kernel, self.X).shape[0]
+
+    @property
+    def mean(self) -> Array:
+        """Prior mean, of the event's shape."""
+        if self.loc is None:
+            return jnp.zeros(self.event_shape, self.X.dtype)
+        return jnp.broadcast_to(self.loc, self.event_shape)
+
+    @property
+    def variance(self) -> Array:
+        """Prior variance, of the event's shape."""
+        return _rows_first(self.kernel.diag(self.X), self.event_shape)
+
+    def moments(self) -> tuple[Array, Array]:
+        """Prior mean and covariance of ``f(X)``; see :class:`GaussianProcess`."""
+        return self.mean, self.kernel(self.X)
+
+
+def _rows_first(per_output: Array, event_shape: tuple[int, ...]) -> Array:
+    """``[N]`` or ``[D, N]`` to the event's shape ``[N]`` or ``[N, D]``."""
+    if per_output.ndim == 2:
+        return per_output.T
+    return jnp.broadcast_to(per_output if len(event_shape) == 1 else per_output[:, None], event_shape)
+
+
+class InducingPosterior(_ProcessAtInputs):
+    """``q(f)``: a GP site given inducing variables ``u ~ q(u)`` (convolutional GPs, eq. 3-4 and 6-8).
+
+    ``q(f) = int p(f | u) q(u) du`` has the moments, with ``A = L^-1 Kuf`` and ``L L^T = Kuu``,
+
+    * whitened (``u = L v``, ``q(v) = N(m, S)``): ``mean = A^T m``, ``cov = Kff - A^T A + A^T S A``;
+    * not whitened (``q(u) = N(m, S)``): the same with ``L^-T A`` in place of the outer ``A``,
+
+    plus the prior's mean. ``KL[q(f) || p(f)] = KL[q(u) || p(u)]`` (Matthews et al. 2016) is registered with
+    :func:`numpyro.distributions.kl.kl_divergence`.
+
+    Args:
+        prior: the site's :class:`GaussianProcess`.
+        inducing: inducing variable whose ``Kuu`` is ``[M, M]`` (``[D, M, M]`` with one kernel per output).
+        u_mean: ``m``, ``[M]`` for a site ``[N]``, ``[M, D]`` for a site ``[N, D]``.
+        u_scale: ``S`` as its lower Cholesky factor ``[M, M]`` or ``[D, M, M]`` (what lies above the diagonal is
+            ignored, the diagonal's signs do not matter), or as standard deviations of the shape of ``u_mean``.
+        whiten: whether ``m`` and ``S`` are those of ``v = L^-1 u``.
+        mode: ``"joint"``: a draw is joint over all inputs; ``"draw"``: independent over inputs; ``"marginals"``: the
+            value is a :class:`~gpzoo.marginals.GaussianMarginals`. In the last two ``log_prob`` raises.
+        site: name of the site, for messages.
+        log: the marginals' :class:`~gpzoo.marginals.DrawLog`.
+        rows: ``[N]`` integers that identify the rows, so that a row's draw does not depend on the batch it is in.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    pytree_data_fields = ("prior", "inducing", "u_mean", "u_scale", "L", "rows")
+    pytree_aux_fields = ("num_outputs", "whiten", "mode", "site", "log")
+
+    def __init__(
+        self,
+        prior: GaussianProcess,
+        inducing: Any,
+        u_mean: Array,
+        u_scale: Array,
+        *,
+        whiten: bool = True,
+        mode: str = "joint",
+        site: str = "f",
+        log: DrawLog | None = None,
+        rows: Array | None = None,
+    ) -> None:
+        self.prior, self.inducing = prior, inducing
+        self.u_mean, self.u_scale, self.rows = u_mean, u_scale, rows
+        self.whiten, self.mode, self.site, self.log = whiten, mode, site, log
+        self._init_events(prior.event_shape[0], prior.num_outputs)
+        covariance = Kuu(inducing, prior.kernel)
+        self.L = linalg.cholesky(covariance, f"Kuu of site {site!r}", prior.jitter)
+        _check_q(site, u_mean, u_scale, covariance.shape[-1], prior.num_outputs)
+
+    @property
+    def jitter(self) -> Any:
+        """The prior's jitter."""
+        return self.prior.jitter
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether ``u_scale`` holds standard deviations rather than a Cholesky factor."""
+        return self.u_scale.ndim == self.u_mean.ndim and self.u_scale.shape == self.u_mean.shape
+
+    def _covariance_name(self) -> str:
+        return f"the joint posterior covariance of site {self.site!r} at {self.event_shape[0]} inputs"
+
+    def _projections(self) -> tuple[Array, Array, Array, Array]:
+        """``A``, the outer factor ``B`` (``[M, N]`` or ``[D, M, N]``), and ``m`` ``[M, D]``, ``S`` with ``D`` first."""
+        A = linalg.solve_lower(self.L, Kuf(self.inducing, self.prior.kernel, self.prior.X))
+        B = A if self.whiten else linalg.solve_lower(self.L, A, transpose=True)
+        m, S = self.u_mean, self.u_scale
+        if self.num_outputs is None:
+            m, S = m[:, None], S[:, None] if self.diagonal else S[None]
+        return A, B, m, S if self.diagonal else jnp.tril(S)
+
+    def _mean(self, B: Array, m: Array) -> Array:
+        mean = B.T @ m if B.ndim == 2 else jnp.einsum("dmn,md->nd", B, m)
+        mean = mean[:, 0] if self.num_outputs is None else mean
+        return mean if self.prior.loc is None else mean + self.prior.loc
+
+    def _spread(self, B: Array, S: Array) -> Array:
+        """``S^(1/2)T B``, ``[D, M, N]``."""
+        if self.diagonal:
+            return S.T[:, :, None] * B
+        if B.ndim == 2:
+            # One product with all factors side by side; XLA is slow at many small ones.
+            D, M, _ = S.shape
+            return (S.transpose(0, 2, 1).reshape(D * M, M) @ B).reshape(D, M, -1)
+        return jnp.einsum("dmk,dmn->dkn", S, B)
+
+    def marginals(self) -> tuple[Array, Array]:
+        """Mean and variance at every input, both of the event's shape (eq. 7 and 8)."""
+        A, B, m, S = self._projections()
+        kff = self.prior.kernel.diag(self.prior.X)
+        variance = kff - jnp.sum(A * A, axis=-2) + jnp.sum(jnp.square(self._spread(B, S)), axis=-2)
+        # Rounding can take kff - |A|^2 below zero where the data determine f.
+        floor = jnp.finfo(variance.dtype).eps * kff
+        variance = jnp.maximum(variance, floor)
+        return self._mean(B, m), variance[0] if self.num_outputs is None else variance.T
+
+    def moments(self) -> tuple[Array, Array]:
+        """Mean ``[N]`` or ``[N, D]`` and joint covariance ``[N, N]`` or ``[D, N, N]`` over the inputs."""
+        A, B, m, S = self._projections()
+        spread = self._spread(B, S)
+        Kff = self.prior.kernel(self.prior.X)
+        transposed = jnp.swapaxes
+        covariance = Kff - transposed(A, -1, -2) @ A + transposed(spread, -1, -2) @ spread
+        return self._mean(B, m), covariance[0] if self.num_outputs is None else covariance
+
+    @property
+    def mean(self) -> Array:
+        """Posterior mean, of the event's shape."""
+        _, B, m, _ = self._projections()
+        return self._mean(B, m)
+
+    @property
+    def variance(self) -> Array:
+        """Posterior variance at every input, of the event's shape."""
+        return self.marginals()[1]
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array | GaussianMarginals:
+        """A value of the site; what it is depends on ``mode``.
+
+        Raises:
+            ValueError: for a ``sample_shape`` where draws are not joint.
+        """
+        if self.mode == "joint":
+            return super().sample(key, sample_shape)
+        if sample_shape != ():
+            raise ValueError(f"Site {self.site!r} gives one value at a time in mode {self.mode!r}: vmap over keys.")
+        mean, variance = self.marginals()
+        f = GaussianMarginals(mean, variance, key, sites=frozenset({self.site}), log=self.log, rows=self.rows)
+        return f if self.mode == "marginals" else f.draws(1)[0]
+
+    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+        """Joint log density of ``value`` under ``q(f)``.
+
+        Raises:
+            TypeError: in modes where the value is not a joint draw.
+        """
+        if self.mode != "joint":
+            raise TypeError(
+                f"GP site {self.site!r} is represented by its marginals under GaussianProcessELBO and has no joint "
+                "log_prob there: its KL is analytic. Use GaussianProcessELBO() as the only objective in this call."
+            )
+        return super().log_prob(value)
+
+    def inducing_moments(self) -> tuple[Array, Array]:
+        """Mean ``[M]`` or ``[M, D]`` and covariance ``[M, M]`` or ``[D, M, M]`` of ``u``, whitened or not."""
+        m, S = self.u_mean, self.u_scale
+        if self.num_outputs is None:
+            m, S = m[:, None], S[:, None] if self.diagonal else S[None]
+        factor = S.T[:, :, None] * jnp.eye(S.shape[0], dtype=S.dtype) if self.diagonal else jnp.tril(S)
+        if self.whiten:
+            factor = self.L @ factor
+            m = self.L @ m if self.L.ndim == 2 else jnp.einsum("dmk,kd->md", self.L, m)
+        covariance = factor @ jnp.swapaxes(factor, -1, -2)
+        return (m[:, 0], covariance[0]) if self.num_outputs is None else (m, covariance)
+
+
+def _check_q(site: str, mean: Array, scale: Array, M: int, num_outputs: int | None) -> None:
+    outputs = () if num_outputs is None else (num_outputs,)
+    if mean.shape != (M, *outputs):
+        raise ValueError(
+            f"The mean of q(u) of site {site!r} has shape {mean.shape}, expected {(M, *outputs)} "
+            f"for {M} inducing variables."
+        )
+    if scale.shape not in ((M, *outputs), (*outputs, M, M)):
+        raise ValueError(
+            f"The scale of q(u) of site {site!r} has shape {scale.shape}, expected {(*outputs, M, M)} (a Cholesky "
+            f"factor) or {(M, *outputs)} (standard deviations)."
+        )
+
+
+@kl_divergence.register(InducingPosterior, GaussianProcess)
+def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Array:
+    """``KL[q(u) || p(u)]`` summed over outputs, in nats; ``p(u)`` is that of ``q``'s own prior."""
+    if q.event_shape != p.event_shape:
+        raise ValueError(f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model.")
+    m, S, L = q.u_mean, q.u_scale, q.L
+    M, D = m.shape[0], q.num_outputs or 1
+    if q.diagonal:
+        log_det_q = jnp.sum(jnp.log(jnp.square(S)))
+    else:
+        log_det_q = jnp.sum(jnp.log(jnp.square(jnp.diagonal(S, axis1=-2, axis2=-1))))
+    if q.whiten:
+        S = S if q.diagonal else jnp.tril(S)
+        return (jnp.sum(S * S) + jnp.sum(m * m) - M * D - log_det_q) / 2
+    m = m.reshape(M, D)
+    if q.diagonal:
+        S = S.reshape(M, D).T[:, :, None] * jnp.eye(M, dtype=S.dtype)
+    else:
+        S = jnp.tril(S.reshape(D, M, M))
+    log_det_p = jnp.sum(jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1))) * 2
+    if L.ndim == 2:
+        columns = jnp.concatenate([m, S.transpose(1, 0, 2).reshape(M, D * M)], axis=1)
+        log_det_p = log_det_p * D
+    else:
+        columns = jnp.concatenate([m.T[:, :, None], S], axis=2)
+    white = linalg.solve_lower(L, columns)
+    return (jnp.sum(white * white) - M * D + log_det_p - log_det_q) / 2
+
+
+def refuse_params_under_mcmc() -> None:
+    """Refuse a program whose ``numpyro.param`` sites MCMC would leave at their starting values without a word.
+
+    Raises:
+        ValueError: naming the sites, when called by a program that MCMC runs.
+    """
+    for depth, handler in enumerate(_PYRO_STACK):
+        if isinstance(handler, _unconstrain_params):
+            break
+    else:
+        return
+    outer, inner = _PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :]
+    if not all(isinstance(h, handlers.trace | handlers.substitute) for h in outer):
+        return  # an automatic guide at its set-up: SVI will train the params
+    recorded = next((h.trace for h in outer if isinstance(h, handlers.trace)), {})
+    # The outermost substitution inside MCMC's is NumPyro's and repeats the starting values; others are the user's.
+    substitutions = [h.data or {} for h in inner if isinstance(h, handlers.substitute)]
+    given = {name for data in substitutions[1:] for name in data}
+    loose = [name for name, site in recorded.items() if site["type"] == "param" and name not in given]
+    if loose:
+        raise ValueError(
+            f"The numpyro.param site(s) {', '.join(loose)} are not sampled by MCMC and would stay at their starting "
+            "values. Give them priors with numpyro.handlers.lift(model, prior={...}), or fix them on purpose with "
+            "numpyro.handlers.substitute(model, data={...})."
+        )
