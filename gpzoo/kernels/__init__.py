@@ -1,0 +1,25 @@
+"""Covariance functions: pytrees of hyperparameters."""
+
+from gpzoo.kernels.base import Elementary, Kernel, Product, Scaled, Sum
+from gpzoo.kernels.nonstationary import ArcCosine, Constant, Linear, Polynomial, White
+from gpzoo.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic, Stationary
+
+__all__ = [
+    "RBF",
+    "ArcCosine",
+    "Constant",
+    "Elementary",
+    "Kernel",
+    "Linear",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Periodic",
+    "Polynomial",
+    "Product",
+    "RationalQuadratic",
+    "Scaled",
+    "Stationary",
+    "Sum",
+    "White",
+]

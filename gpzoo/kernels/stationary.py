@@ -1,0 +1,283 @@
+"""Stationary kernels: functions of the scaled distance between two inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from gpzoo.kernels.base import Elementary, columns, positive
+
+#: Up to this many columns, squared distances are summed difference by difference instead of by a matrix product.
+DIRECT_COLUMNS = 8
+
+
+def inner(X: Array, Z: Array | None = None) -> Array:
+    """``x . z`` for all pairs of rows ``[N, M]``; for ``Z = None`` that of ``X`` with itself, exactly symmetric."""
+    if Z is not None:
+        return _matmul(X, Z.T)
+    product = _matmul(X, X.T)
+    return (product + product.T) / 2
+
+
+def squared_distance(X: Array, Z: Array | None = None) -> Array:
+    """``|x - z|^2`` for all pairs of rows, never negative.
+
+    Up to :data:`DIRECT_COLUMNS` columns the differences themselves are squared, which is accurate to rounding at every
+    distance. Beyond that, one matrix product of inputs centred on the mean of ``X``: its absolute error is the dtype's
+    rounding times the squared spread of the inputs. Derivatives of all orders are those of ``|x - z|^2``, also where
+    two rows coincide.
+
+    Args:
+        X: ``[N, d]``.
+        Z: ``[M, d]``, or ``None`` for the distances between the rows of ``X``: then the result is exactly symmetric
+            with an exactly zero diagonal.
+
+    Returns:
+        ``[N, M]`` or ``[N, N]``.
+    """
+    if Z is not None:
+        return _squared_distance(X, Z)
+    square = _squared_distance(X, X)
+    if X.shape[-1] <= DIRECT_COLUMNS:
+        return square
+    return jnp.where(jnp.eye(X.shape[0], dtype=bool), 0, (square + square.T) / 2)
+
+
+@jax.custom_jvp
+def _squared_distance(X: Array, Z: Array) -> Array:
+    if X.shape[-1] <= DIRECT_COLUMNS:
+        return sum(jnp.square(X[:, i, None] - Z[None, :, i]) for i in range(X.shape[-1]))
+    X, Z = _centred(X, Z)
+    return jnp.maximum(jnp.sum(X * X, -1)[:, None] + jnp.sum(Z * Z, -1)[None, :] - 2 * _matmul(X, Z.T), 0)
+
+
+def _squared_distance_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    # Matrix products both ways: differentiating the sum of differences would recompute the kernel for every column, and
+    # so would sums over rows and columns next to the products: they are one more column of the factors instead.
+    # Clipping at zero is left out: it would stop derivatives at coincident rows.
+    X, Z = _centred(*primals)
+    dX, dZ = tangents
+    tangent = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
+    if not isinstance(dX, jax.custom_derivatives.SymbolicZero):
+        tangent += 2 * _matmul(_beside(jnp.sum(X * dX, -1), dX), _beside(jnp.ones_like(Z[:, 0]), -Z).T)
+    if not isinstance(dZ, jax.custom_derivatives.SymbolicZero):
+        tangent += 2 * _matmul(_beside(jnp.ones_like(X[:, 0]), -X), _beside(jnp.sum(Z * dZ, -1), dZ).T)
+    return _squared_distance(*primals), tangent
+
+
+_squared_distance.defjvp(_squared_distance_jvp, symbolic_zeros=True)
+
+
+def _centred(X: Array, Z: Array) -> tuple[Array, Array]:
+    centre = jax.lax.stop_gradient(jnp.mean(X, axis=0))
+    return X - centre, Z - centre
+
+
+def _beside(column: Array, X: Array) -> Array:
+    return jnp.concatenate([column[:, None], X], axis=1)
+
+
+def _matmul(A: Array, B: Array) -> Array:
+    # Accelerators otherwise round float32 products to ten bits, which no factorisation survives.
+    return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
+
+
+def root(square: Array) -> Array:
+    """``sqrt(square)``, 0 with derivative 0 where ``square`` is 0 (or rounded below it)."""
+    inside = square > 0
+    return jnp.where(inside, jnp.sqrt(jnp.where(inside, square, 1)), 0)
+
+
+class Stationary(Elementary):
+    """``k(x, x') = variance * profile(sum_i (x_i - x'_i)^2 / lengthscale_i^2)``.
+
+    Args:
+        variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
+        lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs; with a leading ``D`` for one
+            kernel per output.
+        active_dims: the input columns that the kernel sees; all if ``None``.
+
+    Raises:
+        TypeError: if a hyperparameter is not numeric or ``active_dims`` not a sequence of integers.
+        ValueError: if ``variance`` or ``lengthscale`` is known and not positive, their shapes do not go together, and
+            on evaluation if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
+    """
+
+    data_fields = ("variance", "lengthscale")
+    static_fields = ("active_dims",)
+    per_column = ("lengthscale",)
+
+    def __init__(
+        self,
+        variance: float | Array = 1.0,
+        lengthscale: float | Array = 1.0,
+        active_dims: Iterable[int] | None = None,
+    ) -> None:
+        self.variance = positive("variance", variance)
+        self.lengthscale = positive("lengthscale", lengthscale)
+        self.active_dims = columns(active_dims)
+        self._check_fields()
+
+    def profile(self, square: Array) -> Array:
+        """The correlation at scaled squared distances ``square``; 1 at 0."""
+        raise NotImplementedError(f"{type(self).__name__} does not define its profile.")
+
+    def _scaled(self, X: Array) -> Array:
+        return self._columns(X) / self.lengthscale
+
+    def _cross(self, X: Array, Z: Array) -> Array:
+        return self.variance * self.profile(squared_distance(self._scaled(X), self._scaled(Z)))
+
+    def _gram(self, X: Array) -> Array:
+        return self.variance * self.profile(squared_distance(self._scaled(X)))
+
+    def _diag(self, X: Array) -> Array:
+        self._columns(X)
+        return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), X.shape[:1])
+
+
+class RBF(Stationary):
+    """``variance * exp(-r^2 / 2)``, the squared exponential (Rasmussen and Williams 2006, eq. 4.9).
+
+    Here and below ``r^2 = sum_i (x_i - x'_i)^2 / lengthscale_i^2``. Arguments as for :class:`Stationary`.
+    """
+
+    def profile(self, square: Array) -> Array:
+        """``exp(-square / 2)``."""
+        return jnp.exp(-square / 2)
+
+
+class Matern12(Stationary):
+    """``variance * exp(-r)``, the exponential kernel (Rasmussen and Williams 2006, eq. 4.18).
+
+    Arguments as for :class:`Stationary`. The kernel has a kink at coincident inputs: its derivative there with respect
+    to an input is taken as 0.
+    """
+
+    def profile(self, square: Array) -> Array:
+        """``exp(-sqrt(square))``."""
+        return jnp.exp(-root(square))
+
+
+class Matern32(Stationary):
+    """``variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`` (Rasmussen and Williams 2006, eq. 4.17).
+
+    Arguments as for :class:`Stationary`.
+    """
+
+    def profile(self, square: Array) -> Array:
+        """``(1 + sqrt(3 square)) exp(-sqrt(3 square))``."""
+        return _matern32(square)
+
+
+class Matern52(Stationary):
+    """``variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`` (Rasmussen and Williams 2006, eq. 4.17).
+
+    Arguments as for :class:`Stationary`.
+    """
+
+    def profile(self, square: Array) -> Array:
+        """``(1 + sqrt(5 square) + 5 square / 3) exp(-sqrt(5 square))``."""
+        return _matern52(square)
+
+
+# Derivatives by hand: the chain rule through the square root divides rounding errors by r and loses the curvature at 0.
+@jax.custom_jvp
+def _matern32(square: Array) -> Array:
+    r = root(3 * square)
+    return (1 + r) * jnp.exp(-r)
+
+
+@_matern32.defjvp
+def _matern32_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (square,), (tangent,) = primals, tangents
+    return _matern32(square), -1.5 * jnp.exp(-root(3 * square)) * tangent
+
+
+@jax.custom_jvp
+def _matern52(square: Array) -> Array:
+    r = root(5 * square)
+    return (1 + r + r * r / 3) * jnp.exp(-r)
+
+
+@_matern52.defjvp
+def _matern52_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (square,), (tangent,) = primals, tangents
+    return _matern52(square), -(5 / 6) * _matern32((5 / 3) * square) * tangent
+
+
+class RationalQuadratic(Stationary):
+    """``variance * (1 + r^2 / (2 alpha))^-alpha``, a scale mixture of RBFs (Rasmussen and Williams 2006, eq. 4.19).
+
+    Args:
+        variance: see :class:`Stationary`.
+        lengthscale: see :class:`Stationary`.
+        alpha: scalar or ``[D]``; the kernel tends to an RBF as it grows.
+        active_dims: see :class:`Stationary`.
+
+    Raises:
+        TypeError: see :class:`Stationary`.
+        ValueError: as for :class:`Stationary`, and if ``alpha`` is known and not positive.
+    """
+
+    data_fields = ("variance", "lengthscale", "alpha")
+
+    def __init__(
+        self,
+        variance: float | Array = 1.0,
+        lengthscale: float | Array = 1.0,
+        alpha: float | Array = 1.0,
+        active_dims: Iterable[int] | None = None,
+    ) -> None:
+        self.alpha = positive("alpha", alpha)
+        super().__init__(variance, lengthscale, active_dims)
+
+    def profile(self, square: Array) -> Array:
+        """``(1 + square / (2 alpha))^-alpha``."""
+        return jnp.exp(-self.alpha * jnp.log1p(square / (2 * self.alpha)))
+
+
+class Periodic(Stationary):
+    """``variance * exp(-1/2 sum_i (sin(pi (x_i - x'_i) / period_i) / lengthscale_i)^2)``: functions that repeat.
+
+    This is eq. 47 of MacKay (1998, *Introduction to Gaussian processes*): an RBF after each column is wound onto a
+    circle of diameter 1. Sources that write ``exp(-2 sin^2(...) / lengthscale^2)`` wind it onto a circle of radius 1:
+    their lengthscale is twice this one.
+
+    Args:
+        variance: see :class:`Stationary`.
+        lengthscale: scalar or one per (active) column, with a leading ``D`` for one kernel per output. A number without
+            unit: what counts is the distance on the circle.
+        period: scalar or one per (active) column, in the units of the inputs, with a leading ``D`` as for
+            ``lengthscale``.
+        active_dims: see :class:`Stationary`.
+
+    Raises:
+        TypeError: see :class:`Stationary`.
+        ValueError: as for :class:`Stationary`, and if ``period`` is known and not positive or does not fit the inputs.
+    """
+
+    data_fields = ("variance", "lengthscale", "period")
+    per_column = ("lengthscale", "period")
+
+    def __init__(
+        self,
+        variance: float | Array = 1.0,
+        lengthscale: float | Array = 1.0,
+        period: float | Array = 1.0,
+        active_dims: Iterable[int] | None = None,
+    ) -> None:
+        self.period = positive("period", period)
+        super().__init__(variance, lengthscale, active_dims)
+
+    def profile(self, square: Array) -> Array:
+        """``exp(-square / 2)``."""
+        return jnp.exp(-square / 2)
+
+    def _scaled(self, X: Array) -> Array:
+        angle = 2 * jnp.pi * (self._columns(X) / self.period)
+        diameter = 2 * self.lengthscale
+        return jnp.concatenate([jnp.cos(angle) / diameter, jnp.sin(angle) / diameter], axis=-1)
