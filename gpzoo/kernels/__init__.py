@@ -1,6 +1,7 @@
 """Covariance functions: pytrees of hyperparameters."""
 
 from gpzoo.kernels.base import Elementary, Kernel, Product, Scaled, Sum
+from gpzoo.kernels.double_sum import Convolutional, DoubleSum
 from gpzoo.kernels.nonstationary import ArcCosine, Constant, Linear, Polynomial, White
 from gpzoo.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic, Stationary
 
@@ -8,6 +9,8 @@ __all__ = [
     "RBF",
     "ArcCosine",
     "Constant",
+    "Convolutional",
+    "DoubleSum",
     "Elementary",
     "Kernel",
     "Linear",

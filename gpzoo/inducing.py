@@ -1,0 +1,402 @@
+"""Inducing variables, their covariances by multiple dispatch, and where they start."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from multipledispatch import Dispatcher
+
+from gpzoo import checks
+from gpzoo.kernels.base import Kernel, Scaled, Sum
+from gpzoo.kernels.double_sum import DoubleSum
+from gpzoo.kernels.nonstationary import Constant
+
+#: Number of inputs beyond which :class:`kmeans` runs on minibatches.
+LARGE = 10_000
+
+
+class InducingVariable:
+    """What ``u`` is; a pytree whose leaves are trained. Subclasses list their array fields in ``data_fields``.
+
+    ``u`` and ``f`` are jointly Gaussian, and that is all a posterior needs to know: a new (inter-domain) inducing
+    variable is a subclass and two functions, :data:`Kuu` and :data:`Kuf`, registered for it and a kernel type::
+
+        @Kuu.register(MyVariable, RBF)
+        def _(inducing, kernel): ...             # [M, M]
+
+        @Kuf.register(MyVariable, RBF, object)
+        def _(inducing, kernel, X): ...          # [M, N]
+    """
+
+    data_fields: ClassVar[tuple[str, ...]] = ("Z",)
+    static_fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        jax.tree_util.register_pytree_with_keys(cls, cls._flatten_with_keys, cls._unflatten)
+
+    def _flatten_with_keys(self) -> tuple[tuple, tuple]:
+        keys = tuple((jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in self.data_fields)
+        return keys, tuple(getattr(self, name) for name in self.static_fields)
+
+    @classmethod
+    def _unflatten(cls, static: tuple, data: tuple) -> InducingVariable:
+        # __init__ is bypassed: JAX rebuilds inducing variables around placeholders that no check would let pass.
+        self = object.__new__(cls)
+        for name, value in zip(cls.static_fields + cls.data_fields, tuple(static) + tuple(data), strict=True):
+            object.__setattr__(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.data_fields + self.static_fields)
+        return f"{type(self).__name__}({fields})"
+
+
+class InducingPoints(InducingVariable):
+    """``u_m = f(z_m)`` at inducing inputs ``Z`` in the space of the inputs.
+
+    Args:
+        Z: ``[M, ...]``, rows like those of ``X``; ``[D, M, ...]`` for one set per output.
+
+    Raises:
+        ValueError: if ``Z`` is empty, holds NaN or infinity, or has fewer than two axes.
+    """
+
+    def __init__(self, Z: Array) -> None:
+        self.Z = _inducing_inputs(Z, "[M, ...], one inducing input per row")
+
+
+class InducingPatches(InducingVariable):
+    """``u_m = g(z_m)``: the base process of a :class:`~gpzoo.kernels.DoubleSum` at patches (convolutional GPs, 4.1).
+
+    In a sum of kernels ``u`` is the sum of the parts' inducing variables at the same ``Z``, a part of white or constant
+    covariance contributing itself.
+
+    Args:
+        Z: ``[M, h w]``, flattened patches (any views); ``[D, M, h w]`` for one set per output.
+
+    Raises:
+        ValueError: if ``Z`` is empty, holds NaN or infinity, or has another rank.
+    """
+
+    def __init__(self, Z: Array) -> None:
+        self.Z = _inducing_inputs(Z, "[M, h * w] or [D, M, h * w], one flattened patch per row", max_ndim=3)
+
+
+def _inducing_inputs(Z: Array, wanted: str, max_ndim: int | None = None) -> Array:
+    Z = checks.floating("Z", Z)
+    if Z.ndim < 2 or (max_ndim is not None and Z.ndim > max_ndim):
+        raise ValueError(f"Z must be {wanted}; got shape {tuple(Z.shape)}.")
+    checks.not_empty("Z", Z)
+    checks.finite("Z", Z)
+    return Z
+
+
+# -- covariances -------------------------------------------------------------------------------------------------------
+
+Kuu = Dispatcher(
+    "Kuu",
+    doc="""Prior covariance of inducing variables: ``Kuu(inducing, kernel) -> [M, M]``.
+
+    Without jitter; white noise in the kernel adds to the diagonal. With one kernel or one ``Z`` per output the result
+    is ``[D, M, M]``. Chosen by the types of both arguments; ``Kuu.register(InducingType, KernelType)`` adds a pair.
+
+    Raises:
+        TypeError: if nothing is registered for the two types.
+    """,
+)
+
+Kuf = Dispatcher(
+    "Kuf",
+    doc="""Covariance of inducing variables and function values: ``Kuf(inducing, kernel, X) -> [M, N]``.
+
+    Never white. ``[D, M, N]`` with one kernel, ``Z`` or ``X`` per output. Chosen by the types of the first two
+    arguments; ``Kuf.register(InducingType, KernelType, object)`` adds a pair.
+
+    Raises:
+        TypeError: if nothing is registered for the two types.
+    """,
+)
+
+
+@Kuu.register(object, object)
+def _no_Kuu(inducing: Any, kernel: Any) -> Array:
+    raise _unregistered("Kuu", "", inducing, kernel)
+
+
+@Kuf.register(object, object, object)
+def _no_Kuf(inducing: Any, kernel: Any, X: Array) -> Array:
+    raise _unregistered("Kuf", ", X", inducing, kernel)
+
+
+def _unregistered(name: str, more: str, inducing: Any, kernel: Any) -> TypeError:
+    pair, third = f"{type(inducing).__name__}, {type(kernel).__name__}", ", object" if more else ""
+    return TypeError(
+        f"{name} is not defined for the pair ({pair}). Choose inducing variables that go with this kernel (InducingPoints "
+        f"go with every one), or register the pair: decorate a function of (inducing, kernel{more}) with "
+        f"@gpzoo.inducing.{name}.register({pair}{third}), and one for {'Kuu' if third else 'Kuf'} likewise."
+    )
+
+
+@Kuu.register(InducingPoints, Kernel)
+def _points_Kuu(inducing: InducingPoints, kernel: Kernel) -> Array:
+    return kernel(inducing.Z)
+
+
+@Kuf.register(InducingPoints, Kernel, object)
+def _points_Kuf(inducing: InducingPoints, kernel: Kernel, X: Array) -> Array:
+    return kernel(inducing.Z, X)
+
+
+@Kuu.register(InducingPatches, DoubleSum)
+def _patches_Kuu(inducing: InducingPatches, kernel: DoubleSum) -> Array:
+    return kernel.base(inducing.Z)
+
+
+@Kuf.register(InducingPatches, DoubleSum, object)
+def _patches_Kuf(inducing: InducingPatches, kernel: DoubleSum, X: Array) -> Array:
+    return jnp.swapaxes(kernel.cross_view(X, inducing.Z), -1, -2)
+
+
+@Kuu.register(InducingPatches, Scaled)
+def _patches_Kuu_scaled(inducing: InducingPatches, kernel: Scaled) -> Array:
+    return kernel.scale[..., None, None] * Kuu(inducing, kernel.kernel)
+
+
+@Kuf.register(InducingPatches, Scaled, object)
+def _patches_Kuf_scaled(inducing: InducingPatches, kernel: Scaled, X: Array) -> Array:
+    return kernel.scale[..., None, None] * Kuf(inducing, kernel.kernel, X)
+
+
+@Kuu.register(InducingPatches, Sum)
+def _patches_Kuu_sum(inducing: InducingPatches, kernel: Sum) -> Array:
+    return sum(Kuu(inducing, part) for part in kernel.parts)
+
+
+@Kuf.register(InducingPatches, Sum, object)
+def _patches_Kuf_sum(inducing: InducingPatches, kernel: Sum, X: Array) -> Array:
+    return sum(Kuf(inducing, part, X) for part in kernel.parts)
+
+
+@Kuu.register(InducingPatches, Constant)
+def _patches_Kuu_of_index(inducing: InducingPatches, kernel: Kernel) -> Array:
+    return kernel(_rows(inducing.Z, 1))
+
+
+@Kuf.register(InducingPatches, Constant, object)
+def _patches_Kuf_of_index(inducing: InducingPatches, kernel: Kernel, X: Array) -> Array:
+    return kernel(_rows(inducing.Z, 1), _rows(X, 3))
+
+
+def _rows(X: Array, ndim: int) -> Array:
+    """One set of inputs: a kernel that only counts them need not see one set per output."""
+    return X[0] if jnp.ndim(X) == ndim + 2 else X
+
+
+# -- where they start --------------------------------------------------------------------------------------------------
+
+
+def initialise(inducing: Any, key: Array, X: Array, kernel: Kernel) -> Any:
+    """An inducing variable from whatever a user gives for one.
+
+    Args:
+        inducing: an initialiser such as ``kmeans(100)``; an inducing variable, taken as it is; or an array of inducing
+            inputs (patches, where the kernel is a double sum and the rows are vectors).
+        key: random key.
+        X: the inputs of the site, ``[N, ...]`` or ``[D, N, ...]``.
+        kernel: the kernel of the site.
+
+    Raises:
+        TypeError: under a transformation, where an initialiser cannot look at the inputs.
+        ValueError: if the inputs cannot give as many inducing variables as asked for.
+    """
+    if callable(inducing):
+        return inducing(key, X, kernel)
+    if not hasattr(inducing, "__array__") and not isinstance(inducing, (list, tuple)):
+        return inducing
+    Z = checks.floating("inducing", inducing)
+    points = kernel.input_ndim is None or Z.ndim in (kernel.input_ndim + 1, kernel.input_ndim + 2)
+    return InducingPoints(Z) if points else InducingPatches(Z)
+
+
+@dataclass(frozen=True)
+class _Initialiser:
+    num_inducing: int
+
+    #: What it makes.
+    variable: ClassVar[type[InducingVariable]]
+
+    def __post_init__(self) -> None:
+        if int(self.num_inducing) != self.num_inducing or self.num_inducing < 1:
+            raise ValueError(
+                f"{type(self).__name__} needs a number of inducing variables >= 1, got {self.num_inducing}."
+            )
+
+    def __call__(self, key: Array, X: Array, kernel: Kernel) -> InducingVariable:
+        """An inducing variable for a site with this kernel at these inputs, ``[N, ...]`` or ``[D, N, ...]``.
+
+        Raises:
+            TypeError: under a transformation such as ``jax.jit``.
+            ValueError: if the inputs do not have enough distinct rows.
+        """
+        if not checks.is_concrete(key) or not checks.is_concrete(X):
+            raise TypeError(
+                f"{type(self).__name__} looks at the inputs' numbers, so it cannot run under jax.jit, vmap or grad: "
+                "initialisers run outside jit. Create the parameters first with guide.init_params, then jit."
+            )
+        X = np.asarray(checks.floating("X", X))
+        checks.finite("X", X)
+        if kernel.input_ndim is not None and X.ndim == kernel.input_ndim + 2:
+            keys = random.split(key, X.shape[0])
+            made = [self._initialise(k, x, kernel) for k, x in zip(keys, X, strict=True)]
+            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
+        return self._initialise(key, X, kernel)
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingVariable:
+        raise NotImplementedError
+
+    def _too_many(self, available: int, what: str) -> ValueError:
+        return ValueError(
+            f"{type(self).__name__}({self.num_inducing}) asks for {self.num_inducing} inducing variables, but X has "
+            f"only {available} {what}. Ask for at most {available}."
+        )
+
+
+class kmeans(_Initialiser):
+    """Inducing points at the centres of k-means clusters of the inputs.
+
+    Args:
+        num_inducing: ``M``. Images are clustered as vectors and the centres are images.
+    """
+
+    variable = InducingPoints
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+        from sklearn.cluster import KMeans, MiniBatchKMeans
+        from sklearn.exceptions import ConvergenceWarning
+
+        M, N = self.num_inducing, X.shape[0]
+        rows = X.reshape(N, -1)
+        if M > N:
+            raise self._too_many(N, "rows")
+        seed = int(random.bits(key, dtype=jnp.uint32))
+        method = (
+            MiniBatchKMeans(M, batch_size=max(1024, 4 * M), n_init=1, random_state=seed)
+            if N > LARGE
+            else KMeans(M, n_init=1, random_state=seed)
+        )
+        with warnings.catch_warnings():
+            # Fewer distinct rows than clusters: said below, as an error.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            centres = method.fit(rows).cluster_centers_.astype(X.dtype)
+        if len(_distinct(centres)) < M:
+            distinct = len(_distinct(rows))
+            if distinct < M:
+                raise self._too_many(distinct, "distinct rows")
+        return InducingPoints(centres.reshape(M, *X.shape[1:]))
+
+
+class random_subset(_Initialiser):
+    """Inducing points at distinct rows of the inputs, drawn at random.
+
+    Args:
+        num_inducing: ``M``.
+    """
+
+    variable = InducingPoints
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+        M, N = self.num_inducing, X.shape[0]
+        if M > N:
+            raise self._too_many(N, "rows")
+        order = np.asarray(random.permutation(key, N))
+        taken = order[_distinct(X[order].reshape(N, -1), M)]
+        if len(taken) < M:
+            raise self._too_many(len(taken), "distinct rows")
+        return InducingPoints(X[taken])
+
+
+class unique_patches(_Initialiser):
+    """Inducing patches at distinct patches of random inputs, for kernels that are or contain a double sum.
+
+    The distinct patches of ``M`` random inputs are pooled (of more, should those have too few); ``M`` of them are drawn.
+
+    Args:
+        num_inducing: ``M``.
+    """
+
+    variable = InducingPatches
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+        M, N, view = self.num_inducing, X.shape[0], _view(self, kernel)
+        key_inputs, key_patches = random.split(key)
+        order = np.asarray(random.permutation(key_inputs, N))
+        count = M
+        while True:
+            pool = np.asarray(view.view(jnp.asarray(X[order[:count]]))).reshape(-1, view.view_size)
+            pool = pool[_distinct(pool)]
+            if len(pool) >= M:
+                return InducingPatches(pool[np.asarray(random.permutation(key_patches, len(pool)))[:M]])
+            if count >= N:
+                raise self._too_many(len(pool), "distinct patches")
+            count *= 2
+
+
+class uniform_patches(_Initialiser):
+    """Inducing patches of uniform noise in [0, 1], for kernels that are or contain a double sum.
+
+    The start of the rectangles experiment (convolutional GPs, section 4.1), for images with pixels in [0, 1].
+
+    Args:
+        num_inducing: ``M``.
+    """
+
+    variable = InducingPatches
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+        return InducingPatches(random.uniform(key, (self.num_inducing, _view(self, kernel).view_size), X.dtype))
+
+
+def _view(initialiser: _Initialiser, kernel: Kernel) -> Any:
+    views = list(_views(kernel))
+    if not views:
+        raise TypeError(
+            f"{type(initialiser).__name__} needs a kernel with a DoubleSum (or Convolutional) in it, got "
+            f"{type(kernel).__name__}. Use kmeans or random_subset."
+        )
+    sizes = sorted({view.view_size for view in views})
+    if len(sizes) > 1:
+        raise ValueError(
+            f"The kernel's double sums have views of different sizes ({sizes}), and inducing patches only one. "
+            "Sample one GaussianProcess site for each and add their values."
+        )
+    return views[0]
+
+
+def _views(kernel: Kernel) -> Any:
+    if isinstance(kernel, DoubleSum):
+        yield kernel.view
+    elif isinstance(kernel, Scaled):
+        yield from _views(kernel.kernel)
+    elif isinstance(kernel, Sum):
+        for part in kernel.parts:
+            yield from _views(part)
+
+
+def _distinct(rows: np.ndarray, limit: int | None = None) -> np.ndarray:
+    """Indices of the first occurrences of distinct rows, in order; of the first ``limit`` of them."""
+    # Rows are compared as bytes, which sorts many times faster than by columns; adding zero makes -0 and 0 the same.
+    rows = np.ascontiguousarray(rows + np.zeros((), rows.dtype))
+    as_bytes = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
+    end = len(rows) if limit is None else limit
+    while True:
+        first = np.sort(np.unique(as_bytes[:end], return_index=True)[1])
+        if end >= len(rows) or (limit is not None and len(first) >= limit):
+            return first[:limit]
+        end *= 2
