@@ -1,0 +1,234 @@
+"""The ``gpzoo`` command: run a paper's experiment, list what there is, fetch data, write the page of results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+import gpzoo
+from gpzoo.linalg import FactorisationError
+from gpzoo.reproductions import contract, report
+from gpzoo.reproductions.contract import PRESETS, Experiment, ReproductionError, Run
+
+
+def all_experiments() -> tuple[Experiment, ...]:
+    """Every experiment of every paper, in the order in which they are listed."""
+    from gpzoo.reproductions import convolutional_gp
+
+    return tuple(convolutional_gp.EXPERIMENTS)
+
+
+class Failed(click.ClickException):
+    """A run that ended early for a reason that one line can tell."""
+
+
+class Interrupted(click.ClickException):
+    """A run that the user stopped."""
+
+    exit_code = 130
+
+
+class OneLineErrors:
+    """Mixed into a click command: every error is one line on stderr and an exit status, without the usage text."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """Run the command; see :meth:`click.Command.main`."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **kwargs)
+        try:
+            status = super().main(*args, standalone_mode=False, **kwargs)
+        except click.ClickException as error:
+            click.echo(f"gpzoo: {' '.join(error.format_message().split())}", err=True)
+            status = error.exit_code
+        except click.Abort:
+            status = Interrupted.exit_code
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+class Command(OneLineErrors, click.Command):
+    """A command with one-line errors."""
+
+
+class Group(OneLineErrors, click.Group):
+    """A group of commands with one-line errors."""
+
+
+@contextmanager
+def known_failures(debug: bool) -> Iterator[None]:
+    """Turn failures that have a known cause into one line; anything else is a bug and keeps its traceback."""
+    from gpzoo.datasets import DatasetError
+    from gpzoo.inference import CheckpointError, NonFiniteError
+
+    known = (ReproductionError, DatasetError, CheckpointError, NonFiniteError, FactorisationError, OSError)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted: resume by running the same command.") from None
+    except known as error:
+        if debug:
+            raise
+        raise Failed(f"{error or type(error).__name__} (--debug shows where)") from error
+
+
+def _choose(what: str, given: str, choices: Iterable[str]) -> None:
+    choices = tuple(dict.fromkeys(choices))
+    if given not in choices:
+        raise click.UsageError(f"unknown {what} {given!r}, choose from: {', '.join(choices)}.")
+
+
+def find(experiments: Sequence[Experiment], paper: str, name: str) -> Experiment:
+    """The experiment of that paper and name.
+
+    Raises:
+        click.UsageError: naming the choices.
+    """
+    _choose("paper", paper, (experiment.paper for experiment in experiments))
+    of_paper = {experiment.name: experiment for experiment in experiments if experiment.paper == paper}
+    _choose(f"experiment of {paper}", name, of_paper)
+    return of_paper[name]
+
+
+def reproduce(
+    experiment: Experiment, variant: str | None, preset: str, seed: int, output: Path | None, debug: bool
+) -> None:
+    """Run one experiment and print ours beside the paper's.
+
+    Args:
+        experiment: what to run.
+        variant: one of its variants, or ``None`` for the default.
+        preset: ``"quick"`` or ``"paper"``.
+        seed: of every random key of the run.
+        output: folder for the results, or ``None`` for one under ``runs/`` named after the run.
+        debug: keep the traceback of known failures.
+    """
+    from rich.console import Console
+
+    variant = experiment.default_variant if variant is None else variant
+    _choose(f"variant of {experiment.paper} {experiment.name}", variant, experiment.variants)
+    if output is None:
+        output = Path("runs") / f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}"
+    with known_failures(debug):
+        run = Run(experiment.paper, experiment.name, variant, preset, seed, output)
+        result = contract.execute(experiment, run)
+        Console().print(report.table(result))
+        click.echo(f"{result['steps']:,} steps, {report.duration(result['seconds_training'])}, on {result['device']}")
+        click.echo(
+            f"Written to {output}: {', '.join(sorted(path.name for path in output.iterdir() if path.is_file()))}"
+        )
+
+
+def run_options(command: click.Command) -> click.Command:
+    """The options of a run, shared by ``gpzoo reproduce`` and the papers' own scripts."""
+    for option in (
+        click.option("--debug", is_flag=True, help="Show the traceback of a failure."),
+        click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the results."),
+        click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
+        click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True),
+        click.option("--variant", help="Which variant; each experiment has a default."),
+    ):
+        command = option(command)
+    return command
+
+
+def script_main(experiments: Sequence[Experiment], args: Sequence[str] | None = None) -> None:
+    """Run a paper's module as a script: ``python reproductions/PAPER.py EXPERIMENT [options]``.
+
+    Args:
+        experiments: the experiments of one paper.
+        args: the command line, ``sys.argv[1:]`` unless given.
+    """
+
+    @click.command(cls=Command)
+    @click.argument("experiment")
+    @run_options
+    def script(experiment: str, **options: Any) -> None:
+        """Run an experiment of the paper and print our numbers beside the paper's."""
+        reproduce(find(experiments, experiments[0].paper, experiment), **options)
+
+    script.main(args)
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.version_option(gpzoo.__version__, prog_name="gpzoo", message="%(prog)s %(version)s")
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Reproduce the papers of the model zoo."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@main.command("reproduce")
+@click.argument("paper")
+@click.argument("experiment")
+@run_options
+def reproduce_command(paper: str, experiment: str, **options: Any) -> None:
+    """Run EXPERIMENT of PAPER and print our numbers beside the paper's.
+
+    An interrupted run resumes from its last checkpoint when the same command is given again.
+    """
+    reproduce(find(all_experiments(), paper, experiment), **options)
+
+
+@main.command("list")
+def list_command() -> None:
+    """List every paper, experiment and variant with the paper's numbers."""
+    experiments = all_experiments()
+    for paper in dict.fromkeys(experiment.paper for experiment in experiments):
+        click.echo(paper)
+        for experiment in experiments:
+            if experiment.paper != paper:
+                continue
+            click.echo(f"  {experiment.name}: {experiment.description}")
+            width = max(map(len, experiment.variants))
+            for variant, metrics in experiment.variants.items():
+                known = ", ".join(f"{name} {report.number(v)}" for name, v in metrics.items() if v is not None)
+                default = "  (default)" if variant == experiment.default_variant else ""
+                click.echo(f"    {variant:{width}}  {known or 'no number in the paper'}{default}")
+
+
+@main.command("data")
+@click.argument("name", required=False)
+@click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
+def data_command(name: str | None, debug: bool) -> None:
+    """List the data sets and whether they are here, or fetch the one called NAME."""
+    from gpzoo import datasets
+
+    entries = datasets.available()
+    if name is None:
+        width = max(len(entry.name) for entry in entries)
+        for entry in entries:
+            click.echo(f"{entry.name:{width}}  {'here' if entry.present else '-':4}  {entry.description}")
+        return
+    _choose("data set", name, (entry.name for entry in entries))
+    with known_failures(debug):
+        dataset = datasets.load(name)
+    click.echo(f"{dataset.name}: {len(dataset.X_train):,} training and {len(dataset.X_test):,} test points")
+    click.echo(f"from {dataset.source}")
+
+
+@main.command("results")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("reproductions/results"),
+    show_default=True,
+    help="Holds the recorded result files.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("RESULTS.md"), show_default=True
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
+def results_command(folder: Path, output: Path, debug: bool) -> None:
+    """Write the page of results from the recorded result files."""
+    with known_failures(debug):
+        output.write_text(report.results_page(folder, all_experiments()), encoding="utf-8")
+    click.echo(f"Written to {output}")
+
+
+if __name__ == "__main__":
+    main()

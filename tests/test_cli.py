@@ -1,0 +1,155 @@
+"""The command line: arguments, exit statuses, one-line errors."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from test_contract import experiment, outcome
+
+import gpzoo
+from gpzoo.linalg import FactorisationError
+from gpzoo.reproductions import cli
+
+
+@pytest.fixture
+def gpzoo_command(monkeypatch, tmp_path):
+    """``gpzoo_command(*args, run=None)`` with one toy experiment, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args, run=None):
+        changes = {} if run is None else {"run": run}
+        monkeypatch.setattr(cli, "all_experiments", lambda: (experiment(**changes),))
+        return CliRunner().invoke(cli.main, args)
+
+    return call
+
+
+def one_line(result, status):
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("gpzoo: ")
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def test_reproduce_writes_to_the_default_folder_and_prints_the_table(gpzoo_command, tmp_path):
+    result = gpzoo_command("reproduce", "toy", "squares", "--seed", "7")
+    assert result.exit_code == 0, result.output
+    assert "short by 0.01" in result.stdout and "learning_curve.png" in result.stdout
+    written = json.loads((tmp_path / "runs" / "toy-squares-plain-quick-seed7" / "result.json").read_text())
+    assert (written["variant"], written["preset"], written["seed"]) == ("plain", "quick", 7)
+
+
+def test_reproduce_passes_every_option_on(gpzoo_command, tmp_path):
+    seen = []
+
+    def run(run):
+        seen.append(run)
+        return outcome()
+
+    args = ("reproduce", "toy", "squares", "--variant", "fancy", "--preset", "paper", "--output", "here")
+    assert gpzoo_command(*args, run=run).exit_code == 0
+    assert seen[0].identity == {
+        "paper": "toy",
+        "experiment": "squares",
+        "variant": "fancy",
+        "preset": "paper",
+        "seed": 0,
+    }
+    assert (tmp_path / "here" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("reproduce", "toys", "squares"), "unknown paper 'toys', choose from: toy."),
+        (("reproduce", "toy", "circles"), "unknown experiment of toy 'circles', choose from: squares."),
+        (("reproduce", "toy", "squares", "--variant", "x"), "unknown variant of toy squares 'x'"),
+        (("reproduce", "toy", "squares", "--preset", "huge"), "'huge' is not one of 'quick', 'paper'"),
+        (("reproduce", "toy", "squares", "--seed", "-1"), "--seed"),
+        (("reproduce", "toy", "squares", "--seed", "one"), "--seed"),
+        (("reproduce", "toy"), "EXPERIMENT"),
+        (("reproduce", "toy", "squares", "--sed", "1"), "--sed"),
+        (("reproduc",), "reproduc"),
+        (("results", "--folder", "nowhere"), "nowhere"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_one_line_and_status_2(gpzoo_command, args, told):
+    assert told in one_line(gpzoo_command(*args), 2)
+
+
+@pytest.mark.parametrize(
+    "error", [FactorisationError("The Cholesky factorisation of f failed"), OSError(28, "No space left on device")]
+)
+def test_known_failures_are_one_line_and_status_1(gpzoo_command, error):
+    def run(run):
+        raise error
+
+    assert str(error) in one_line(gpzoo_command("reproduce", "toy", "squares", run=run), 1)
+    debugged = gpzoo_command("reproduce", "toy", "squares", "--debug", run=run)
+    assert debugged.exception is error
+
+
+def test_an_unknown_failure_keeps_its_traceback(gpzoo_command):
+    def run(run):
+        raise ZeroDivisionError
+
+    assert isinstance(gpzoo_command("reproduce", "toy", "squares", run=run).exception, ZeroDivisionError)
+
+
+def test_interruption_is_status_130_and_says_how_to_resume(gpzoo_command):
+    def run(run):
+        raise KeyboardInterrupt
+
+    assert "same command" in one_line(gpzoo_command("reproduce", "toy", "squares", run=run), 130)
+
+
+def test_list_prints_every_variant_with_the_papers_numbers(gpzoo_command):
+    lines = gpzoo_command("list").stdout.splitlines()
+    assert lines == [
+        "toy",
+        "  squares: Squares and other rectangles.",
+        "    plain  error 0.02, nlpp 0.2  (default)",
+        "    fancy  error 0.01",
+    ]
+
+
+def test_results_writes_the_page(gpzoo_command, tmp_path):
+    (tmp_path / "reproductions" / "results").mkdir(parents=True)
+    assert gpzoo_command("results").exit_code == 0
+    assert "not run" in (tmp_path / "RESULTS.md").read_text()
+
+
+def test_data_lists_every_set_and_loads_one(gpzoo_command):
+    listed = gpzoo_command("data")
+    assert listed.exit_code == 0, listed.output
+    assert any(line.startswith("rectangles") for line in listed.stdout.splitlines())
+    loaded = gpzoo_command("data", "rectangles")
+    assert "1,200 training and 50,000 test points" in loaded.stdout
+    assert "rectangles" in one_line(gpzoo_command("data", "circles"), 2)
+
+
+def test_without_a_command_the_help_is_printed(gpzoo_command):
+    result = gpzoo_command()
+    assert result.exit_code == 0 and "reproduce" in result.stdout
+
+
+def test_a_papers_script_runs_its_own_experiments(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.script_main([experiment()], ["squares", "--variant", "fancy", "--output", "out"])
+    assert ended.value.code == 0
+    assert (tmp_path / "out" / "result.json").exists()
+    with pytest.raises(SystemExit) as ended:
+        cli.script_main([experiment()], ["circles"])
+    assert ended.value.code == 2
+    assert "choose from: squares" in capsys.readouterr().err
+
+
+def test_version_in_a_process_of_its_own():
+    command = [sys.executable, "-m", "gpzoo.reproductions.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"gpzoo {gpzoo.__version__}\n"
