@@ -1,0 +1,112 @@
+"""The names of the data sets, what each is, and how to load it."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from gpzoo.datasets import sources
+from gpzoo.datasets.dataset import Dataset
+from gpzoo.datasets.files import find
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the list of data sets.
+
+    Attributes:
+        name: to give to :func:`load`.
+        description: one line.
+        present: whether it can be loaded without a download.
+        location: ``"generated"``, ``"scikit-learn"``, the folder of its files, or ``"download"``.
+    """
+
+    name: str
+    description: str
+    present: bool
+    location: str
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """``files``: the sets of files of which any one, complete, is enough; none where no file is needed."""
+
+    description: str
+    loader: Callable[..., Dataset]
+    files: tuple[tuple[str, ...], ...] = ()
+    location: str = "generated"
+
+
+_RECIPES: dict[str, _Recipe] = {
+    "rectangles": _Recipe(
+        "outlines of rectangles, 28x28, tall against wide, 1,200 / 50,000, generated (option seed)", sources.rectangles
+    ),
+    "rectangles-original": _Recipe(
+        "the files of 2007 that rectangles imitates, 1,200 / 50,000",
+        sources.rectangles_original,
+        ((sources.RECTANGLES_NPZ,), (sources.RECTANGLES_ZIP,)),
+    ),
+    "digits": _Recipe(
+        "handwritten digits, 8x8, 10 classes, 1,437 / 360, part of scikit-learn",
+        sources.digits,
+        location="scikit-learn",
+    ),
+    "mnist": _Recipe(
+        "handwritten digits, 28x28, 10 classes, 60,000 / 10,000", sources.mnist, (tuple(sources.MNIST_SHA256),)
+    ),
+}
+_RECIPES |= {
+    f"uci/{name}": _Recipe(
+        f"{table.description}, {table.rows:,} rows, {table.features} features, regression "
+        f"(option split=0 .. {table.splits - 1})",
+        partial(sources.uci, name),
+        ((table.npz,), tuple(table.texts)),
+    )
+    for name, table in sources.UCI.items()
+}
+
+
+def available() -> list[Entry]:
+    """Every data set, with whether it is on this machine; files are looked for, not checked.
+
+    Raises:
+        DatasetError: if ``GPZOO_DATA`` names something that is not a folder.
+    """
+    entries = []
+    for name, recipe in _RECIPES.items():
+        location = recipe.location
+        if recipe.files:
+            found = ([find(file) for file in files] for files in recipe.files)
+            complete = next((paths for paths in found if all(paths)), None)
+            location = str(complete[0].parent) if complete else "download"
+        entries.append(Entry(name, recipe.description, location != "download", location))
+    return entries
+
+
+def load(name: str, **options: Any) -> Dataset:
+    """Load a data set by name: generate it, read its files, or download them first.
+
+    Args:
+        name: one of those that :func:`available` lists, such as ``"mnist"`` or ``"uci/boston"``.
+        options: ``seed`` for ``"rectangles"``, ``split`` for ``"uci/..."``.
+
+    Raises:
+        ValueError: if there is no data set of that name, or no such split.
+        TypeError: if the data set has no such option.
+        DatasetError: if a file is damaged, cannot be downloaded or cannot be written.
+    """
+    if name not in _RECIPES:
+        close = difflib.get_close_matches(str(name), _RECIPES, n=1, cutoff=0.5)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"there is no data set {name!r}.{hint} Choose from: {', '.join(_RECIPES)}.")
+    loader = _RECIPES[name].loader
+    known = list(inspect.signature(loader).parameters)
+    for option in options:
+        if option not in known:
+            takes = f"its options are: {', '.join(known)}" if known else "it has no options"
+            raise TypeError(f"data set {name!r} has no option {option!r}; {takes}.")
+    return loader(**options)

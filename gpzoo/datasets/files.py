@@ -1,0 +1,153 @@
+"""Finding, checking and downloading the files of data sets."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+VARIABLE = "GPZOO_DATA"
+
+
+class DatasetError(RuntimeError):
+    """A data set that cannot be had; the message is one line and says what to do."""
+
+
+def folders() -> list[Path]:
+    """Folders in which files are looked for: the one ``GPZOO_DATA`` names, if set, and the user's cache folder.
+
+    Raises:
+        DatasetError: if ``GPZOO_DATA`` names something that is not a folder.
+    """
+    import pooch
+
+    cache = Path(pooch.os_cache("gpzoo"))
+    named = os.environ.get(VARIABLE)
+    if not named:
+        return [cache]
+    folder = Path(named).expanduser()
+    if not folder.is_dir():
+        raise DatasetError(
+            f"the environment variable {VARIABLE} is {named!r}, which is not a folder: create it, correct the "
+            f"variable, or unset it to use {cache}."
+        )
+    return [folder, cache]
+
+
+def find(file: str) -> Path | None:
+    """The first file of that name in :func:`folders`, not checked yet; ``None`` where there is none."""
+    return next((path for folder in folders() if (path := folder / file).is_file()), None)
+
+
+def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
+    """The sha256 of named arrays: names, dtypes, shapes and values, alike on every machine."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array)
+    return digest.hexdigest()
+
+
+def damaged(what: Path, expected: str, found: str) -> DatasetError:
+    """The error for a file or folder whose contents are not what they must be."""
+    return DatasetError(
+        f"{what} is damaged or is another version: expected sha256 {expected}, found {found}. "
+        "Delete it and load the data set again to download it anew, or put an intact copy in its place."
+    )
+
+
+def read(path: Path, sha256: str | None = None) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        DatasetError: if it cannot be read, or ``sha256`` is given and is not that of the file.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror or error}.") from error
+    if sha256 is not None and (found := hashlib.sha256(content).hexdigest()) != sha256:
+        raise damaged(path, sha256, found)
+    return content
+
+
+def obtain(file: str, urls: Sequence[str], sha256: str | None = None) -> tuple[Path, str]:
+    """Find a file or else download it; it appears under its name only when complete.
+
+    Args:
+        file: its name, or path relative to the data folder.
+        urls: tried in this order.
+        sha256: that a download must have; ``None`` leaves the check to the caller.
+
+    Returns:
+        Where the file is, and in words where it came from.
+
+    Raises:
+        DatasetError: if no address could serve it, or it cannot be written.
+    """
+    path = find(file)
+    if path is not None:
+        return path, f"file in {path.parent}"
+
+    import pooch
+    import requests
+
+    path = _writable_folder() / file
+    failures = []
+    for url in urls:
+        try:
+            with _quiet_pooch():
+                known = f"sha256:{sha256}" if sha256 else None
+                pooch.retrieve(url, known_hash=known, fname=path.name, path=path.parent)
+        except (requests.RequestException, ConnectionError, TimeoutError, ValueError) as error:
+            failures.append(f"{url} ({type(error).__name__}: {error})")
+        except OSError as error:
+            raise _not_written(path, error) from error
+        else:
+            return path, f"downloaded from {url.rsplit('/', 1)[0]}"
+    wanted = f" with sha256 {sha256}" if sha256 else ""
+    raise DatasetError(
+        f"cannot download {file}; tried {'; '.join(failures)}. Without a network, get the file{wanted} elsewhere "
+        f"and put it at {path}, or set the environment variable {VARIABLE} to the folder that holds {file}."
+    )
+
+
+def _writable_folder() -> Path:
+    failure = None
+    for folder in folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError as error:
+            failure = _not_written(folder, error)
+    raise failure
+
+
+def _not_written(path: Path, error: OSError) -> DatasetError:
+    return DatasetError(
+        f"cannot write {path}: {error.strerror or error}. Free some space there, or set the environment variable "
+        f"{VARIABLE} to a folder that can be written."
+    )
+
+
+@contextlib.contextmanager
+def _quiet_pooch() -> Iterator[None]:
+    """Pooch tells of every file, and advises to pin hashes that are checked elsewhere."""
+    import pooch
+
+    logger = pooch.get_logger()
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
