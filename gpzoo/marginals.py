@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -33,6 +35,18 @@ class DrawLog:
         self.sites |= sites
 
 
+def standard_deviation(variance: Array) -> Array:
+    """Square root of a variance whose gradient is finite where rounding left it zero or below.
+
+    Args:
+        variance: any shape; values under the square of the machine epsilon count as that.
+
+    Returns:
+        The same shape.
+    """
+    return jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).eps ** 2))
+
+
 @jax.tree_util.register_pytree_node_class
 class GaussianMarginals:
     """Marginals ``N(mean_n, variance_n)`` of one or more GP sites at ``N`` inputs, with a reparameterised draw.
@@ -41,7 +55,11 @@ class GaussianMarginals:
     marginals again: ``f + c``, ``f - c``, ``-f``, ``f * c``, ``f / c`` with a number or an array that broadcasts to
     the shape of ``f``; ``f @ A`` (a map over outputs); ``f[rows]``, ``f[:, k]``; and ``f + g``, ``f - g`` where the
     two come from different sites. Everything else, any ``jnp`` function included, sees a draw. A JAX array on the left
-    of an operator takes the draw too: write ``f * c``, not ``c * f``, where ``c`` is one.
+    of an operator takes the draw too: write ``f * c``, not ``c * f``, where ``c`` is one. Marginals without site names
+    are nobody's in particular, so a sum of two of them is a draw.
+
+    A draw of ``f`` and a draw of marginals made from ``f`` are right each on its own, not jointly: to combine several
+    pieces of a site, take the draw of the site first.
 
     After ``f @ A`` the outputs of a row are correlated: ``mean`` has ``K`` columns while ``source_variance`` keeps the
     ``J`` independent sources, and ``Cov[f_n] = loading^T diag(source_variance_n) loading``. Likelihoods use the
@@ -121,7 +139,27 @@ class GaussianMarginals:
     @property
     def independent(self) -> bool:
         """Whether the outputs of a row are independent of each other."""
-        return self.loading is None
+        return self.loading is None or self.shape[-1] == 1
+
+    def noise(self, num_draws: int) -> Array:
+        """The standard-normal noise of the independent sources that :meth:`draws` is made of.
+
+        Args:
+            num_draws: how many, ``S``.
+
+        Returns:
+            ``[S, N]`` or ``[S, N, J]``.
+
+        Raises:
+            ValueError: if the marginals carry no key.
+        """
+        if self.key is None:
+            raise ValueError("These marginals carry no random key and cannot be drawn: use their mean and variance.")
+        shape = jnp.shape(self.source_variance)
+        if self.rows is None:
+            return random.normal(self.key, (num_draws, *shape), self.dtype)
+        keys = jax.vmap(lambda row: random.fold_in(self.key, row))(self.rows)
+        return jax.vmap(lambda key: random.normal(key, (num_draws, *shape[1:]), self.dtype), out_axes=1)(keys)
 
     def draws(self, num_draws: int) -> Array:
         """Reparameterised draws, independent over rows, joint over the outputs of a row.
@@ -135,15 +173,7 @@ class GaussianMarginals:
         Raises:
             ValueError: if the marginals carry no key.
         """
-        if self.key is None:
-            raise ValueError("These marginals carry no random key and cannot be drawn: use their mean and variance.")
-        shape = jnp.shape(self.source_variance)
-        if self.rows is None:
-            noise = random.normal(self.key, (num_draws, *shape), self.dtype)
-        else:
-            keys = jax.vmap(lambda row: random.fold_in(self.key, row))(self.rows)
-            noise = jax.vmap(lambda key: random.normal(key, (num_draws, *shape[1:]), self.dtype), out_axes=1)(keys)
-        deviation = jnp.sqrt(self.source_variance) * noise
+        deviation = standard_deviation(self.source_variance) * self.noise(num_draws)
         if self.loading is not None:
             deviation = deviation @ self.loading
         return self.mean + deviation
@@ -167,12 +197,6 @@ class GaussianMarginals:
     def _with(self, mean: Array, source_variance: Array, loading: Array | None) -> GaussianMarginals:
         return GaussianMarginals(mean, source_variance, self.key, loading, self.sites, self.log, self.rows)
 
-    def _at(self, rows: Any) -> GaussianMarginals:
-        own = None if self.rows is None else self.rows[rows]
-        return GaussianMarginals(
-            self.mean, self.source_variance, self.key, self.loading, self.sites, self.log, own
-        )
-
     def _fits(self, other: Any) -> bool:
         """Whether a constant broadcasts to the shape of these marginals without changing it."""
         if isinstance(other, GaussianMarginals) or not isinstance(other, (int, float, np.ndarray, np.generic, Array)):
@@ -187,7 +211,7 @@ class GaussianMarginals:
             return self._plus(other, 1)
         if self._fits(other):
             return self._with(self.mean + other, self.source_variance, self.loading)
-        return jnp.add(jnp.asarray(self), other)
+        return jnp.asarray(self) + other
 
     __radd__ = __add__
 
@@ -196,10 +220,10 @@ class GaussianMarginals:
             return self._plus(other, -1)
         if self._fits(other):
             return self._with(self.mean - other, self.source_variance, self.loading)
-        return jnp.subtract(jnp.asarray(self), other)
+        return jnp.asarray(self) - other
 
     def __rsub__(self, other: Any) -> Any:
-        return -self + other
+        return -self + other if self._fits(other) else other - jnp.asarray(self)
 
     def __neg__(self) -> GaussianMarginals:
         return self._scale(-1)
@@ -209,14 +233,14 @@ class GaussianMarginals:
             scaled = self._scale(other)
             if scaled is not None:
                 return scaled
-        return jnp.multiply(jnp.asarray(self), jnp.asarray(other))
+        return jnp.asarray(self) * other
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
         if self._fits(other):
             return self * (1 / other)
-        return jnp.divide(jnp.asarray(self), jnp.asarray(other))
+        return jnp.asarray(self) / other
 
     def _scale(self, c: Any) -> GaussianMarginals | None:
         rows = jnp.ndim(c) == 2 and jnp.shape(c)[0] != 1
@@ -238,13 +262,21 @@ class GaussianMarginals:
             return self._with(self.mean @ A, self.source_variance @ jnp.square(loading), None)
         return self._with(self.mean @ A, self.source_variance, loading)
 
+    def __iter__(self) -> Iterator[Array]:
+        return iter(jnp.asarray(self))
+
+    def __bool__(self) -> bool:
+        return bool(jnp.asarray(self))
+
     def __getitem__(self, index: Any) -> Any:
         rows, columns = self._rows_and_columns(index)
         if rows is None:
             return jnp.asarray(self)[index]
         mean = self.mean[rows] if columns is None else self.mean[:, columns]
         if columns is None:
-            return self._at(rows)._with(mean, self.source_variance[rows], self.loading)
+            own = None if self.rows is None else self.rows[rows]
+            variance = self.source_variance[rows]
+            return GaussianMarginals(mean, variance, self.key, self.loading, self.sites, self.log, own)
         if self.loading is None:
             return self._with(mean, self.source_variance[:, columns], None)
         loading = self.loading[:, columns]
@@ -257,28 +289,41 @@ class GaussianMarginals:
         if not isinstance(index, tuple):
             return (index, None) if _keeps_axis(index) else (None, None)
         if self.ndim == 2 and len(index) == 2 and (index[0] is Ellipsis or _is_full(index[0])):
-            if isinstance(index[1], int | np.integer) or _keeps_axis(index[1]):
+            if _is_integer(index[1]) or _keeps_axis(index[1]):
                 return slice(None), index[1]
         return None, None
 
     def _plus(self, other: GaussianMarginals, sign: int) -> Any:
-        if self.shape != other.shape or self.sites & other.sites or (self.key is None) != (other.key is None):
+        disjoint = self.sites and other.sites and not self.sites & other.sites
+        if self.shape != other.shape or not disjoint or (self.key is None) != (other.key is None):
             return jnp.asarray(self) + sign * jnp.asarray(other)
-        key = None if self.key is None else _combine(self.key, other.key)
-        sites, log = self.sites | other.sites, self.log
         mean = self.mean + sign * other.mean
         if self.loading is None and other.loading is None:
-            return GaussianMarginals(mean, self.source_variance + other.source_variance, key, None, sites, log, self.rows)
-        eye = jnp.eye(self.shape[-1], dtype=self.dtype)
-        loading = jnp.concatenate([eye if m.loading is None else m.loading for m in (self, other)])
-        variance = jnp.concatenate([self.source_variance, other.source_variance], axis=-1)
-        return GaussianMarginals(mean, variance, key, loading, sites, log, self.rows)
+            variance, loading = self.source_variance + other.source_variance, None
+        else:
+            eye = jnp.eye(self.shape[-1], dtype=self.dtype)
+            loading = jnp.concatenate([eye if m.loading is None else m.loading for m in (self, other)])
+            variance = jnp.concatenate([self.source_variance, other.source_variance], axis=-1)
+        return GaussianMarginals(
+            mean,
+            variance,
+            None if self.key is None else _combine(self.key, other.key),
+            loading,
+            self.sites | other.sites,
+            other.log if self.log is None else self.log,
+            other.rows if self.rows is None else self.rows,
+        )
 
 
 def _keeps_axis(index: Any) -> bool:
-    if isinstance(index, slice):
-        return True
-    return not isinstance(index, int | np.integer | tuple) and index is not None and jnp.ndim(index) == 1
+    """Whether an index is a slice or a vector of integers or booleans, so that the axis it selects from stays."""
+    return isinstance(index, slice) or (isinstance(index, np.ndarray | Array) and index.ndim == 1)
+
+
+def _is_integer(index: Any) -> bool:
+    if isinstance(index, np.ndarray | Array):
+        return index.ndim == 0 and jnp.issubdtype(index.dtype, jnp.integer)
+    return isinstance(index, int | np.integer) and not isinstance(index, bool)
 
 
 def _is_full(index: Any) -> bool:
@@ -291,29 +336,12 @@ def _combine(first: Array, second: Array) -> Array:
 
 def _drawn(operation: Any, reflected: bool = False) -> Any:
     if reflected:
-        return lambda self, other: operation(jnp.asarray(other), jnp.asarray(self))
+        return lambda self, other: operation(other, jnp.asarray(self))
     return lambda self, *others: operation(jnp.asarray(self), *others)
 
 
 # Operators that are not exact on marginals see a draw, as a jnp function would.
-for _name, _operation in {
-    "__abs__": jnp.abs,
-    "__pow__": jnp.power,
-    "__mod__": jnp.mod,
-    "__floordiv__": jnp.floor_divide,
-    "__lt__": jnp.less,
-    "__le__": jnp.less_equal,
-    "__gt__": jnp.greater,
-    "__ge__": jnp.greater_equal,
-    "__eq__": jnp.equal,
-    "__ne__": jnp.not_equal,
-}.items():
-    setattr(GaussianMarginals, _name, _drawn(_operation))
-for _name, _operation in {
-    "__rtruediv__": jnp.divide,
-    "__rpow__": jnp.power,
-    "__rmatmul__": jnp.matmul,
-    "__rmod__": jnp.mod,
-    "__rfloordiv__": jnp.floor_divide,
-}.items():
-    setattr(GaussianMarginals, _name, _drawn(_operation, reflected=True))
+for _name in ("abs", "pow", "mod", "floordiv", "lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(GaussianMarginals, f"__{_name}__", _drawn(getattr(operator, f"__{_name}__")))
+for _name in ("truediv", "pow", "matmul", "mod", "floordiv"):
+    setattr(GaussianMarginals, f"__r{_name}__", _drawn(getattr(operator, f"__{_name}__"), reflected=True))

@@ -1,0 +1,10 @@
+"""Likelihoods: NumPyro distributions over ``y`` that take an array or the Gaussian marginals of GP sites."""
+
+from gpzoo.likelihoods.base import Likelihood
+from gpzoo.likelihoods.bernoulli import Bernoulli
+from gpzoo.likelihoods.expected import Expected
+from gpzoo.likelihoods.gaussian import Gaussian
+from gpzoo.likelihoods.robustmax import RobustMax
+from gpzoo.likelihoods.softmax import Softmax
+
+__all__ = ["Bernoulli", "Expected", "Gaussian", "Likelihood", "RobustMax", "Softmax"]

@@ -1,0 +1,257 @@
+"""What every likelihood shares: shapes, checks of ``y``, plates and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro.distributions import Distribution, constraints
+from numpyro.distributions.distribution import MaskedDistribution
+
+from gpzoo import checks
+from gpzoo.marginals import GaussianMarginals
+
+
+class Likelihood(Distribution):
+    """A distribution ``p(y | f)`` over ``N`` data that takes an array ``f`` or the Gaussian marginals ``q(f)``.
+
+    With an array, everything is what NumPyro means by it. With :class:`~gpzoo.marginals.GaussianMarginals`,
+    ``log_prob(y)`` is the variational expectation ``E_q(f)[log p(y | f)]`` (the data term of the evidence lower
+    bound, Hensman, Matthews and Ghahramani 2015), and ``mean``, ``variance``, ``predictive_log_prob`` and ``sample``
+    are those of the predictive distribution ``integral p(y | f) q(f) df``.
+
+    Subclasses give ``log_prob`` and ``predictive_log_prob`` and call :meth:`_checked` on ``y`` there, and
+    ``_sample_given(key, f)``, a draw of ``y`` for an array ``f [S, N]`` or ``[S, N, K]``.
+
+    Args:
+        f: ``[N]`` or ``[N, K]``, array or marginals.
+        event_shape: of one datum's ``y``.
+        ndims: the ranks that ``f`` may have.
+        validate_args: as in NumPyro.
+
+    Raises:
+        ValueError: if ``f`` has another rank or no rows.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent}
+
+    def __init__(
+        self,
+        f: Array | GaussianMarginals,
+        event_shape: tuple[int, ...] = (),
+        *,
+        ndims: tuple[int, ...] = (1, 2),
+        validate_args: bool | None = None,
+    ) -> None:
+        self.f = as_latent(f)
+        if self.f.ndim not in ndims:
+            wanted = " or ".join("[N]" if n == 1 else "[N, K]" for n in ndims)
+            raise ValueError(
+                f"{type(self).__name__} takes f of shape {wanted} (one row per datum), got shape {tuple(self.f.shape)}."
+            )
+        checks.not_empty("f", self.f)
+        super().__init__(tuple(self.f.shape[:1]), tuple(event_shape), validate_args=validate_args)
+
+    # -- f -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_marginal(self) -> bool:
+        """Whether ``f`` is marginals, so that ``log_prob`` is an expectation."""
+        return isinstance(self.f, GaussianMarginals)
+
+    @property
+    def expectation(self) -> str:
+        """How ``log_prob`` treats ``f``: ``"closed form"``, ``"quadrature"`` or ``"draw"``.
+
+        An array is ``"draw"``: nothing is integrated, the value is that of the one ``f`` that was given.
+        """
+        return self._expectation() if self.is_marginal else "draw"
+
+    def _expectation(self) -> str:
+        raise NotImplementedError
+
+    def _centre(self) -> Array:
+        return self.f.mean if self.is_marginal else self.f
+
+    # -- y -----------------------------------------------------------------------------------------------------------
+
+    def _checked(self, y: Any) -> Array:
+        """``y`` as an array, after the checks of its shape and, where it is concrete, of its values.
+
+        Raises:
+            ValueError: naming the shapes, or the value and its index.
+        """
+        self._check_shape(y)
+        if checks.is_concrete(y) and getattr(y, "is_fully_addressable", True):
+            # NumPy, not JAX: y may be concrete while f is traced, and a jnp operation would then be traced too.
+            values = np.asarray(y)
+            if np.issubdtype(values.dtype, np.floating) and np.isnan(values).any():
+                self._refuse(values, ~np.isnan(values), "drop or mask the data that were not observed")
+            self._check_values(values)
+        return jnp.asarray(y)
+
+    def _check_shape(self, y: Any) -> None:
+        shape, wanted = tuple(np.shape(y)), self.batch_shape + self.event_shape
+        if len(shape) >= len(wanted) and shape[len(shape) - len(wanted) :] == wanted:
+            return
+        hint = "y must have one row per row of f"
+        if shape == (*wanted, 1):
+            hint = "drop y's last axis: y[:, 0]"
+        elif (*shape, 1) == wanted:
+            hint = "drop the last axis of f (f[:, 0]), or give y one: y[:, None]"
+        elif len(shape) == 2 and len(wanted) == 1 and shape[0] == wanted[0]:
+            hint = "if y holds one-hot labels, pass y.argmax(-1)"
+        raise ValueError(
+            f"{type(self).__name__}: y has shape {shape}, but f of shape {tuple(self.f.shape)} "
+            f"needs y of shape {wanted}: {hint}."
+        )
+
+    def _check_values(self, values: np.ndarray) -> None:
+        """Refuse concrete values of ``y`` outside the support; the default takes everything."""
+
+    def _refuse(self, values: np.ndarray, good: np.ndarray, hint: str) -> None:
+        where = tuple(int(i) for i in np.argwhere(~good)[0])
+        raise ValueError(
+            f"{type(self).__name__}: y holds {values[where].item()!r} at index {where} "
+            f"({int((~good).sum())} such entries of {good.size}): {hint}."
+        )
+
+    # -- what NumPyro calls ------------------------------------------------------------------------------------------
+
+    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+        """``log p(y | f)``, or ``E_q(f)[log p(y | f)]`` where ``f`` is marginals.
+
+        Args:
+            value: ``y``, ``[N]`` or ``[N, D]`` (leading sample axes are allowed).
+            intermediates: not used.
+
+        Returns:
+            ``[N]``, after the sample axes of ``y``. A label that is out of range under ``jit`` gives NaN.
+
+        Raises:
+            ValueError: if ``y`` has another shape, or, where it is concrete, holds NaN or is not in the support.
+        """
+        raise NotImplementedError
+
+    def predictive_log_prob(self, value: Array) -> Array:
+        """``log integral p(y | f) q(f) df`` for every datum; equal to :meth:`log_prob` for an array ``f``.
+
+        Args:
+            value: ``y``, ``[N]`` or ``[N, D]`` (leading sample axes are allowed).
+
+        Returns:
+            ``[N]``, after the sample axes of ``y``.
+
+        Raises:
+            ValueError: as :meth:`log_prob` does.
+        """
+        raise NotImplementedError
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draws of ``y``: given ``f`` where it is an array, else each from its own draw of ``f``.
+
+        Args:
+            key: random key; the marginals' own key is not used.
+            sample_shape: leading axes of the result.
+
+        Returns:
+            ``sample_shape + [N]`` or ``sample_shape + [N, D]``.
+        """
+        key_f, key_y = random.split(key)
+        size = int(np.prod(sample_shape))
+        if self.is_marginal:
+            f = GaussianMarginals(self.f.mean, self.f.source_variance, key_f, self.f.loading).draws(size)
+        else:
+            f = jnp.broadcast_to(self.f, (size, *self.f.shape))
+        y = self._sample_given(key_y, f)
+        return jnp.reshape(y, tuple(sample_shape) + self.batch_shape + self.event_shape)
+
+    def _sample_given(self, key: Array, f: Array) -> Array:
+        raise NotImplementedError
+
+    def expand(self, batch_shape: Sequence[int]) -> Likelihood:
+        """Itself: NumPyro's plates call this.
+
+        Raises:
+            ValueError: if the plate does not have the likelihood's batch shape.
+        """
+        if tuple(batch_shape) != self.batch_shape:
+            raise ValueError(expand_message(self, batch_shape))
+        return self
+
+    def mask(self, mask: Any) -> Distribution:
+        """The likelihood with the terms of some data left out; see NumPyro's ``handlers.mask``."""
+        return self if mask is True else MaskedLikelihood(self, mask)
+
+
+class MaskedLikelihood(MaskedDistribution):
+    """A likelihood that leaves out the terms of masked data, whatever their ``y`` is, and refuses to be expanded."""
+
+    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+        """As :meth:`Likelihood.log_prob`, zero for masked data; their ``y`` may be NaN or out of range."""
+        self.base_dist._check_shape(value)  # before a mask of shape [N] broadcasts a y of shape [N, 1] to [N, N]
+        return super().log_prob(jnp.asarray(value))
+
+    def expand(self, batch_shape: Sequence[int]) -> MaskedLikelihood:
+        """As :meth:`Likelihood.expand`."""
+        if tuple(batch_shape) != self.batch_shape:
+            raise ValueError(expand_message(self.base_dist, batch_shape))
+        return self
+
+
+def expand_message(likelihood: Likelihood, batch_shape: Sequence[int]) -> str:
+    """Why a likelihood does not fit its plate."""
+    return (
+        f"{type(likelihood).__name__} likelihood has batch shape {likelihood.batch_shape} (f has shape "
+        f"{tuple(likelihood.f.shape)}), the plate asks for {tuple(batch_shape)}: f must have one row per datum of the "
+        "plate. Index f or the inputs of its GP with the plate's indices if the plate subsamples."
+    )
+
+
+def as_latent(f: Any) -> Array | GaussianMarginals:
+    """``f`` as a floating array, or as the marginals it is."""
+    return f if isinstance(f, GaussianMarginals) else checks.floating("f", f)
+
+
+def positive_int(name: str, value: int) -> int:
+    """``value``, if it is a count of at least one.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
+    return int(value)
+
+
+def fraction(name: str, value: float) -> float:
+    """``value``, if it is a squashing constant in ``[0, 0.5)``.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not 0.0 <= value < 0.5:
+        raise ValueError(f"{name} must be in [0, 0.5), got {value!r}.")
+    return float(value)
+
+
+def check_labels(likelihood: Likelihood, values: np.ndarray, num_classes: int, hint: str = "") -> None:
+    """Refuse labels that are not whole numbers in ``0..num_classes - 1``.
+
+    Raises:
+        ValueError: naming the first such label and the number of classes.
+    """
+    good = (values == np.floor(values)) & (values >= 0) & (values < num_classes) if values.dtype != bool else True
+    if not np.all(good):
+        text = f"labels of {num_classes} classes must be whole numbers from 0 to {num_classes - 1}"
+        likelihood._refuse(values, np.asarray(good), text + hint)
+
+
+def as_labels(y: Array, num_classes: int) -> tuple[Array, Array]:
+    """Integer labels, and which of them are in range (the others are set to 0)."""
+    y = y.astype(jnp.int32) if y.dtype == jnp.bool_ else y
+    good = (y >= 0) & (y < num_classes) & (jnp.floor(y) == y if jnp.issubdtype(y.dtype, jnp.floating) else True)
+    return jnp.where(good, y, jnp.zeros_like(y)).astype(jnp.int32), good

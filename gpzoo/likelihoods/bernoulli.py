@@ -1,0 +1,144 @@
+"""Binary labels through a probit or logit link."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jax.scipy.special import ndtr
+from numpyro.distributions import constraints
+
+from gpzoo.likelihoods.base import Likelihood, as_labels, check_labels, fraction, positive_int
+from gpzoo.likelihoods.quadrature import (
+    gauss_hermite,
+    log_mean_exp,
+    log_normal_cdf,
+    log_weighted_mean,
+    spread,
+    weighted_sum,
+)
+from gpzoo.marginals import GaussianMarginals
+
+_LINKS = {"probit": (ndtr, log_normal_cdf), "logit": (jax.nn.sigmoid, jax.nn.log_sigmoid)}
+
+
+class Bernoulli(Likelihood):
+    """``p(y = 1 | f) = squash + (1 - 2 squash) link(f)``, labels 0 and 1.
+
+    Expectations of the log density are by Gauss-Hermite quadrature; the predictive probability is in closed form for
+    the probit link, ``Phi(E[f] / sqrt(1 + Var[f]))`` (Rasmussen and Williams 2006, eq. 3.82), else by quadrature.
+
+    Args:
+        f: ``[N]``, or ``[N, D]`` for ``D`` labels per datum; array or marginals.
+        link: ``"probit"`` or ``"logit"``.
+        squash: keeps probabilities in ``[squash, 1 - squash]``, so that a datum on the wrong side costs at most
+            ``-log(squash)``; GPflow's probit link has 1e-3.
+        num_points: of the quadrature.
+        num_predictive_draws: joint draws for ``predictive_log_prob`` of ``D`` correlated labels (nothing else draws).
+        validate_args: as in NumPyro.
+
+    Raises:
+        ValueError: for another link, a squash outside ``[0, 0.5)``, or a count below one.
+    """
+
+    pytree_aux_fields = ("link", "squash", "num_points", "num_predictive_draws")
+
+    def __init__(
+        self,
+        f: Array | GaussianMarginals,
+        link: str = "probit",
+        squash: float = 0.0,
+        *,
+        num_points: int = 20,
+        num_predictive_draws: int = 100,
+        validate_args: bool | None = None,
+    ) -> None:
+        if link not in _LINKS:
+            raise ValueError(f"link must be one of {', '.join(map(repr, _LINKS))}, got {link!r}.")
+        self.link, self.squash = link, fraction("squash", squash)
+        self.num_points = positive_int("num_points", num_points)
+        self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
+        super().__init__(f, tuple(np.shape(f))[1:], validate_args=validate_args)
+
+    @constraints.dependent_property(is_discrete=True)
+    def support(self) -> constraints.Constraint:
+        """Labels 0 and 1."""
+        return constraints.independent(constraints.boolean, self.event_dim)
+
+    def _expectation(self) -> str:
+        return "quadrature"
+
+    def _check_values(self, values: np.ndarray) -> None:
+        hint = "; for labels -1 and 1 pass (y + 1) / 2" if (values == -1).any() else ""
+        check_labels(self, values, 2, hint)
+
+    def _probability(self, f: Array) -> Array:
+        """``p(y = 1 | f)``."""
+        return self.squash + (1 - 2 * self.squash) * _LINKS[self.link][0](f)
+
+    def _log_link(self, signed: Array) -> Array:
+        """``log p(y | f)`` from ``f`` with the sign of ``y``; both links are symmetric."""
+        return jnp.log(self._probability(signed)) if self.squash else _LINKS[self.link][1](signed)
+
+    def _signed(self, value: Array) -> tuple[Array, Array]:
+        """The sign of every label, 1 or -1, and which labels are 0 or 1."""
+        labels, good = as_labels(self._checked(value), 2)
+        return (2 * labels - 1).astype(self.f.dtype), good
+
+    def _finish(self, terms: Array, good: Array) -> Array:
+        terms = jnp.where(good, terms, jnp.nan)
+        return terms.sum(-1) if self.event_dim else terms
+
+    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
+        sign, good = self._signed(value)
+        if not self.is_marginal:
+            return self._finish(self._log_link(sign * self.f), good)
+        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
+        return self._finish(
+            weighted_sum(weights, self._log_link(spread(nodes, sign * self.f.mean, self.f.variance))), good
+        )
+
+    def predictive_log_prob(self, value: Array) -> Array:
+        """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
+
+        Correlated labels of one datum are scored jointly, by draws.
+        """
+        sign, good = self._signed(value)
+        if not self.is_marginal:
+            return self._finish(self._log_link(sign * self.f), good)
+        if not self.f.independent:
+            f = self.f.draws(self.num_predictive_draws)
+            f = jnp.reshape(f, f.shape[:1] + (1,) * (sign.ndim - 2) + f.shape[1:])
+            terms = jnp.where(good, self._log_link(sign * f), jnp.nan)
+            return log_mean_exp(terms.sum(-1))
+        return self._finish(self._predictive(sign * self.f.mean), good)
+
+    def _predictive(self, signed: Array) -> Array:
+        """Log predictive probability of the label whose sign the mean carries."""
+        if self.link == "probit":
+            return self._log_link(signed / jnp.sqrt(1 + self.f.variance))
+        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
+        return log_weighted_mean(weights, self._log_link(spread(nodes, signed, self.f.variance)))
+
+    @property
+    def mean(self) -> Array:
+        """Probability of label 1, predictive under marginals; the shape of ``f``."""
+        return jnp.exp(self._predictive(self.f.mean)) if self.is_marginal else self._probability(self.f)
+
+    @property
+    def variance(self) -> Array:
+        """``p (1 - p)`` with ``p`` the ``mean``."""
+        p = self.mean
+        return p * (1 - p)
+
+    @property
+    def probs(self) -> Array:
+        """The ``mean`` under the name NumPyro has for it."""
+        return self.mean
+
+    def _sample_given(self, key: Array, f: Array) -> Array:
+        return random.bernoulli(key, self._probability(f)).astype(jnp.int32)

@@ -1,0 +1,171 @@
+"""Any NumPyro distribution as a likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribution, constraints
+
+from gpzoo.likelihoods.base import Likelihood, as_latent, positive_int
+from gpzoo.likelihoods.quadrature import gauss_hermite, log_mean_exp, log_weighted_mean, spread, weighted_sum
+from gpzoo.marginals import GaussianMarginals
+
+
+class Expected(Likelihood):
+    """The likelihood ``fn(f, *params)``, where ``fn`` returns any NumPyro distribution of batch shape ``[N]``.
+
+    Under marginals, expectations are by Gauss-Hermite quadrature where a datum has one latent (``f`` is ``[N]`` or
+    ``[N, 1]``), and by reparameterised draws where it has several (``f`` is ``[N, K]``; ``fn`` consumes the last axis,
+    by ``to_event(1)`` if nothing else does)::
+
+        Expected(lambda f: dist.Poisson(jnp.exp(f)), f)
+        Expected(lambda f, df, scale: dist.StudentT(df, f, scale), f, 4.0, noise_scale)
+        Expected(lambda f: dist.Normal(f[:, 0], jax.nn.softplus(f[:, 1])), f)          # f [N, 2]
+
+    ``fn`` always sees one ``f`` of the shape given here, whatever the number of points or draws, so params with one
+    entry per datum line up with it as they do outside. Draws of the predictive distribution come from it too.
+
+    Args:
+        f: ``[N]`` or ``[N, K]``, array or marginals (with a random key where there are several latents).
+        fn: ``fn(f, *params) -> Distribution``. It is compared by identity: define it once, at module level, so that
+            ``jit`` does not compile anew for every instance.
+        params: pytrees of numbers and arrays that ``fn`` depends on. An array that ``fn`` closes over instead is
+            invisible to ``jit``, ``vmap`` and ``grad`` of the likelihood. Floating numbers take the precision of ``f``.
+        num_points: of the quadrature.
+        num_draws: per datum, in ``log_prob`` with several latents.
+        num_predictive_draws: per datum, in ``mean``, ``variance`` and ``predictive_log_prob`` with several latents.
+        validate_args: as in NumPyro.
+
+    Raises:
+        TypeError: if ``fn`` does not return a NumPyro distribution.
+        ValueError: if that distribution's batch shape is not ``[N]``, or a count is below one.
+    """
+
+    pytree_data_fields = ("params",)
+    pytree_aux_fields = ("fn", "num_points", "num_draws", "num_predictive_draws")
+
+    def __init__(
+        self,
+        fn: Callable[..., Distribution],
+        f: Array | GaussianMarginals,
+        *params: Any,
+        num_points: int = 20,
+        num_draws: int = 10,
+        num_predictive_draws: int = 100,
+        validate_args: bool | None = None,
+    ) -> None:
+        f = as_latent(f)
+        self.fn = fn
+        self.params = jax.tree.map(lambda leaf: _as_param(leaf, f.dtype), params)
+        self.num_points = positive_int("num_points", num_points)
+        self.num_draws = positive_int("num_draws", num_draws)
+        self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
+        centre = f.mean if isinstance(f, GaussianMarginals) else f
+        likelihood = jax.eval_shape(lambda f, params: fn(f, *params), centre, self.params)
+        if not isinstance(likelihood, Distribution):
+            raise TypeError(f"fn must return a NumPyro distribution, got {type(likelihood).__name__}.")
+        if likelihood.batch_shape != centre.shape[:1]:
+            raise ValueError(
+                f"fn returns a {type(likelihood).__name__} of batch shape {likelihood.batch_shape} for f of shape "
+                f"{tuple(centre.shape)}, but it must be {tuple(centre.shape[:1])}, one entry per datum: consume the "
+                "last axis of f (.to_event(1) if each output has its own), and give params one entry per datum."
+            )
+        super().__init__(f, likelihood.event_shape, validate_args=validate_args)
+
+    def _given(self, f: Array) -> Distribution:
+        return self.fn(f, *self.params)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The support of ``fn(f, *params)``, at the mean of ``f`` under marginals."""
+        return self._given(self._centre()).support
+
+    @property
+    def single(self) -> bool:
+        """Whether a datum has one latent."""
+        return self.f.ndim == 1 or self.f.shape[1] == 1
+
+    def _expectation(self) -> str:
+        return "quadrature" if self.single else "draw"
+
+    def _check_values(self, values: np.ndarray) -> None:
+        likelihood = jax.eval_shape(self._given, self._centre())
+        support = type(likelihood).__dict__.get("support")
+        # Only a support that is the class's own: others depend on f or params, which may be traced.
+        if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
+            good = np.asarray(support(values))
+            if good.shape == values.shape and not good.all():
+                self._refuse(values, good, f"the support of {type(likelihood).__name__} is {support}")
+
+    def _cast(self, value: Array) -> Array:
+        y = self._checked(value)
+        if self._is_categorical():
+            return y.astype(jnp.int32)
+        return y.astype(self.f.dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y
+
+    def _is_categorical(self) -> bool:
+        likelihood = jax.eval_shape(self._given, self._centre())
+        while hasattr(likelihood, "base_dist"):
+            likelihood = likelihood.base_dist
+        return isinstance(likelihood, CategoricalLogits | CategoricalProbs)
+
+    def _points(self, num_draws: int) -> tuple[Array, Array]:
+        """Values of ``f`` ``[S, ...]`` and their weights ``[S]``."""
+        if not self.single:
+            return self.f.draws(num_draws), jnp.full((num_draws,), 1 / num_draws, self.f.dtype)
+        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
+        return spread(nodes, self.f.mean, self.f.variance), weights
+
+    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
+        y = self._cast(value)
+        if not self.is_marginal:
+            return self._given(self.f).log_prob(y)
+        points, weights = self._points(self.num_draws)
+        return weighted_sum(weights, jax.vmap(lambda f: self._given(f).log_prob(y))(points))
+
+    def predictive_log_prob(self, value: Array) -> Array:
+        """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
+        y = self._cast(value)
+        if not self.is_marginal:
+            return self._given(self.f).log_prob(y)
+        points, weights = self._points(self.num_predictive_draws)
+        values = jax.vmap(lambda f: self._given(f).log_prob(y))(points)
+        return log_weighted_mean(weights, values) if self.single else log_mean_exp(values)
+
+    @property
+    def mean(self) -> Array:
+        """``E[y]``, ``[N]`` and the event shape; predictive under marginals."""
+        if not self.is_marginal:
+            return self._given(self.f).mean
+        points, weights = self._points(self.num_predictive_draws)
+        return weighted_sum(weights, jax.vmap(lambda f: self._given(f).mean)(points))
+
+    @property
+    def variance(self) -> Array:
+        """``Var[y]``, ``[N]`` and the event shape; under marginals ``E[Var[y | f]] + Var[E[y | f]]``."""
+        if not self.is_marginal:
+            return self._given(self.f).variance
+        points, weights = self._points(self.num_predictive_draws)
+
+        def moments(f: Array) -> tuple[Array, Array]:
+            likelihood = self._given(f)
+            return likelihood.mean, likelihood.variance
+
+        means, variances = jax.vmap(moments)(points)
+        spread_of_means = jnp.square(means - weighted_sum(weights, means))
+        return weighted_sum(weights, variances + spread_of_means)
+
+    def _sample_given(self, key: Array, f: Array) -> Array:
+        keys = random.split(key, f.shape[0])
+        return jax.vmap(lambda f, key: self._given(f).sample(key))(f, keys)
+
+
+def _as_param(leaf: Any, dtype: Any) -> Array:
+    array = jnp.asarray(leaf)
+    return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array

@@ -1,0 +1,108 @@
+"""Gaussian noise: every expectation in closed form."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jax.scipy.linalg import solve_triangular
+from numpyro.distributions import constraints
+
+from gpzoo import checks
+from gpzoo.likelihoods.base import Likelihood, as_latent
+from gpzoo.marginals import GaussianMarginals
+
+_LOG_2PI = float(np.log(2 * np.pi))
+
+
+class Gaussian(Likelihood):
+    """``y = f + noise`` with Gaussian noise; the expectation of the log density is in closed form.
+
+    ``E_q[log p(y | f)] = log N(y | E[f], s) - Var[f] / (2 s)``, summed over outputs (Titsias 2009).
+
+    Args:
+        f: ``[N]`` or ``[N, D]``, array or marginals.
+        noise_variance: noise variance ``s``, in squared units of ``y``: a number, ``[D]`` for one per output, or any
+            shape that broadcasts to the shape of ``f`` (so ``[N]`` with ``f [N]`` is a known noise per datum).
+        validate_args: as in NumPyro.
+
+    Raises:
+        ValueError: if ``noise_variance`` does not broadcast to the shape of ``f``, or is known and not positive.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent, "noise_variance": constraints.positive}
+
+    def __init__(
+        self, f: Array | GaussianMarginals, noise_variance: Array | float, *, validate_args: bool | None = None
+    ) -> None:
+        f = as_latent(f)
+        shape = tuple(f.shape)
+        noise = checks.floating("noise_variance", noise_variance)
+        try:
+            fits = jnp.broadcast_shapes(noise.shape, shape) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"noise_variance has shape {noise.shape}, which does not broadcast to the shape {shape} of f: "
+                "give one number, or one per output."
+            )
+        if checks.is_concrete(noise) and not np.all(np.asarray(noise) > 0):
+            raise ValueError(f"noise_variance must be positive, got {np.asarray(noise).min()}.")
+        self.noise_variance = noise.astype(f.dtype)
+        super().__init__(f, shape[1:], validate_args=validate_args)
+
+    @constraints.dependent_property(is_discrete=False)
+    def support(self) -> constraints.Constraint:
+        """All real ``y``."""
+        return constraints.independent(constraints.real, self.event_dim)
+
+    def _expectation(self) -> str:
+        return "closed form"
+
+    def _residual(self, value: Array) -> Array:
+        return self._checked(value).astype(self.f.dtype) - self._centre()
+
+    def _sum_outputs(self, terms: Array) -> Array:
+        return terms.sum(-1) if self.event_dim else terms
+
+    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
+        square = jnp.square(self._residual(value))
+        if self.is_marginal:
+            square = square + self.f.variance
+        return self._sum_outputs(-0.5 * (_LOG_2PI + jnp.log(self.noise_variance) + square / self.noise_variance))
+
+    def predictive_log_prob(self, value: Array) -> Array:
+        """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
+
+        Correlated outputs are scored jointly: ``N(y_n | E[f_n], loading^T diag(v_n) loading + s I)``.
+        """
+        residual = self._residual(value)
+        if not self.is_marginal or self.f.independent:
+            variance = self.variance
+            return self._sum_outputs(-0.5 * (_LOG_2PI + jnp.log(variance) + jnp.square(residual) / variance))
+        noise = jnp.broadcast_to(self.noise_variance, self.f.shape)
+        A, v = self.f.loading, self.f.source_variance
+        covariance = jnp.einsum("jd,nj,je->nde", A, v, A) + noise[..., None] * jnp.eye(A.shape[1], dtype=A.dtype)
+        L = jnp.linalg.cholesky(covariance)
+        L = jnp.broadcast_to(L, residual.shape[:-1] + L.shape[-2:])
+        scaled = solve_triangular(L, residual[..., None], lower=True)[..., 0]
+        log_diagonal = jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1))
+        return -0.5 * (jnp.square(scaled) + _LOG_2PI).sum(-1) - log_diagonal.sum(-1)
+
+    @property
+    def mean(self) -> Array:
+        """``E[y]``, the shape of ``f``."""
+        return self._centre()
+
+    @property
+    def variance(self) -> Array:
+        """``Var[y]`` of every output, the shape of ``f``: the noise, and with marginals ``Var[f]`` too."""
+        noise = jnp.broadcast_to(self.noise_variance, self.f.shape)
+        return noise + self.f.variance if self.is_marginal else noise
+
+    def _sample_given(self, key: Array, f: Array) -> Array:
+        return f + jnp.sqrt(self.noise_variance) * random.normal(key, f.shape, f.dtype)

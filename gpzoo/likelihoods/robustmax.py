@@ -1,0 +1,175 @@
+"""Class labels that follow the largest latent function, up to mislabelling."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from jax.scipy.special import ndtr
+from numpyro.distributions import constraints
+
+from gpzoo import checks
+from gpzoo.likelihoods.base import as_labels, as_latent, fraction, positive_int
+from gpzoo.likelihoods.quadrature import gauss_hermite, log_normal_cdf, spread, weighted_sum
+from gpzoo.likelihoods.softmax import ClassLikelihood
+from gpzoo.marginals import GaussianMarginals, standard_deviation
+
+# A standard normal is within these bounds, as far as any floating-point number can tell.
+_BOUND = 40.0
+
+
+class RobustMax(ClassLikelihood):
+    """``p(y | f) = 1 - epsilon`` if ``f_y`` is the largest of ``K`` latents, else ``epsilon / (K - 1)``.
+
+    Everything follows from the probability that the label's latent is the largest (Hernández-Lobato et al. 2011),
+    ``p_y = E_{f_y}[prod_{k != y} Phi((f_y - E[f_k]) / sd[f_k])]``, by Gauss-Hermite quadrature:
+    ``E_q[log p(y | f)] = p_y log(1 - epsilon) + (1 - p_y) log(epsilon / (K - 1))``.
+
+    Outputs that are correlated (after ``f @ A``) have no such product. ``p_y`` is then estimated from joint draws of
+    the sources: along one direction of source space, the one that separates ``f_y`` from the other latents most, the
+    set where ``f_y`` is largest is an interval whose probability is known; draws are of the rest. The estimate is
+    unbiased and, unlike the mean of an indicator, so is its gradient.
+
+    With an array ``f`` the density is piecewise constant: its gradient with respect to ``f`` is zero.
+
+    Args:
+        f: ``[N, K]``, array or marginals (with a random key where their outputs are correlated).
+        epsilon: probability that a label is not that of the largest latent, in (0, 1).
+        squash: each ``Phi`` is replaced by ``squash + (1 - 2 squash) Phi``, as implementations of the paper do (1e-4
+            in the convolutional-GP authors' code, 1e-6 in GPflow 2); independent outputs only. Not needed here.
+        num_points: of the quadrature.
+        num_draws: per datum, in ``log_prob`` with correlated outputs.
+        num_predictive_draws: per datum, in ``probs`` and ``predictive_log_prob`` with correlated outputs.
+        validate_args: as in NumPyro.
+
+    Raises:
+        ValueError: if ``f`` is not ``[N, K]`` with at least two classes, or an argument is out of range.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent, "epsilon": constraints.unit_interval}
+    pytree_aux_fields = ("squash", "num_points", "num_draws", "num_predictive_draws")
+
+    def __init__(
+        self,
+        f: Array | GaussianMarginals,
+        epsilon: Array | float = 1e-3,
+        *,
+        squash: float = 0.0,
+        num_points: int = 20,
+        num_draws: int = 10,
+        num_predictive_draws: int = 100,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.squash = fraction("squash", squash)
+        self.num_points = positive_int("num_points", num_points)
+        self.num_draws = positive_int("num_draws", num_draws)
+        self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
+        epsilon = checks.floating("epsilon", epsilon)
+        if epsilon.ndim:
+            raise ValueError(f"epsilon must be one number, got shape {epsilon.shape}.")
+        if checks.is_concrete(epsilon) and not 0 < float(np.asarray(epsilon)) < 1:
+            raise ValueError(f"epsilon must be between 0 and 1, got {float(np.asarray(epsilon))}.")
+        f = as_latent(f)
+        self.epsilon = epsilon.astype(f.dtype)
+        super().__init__(f, validate_args=validate_args)
+
+    def _expectation(self) -> str:
+        return "quadrature" if self.f.independent else "draw"
+
+    # -- the probability that the label's latent is the largest ------------------------------------------------------
+
+    def _largest(self, labels: Array, num_draws: int) -> Array:
+        """``p_y`` for labels ``[..., N]``."""
+        if not self.is_marginal:
+            return (jnp.argmax(self.f, axis=-1) == labels).astype(self.f.dtype)
+        if self.f.independent:
+            return self._largest_by_quadrature(labels)
+        return self._largest_by_draws(labels, num_draws)
+
+    def _largest_by_quadrature(self, labels: Array) -> Array:
+        own = _one_hot(labels, self.num_classes)
+        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
+        mean, variance = jnp.broadcast_arrays(self.f.mean, self.f.variance)
+        mean, variance = (jnp.broadcast_to(m, own.shape) for m in (mean, variance))
+        f_y = spread(nodes, _pick(mean, labels), _pick(variance, labels))[..., None]
+        z = jnp.clip((f_y - mean) / standard_deviation(variance), -_BOUND, _BOUND)
+        if self.squash:
+            log_cdf = jnp.log(self.squash + (1 - 2 * self.squash) * ndtr(z))
+        else:
+            log_cdf = log_normal_cdf(z)
+        return weighted_sum(weights, jnp.exp(jnp.where(own, 0.0, log_cdf).sum(-1)))
+
+    def _largest_by_draws(self, labels: Array, num_draws: int) -> Array:
+        f, K = self.f, self.num_classes
+        own = _one_hot(labels, K)
+        scale = standard_deviation(f.source_variance)
+        noise = jnp.reshape(f.noise(num_draws), (num_draws,) + (1,) * (labels.ndim - 1) + scale.shape)
+        # Any direction leaves the estimate unbiased; it is not differentiated.
+        direction = scale * (f.loading.T[labels] - f.loading.mean(1))
+        norm = jnp.linalg.norm(direction, axis=-1, keepdims=True)
+        direction = lax.stop_gradient(direction / jnp.where(norm > 0, norm, 1.0))
+        along = (noise * direction).sum(-1, keepdims=True)
+        rest = f.mean + (scale * (noise - along * direction)) @ f.loading
+        slope = (scale * direction) @ f.loading
+        # f_y - f_k = gap + step * t with t ~ N(0, 1): positive above (step > 0) or below (step < 0) -gap / step.
+        gap = _pick(rest, jnp.broadcast_to(labels, rest.shape[:-1]))[..., None] - rest
+        step = _pick(slope, labels)[..., None] - slope
+        rising, smallest = step >= 0, jnp.finfo(f.dtype).eps ** 2
+        step = jnp.where(rising, jnp.maximum(step, smallest), jnp.minimum(step, -smallest))
+        root = jnp.clip(-gap / step, -_BOUND, _BOUND)
+        lower = jnp.where(rising & ~own, root, -_BOUND).max(-1)
+        upper = jnp.where(rising | own, _BOUND, root).min(-1)
+        return jnp.maximum(ndtr(upper) - ndtr(lower), 0).mean(0)
+
+    # -- what follows from it ----------------------------------------------------------------------------------------
+
+    def _log_probabilities(self) -> tuple[Array, Array]:
+        """``log p(y | f)`` where the label's latent is the largest, and where it is not."""
+        return jnp.log1p(-self.epsilon), jnp.log(self.epsilon / (self.num_classes - 1))
+
+    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
+        labels, good = as_labels(self._checked(value), self.num_classes)
+        p = self._largest(labels, self.num_draws)
+        right, wrong = self._log_probabilities()
+        return jnp.where(good, p * right + (1 - p) * wrong, jnp.nan)
+
+    def predictive_log_prob(self, value: Array) -> Array:
+        """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
+        labels, good = as_labels(self._checked(value), self.num_classes)
+        return jnp.where(good, jnp.log(self._mislabelled(self._largest(labels, self.num_predictive_draws))), jnp.nan)
+
+    def _mislabelled(self, p: Array) -> Array:
+        return p * (1 - self.epsilon) + (1 - p) * self.epsilon / (self.num_classes - 1)
+
+    @property
+    def probs(self) -> Array:
+        """Probability of every class, ``[N, K]``; predictive under marginals.
+
+        Each is a quadrature (or an estimate) of its own, so that rows sum to one only up to its error.
+        """
+
+        def one(k: Array) -> Array:
+            return self._largest(jnp.full(self.batch_shape, k), self.num_predictive_draws)
+
+        # One class after another: all at once would hold [points, N, K, K].
+        p = lax.map(one, jnp.arange(self.num_classes, dtype=jnp.int32))
+        return self._mislabelled(p.T)
+
+    def _sample_given(self, key: Array, f: Array) -> Array:
+        key_wrong, key_other = random.split(key)
+        best = jnp.argmax(f, axis=-1).astype(jnp.int32)
+        wrong = random.bernoulli(key_wrong, self.epsilon, best.shape)
+        other = (best + random.randint(key_other, best.shape, 1, self.num_classes, jnp.int32)) % self.num_classes
+        return jnp.where(wrong, other, best)
+
+
+def _one_hot(labels: Array, num_classes: int) -> Array:
+    return labels[..., None] == jnp.arange(num_classes, dtype=labels.dtype)
+
+
+def _pick(values: Array, labels: Array) -> Array:
+    """``values[..., labels]`` over the last axis."""
+    return jnp.take_along_axis(values, labels[..., None], axis=-1)[..., 0]

@@ -1,0 +1,129 @@
+"""Class labels through a softmax of the latent functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro.distributions import constraints
+
+from gpzoo.likelihoods.base import Likelihood, as_labels, check_labels, positive_int
+from gpzoo.likelihoods.quadrature import log_mean_exp
+from gpzoo.marginals import GaussianMarginals
+
+
+class ClassLikelihood(Likelihood):
+    """Likelihoods of one class label per datum, ``y`` in ``0..K-1``, from ``K`` latent functions.
+
+    Class labels are not numbers, so ``mean`` and ``variance`` raise ``NotImplementedError``: use ``probs``.
+    """
+
+    def __init__(self, f: Array | GaussianMarginals, *, validate_args: bool | None = None) -> None:
+        super().__init__(f, ndims=(2,), validate_args=validate_args)
+        if self.num_classes < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs one latent function per class, at least two; f has shape "
+                f"{tuple(self.f.shape)}. For two classes and one latent function use Bernoulli(f[:, 0])."
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """``K``."""
+        return self.f.shape[1]
+
+    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """Labels ``0..K-1``."""
+        return constraints.integer_interval(0, self.num_classes - 1)
+
+    def _check_values(self, values: np.ndarray) -> None:
+        check_labels(self, values, self.num_classes)
+
+    @property
+    def probs(self) -> Array:
+        """Probability of every class, ``[N, K]``; predictive under marginals."""
+        raise NotImplementedError
+
+    @property
+    def mean(self) -> Array:
+        """Not defined.
+
+        Raises:
+            NotImplementedError: always; ``probs`` is what predicts a label.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: class labels have no mean; use probs, of shape [N, K].")
+
+    @property
+    def variance(self) -> Array:
+        """Not defined.
+
+        Raises:
+            NotImplementedError: always; ``probs`` is what predicts a label.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: class labels have no variance; use probs, of shape [N, K].")
+
+
+class Softmax(ClassLikelihood):
+    """``p(y = k | f) = exp(f_k) / sum_j exp(f_j)``.
+
+    The expectation of its logarithm has no closed form: it is the mean over reparameterised draws of a datum's ``K``
+    latents, joint where they are correlated (after ``f @ A``), which is unbiased, and so is its gradient.
+
+    Args:
+        f: ``[N, K]``, array or marginals (with a random key).
+        num_draws: per datum, in ``log_prob``.
+        num_predictive_draws: per datum, in ``probs`` and ``predictive_log_prob``.
+        validate_args: as in NumPyro.
+
+    Raises:
+        ValueError: if ``f`` is not ``[N, K]`` with at least two classes, or a count is below one.
+    """
+
+    pytree_aux_fields = ("num_draws", "num_predictive_draws")
+
+    def __init__(
+        self,
+        f: Array | GaussianMarginals,
+        *,
+        num_draws: int = 10,
+        num_predictive_draws: int = 100,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.num_draws = positive_int("num_draws", num_draws)
+        self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
+        super().__init__(f, validate_args=validate_args)
+
+    def _expectation(self) -> str:
+        return "draw"
+
+    def _of_label(self, table: Array, value: Array) -> Array:
+        """The entries of a table ``[N, K]`` that belong to the labels."""
+        labels, good = as_labels(self._checked(value), self.num_classes)
+        table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
+        return jnp.where(good, jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0], jnp.nan)
+
+    def _log_predictive(self) -> Array:
+        if not self.is_marginal:
+            return jax.nn.log_softmax(self.f)
+        return log_mean_exp(jax.nn.log_softmax(self.f.draws(self.num_predictive_draws)))
+
+    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
+        if not self.is_marginal:
+            return self._of_label(jax.nn.log_softmax(self.f), value)
+        return self._of_label(jax.nn.log_softmax(self.f.draws(self.num_draws)).mean(0), value)
+
+    def predictive_log_prob(self, value: Array) -> Array:
+        """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
+        return self._of_label(self._log_predictive(), value)
+
+    @property
+    def probs(self) -> Array:
+        """Probability of every class, ``[N, K]``; predictive under marginals."""
+        return jnp.exp(self._log_predictive())
+
+    def _sample_given(self, key: Array, f: Array) -> Array:
+        return random.categorical(key, f).astype(jnp.int32)
