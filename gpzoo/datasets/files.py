@@ -79,13 +79,14 @@ def read(path: Path, sha256: str | None = None) -> bytes:
     return content
 
 
-def obtain(file: str, urls: Sequence[str], sha256: str | None = None) -> tuple[Path, str]:
+def obtain(file: str, urls: Sequence[str], sha256: str | None = None, advice: str = "") -> tuple[Path, str]:
     """Find a file or else download it; it appears under its name only when complete.
 
     Args:
         file: its name, or path relative to the data folder.
         urls: tried in this order.
         sha256: that a download must have; ``None`` leaves the check to the caller.
+        advice: added to the message when no address could serve the file.
 
     Returns:
         Where the file is, and in words where it came from.
@@ -101,14 +102,17 @@ def obtain(file: str, urls: Sequence[str], sha256: str | None = None) -> tuple[P
     import requests
 
     path = _writable_folder() / file
-    failures = []
+    failures, cause = [], None
     for url in urls:
         try:
             with _quiet_pooch():
                 known = f"sha256:{sha256}" if sha256 else None
                 pooch.retrieve(url, known_hash=known, fname=path.name, path=path.parent)
         except (requests.RequestException, ConnectionError, TimeoutError, ValueError) as error:
-            failures.append(f"{url} ({type(error).__name__}: {error})")
+            # What the other errors say of a connection that failed is long and adds little: it is left to the cause.
+            detail = f": {error}" if isinstance(error, (requests.HTTPError, ValueError)) else ""
+            failures.append(f"{url} ({type(error).__name__}{detail})")
+            cause = error
         except OSError as error:
             raise _not_written(path, error) from error
         else:
@@ -116,8 +120,8 @@ def obtain(file: str, urls: Sequence[str], sha256: str | None = None) -> tuple[P
     wanted = f" with sha256 {sha256}" if sha256 else ""
     raise DatasetError(
         f"cannot download {file}; tried {'; '.join(failures)}. Without a network, get the file{wanted} elsewhere "
-        f"and put it at {path}, or set the environment variable {VARIABLE} to the folder that holds {file}."
-    )
+        f"and put it at {path}, or set the environment variable {VARIABLE} to the folder that holds {file}.{advice}"
+    ) from cause
 
 
 def _writable_folder() -> Path:

@@ -317,8 +317,11 @@ def uci(name: str, split: int = 0) -> Dataset:
 def _uci_from_text(table: _Table) -> tuple[dict[str, np.ndarray], str, dict[str, str]]:
     """The table, the numbers of its feature columns and of its target column, and the test rows of every split."""
     contents, origins = {}, []
+    advice = (
+        f" It needs all {len(table.texts)} of its files there: {', '.join(Path(file).name for file in table.texts)}."
+    )
     for file, url in table.texts.items():
-        path, origin = obtain(file, [url])
+        path, origin = obtain(file, [url], advice=advice)
         origins.append(origin)
         contents[Path(file).stem] = read(path)
     try:
