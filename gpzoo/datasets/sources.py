@@ -318,7 +318,8 @@ def _uci_from_text(table: _Table) -> tuple[dict[str, np.ndarray], str, dict[str,
     """The table, the numbers of its feature columns and of its target column, and the test rows of every split."""
     contents, origins = {}, []
     advice = (
-        f" It needs all {len(table.texts)} of its files there: {', '.join(Path(file).name for file in table.texts)}."
+        " All of data.txt, index_features.txt, index_target.txt and "
+        f"index_test_0.txt to index_test_{table.splits - 1}.txt are needed there."
     )
     for file, url in table.texts.items():
         path, origin = obtain(file, [url], advice=advice)
