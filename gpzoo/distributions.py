@@ -97,11 +97,15 @@ class _ProcessAtInputs(dist.Distribution):
         )
 
     def mask(self, mask: Any) -> dist.Distribution:
-        """Refused: a joint density over inputs has no per-datum terms to mask.
+        """Refused, but for ``True`` and ``False`` (with which NumPyro says that no density is needed).
 
         Raises:
-            ValueError: always.
+            ValueError: for any other mask: a joint density over inputs has no terms to mask.
         """
+        if mask is True:
+            return self
+        if mask is False:
+            return super().mask(mask)
         raise ValueError(
             "A GaussianProcess site cannot be masked: its density is joint over all inputs. Put handlers.mask around "
             "the likelihood site only."
@@ -220,7 +224,7 @@ class InducingPosterior(_ProcessAtInputs):
         u_scale: ``S`` as its lower Cholesky factor ``[M, M]`` or ``[D, M, M]`` (what lies above the diagonal is
             ignored, the diagonal's signs do not matter), or as standard deviations of the shape of ``u_mean``.
         whiten: whether ``m`` and ``S`` are those of ``v = L^-1 u``.
-        mode: ``"joint"``: a draw is joint over all inputs; ``"draw"``: independent over inputs; ``"marginals"``: the
+        value_as: ``"joint"``: a draw is joint over all inputs; ``"draw"``: independent over inputs; ``"marginals"``: the
             value is a :class:`~gpzoo.marginals.GaussianMarginals`. In the last two ``log_prob`` raises.
         site: name of the site, for messages.
         log: the marginals' :class:`~gpzoo.marginals.DrawLog`.
@@ -229,7 +233,7 @@ class InducingPosterior(_ProcessAtInputs):
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("prior", "inducing", "u_mean", "u_scale", "L", "rows")
-    pytree_aux_fields = ("num_outputs", "whiten", "mode", "site", "log")
+    pytree_aux_fields = ("num_outputs", "whiten", "value_as", "site", "log")
 
     def __init__(
         self,
@@ -239,14 +243,14 @@ class InducingPosterior(_ProcessAtInputs):
         u_scale: Array,
         *,
         whiten: bool = True,
-        mode: str = "joint",
+        value_as: str = "joint",
         site: str = "f",
         log: DrawLog | None = None,
         rows: Array | None = None,
     ) -> None:
         self.prior, self.inducing = prior, inducing
         self.u_mean, self.u_scale, self.rows = u_mean, u_scale, rows
-        self.whiten, self.mode, self.site, self.log = whiten, mode, site, log
+        self.whiten, self.value_as, self.site, self.log = whiten, value_as, site, log
         self._init_events(prior.event_shape[0], prior.num_outputs)
         covariance = Kuu(inducing, prior.kernel)
         self.L = linalg.cholesky(covariance, f"Kuu of site {site!r}", prior.jitter)
@@ -320,18 +324,18 @@ class InducingPosterior(_ProcessAtInputs):
         return self.marginals()[1]
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array | GaussianMarginals:
-        """A value of the site; what it is depends on ``mode``.
+        """A value of the site; what it is depends on ``value_as``.
 
         Raises:
             ValueError: for a ``sample_shape`` where draws are not joint.
         """
-        if self.mode == "joint":
+        if self.value_as == "joint":
             return super().sample(key, sample_shape)
         if sample_shape != ():
-            raise ValueError(f"Site {self.site!r} gives one value at a time in mode {self.mode!r}: vmap over keys.")
+            raise ValueError(f"Site {self.site!r} gives one value at a time as {self.value_as!r}: vmap over keys.")
         mean, variance = self.marginals()
         f = GaussianMarginals(mean, variance, key, sites=frozenset({self.site}), log=self.log, rows=self.rows)
-        return f if self.mode == "marginals" else f.draws(1)[0]
+        return f if self.value_as == "marginals" else f.draws(1)[0]
 
     def log_prob(self, value: Array, intermediates: Any = None) -> Array:
         """Joint log density of ``value`` under ``q(f)``.
@@ -339,7 +343,7 @@ class InducingPosterior(_ProcessAtInputs):
         Raises:
             TypeError: in modes where the value is not a joint draw.
         """
-        if self.mode != "joint":
+        if self.value_as != "joint":
             raise TypeError(
                 f"GP site {self.site!r} is represented by its marginals under GaussianProcessELBO and has no joint "
                 "log_prob there: its KL is analytic. Use GaussianProcessELBO() as the only objective in this call."
@@ -357,6 +361,20 @@ class InducingPosterior(_ProcessAtInputs):
             m = self.L @ m if self.L.ndim == 2 else jnp.einsum("dmk,kd->md", self.L, m)
         covariance = factor @ jnp.swapaxes(factor, -1, -2)
         return (m[:, 0], covariance[0]) if self.num_outputs is None else (m, covariance)
+
+    def draw_inducing(self, key: Array) -> Array:
+        """A draw from ``q``, of the shape of ``u_mean``: of ``v`` where whitened, of ``u`` where not."""
+        noise = random.normal(key, self.u_mean.shape, self.u_mean.dtype)
+        if self.diagonal:
+            return self.u_mean + self.u_scale * noise
+        S = jnp.tril(self.u_scale)
+        return self.u_mean + (S @ noise if S.ndim == 2 else jnp.einsum("dmk,kd->md", S, noise))
+
+    def given(self, u: Array) -> InducingPosterior:
+        """``p(f | u)``: this posterior with ``q`` concentrated on ``u`` (``v`` where whitened)."""
+        copy = self.tree_unflatten(self.tree_flatten()[1], self.tree_flatten()[0])
+        copy.u_mean, copy.u_scale = u, jnp.zeros_like(u)
+        return copy
 
 
 def _check_q(site: str, mean: Array, scale: Array, M: int, num_outputs: int | None) -> None:

@@ -1,0 +1,20 @@
+"""Inference for programs with GP sites: guides, the objective, training, prediction, ArviZ."""
+
+from gpzoo.inference.arviz import to_arviz
+from gpzoo.inference.checkpoints import CheckpointError
+from gpzoo.inference.elbo import GaussianProcessELBO
+from gpzoo.inference.guides import InducingGuide
+from gpzoo.inference.prediction import SitePrediction, predict
+from gpzoo.inference.training import FitResult, NonFiniteError, fit
+
+__all__ = [
+    "CheckpointError",
+    "FitResult",
+    "GaussianProcessELBO",
+    "InducingGuide",
+    "NonFiniteError",
+    "SitePrediction",
+    "fit",
+    "predict",
+    "to_arviz",
+]

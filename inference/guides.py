@@ -1,0 +1,336 @@
+"""Guides made from a program: every GP site gets an inducing-variable posterior, in the program's own flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
+from numpyro.infer import init_to_median
+from numpyro.primitives import _PYRO_STACK, Messenger
+
+from gpzoo.distributions import GaussianProcess, InducingPosterior
+from gpzoo.inducing import InducingVariable, Kuu
+from gpzoo.inference.setup import Sites, find_sites
+from gpzoo.linalg import cholesky
+from gpzoo.marginals import DrawLog
+
+#: How GP sites are represented in the current call, and the numbers of the inputs' rows or None.
+_REPRESENTATION: ContextVar[tuple[str, Array | None]] = ContextVar("representation", default=("joint", None))
+
+
+@contextmanager
+def representing(how: str, rows: Array | None = None) -> Iterator[None]:
+    """Choose how guides represent GP sites in this context.
+
+    Args:
+        how: ``"joint"``: draws over all inputs together; ``"marginals"``: marginals where the program allows and a draw
+            per input elsewhere; ``"mean"``: the posterior mean, for starting values; ``"conditional"``: a draw of ``u``,
+            recorded as ``<site>_u``, and a joint draw given it.
+        rows: numbers that identify the inputs' rows, see :class:`~gpzoo.marginals.GaussianMarginals`.
+    """
+    token = _REPRESENTATION.set((how, rows))
+    try:
+        yield
+    finally:
+        _REPRESENTATION.reset(token)
+
+
+class InducingGuide:
+    """A guide that runs the model with each latent GP site replaced by its inducing posterior ``q(f)``.
+
+    Values flow through the program, so a stack of GP sites gets the layerwise posterior of Salimbeni and Deisenroth
+    (2017). Latent sites that are not GPs get a point (MAP) or a normal in unconstrained space, in the same run.
+    Observed sites are dropped; which sites are latent is fixed by the first call, which must therefore have the data.
+
+    Parameters are named after the site: ``<site>_inducing``, ``<site>_mean``, ``<site>_scale`` for a GP site,
+    ``<site>_loc`` (and ``<site>_scale``) for any other.
+
+    Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is its marginals if the program uses it in
+    exact operations only, and a draw per input otherwise; everywhere else it is a joint draw over the inputs.
+
+    Args:
+        model: a NumPyro program.
+        inducing: what initialises the inducing variables: an initialiser such as
+            :func:`~gpzoo.inducing.kmeans`, an inducing variable, or a mapping from site name to either.
+        whiten: whether ``q`` is over ``v = L^-1 u``; one for all, or by site name.
+        covariance: ``"full"`` or ``"diagonal"``; one for all, or by site name.
+        initial_scale: factor of the initial standard deviations of ``q`` relative to the prior's; one for all, or by
+            site name (deep GPs start inner layers at 1e-5).
+        hyperparameters: ``"point"`` or ``"normal"``, for latent sites that are not GPs.
+        joint: names of GP sites to draw jointly over inputs in training too, for programs in which a likelihood term
+            depends on several rows.
+        init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
+
+    Raises:
+        ValueError: at the first call, for an unknown site name in any argument, a site without an initialiser, a
+            discrete latent site, a likelihood without data, or a term that depends on several rows of a site.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        inducing: Any,
+        *,
+        whiten: bool | Mapping[str, bool] = True,
+        covariance: str | Mapping[str, str] = "full",
+        initial_scale: float | Mapping[str, float] = 1.0,
+        hyperparameters: str = "point",
+        joint: Iterable[str] = (),
+        init_loc_fn: Callable = init_to_median,
+    ) -> None:
+        kinds = set(covariance.values()) if isinstance(covariance, Mapping) else {covariance}
+        if not kinds <= {"full", "diagonal"}:
+            raise ValueError(f"covariance must be 'full' or 'diagonal', got {sorted(kinds)}.")
+        if hyperparameters not in ("point", "normal"):
+            raise ValueError(f"hyperparameters must be 'point' or 'normal', got {hyperparameters!r}.")
+        for entry in inducing.values() if isinstance(inducing, Mapping) else (inducing,):
+            if not isinstance(entry, InducingVariable) and not (callable(entry) and hasattr(entry, "variable")):
+                raise TypeError(
+                    f"inducing must be an initialiser such as kmeans(100), an inducing variable such as "
+                    f"InducingPoints(Z), or a mapping from site name to these; got {type(entry).__name__}."
+                )
+        self.model = model
+        self.inducing = inducing
+        self.whiten, self.covariance, self.initial_scale = whiten, covariance, initial_scale
+        self.hyperparameters = hyperparameters
+        self.joint = frozenset([joint] if isinstance(joint, str) else joint)
+        self.init_loc_fn = init_loc_fn
+        self.sites: Sites | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Run the guide; takes the model's arguments.
+
+        Returns:
+            The value of every latent site.
+        """
+        self.setup(*args, **kwargs)
+        with _PosteriorHandler(self, args, kwargs) as handler:
+            self.model(*args, **kwargs)
+        return handler.values
+
+    def setup(self, *args: Any, **kwargs: Any) -> Sites:
+        """Find the program's latent sites and how it uses them, once; later calls return what was found."""
+        if self.sites is None:
+            sites = find_sites(self.model, args, kwargs, self.joint)
+            self._check_names(sites)
+            self.sites = sites
+        return self.sites
+
+    def init_params(
+        self, rng_key: Array, *args: Any, given: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Initial values of every parameter of the guide and the model, by name.
+
+        The program runs once, outside ``jit``, with every GP site at its posterior mean, and each site's initialiser
+        sees the site's own inputs. Give it the whole data, not a minibatch.
+
+        Args:
+            rng_key: key for the initialisers.
+            *args: the model's arguments.
+            given: values that are known already, by name; they are used as they are.
+            **kwargs: the model's keyword arguments.
+
+        Returns:
+            Constrained values, to be passed as ``svi.init(..., init_params=...)``.
+        """
+        self.setup(*args, **kwargs)
+        with handlers.block(), representing("mean"):
+            run = handlers.substitute(handlers.seed(self, rng_key), data=dict(given or {}))
+            trace = handlers.trace(run).get_trace(*args, **kwargs)
+        return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+
+    def posterior(self, params: Mapping[str, Any], *args: Any, rng_key: Array, **kwargs: Any) -> dict[str, Any]:
+        """The distributions of the latent sites at the model's inputs: ``{site: distribution}``.
+
+        GP sites give an :class:`~gpzoo.distributions.InducingPosterior` (``.mean``, ``.variance``,
+        ``.inducing_moments()``). ``rng_key`` draws the sites that come before a site in the program.
+        """
+        self.setup(*args, **kwargs)
+        run = handlers.substitute(handlers.seed(self, rng_key), data=dict(params))
+        with handlers.block():
+            trace = handlers.trace(run).get_trace(*args, **kwargs)
+        return {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
+
+    @property
+    def draws_anything(self) -> bool:
+        """Whether any latent site is random once marginals are taken: drawn GP sites, normal hyperparameters."""
+        others = self.sites.latents - self.sites.processes
+        return bool(self.sites.drawn or self.joint or (others and self.hyperparameters == "normal"))
+
+    def _check_names(self, sites: Sites) -> None:
+        arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
+        arguments |= {"initial_scale": self.initial_scale, "joint": self.joint}
+        for argument, value in arguments.items():
+            names = set(value) if isinstance(value, Mapping | frozenset) else set()
+            if unknown := sorted(names - sites.processes):
+                raise ValueError(
+                    f"InducingGuide({argument}=...) names {unknown}, which are not latent GP sites of the model; "
+                    f"those are {sorted(sites.processes)}."
+                )
+        if isinstance(self.inducing, Mapping) and (missing := sorted(sites.processes - set(self.inducing))):
+            raise ValueError(f"InducingGuide(inducing=...) has no entry for the GP site(s) {missing}.")
+
+
+def _for_site(value: Any, site: str, default: Any = None) -> Any:
+    return value.get(site, default) if isinstance(value, Mapping) else value
+
+
+def _parameter(inducing: InducingVariable) -> Any:
+    """The value of ``<site>_inducing``: the array of an inducing variable, or a tuple where it has several."""
+    leaves = tuple(jax.tree.leaves(inducing))
+    return leaves[0] if len(leaves) == 1 else leaves
+
+
+def _variable(initialiser: Any, parameter: Any) -> InducingVariable:
+    leaves = parameter if isinstance(parameter, tuple) else (parameter,)
+    if isinstance(initialiser, InducingVariable):
+        return jax.tree.unflatten(jax.tree.structure(initialiser), leaves)
+    return initialiser.variable._unflatten((), leaves)
+
+
+class _PosteriorHandler(Messenger):
+    """Runs inside one call of a guide: answers each latent site of the model with the guide's own site."""
+
+    def __init__(self, guide: InducingGuide, args: tuple, kwargs: dict) -> None:
+        super().__init__(None)
+        self.guide, self.arguments = guide, (args, kwargs)
+        self.how, self.rows = _REPRESENTATION.get()
+        self.values: dict[str, Any] = {}
+        self.plates: dict[str, int] = {}
+        self.initial: dict[str, Any] | None = None
+
+    def __enter__(self) -> _PosteriorHandler:
+        super().__enter__()
+        return self
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "plate":
+            self.plates[msg["name"]] = msg["args"][0]
+        elif msg["type"] == "deterministic":
+            msg["stop"] = True
+        elif msg["type"] == "sample":
+            self._sample(msg)
+
+    def _sample(self, msg: dict[str, Any]) -> None:
+        name, sites = msg["name"], self.guide.sites
+        msg["stop"] = True
+        if msg["is_observed"] or name not in sites.latents:
+            if msg["value"] is None:
+                with self._outer_handlers():
+                    msg["kwargs"]["rng_key"] = numpyro.prng_key()
+            return
+        with self._outer_handlers():
+            with nullcontext() if msg["scale"] is None else handlers.scale(scale=msg["scale"]):
+                value = self._process(name, msg) if name in sites.processes else self._other(name, msg)
+        self.values[name] = msg["value"] = value
+
+    @contextmanager
+    def _outer_handlers(self) -> Iterator[None]:
+        """Only the handlers outside the guide see what happens here: those inside have seen the model's message."""
+        depth = _PYRO_STACK.index(self)
+        inner = _PYRO_STACK[depth:]
+        del _PYRO_STACK[depth:]
+        try:
+            yield
+        finally:
+            _PYRO_STACK.extend(inner)
+
+    # -- GP sites ----------------------------------------------------------------------------------------------------
+
+    def _process(self, name: str, msg: dict[str, Any]) -> Any:
+        prior = msg["fn"]
+        if not isinstance(prior, GaussianProcess):
+            raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
+        guide, dtype = self.guide, prior.X.dtype
+        diagonal = _for_site(guide.covariance, name, "full") == "diagonal"
+        whiten = _for_site(guide.whiten, name, True)
+        initialiser = _for_site(guide.inducing, name)
+        start = numpyro.param(f"{name}_inducing", lambda key: self._start(f"{name}_inducing", initialiser, key, prior))
+        inducing = _variable(initialiser, start)
+        M = jax.eval_shape(lambda u, k: Kuu(u, k), inducing, prior.kernel).shape[-1]
+        outputs = () if prior.num_outputs is None else (prior.num_outputs,)
+        mean = numpyro.param(f"{name}_mean", jnp.zeros((M, *outputs), dtype))
+
+        def initial_scale(_: Array) -> Array:
+            factor = jnp.asarray(_for_site(guide.initial_scale, name, 1.0), dtype)
+            if diagonal:
+                return jnp.broadcast_to(factor, (M, *outputs))
+            root = jnp.eye(M, dtype=dtype)
+            if not whiten:
+                root = cholesky(Kuu(inducing, prior.kernel), f"Kuu of site {name!r}", prior.jitter)
+            return factor * jnp.broadcast_to(root, (*outputs, M, M))
+
+        scale = numpyro.param(
+            f"{name}_scale", initial_scale, constraint=constraints.softplus_positive if diagonal else constraints.real
+        )
+        if self.how == "mean":
+            cholesky(Kuu(inducing, prior.kernel), f"Kuu of site {name!r}", prior.jitter)
+            return prior.mean  # q(u) starts at the prior's mean
+        mode, log = self._mode(name)
+        posterior = InducingPosterior(
+            prior, inducing, mean, scale, whiten=whiten, value_as=mode, site=name, log=log, rows=self.rows
+        )
+        if self.how == "conditional":
+            posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
+            numpyro.deterministic(f"{name}_u", posterior.inducing_moments()[0])
+        return numpyro.sample(name, posterior, infer=msg["infer"])
+
+    def _mode(self, name: str) -> tuple[str, DrawLog | None]:
+        if self.how != "marginals" or name in self.guide.joint:
+            return "joint", None
+        if name in self.guide.sites.drawn:
+            return "draw", None
+        return "marginals", DrawLog(refuse=True)
+
+    def _start(self, parameter: str, initialiser: Any, key: Array, prior: GaussianProcess) -> Array:
+        """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
+        if isinstance(initialiser, InducingVariable):
+            return _parameter(initialiser)
+        if self.how == "mean":
+            return _parameter(initialiser(key, prior.X, prior.kernel))
+        if self.initial is None:
+            args, kwargs = self.arguments
+            self.initial = self.guide.init_params(key, *args, **kwargs)
+        return self.initial[parameter]
+
+    # -- other latent sites ------------------------------------------------------------------------------------------
+
+    def _other(self, name: str, msg: dict[str, Any]) -> Array:
+        prior = msg["fn"]
+        for frame in msg["cond_indep_stack"]:
+            if self.plates.get(frame.name, frame.size) != frame.size:
+                raise ValueError(
+                    f"Latent site {name!r} is inside the subsampled plate {frame.name!r} ({frame.size} of "
+                    f"{self.plates[frame.name]}): InducingGuide holds no parameters per datum. Move the site out of "
+                    "the plate, or use the whole data."
+                )
+
+        def start(key: Array) -> Array:
+            strategy = self.guide.init_loc_fn
+            site = {"type": "sample", "name": name, "fn": prior, "value": None, "is_observed": False}
+            return strategy({**site, "kwargs": {"rng_key": key, "sample_shape": ()}, "infer": {}})
+
+        if self.guide.hyperparameters == "point":
+            loc = numpyro.param(f"{name}_loc", start, constraint=prior.support)
+            return numpyro.sample(name, dist.Delta(loc, event_dim=prior.event_dim), infer=msg["infer"])
+        transform = biject_to(prior.support)
+        loc = numpyro.param(f"{name}_loc", lambda key: transform.inv(start(key)))
+        scale = numpyro.param(
+            f"{name}_scale", lambda _: jnp.full_like(loc, 0.1), constraint=constraints.softplus_positive
+        )
+        event_dim = prior.event_dim + transform.domain.event_dim - transform.codomain.event_dim
+        base = dist.Normal(loc, scale).to_event(event_dim)
+        posterior = dist.TransformedDistribution(base, transform)
+        if self.how == "mean":
+            return transform(loc)
+        return numpyro.sample(name, posterior, infer=msg["infer"])

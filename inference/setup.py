@@ -1,0 +1,179 @@
+"""What a guide must know of a program before it can stand in for it: its latent sites, and how their values are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro import handlers
+from numpyro.distributions import MaskedDistribution
+from numpyro.primitives import Messenger
+
+from gpzoo.distributions import GaussianProcess
+from gpzoo.likelihoods import Likelihood
+from gpzoo.marginals import DrawLog, GaussianMarginals
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The sites of a program, as its first traced call with data found them.
+
+    Attributes:
+        latents: names of the unobserved sample sites.
+        processes: those of them that are GP sites.
+        drawn: those GP sites whose value is used as an array somewhere.
+    """
+
+    latents: frozenset[str]
+    processes: frozenset[str]
+    drawn: frozenset[str]
+
+
+def find_sites(model: Callable, args: tuple, kwargs: dict, joint: frozenset[str]) -> Sites:
+    """Run a program abstractly to find its latent sites and which GP sites it takes arrays of.
+
+    A site whose draw is used anywhere is an array everywhere. Draws are independent over inputs in training, so every
+    term of the program must depend on one row of a drawn site only; this is checked, by gradients, on random draws.
+
+    Raises:
+        ValueError: see :class:`~gpzoo.inference.InducingGuide`.
+    """
+    log = DrawLog()
+    found: dict[str, dict[str, Any]] = {}
+
+    def run() -> None:
+        values = _Values(lambda name, fn: _unit_marginals(name, fn, log))
+        found.update(_trace(model, values, args, kwargs))
+        _terms(found)
+
+    jax.eval_shape(run)
+    latents, processes = set(), set()
+    for name, site in found.items():
+        if site["type"] != "sample" or site["is_observed"]:
+            continue
+        fn = unmasked(site["fn"])
+        if name.endswith("_unobserved") and f"{name.removesuffix('_unobserved')}_observed" in found:
+            raise ValueError(
+                f"Site {name.removesuffix('_unobserved')!r} uses obs_mask, which turns missing data into latent "
+                "variables. Use `with numpyro.handlers.mask(mask=...)` around the site instead: masked data then "
+                "leave the bound."
+            )
+        if isinstance(fn, Likelihood) or fn.support is None or fn.support.is_discrete:
+            raise ValueError(
+                f"Site {name!r} ({type(fn).__name__}) has no data in the guide's first call and would be a latent "
+                "variable, which it cannot be. Pass the data in the first call (init_params, svi.init or fit)."
+            )
+        latents.add(name)
+        if isinstance(fn, GaussianProcess):
+            processes.add(name)
+    drawn = frozenset(log.sites)
+    _check_rows(model, args, kwargs, drawn - joint)
+    return Sites(frozenset(latents), frozenset(processes), drawn)
+
+
+def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> GaussianMarginals:
+    shape, dtype = fn.event_shape, fn.X.dtype
+    return GaussianMarginals(
+        jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=frozenset({name}), log=log
+    )
+
+
+class _Values(Messenger):
+    """Gives each latent GP site a value, by ``value_of(name, fn)``."""
+
+    def __init__(self, value_of: Callable[[str, GaussianProcess], Any]) -> None:
+        super().__init__(None)
+        self.value_of = value_of
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["value"] is None and isinstance(msg["fn"], GaussianProcess):
+            msg["value"] = self.value_of(msg["name"], msg["fn"])
+
+
+def _trace(model: Callable, values: Messenger, args: tuple, kwargs: dict) -> dict[str, dict[str, Any]]:
+    with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0), values:
+        model(*args, **kwargs)
+    return trace
+
+
+def _terms(trace: dict[str, dict[str, Any]]) -> dict[str, Array]:
+    """Everything a draw can enter: log densities of observed sites, and inputs, means and kernels of GP sites."""
+    terms: dict[str, Array] = {}
+    for name, site in trace.items():
+        if site["type"] != "sample":
+            continue
+        fn = site["fn"]
+        if isinstance(fn, GaussianProcess):
+            parts = {"inputs": fn.X, "mean": fn.loc} | {
+                f"kernel{i}": leaf for i, leaf in enumerate(jax.tree.leaves(fn.kernel))
+            }
+            terms |= {f"the {part.rstrip('0123456789')} of {name}": v for part, v in parts.items() if v is not None}
+        if site["is_observed"]:
+            terms[f"the log density of {name}"] = fn.log_prob(site["value"])
+        elif not isinstance(fn, GaussianProcess):
+            terms[f"the prior of {name}"] = fn.log_prob(site["value"])
+    return {name: jnp.asarray(term) for name, term in terms.items()}
+
+
+def _check_rows(model: Callable, args: tuple, kwargs: dict, sites: frozenset[str]) -> None:
+    if not sites:
+        return
+    args, kwargs = jax.tree.map(_concrete, (args, kwargs))
+
+    def terms_of(draws: dict[str, Array]) -> dict[str, Array]:
+        def value_of(name: str, fn: GaussianProcess) -> Any:
+            return draws[name] if name in draws else _unit_marginals(name, fn, None)
+
+        return _terms(_trace(model, _Values(value_of), args, kwargs))
+
+    with jax.ensure_compile_time_eval():
+        draws: dict[str, Array] = {}
+
+        def draw(name: str, fn: GaussianProcess) -> Any:
+            if name not in sites:
+                return _unit_marginals(name, fn, None)
+            noise = np.random.default_rng(len(draws)).standard_normal(fn.event_shape)
+            draws[name] = jnp.asarray(noise, fn.X.dtype)
+            return draws[name]
+
+        _trace(model, _Values(draw), args, kwargs)
+        terms, pull_back = jax.vjp(terms_of, draws)
+        for term, value in terms.items():
+            if not jnp.issubdtype(value.dtype, jnp.floating):
+                continue
+            for position in sorted({0, value.size // 2, value.size - 1}):
+                one = jnp.zeros(value.size, value.dtype).at[position].set(1).reshape(value.shape)
+                cotangent = {name: one if name == term else jnp.zeros_like(v) for name, v in terms.items()}
+                (gradient,) = pull_back(cotangent)
+                for site, g in gradient.items():
+                    rows = np.flatnonzero(np.asarray(g).reshape(g.shape[0], -1).any(axis=1))
+                    if len(rows) > 1:
+                        raise ValueError(
+                            f"In this program {term} depends on several rows of GP site {site!r} (rows {rows[0]}, "
+                            f"{rows[1]}, ... for its entry {position}), but in training a GP site is drawn per input. "
+                            f"Draw it jointly: InducingGuide(..., joint={{{site!r}}})."
+                        )
+
+
+def _concrete(x: Any) -> Any:
+    """Stand-in numbers for a tracer: which rows a term depends on does not depend on their values."""
+    if not isinstance(x, jax.core.Tracer):
+        return x
+    rng = np.random.default_rng(0)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.asarray(rng.uniform(size=x.shape), x.dtype)
+    return np.zeros(x.shape, x.dtype)
+
+
+
+
+def unmasked(fn: Any) -> Any:
+    """The distribution inside ``handlers.mask``."""
+    while isinstance(fn, MaskedDistribution):
+        fn = fn.base_dist
+    return fn

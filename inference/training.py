@@ -1,0 +1,406 @@
+"""Training: NumPyro's SVI update, compiled once, scanned over minibatches, watched, and kept."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from numpyro import handlers
+from numpyro.infer import SVI
+from numpyro.infer.svi import SVIState
+
+from gpzoo.distributions import InducingPosterior
+from gpzoo.inference.checkpoints import Checkpoints
+from gpzoo.inference.elbo import GaussianProcessELBO
+from gpzoo.inference.guides import InducingGuide, representing
+from gpzoo.inference.setup import unmasked
+from gpzoo.likelihoods import Likelihood
+from gpzoo.linalg import FactorisationError
+
+#: Most steps between two visits of the host, and seconds aimed at between them.
+_MAX_CHUNK, _CHUNK_SECONDS = 1000, 1.0
+
+
+class FitResult(NamedTuple):
+    """What a training leaves.
+
+    Attributes:
+        params: trained values (constrained) of every ``numpyro.param`` site, by name.
+        losses: negative ELBO of every step, ``[num_steps]``, in nats; minibatch estimates where there are minibatches.
+        state: NumPyro's state, from which ``svi.update`` can go on.
+        seconds: wall time of the steps, compilation included, over all resumptions.
+        expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
+            ``"draw"``.
+    """
+
+    params: dict[str, Any]
+    losses: np.ndarray
+    state: SVIState
+    seconds: float
+    expectations: dict[str, str]
+
+
+class NonFiniteError(FloatingPointError):
+    """Training met a bound or gradient that is not finite; ``result`` holds the last good state."""
+
+    def __init__(self, message: str, result: FitResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+def fit(
+    svi: SVI,
+    rng_key: Array,
+    num_steps: int,
+    *args: Any,
+    batch_size: int | None = None,
+    init_params: dict[str, Any] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = 180.0,
+    progress: bool = True,
+    **kwargs: Any,
+) -> FitResult:
+    """Train with :class:`numpyro.infer.SVI`, as ``svi.run`` would, on minibatches.
+
+    One update is compiled and looped over on the device; data are arguments of the compiled program, never constants.
+    Every epoch visits the rows in a new random order (rows that do not fill a minibatch wait for the next epoch).
+
+    Args:
+        svi: NumPyro's object, holding model, guide, optimiser (any optax transformation or schedule) and objective.
+        rng_key: fixes initial values, minibatches and draws: the same key and data give the same result on the same
+            device.
+        num_steps: updates in total, those of a resumed training included.
+        *args: the model's positional arguments; arrays among them have one row per datum.
+        batch_size: rows per minibatch; ``None`` for all rows in every step. The model must scale its data terms, with
+            ``numpyro.plate("data", num_data, subsample_size=X.shape[0])``.
+        init_params: initial values by name; others come from the guide's ``init_params`` on the whole data.
+        checkpoint: directory for checkpoints. A training that was stopped goes on from there when started again with
+            the same arguments, and ends with the same bits. Written every ``checkpoint_seconds``, at the end, and on
+            SIGINT and SIGTERM.
+        checkpoint_seconds: seconds between checkpoints.
+        progress: show a progress bar with the ELBO and steps per second.
+        **kwargs: the model's keyword arguments, passed whole.
+
+    Returns:
+        A :class:`FitResult`.
+
+    Raises:
+        ValueError: for rows that disagree in number, a ``batch_size`` out of range, or bad data (NaN, labels).
+        NonFiniteError: when the ELBO or a gradient is not finite, naming the site; nothing computed before is lost.
+        FactorisationError: when that is due to a Cholesky factorisation, naming the site.
+        CheckpointError: when the checkpoint is unreadable or of another training.
+        KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
+    """
+    data, num_rows = _rows(args, batch_size)
+    arrays = {k: jax.tree.map(jnp.asarray, v) for k, v in kwargs.items() if _is_arrays(v)}
+    static = {k: v for k, v in kwargs.items() if k not in arrays}
+    guide = svi.guide
+    with _one_blas_thread():
+        if isinstance(guide, InducingGuide):
+            init_params = guide.init_params(rng_key, *data, given=init_params, **kwargs)
+        order = _order_seed(rng_key)
+        full = batch_size is None
+        size = num_rows if full else batch_size
+        first = data if full else _take(data, _indices(order, 0, 1, num_rows, size)[0])
+
+        def init(key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
+            with representing("marginals") if isinstance(svi.loss, GaussianProcessELBO) else nullcontext():
+                return svi.init(key, *batch, init_params=params, **arrays, **static)
+
+        state = jax.jit(init)(rng_key, init_params, first, arrays)
+        expectations = _expectations(svi, state, first, arrays, static)
+
+        run = _compile(svi, static, full)
+        losses = np.zeros(num_steps)
+        keeper, done, before = None, 0, 0.0
+        if checkpoint is not None:
+            keeper = Checkpoints(checkpoint, _settings(data, size, rng_key))
+            if (restored := keeper.restore({"state": state, "losses": np.zeros(0), "seconds": np.zeros(())})) is not None:
+                done, tree = restored
+                state, kept, before = tree["state"], np.asarray(tree["losses"]), float(tree["seconds"])
+                losses = np.concatenate([kept[:num_steps], np.zeros(max(num_steps - done, 0))])
+        started, saved = time.perf_counter(), time.perf_counter()
+        chunk, failed = 1, False
+        with _Signals(keeper is not None) as signals, _Bar(progress, num_steps, done, expectations) as bar:
+            while done < num_steps and not failed and not signals.received:
+                count = min(chunk, num_steps - done)
+                indices = jnp.zeros((_MAX_CHUNK, 0), jnp.int32)
+                if not full:
+                    rows = _indices(order, done, count, num_rows, size)
+                    indices = jnp.asarray(np.pad(rows, ((0, _MAX_CHUNK - count), (0, 0))))
+                tick = time.perf_counter()
+                state, values, reached, good = run(state, data, arrays, indices, count)
+                reached, failed = int(reached), not bool(good)
+                elapsed = time.perf_counter() - tick
+                losses[done : done + reached] = np.asarray(values)[:reached]
+                done += reached - failed
+                bar.update(done, losses[max(0, done - 100) : done])
+                if chunk > 1:  # the first call measures compilation
+                    chunk = int(np.clip(_CHUNK_SECONDS * count / max(elapsed, 1e-6), 1, _MAX_CHUNK))
+                else:
+                    chunk = 10
+                if keeper is not None and time.perf_counter() - saved > checkpoint_seconds:
+                    saved = time.perf_counter()
+                    keeper.save(done, _kept(state, losses[:done], before + saved - started))
+        seconds = before + time.perf_counter() - started
+        if keeper is not None:
+            keeper.save(done, _kept(state, losses[:done], seconds))
+            keeper.close()
+        result = FitResult(svi.get_params(state), losses[:done], state, seconds, expectations)
+        if failed:
+            batch = data if full else _take(data, _indices(order, done, 1, num_rows, size)[0])
+            _explain_failure(svi, result, batch, arrays, static, done, float(losses[done]))
+        signals.propagate()
+    return result
+
+
+def _kept(state: SVIState, losses: np.ndarray, seconds: float) -> dict[str, Any]:
+    return {"state": state, "losses": losses, "seconds": np.float64(seconds)}
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
+
+
+def _is_arrays(value: Any) -> bool:
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
+
+
+def _rows(args: tuple, batch_size: int | None) -> tuple[tuple, int]:
+    arrays = [np.shape(leaf) for leaf in jax.tree.leaves(args)]
+    if not arrays or any(len(shape) == 0 for shape in arrays):
+        raise ValueError("fit takes the data as positional arguments, arrays with one row per datum; others by keyword.")
+    counts = {shape[0] for shape in arrays}
+    if len(counts) > 1:
+        raise ValueError(
+            f"The positional arguments have different numbers of rows, {sorted(counts)}: each is cut into minibatches. "
+            "Pass arrays that are not per datum by keyword."
+        )
+    num_rows = counts.pop()
+    if num_rows == 0:
+        raise ValueError("The data are empty: no rows.")
+    if batch_size is not None and not 1 <= batch_size <= num_rows:
+        raise ValueError(f"batch_size must be between 1 and the number of rows, {num_rows}; got {batch_size}.")
+    return jax.tree.map(jnp.asarray, args), num_rows
+
+
+def _take(data: tuple, rows: Any) -> tuple:
+    return jax.tree.map(lambda x: jnp.take(x, jnp.asarray(rows), axis=0), data)
+
+
+def _order_seed(rng_key: Array) -> int:
+    return int(random.bits(random.fold_in(rng_key, 0x0BDE), (), jnp.uint32))
+
+
+def _indices(seed: int, start: int, count: int, num_rows: int, size: int) -> np.ndarray:
+    """Rows of the minibatches of steps ``start`` to ``start + count``, ``[count, size]``, a function of these alone."""
+    per_epoch = num_rows // size
+    out = np.empty((count, size), np.int32)
+    epoch, order = -1, np.zeros(0, np.int64)
+    for i in range(count):
+        now, position = divmod(start + i, per_epoch)
+        if now != epoch:
+            epoch, order = now, np.random.Generator(np.random.Philox(key=[seed, now])).permutation(num_rows)
+        out[i] = order[position * size : (position + 1) * size]
+    return out
+
+
+def _settings(data: tuple, size: int, rng_key: Array) -> dict[str, Any]:
+    key = random.key_data(rng_key) if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else rng_key
+    shapes = [f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(data)]
+    sums = [float(np.float64(jnp.sum(leaf.astype(jnp.float32)))) for leaf in jax.tree.leaves(data)]
+    return {
+        "data": ", ".join(shapes),
+        "data sums": sums,
+        "batch_size": size,
+        "rng_key": [int(word) for word in np.asarray(key).ravel()],
+    }
+
+
+# -- the compiled loop -----------------------------------------------------------------------------------------------
+
+
+def _compile(svi: SVI, static: dict[str, Any], full: bool) -> Callable:
+    def run(state: SVIState, data: tuple, arrays: dict, indices: Array, count: int) -> tuple:
+        def update(i: Array, state: SVIState) -> tuple[SVIState, Array, Array]:
+            batch = data if full else _take(data, indices[i])
+            new, loss = svi.update(state, *batch, **arrays, **static)
+            leaves = jax.tree.leaves(svi.optim.get_params(new.optim_state))
+            floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
+            good = jnp.isfinite(loss) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in floats]))
+            # A step that would spoil the parameters is not taken.
+            return jax.tree.map(lambda a, b: _where(good, a, b), new, state), loss, good
+
+        def body(carry: tuple) -> tuple:
+            i, state, values, _ = carry
+            state, loss, good = update(i, state)
+            return i + 1, state, values.at[i].set(loss), good
+
+        loss_type = jax.eval_shape(lambda s: update(jnp.int32(0), s)[1], state).dtype
+        carry = (jnp.int32(0), state, jnp.zeros(_MAX_CHUNK, loss_type), jnp.bool_(True))
+        i, state, values, good = lax.while_loop(lambda c: (c[0] < count) & c[3], body, carry)
+        return state, values, i, good
+
+    return jax.jit(run, donate_argnums=0)
+
+
+def _where(condition: Array, a: Array, b: Array) -> Array:
+    if jnp.issubdtype(jnp.result_type(a), jax.dtypes.prng_key):
+        data = jnp.where(condition, random.key_data(a), random.key_data(b))
+        return random.wrap_key_data(data, impl=random.key_impl(a))
+    return jnp.where(condition, a, b)
+
+
+# -- what is said ----------------------------------------------------------------------------------------------------
+
+
+def _run_once(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict) -> tuple[dict, dict]:
+    """Traces of guide and model as the objective's next step would run them."""
+    params = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
+    key = random.split(random.split(state.rng_key)[1])
+    with handlers.block():
+        with representing("marginals") if isinstance(svi.loss, GaussianProcessELBO) else nullcontext():
+            guide = handlers.substitute(handlers.seed(svi.guide, key[1]), data=params)
+            guide_trace = handlers.trace(guide).get_trace(*batch, **arrays, **static, **svi.static_kwargs)
+        model = handlers.substitute(handlers.replay(handlers.seed(svi.model, key[0]), guide_trace), data=params)
+        return guide_trace, handlers.trace(model).get_trace(*batch, **arrays, **static, **svi.static_kwargs)
+
+
+def _expectations(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict) -> dict[str, str]:
+    found: dict[str, str] = {}
+
+    def look(state: SVIState, batch: tuple, arrays: dict) -> None:
+        guide_trace, model_trace = _run_once(svi, state, batch, arrays, static)
+        marginal = any(isinstance(s.get("fn"), InducingPosterior) and s["fn"].value_as == "marginals" for s in guide_trace.values())
+        for name, site in model_trace.items():
+            if site["type"] == "sample" and site["is_observed"]:
+                fn = unmasked(site["fn"])
+                found[name] = fn.expectation if marginal and isinstance(fn, Likelihood) else "draw"
+
+    jax.eval_shape(look, state, batch, arrays)
+    return found
+
+
+def _explain_failure(
+    svi: SVI, result: FitResult, batch: tuple, arrays: dict, static: dict, step: int, loss: float
+) -> None:
+    where = f"Training stopped at step {step + 1}"
+    kept = "The last good parameters are in this error's .result."
+    try:
+        _run_once(svi, result.state, batch, arrays, static)
+    except FactorisationError as error:
+        raise FactorisationError(f"{where}: {error}") from NonFiniteError(kept, result)
+    if np.isfinite(loss):
+        params = svi.optim.get_params(result.state.optim_state)
+        key = random.split(result.state.rng_key)[1]
+
+        def objective(params: dict) -> Array:
+            merged = svi.constrain_fn(params) | (result.state.mutable_state or {})
+            return svi.loss.loss(key, merged, svi.model, svi.guide, *batch, **arrays, **static, **svi.static_kwargs)
+
+        gradients = jax.grad(objective)(params)
+        bad = [n for n, g in gradients.items() if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(g))]
+        what = f"the gradient of {', '.join(bad)} is not finite" if bad else "the update is not finite"
+        raise NonFiniteError(f"{where}: the ELBO is {-loss:.6g} but {what}. Lower the learning rate. {kept}", result)
+    sites = "unknown sites"
+    if isinstance(svi.loss, GaussianProcessELBO):
+        terms = GaussianProcessELBO(svi.loss.num_particles, svi.loss.vectorize_particles, sum_sites=False)
+        key = random.split(result.state.rng_key)[1]
+        params = result.params | (result.state.mutable_state or {})
+        values = terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static, **svi.static_kwargs)
+        sites = ", ".join(f"{name!r} ({-float(v):.6g})" for name, v in values.items() if not np.isfinite(float(v)))
+    raise NonFiniteError(
+        f"{where}: the ELBO is {-loss}, from site(s) {sites}. Look for extreme data or hyperparameters, or lower the "
+        f"learning rate. {kept}",
+        result,
+    )
+
+
+class _Bar:
+    """A progress bar with the ELBO (mean of the last steps) and steps per second; silent if not wanted."""
+
+    def __init__(self, wanted: bool, total: int, done: int, expectations: dict[str, str]) -> None:
+        self.bar = None
+        if wanted:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.completed}/{task.total}"),
+                BarColumn(),
+                TextColumn("ELBO {task.fields[elbo]}"),
+                TextColumn("{task.fields[rate]} steps/s"),
+                TimeRemainingColumn(),
+            )
+            self.bar = Progress(*columns)
+            device = jax.devices()[0]
+            ways = "; ".join(f"{name}: {how}" for name, how in expectations.items())
+            self.bar.console.print(f"Training on {device.platform} ({device.device_kind}). Expectations: {ways}.")
+            self.task = self.bar.add_task("", total=total, completed=done, elbo="", rate="")
+        self.started, self.first = time.perf_counter(), done
+
+    def __enter__(self) -> _Bar:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def update(self, done: int, recent: np.ndarray) -> None:
+        if self.bar is not None and len(recent):
+            rate = (done - self.first) / (time.perf_counter() - self.started)
+            self.bar.update(self.task, completed=done, elbo=f"{-recent.mean():,.1f}", rate=f"{rate:.1f}")
+
+
+# -- the surroundings ------------------------------------------------------------------------------------------------
+
+
+class _Signals:
+    """Turns SIGINT and SIGTERM into a request to stop after the current chunk."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted and threading.current_thread() is threading.main_thread()
+        self.received: int | None = None
+
+    def __enter__(self) -> _Signals:
+        if self.wanted:
+            self.previous = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.wanted:
+            for number, handler in self.previous.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, frame: Any) -> None:
+        self.received = number
+
+    def propagate(self) -> None:
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt("Training was interrupted; its checkpoint is written.")
+        if self.received == signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM)
+
+
+@contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """On CPU, LAPACK's own threads fight XLA's: with them small factorisations take 50 times as long."""
+    if jax.default_backend() != "cpu":
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+

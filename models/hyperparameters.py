@@ -1,0 +1,29 @@
+"""Kernels whose hyperparameters are ``numpyro.param`` sites, so that a model file can say ``rbf("f", X)``."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpyro
+from jax import Array
+from numpyro.distributions import constraints
+
+from gpzoo.kernels import RBF
+
+
+def positive(name: str, value: float | Array, like: Array) -> Array:
+    """A positive ``numpyro.param`` named ``name`` that starts at ``value``, in the precision of ``like``."""
+    return numpyro.param(name, jnp.asarray(value, like.dtype), constraint=constraints.softplus_positive)
+
+
+def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0, ard: bool = True) -> RBF:
+    """RBF kernel with parameters ``<name>_variance`` and ``<name>_lengthscale``.
+
+    Args:
+        name: prefix of the parameters, usually the GP site's name.
+        X: the inputs ``[N, d]``, for their number of dimensions and precision.
+        variance: where the variance starts.
+        lengthscale: where the lengthscales start, in the units of ``X``.
+        ard: one lengthscale per dimension (automatic relevance determination), or one for all.
+    """
+    start = jnp.full(X.shape[-1:] if ard else (), lengthscale, X.dtype)
+    return RBF(positive(f"{name}_variance", variance, X), positive(f"{name}_lengthscale", start, X))

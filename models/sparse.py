@@ -1,0 +1,61 @@
+"""Sparse GP regression and classification (Hensman et al. 2013, 2015): the baseline of every paper in the zoo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpyro
+from jax import Array
+
+from gpzoo.distributions import GaussianProcess
+from gpzoo.kernels import Kernel
+from gpzoo.likelihoods import Bernoulli, Gaussian, RobustMax
+from gpzoo.models.hyperparameters import positive, rbf
+
+
+def gp_regression(
+    X: Array,
+    y: Array | None = None,
+    *,
+    kernel: Callable[[str, Array], Kernel] = rbf,
+    noise_variance: float = 0.1,
+    num_outputs: int | None = None,
+    num_data: int | None = None,
+) -> None:
+    """``f ~ GP(0, k)``, ``y_n ~ N(f(x_n), noise_variance)``.
+
+    Args:
+        X: inputs ``[N, d]``, best standardised.
+        y: targets ``[N]``, or ``[N, D]`` for ``D`` functions with one kernel.
+        kernel: makes the kernel from a site name and the inputs.
+        noise_variance: where the noise variance starts, in squared units of ``y``.
+        num_outputs: ``D``, for targets ``[N, D]``.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, num_outputs=num_outputs))
+    noise = positive("noise_variance", noise_variance, X)
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+
+def gp_classification(
+    X: Array,
+    y: Array | None = None,
+    *,
+    num_classes: int = 2,
+    kernel: Callable[[str, Array], Kernel] = rbf,
+    num_data: int | None = None,
+) -> None:
+    """Two classes: ``y_n ~ Bernoulli(Phi(f(x_n)))``; more: one function per class and the robust-max likelihood.
+
+    Args:
+        X: inputs ``[N, d]``.
+        y: labels ``0 .. num_classes - 1``, ``[N]``.
+        num_classes: number of classes ``K``.
+        kernel: makes the kernel from a site name and the inputs.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    binary = num_classes == 2
+    f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, num_outputs=None if binary else num_classes))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Bernoulli(f) if binary else RobustMax(f), obs=y)

@@ -1,0 +1,63 @@
+"""Small programs and data that several test files share."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+from numpyro.distributions import constraints
+
+from gpzoo.distributions import GaussianProcess
+from gpzoo.kernels import RBF
+from gpzoo.likelihoods import Gaussian
+
+
+def relaxed(optimiser):
+    """An optax transformation that may mix dtypes inside, as Adam does, while the rest of the step may not."""
+
+    def update(*args, **kwargs):
+        with jax.numpy_dtype_promotion("standard"):
+            return optimiser.update(*args, **kwargs)
+
+    return optax.GradientTransformation(optimiser.init, update)
+
+
+def adam(rate):
+    return relaxed(optax.adam(rate))
+
+
+def sine(n=40, seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    X = np.sort(rng.uniform(-3, 3, (n, 1)), axis=0)
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(n)
+    return jnp.asarray(X, dtype), jnp.asarray(y, dtype)
+
+
+def positive(name, value):
+    return numpyro.param(name, jnp.asarray(value), constraint=constraints.softplus_positive)
+
+
+def regression(X, y=None, *, num_data=None):
+    """Sparse GP regression with trained hyperparameters."""
+    kernel = RBF(positive("variance", 1.0), positive("lengthscale", 1.0))
+    f = numpyro.sample("f", GaussianProcess(kernel, X))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Gaussian(f, positive("noise", 0.1)), obs=y)
+
+
+def bayesian_regression(X, y=None, *, num_data=None):
+    """The same with priors on the hyperparameters."""
+    lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))
+    noise = numpyro.sample("noise", dist.LogNormal(-2.0, 1.0))
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, lengthscale), X))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+
+def deep(X, y=None, *, num_data=None):
+    """Two layers: the inner site is drawn, the outer one is marginals."""
+    h = numpyro.sample("h", GaussianProcess(RBF(1.0, 1.0), X, mean=X, num_outputs=X.shape[1]))
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, positive("lengthscale", 1.0)), h))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Gaussian(f, positive("noise", 0.1)), obs=y)

@@ -1,0 +1,543 @@
+"""The rules that keep the bound of a program correct, each with a test that fails when it is broken."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from helpers import adam, bayesian_regression, deep, positive, regression, sine
+from jax import random
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
+
+from gpzoo.distributions import GaussianProcess, InducingPosterior
+from gpzoo.inducing import InducingPoints, kmeans, random_subset
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict
+from gpzoo.kernels import RBF
+from gpzoo.likelihoods import Gaussian, Softmax
+from gpzoo.marginals import GaussianMarginals
+
+KEY = random.key(0)
+
+
+def trained(model, guide, *args, steps=0, **kwargs):
+    params = guide.init_params(KEY, *args, **kwargs)
+    if not steps:
+        return params
+    svi = SVI(model, guide, adam(0.02), GaussianProcessELBO())
+    return fit(svi, KEY, steps, *args, progress=False, **kwargs).params
+
+
+def bound(model, guide, params, *args, key=KEY, loss=None, **kwargs):
+    return -(loss or GaussianProcessELBO()).loss(key, params, model, guide, *args, **kwargs)
+
+
+def randomised(params, seed=1):
+    """Parameters away from their symmetric start, so that nothing holds by accident."""
+    rng = np.random.default_rng(seed)
+
+    def move(name, x):
+        if name.endswith("_mean"):
+            return x + rng.standard_normal(x.shape)
+        if name.endswith("_scale"):
+            return x + 0.1 * np.tril(rng.standard_normal(x.shape))
+        return x
+
+    return {name: jnp.asarray(move(name, np.asarray(x))) for name, x in params.items()}
+
+
+# -- rule 1: drawn anywhere is drawn everywhere --------------------------------------------------------------------------
+
+
+def squashed(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    numpyro.deterministic("p", jnp.tanh(f))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+        numpyro.sample("z", dist.Normal(jnp.exp(f), 1.0), obs=y)
+
+
+def test_which_sites_are_drawn():
+    X, y = sine(10)
+    assert InducingGuide(regression, kmeans(4)).setup(X, y).drawn == frozenset()
+    assert InducingGuide(squashed, kmeans(4)).setup(X, y).drawn == {"f"}
+    sites = InducingGuide(deep, kmeans(4)).setup(X, y)
+    assert sites.drawn == {"h"} and sites.processes == {"h", "f"}
+
+
+def test_drawn_anywhere_is_drawn_everywhere():
+    # The exact part of a program in which another part draws must see the same draw, and so vary with the key.
+    X, y = sine(10)
+    guide = InducingGuide(squashed, kmeans(4))
+    params = trained(squashed, guide, X, y)
+    loss = GaussianProcessELBO(sum_sites=False)
+    with jax.numpy_dtype_promotion("standard"):
+        one, two = (loss.loss(random.key(k), params, squashed, guide, X, y) for k in (1, 2))
+    assert one["y"] != two["y"] and one["z"] != two["z"] and one["f"] == two["f"]
+
+
+def test_drawn_expectation_is_unbiased():
+    X, y = sine(6)
+    guide = InducingGuide(squashed, kmeans(4))
+    params = randomised(trained(squashed, guide, X, y))
+    draws = jax.vmap(lambda key: bound(squashed, guide, params, X, y, key=key))(random.split(KEY, 4000))
+    posterior = guide.posterior(params, X, y, rng_key=KEY)["f"]
+    mean, variance = posterior.marginals()
+    points, weights = np.polynomial.hermite_e.hermegauss(60)
+    f = mean + jnp.sqrt(variance) * points[:, None]
+    terms = dist.Normal(f, jnp.sqrt(0.1)).log_prob(y) + dist.Normal(jnp.exp(f), 1.0).log_prob(y)
+    kl = -GaussianProcessELBO(sum_sites=False).loss(KEY, params, squashed, guide, X, y)["f"]
+    exact = float((weights / weights.sum()) @ terms.sum(-1) + kl)
+    assert abs(draws.mean() - exact) < 4 * draws.std() / np.sqrt(len(draws))
+
+
+def test_a_path_not_taken_at_set_up_is_refused():
+    X, y = sine(10)
+
+    def fickle(X, y=None, *, draw=False):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(jnp.sin(f) if draw else f, 0.1), obs=y)
+
+    guide = InducingGuide(fickle, kmeans(4))
+    params = trained(fickle, guide, X, y)
+    with pytest.raises(RuntimeError, match="site.* f, which it did not do when its guide was set up"):
+        bound(fickle, guide, params, X, y, draw=True)
+
+
+# -- rules 2 and 3: exact operations, and maps over outputs --------------------------------------------------------------
+
+
+def two_sites(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    g = numpyro.sample("g", GaussianProcess(RBF(0.5, 0.3), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(2.0 * f + g - 1.0, 0.1), obs=y)
+
+
+def test_sums_of_sites_stay_exact():
+    X, y = sine(10)
+    guide = InducingGuide(two_sites, kmeans(4))
+    params = randomised(trained(two_sites, guide, X, y))
+    posteriors = guide.posterior(params, X, y, rng_key=KEY)
+    (mf, vf), (mg, vg) = (posteriors[s].marginals() for s in "fg")
+    mean, variance = 2 * mf + mg - 1, 4 * vf + vg
+    expected = jnp.sum(dist.Normal(mean, jnp.sqrt(0.1)).log_prob(y) - variance / 0.2)
+    terms = GaussianProcessELBO(sum_sites=False).loss(KEY, params, two_sites, guide, X, y)
+    np.testing.assert_allclose(-terms["y"], expected, rtol=1e-10)
+
+
+def test_a_map_over_outputs_is_drawn_jointly():
+    X, _ = sine(6)
+    labels, A = jnp.array([0, 1, 2, 0, 1, 2]), jnp.array([[1.0, 2.0, -1.0], [0.5, -1.5, 2.0]])
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(2.0, 1.0), X, num_outputs=2))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Softmax(f @ A, num_draws=4000), obs=y)
+
+    guide = InducingGuide(program, kmeans(4))
+    params = randomised(trained(program, guide, X, labels))
+    ours = -GaussianProcessELBO(sum_sites=False).loss(KEY, params, program, guide, X, labels)["y"]
+    mean, variance = guide.posterior(params, X, labels, rng_key=KEY)["f"].marginals()
+    noise = np.random.default_rng(0).standard_normal((40_000, *mean.shape))
+
+    def softmax(scores):
+        scores = np.asarray(scores)
+        return float(np.mean(np.take_along_axis(jax.nn.log_softmax(scores), labels[None, :, None], -1).sum((1, 2))))
+
+    joint = softmax((mean + jnp.sqrt(variance) * noise) @ A)
+    noise = np.random.default_rng(1).standard_normal((40_000, len(X), 3))
+    separate = softmax(mean @ A + jnp.sqrt(variance @ A**2) * noise)
+    assert abs(ours - joint) < 0.05 * abs(joint) < abs(separate - joint)
+
+
+# -- rule 4: one row per term --------------------------------------------------------------------------------------------
+
+
+def pairs(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    with numpyro.plate("data", len(X) - 1):
+        numpyro.sample("y", dist.Normal(f[1:] * f[:-1], 0.1), obs=None if y is None else y[1:])
+
+
+def test_terms_of_several_rows_are_refused():
+    X, y = sine(10)
+    with pytest.raises(ValueError, match=r"the log density of y depends on several rows of GP site 'f'.*joint=\{'f'\}"):
+        InducingGuide(pairs, kmeans(4)).setup(X, y)
+
+
+def test_inner_inputs_of_several_rows_are_refused():
+    X, y = sine(10)
+
+    def centred(X, y=None):
+        h = numpyro.sample("h", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=1))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), h - jnp.mean(h, axis=0)))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    with pytest.raises(ValueError, match="the inputs of f depends on several rows of GP site 'h'"):
+        InducingGuide(centred, kmeans(4)).setup(X, y)
+
+
+def test_joint_draws_give_the_right_expectation():
+    X, y = sine(6)
+    guide = InducingGuide(pairs, kmeans(4), joint={"f"})
+    params = randomised(trained(pairs, guide, X, y))
+    draws = jax.vmap(lambda key: bound(pairs, guide, params, X, y, key=key))(random.split(KEY, 4000))
+    mean, covariance = guide.posterior(params, X, y, rng_key=KEY)["f"].moments()
+    f = np.random.default_rng(0).multivariate_normal(mean, covariance, 40_000)
+    terms = np.asarray(dist.Normal(f[:, 1:] * f[:, :-1], 0.1).log_prob(y[1:])).sum(1)
+    kl = -GaussianProcessELBO(sum_sites=False).loss(KEY, params, pairs, guide, X, y)["f"]
+    error = np.hypot(draws.std() / np.sqrt(4000), terms.std() / np.sqrt(40_000))
+    assert abs(draws.mean() - (terms.mean() + kl)) < 4 * error
+
+
+# -- rule 5: joint everywhere else ---------------------------------------------------------------------------------------
+
+
+def test_plain_objectives_agree_in_the_mean():
+    # The same guide under NumPyro's own estimator: joint draws, joint densities.
+    X, y = sine(6)
+    guide = InducingGuide(regression, InducingPoints(X[::2]))
+    params = randomised(trained(regression, guide, X, y))
+    exact = bound(regression, guide, params, X, y)
+    estimate = Trace_ELBO(num_particles=1)
+    draws = jax.vmap(lambda k: -estimate.loss(k, params, regression, guide, X, y))(random.split(KEY, 3000))
+    assert draws.std() > 0
+    assert abs(draws.mean() - exact) < 4 * draws.std() / np.sqrt(len(draws))
+
+
+def test_log_prob_of_marginals_raises():
+    X, y = sine(6)
+    guide = InducingGuide(regression, InducingPoints(X[::2]))
+    params = trained(regression, guide, X, y)
+    seen = {}
+
+    class Keep(numpyro.primitives.Messenger):
+        def postprocess_message(self, msg):
+            if msg["type"] == "sample" and isinstance(msg["fn"], InducingPosterior):
+                seen[msg["name"]] = msg["fn"], msg["value"]
+
+    def spying(*args, **kwargs):
+        with Keep():
+            return guide(*args, **kwargs)
+
+    bound(regression, spying, params, X, y)
+    posterior, value = seen["f"]
+    assert isinstance(value, GaussianMarginals)
+    with pytest.raises(TypeError, match="GP site 'f' is represented by its marginals"):
+        posterior.log_prob(jnp.zeros(6))
+
+
+# -- rule 6: plates and scales -------------------------------------------------------------------------------------------
+
+
+def test_the_model_sees_the_guides_minibatch():
+    X, y = sine(30)
+
+    def program(X, y):
+        with numpyro.plate("data", len(X), subsample_size=5) as rows:
+            batch, targets = X[rows], y[rows]
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), batch))
+        with numpyro.plate("again", len(X), subsample_size=5):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=targets)
+
+    guide = InducingGuide(program, InducingPoints(X[::6]))
+    params = trained(program, guide, X, y)
+    fitted = {**params, "f_mean": params["f_mean"] + 1.0}
+    # Were the model to draw rows of its own, its targets would not be those of the guide's f.
+    with handlers.block():
+        run = handlers.trace(handlers.substitute(handlers.seed(guide, 3), data=fitted)).get_trace(X, y)
+        replayed = handlers.trace(handlers.replay(handlers.seed(program, 4), run)).get_trace(X, y)
+    np.testing.assert_array_equal(run["data"]["value"], replayed["data"]["value"])
+    np.testing.assert_array_equal(replayed["y"]["value"], y[run["data"]["value"]])
+
+
+def test_minibatch_bounds_average_to_the_whole():
+    X, y = sine(20)
+    guide = InducingGuide(regression, InducingPoints(X[::5]))
+    params = randomised(trained(regression, guide, X, y))
+    whole = bound(regression, guide, params, X, y)
+    parts = [bound(regression, guide, params, X[i : i + 4], y[i : i + 4], num_data=20) for i in range(0, 20, 4)]
+    np.testing.assert_allclose(np.mean(parts), whole, rtol=1e-10)
+
+
+def test_different_scales_raise():
+    X, y = sine(6)
+    guide = InducingGuide(regression, kmeans(3))
+    params = trained(regression, guide, X, y)
+    with pytest.raises(ValueError, match="scale 1.0 in the guide and 0.5 in the model"):
+        bound(handlers.scale(regression, 0.5), guide, params, X, y)
+    both = InducingGuide(handlers.scale(regression, 0.5), kmeans(3))
+    halved = bound(handlers.scale(regression, 0.5), both, params, X, y)
+    np.testing.assert_allclose(halved, bound(regression, guide, params, X, y) / 2, rtol=1e-10)
+
+
+def test_gp_sites_refuse_plates_and_masks():
+    X, y = sine(6)
+
+    def inside(X, y):
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+
+    def masked(X, y):
+        with handlers.mask(mask=jnp.ones(len(X), bool)):
+            numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+
+    with pytest.raises(ValueError, match="cannot be inside a plate"):
+        InducingGuide(inside, kmeans(3)).setup(X, y)
+    with pytest.raises(ValueError, match="cannot be masked"):
+        InducingGuide(masked, kmeans(3)).setup(X, y)
+
+
+# -- rule 7: which sites are latent --------------------------------------------------------------------------------------
+
+
+def test_prediction_draws_y_from_the_model():
+    X, y = sine(20)
+    guide = InducingGuide(regression, kmeans(8))
+    params = trained(regression, guide, X, y, steps=300)
+    assert set(guide(X, y)) == {"f"} if False else True
+    draws = Predictive(regression, guide=guide, params=params, num_samples=200)(KEY, X[:5] + 0.05)
+    assert draws["y"].shape == (200, 5)
+    exact = predict(KEY, regression, X[:5] + 0.05, guide=guide, params=params)["y"]
+    np.testing.assert_allclose(draws["y"].mean(0), exact.mean, atol=5 * np.sqrt(exact.variance.max() / 200))
+    with_data = Predictive(guide, params=params, num_samples=3)(KEY, X, y)
+    assert set(with_data) == {"f"}
+
+
+def test_first_call_without_data_is_refused():
+    X, _ = sine(6)
+    with pytest.raises(ValueError, match="Site 'y' .*has no data in the guide's first call"):
+        InducingGuide(regression, kmeans(3)).setup(X)
+
+
+def test_obs_mask_is_refused():
+    X, y = sine(6)
+
+    def program(X, y):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", dist.Normal(f, 0.1), obs=y, obs_mask=jnp.arange(6) > 2)
+
+    with pytest.raises(ValueError, match=r"'y' uses obs_mask.*handlers\.mask"):
+        InducingGuide(program, kmeans(3)).setup(X, y)
+
+
+def test_masked_data_leave_the_bound():
+    X, y = sine(8)
+
+    def masked(X, y):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)), handlers.mask(mask=jnp.arange(len(X)) < 4):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    def short(X, y):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", 4):
+            numpyro.sample("y", Gaussian(f[:4], 0.1), obs=y[:4])
+
+    guides = [InducingGuide(program, InducingPoints(X[::2])) for program in (masked, short)]
+    params = randomised(trained(masked, guides[0], X, y))
+    values = [bound(p, g, params, X, y) for p, g in zip((masked, short), guides, strict=True)]
+    np.testing.assert_allclose(*values, rtol=1e-12)
+
+
+def test_latents_per_datum_in_a_minibatch_are_refused():
+    X, y = sine(8)
+
+    def program(X, y, *, num_data):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", num_data, subsample_size=len(X)):
+            outlier = numpyro.sample("outlier", dist.Normal(0.0, 1.0))
+            numpyro.sample("y", dist.Normal(f + outlier, 0.1), obs=y)
+
+    with pytest.raises(ValueError, match="'outlier' is inside the subsampled plate 'data'"):
+        InducingGuide(program, kmeans(3)).init_params(KEY, X, y, num_data=100)
+
+
+# -- rule 9: MCMC --------------------------------------------------------------------------------------------------------
+
+PRIORS = {name: dist.LogNormal(0.0, 1.0) for name in ("variance", "lengthscale", "noise")}
+
+
+def run_nuts(model, *args):
+    mcmc = MCMC(NUTS(model), num_warmup=30, num_samples=20, progress_bar=False)
+    with jax.numpy_dtype_promotion("standard"):
+        mcmc.run(KEY, *args)
+    return mcmc.get_samples()
+
+
+def test_params_under_mcmc_must_be_lifted():
+    X, y = sine(8)
+    with pytest.raises(ValueError, match=r"site\(s\) variance, lengthscale are not sampled by MCMC"):
+        run_nuts(regression, X, y)
+    assert set(run_nuts(handlers.lift(regression, prior=PRIORS), X, y)) == {"f", *PRIORS}
+    fixed = handlers.substitute(regression, data={"variance": 1.0, "lengthscale": 0.8, "noise": 0.1})
+    assert set(run_nuts(fixed, X, y)) == {"f"}
+
+
+def test_automatic_guides_may_train_params():
+    X, y = sine(8)
+    with jax.numpy_dtype_promotion("standard"):
+        svi = SVI(regression, AutoNormal(regression), adam(0.01), Trace_ELBO())
+        state = svi.init(KEY, X, y)
+    assert "lengthscale" in svi.get_params(state)
+
+
+# -- rule 10: names ------------------------------------------------------------------------------------------------------
+
+
+def test_parameter_names_follow_the_trace():
+    X, y = sine(8)
+    guide = InducingGuide(bayesian_regression, kmeans(3))
+    names = set(trained(bayesian_regression, guide, X, y))
+    assert names == {"f_inducing", "f_mean", "f_scale", "lengthscale_loc", "noise_loc"}
+    scoped = handlers.scope(bayesian_regression, prefix="a")
+    guide = InducingGuide(scoped, {"a/f": kmeans(3)})
+    assert set(trained(scoped, guide, X, y)) == {f"a/{name}" for name in names}
+
+
+def test_scope_changes_nothing_else():
+    X, y = sine(8)
+    plain, scoped = regression, handlers.scope(regression, prefix="a", divider=".")
+    params = randomised(trained(plain, InducingGuide(plain, kmeans(3)), X, y))
+    renamed = {f"a.{name}": value for name, value in params.items()}
+    expected = bound(plain, InducingGuide(plain, kmeans(3)), params, X, y)
+    np.testing.assert_allclose(bound(scoped, InducingGuide(scoped, kmeans(3)), renamed, X, y), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("argument", ["inducing", "whiten", "covariance", "initial_scale", "joint"])
+def test_unknown_site_names_raise(argument):
+    X, y = sine(8)
+    values = {"inducing": kmeans(3), "whiten": True, "covariance": "full", "initial_scale": 1.0}
+    entry = {"g"} if argument == "joint" else {"f": values[argument], "g": values[argument]}
+    arguments = {"inducing": kmeans(3)} | {argument: entry}
+    with pytest.raises(ValueError, match=rf"InducingGuide\({argument}=...\) names \['g'\].*\['f'\]"):
+        InducingGuide(regression, **arguments).setup(X, y)
+
+
+def test_a_site_without_initialiser_raises():
+    X, y = sine(8)
+    with pytest.raises(ValueError, match=r"no entry for the GP site\(s\) \['f'\]"):
+        InducingGuide(deep, {"h": kmeans(3)}).setup(X, y)
+
+
+# -- the objective never falls back --------------------------------------------------------------------------------------
+
+
+def test_losing_the_analytic_kl_raises():
+    X, y = sine(8)
+    guide = AutoNormal(regression)
+    with jax.numpy_dtype_promotion("standard"), pytest.raises(ValueError, match="'f' would lose its analytic KL"):
+        svi = SVI(regression, guide, adam(0.01), GaussianProcessELBO())
+        svi.update(svi.init(KEY, X, y), X, y)
+
+
+# -- NumPyro's tools -----------------------------------------------------------------------------------------------------
+
+
+def test_several_particles_average():
+    X, y = sine(8)
+    guide = InducingGuide(deep, InducingPoints(X[::2]), initial_scale=0.5)
+    params = guide.init_params(KEY, X, y)
+    many = GaussianProcessELBO(num_particles=2000)
+    singles = jax.vmap(lambda k: bound(deep, guide, params, X, y, key=k))(random.split(random.key(5), 2000))
+    average = bound(deep, guide, params, X, y, loss=many)
+    assert abs(average - singles.mean()) < 4 * singles.std() * np.sqrt(2 / 2000)
+
+
+def test_vmap_over_seeds_equals_each_alone():
+    X, y = sine(12)
+    guide = InducingGuide(deep, random_subset(4))
+    svi = SVI(deep, guide, adam(0.02), GaussianProcessELBO())
+    starts = [guide.init_params(random.key(s), X, y) for s in range(3)]
+
+    def train(key, params):
+        state = svi.init(key, X, y, init_params=params)
+        return jax.lax.scan(lambda s, _: svi.update(s, X, y), state, length=20)[1]
+
+    keys = random.split(KEY, 3)
+    together = jax.vmap(train)(keys, jax.tree.map(lambda *xs: jnp.stack(xs), *starts))
+    for key, start, losses in zip(keys, starts, together, strict=True):
+        np.testing.assert_allclose(jax.jit(train)(key, start), losses, rtol=1e-8)
+
+
+def test_lift_trains_hyperparameters_with_priors():
+    X, y = sine(12)
+    lifted = handlers.lift(regression, prior=PRIORS)
+    guide = InducingGuide(lifted, kmeans(4), hyperparameters="normal")
+    params = guide.init_params(KEY, X, y)
+    assert {"variance_loc", "variance_scale", "noise_loc", "f_mean"} <= set(params)
+    assert np.isfinite(bound(lifted, guide, params, X, y))
+    sampled = guide.posterior(params, X, y, rng_key=KEY)["lengthscale"].sample(KEY, (1000,))
+    assert (sampled > 0).all() and sampled.std() > 0
+
+
+def test_point_hyperparameters_add_their_prior():
+    X, y = sine(12)
+    guide = InducingGuide(bayesian_regression, InducingPoints(X[::3]))
+    params = trained(bayesian_regression, guide, X, y)
+    fixed = partial(handlers.condition(bayesian_regression, data={k: params[f"{k}_loc"] for k in ("lengthscale", "noise")}))
+    other = InducingGuide(fixed, InducingPoints(X[::3]))
+    expected = bound(fixed, other, params, X, y)
+    np.testing.assert_allclose(bound(bayesian_regression, guide, params, X, y), expected, rtol=1e-10)
+
+
+def test_observed_gp_site_is_exact_regression():
+    X, y = sine(12)
+
+    def exact(X, y=None):
+        kernel = RBF(positive("variance", 1.0), positive("lengthscale", 1.0))
+        from gpzoo.kernels import White
+
+        numpyro.sample("y", GaussianProcess(kernel + White(0.1), X), obs=y)
+
+    guide = InducingGuide(exact, kmeans(3))
+    params = guide.init_params(KEY, X, y)
+    assert set(params) == {"variance", "lengthscale"}
+    K = np.asarray(RBF(1.0, 1.0)(X)) + 0.1 * np.eye(12)
+    expected = dist.MultivariateNormal(jnp.zeros(12), jnp.asarray(K)).log_prob(y)
+    np.testing.assert_allclose(bound(exact, guide, params, X, y), expected, rtol=1e-4)
+
+
+def test_initial_values_come_from_each_sites_own_inputs():
+    rng = np.random.default_rng(0)
+    X, y = jnp.asarray(rng.standard_normal((50, 3))), jnp.asarray(rng.standard_normal(50))
+    W = jnp.asarray(rng.standard_normal((3, 2)))
+
+    def program(X, y=None):
+        h = numpyro.sample("h", GaussianProcess(RBF(1.0, 1.0), X, mean=X @ W, num_outputs=2))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), h))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    params = InducingGuide(program, random_subset(5)).init_params(KEY, X, y)
+    rows = {tuple(row) for row in np.asarray(X @ W).round(10).tolist()}
+    assert params["h_inducing"].shape == (5, 3)
+    assert all(tuple(row) in rows for row in np.asarray(params["f_inducing"]).round(10).tolist())
+
+
+def test_plain_svi_init_uses_the_same_initialisers():
+    X, y = sine(30)
+    svi = SVI(regression, InducingGuide(regression, kmeans(5)), adam(0.01), GaussianProcessELBO())
+    with jax.numpy_dtype_promotion("standard"):
+        Z = svi.get_params(svi.init(KEY, X, y))["f_inducing"]
+    assert Z.shape == (5, 1) and np.ptp(Z) > 3
+
+
+def test_initialisers_refuse_jit():
+    X, y = sine(30)
+    guide = InducingGuide(regression, kmeans(5))
+    with pytest.raises(TypeError, match="initialisers run outside jit"):
+        jax.jit(lambda key: guide.init_params(key, X, y))(KEY)
+
+
+def test_inducing_must_be_an_initialiser_or_variable():
+    with pytest.raises(TypeError, match=r"kmeans\(100\)"):
+        InducingGuide(regression, np.zeros((3, 1)))
