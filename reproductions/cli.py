@@ -11,9 +11,15 @@ from typing import Any
 import click
 
 import gpzoo
+from gpzoo import datasets
+from gpzoo.datasets import DatasetError
+from gpzoo.inference import CheckpointError, NonFiniteError
 from gpzoo.linalg import FactorisationError
 from gpzoo.reproductions import contract, report
 from gpzoo.reproductions.contract import PRESETS, Experiment, ReproductionError, Run
+
+#: Failures whose message says all there is to say.
+KNOWN_FAILURES = (ReproductionError, DatasetError, CheckpointError, NonFiniteError, FactorisationError, OSError)
 
 
 def all_experiments() -> tuple[Experiment, ...]:
@@ -61,15 +67,11 @@ class Group(OneLineErrors, click.Group):
 @contextmanager
 def known_failures(debug: bool) -> Iterator[None]:
     """Turn failures that have a known cause into one line; anything else is a bug and keeps its traceback."""
-    from gpzoo.datasets import DatasetError
-    from gpzoo.inference import CheckpointError, NonFiniteError
-
-    known = (ReproductionError, DatasetError, CheckpointError, NonFiniteError, FactorisationError, OSError)
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted("interrupted: resume by running the same command.") from None
-    except known as error:
+    except KNOWN_FAILURES as error:
         if debug:
             raise
         raise Failed(f"{error or type(error).__name__} (--debug shows where)") from error
@@ -196,8 +198,6 @@ def list_command() -> None:
 @click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
 def data_command(name: str | None, debug: bool) -> None:
     """List the data sets and whether they are here, or fetch the one called NAME."""
-    from gpzoo import datasets
-
     entries = datasets.available()
     if name is None:
         width = max(len(entry.name) for entry in entries)
