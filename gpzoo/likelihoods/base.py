@@ -46,14 +46,18 @@ class Likelihood(Distribution):
         ndims: tuple[int, ...] = (1, 2),
         validate_args: bool | None = None,
     ) -> None:
-        self.f = as_latent(f)
-        if self.f.ndim not in ndims:
-            wanted = " or ".join("[N]" if n == 1 else "[N, K]" for n in ndims)
-            raise ValueError(
-                f"{type(self).__name__} takes f of shape {wanted} (one row per datum), got shape {tuple(self.f.shape)}."
-            )
-        checks.not_empty("f", self.f)
+        self.f = self._latent(f, ndims)
         super().__init__(tuple(self.f.shape[:1]), tuple(event_shape), validate_args=validate_args)
+
+    @classmethod
+    def _latent(cls, f: Any, ndims: tuple[int, ...] = (1, 2)) -> Array | GaussianMarginals:
+        """``f`` as a floating array, or as the marginals it is, if it has one row per datum."""
+        f = f if isinstance(f, GaussianMarginals) else checks.floating("f", f)
+        if f.ndim not in ndims:
+            wanted = " or ".join("[N]" if n == 1 else "[N, K]" for n in ndims)
+            raise ValueError(f"{cls.__name__} takes f of shape {wanted} (one row per datum), got {tuple(f.shape)}.")
+        checks.not_empty("f", f)
+        return f
 
     # -- f -----------------------------------------------------------------------------------------------------------
 
@@ -209,11 +213,6 @@ def expand_message(likelihood: Likelihood, batch_shape: Sequence[int]) -> str:
         f"{tuple(likelihood.f.shape)}), the plate asks for {tuple(batch_shape)}: f must have one row per datum of the "
         "plate. Index f or the inputs of its GP with the plate's indices if the plate subsamples."
     )
-
-
-def as_latent(f: Any) -> Array | GaussianMarginals:
-    """``f`` as a floating array, or as the marginals it is."""
-    return f if isinstance(f, GaussianMarginals) else checks.floating("f", f)
 
 
 def positive_int(name: str, value: int) -> int:

@@ -56,12 +56,13 @@ class Bernoulli(Likelihood):
         num_predictive_draws: int = 100,
         validate_args: bool | None = None,
     ) -> None:
+        f = self._latent(f)
         if link not in _LINKS:
             raise ValueError(f"link must be one of {', '.join(map(repr, _LINKS))}, got {link!r}.")
         self.link, self.squash = link, fraction("squash", squash)
         self.num_points = positive_int("num_points", num_points)
         self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
-        super().__init__(f, tuple(np.shape(f))[1:], validate_args=validate_args)
+        super().__init__(f, tuple(f.shape)[1:], validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=True)
     def support(self) -> constraints.Constraint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from jax import Array, random
 from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribution, constraints
 
-from gpzoo.likelihoods.base import Likelihood, as_latent, positive_int
+from gpzoo.likelihoods.base import Likelihood, positive_int
 from gpzoo.likelihoods.quadrature import gauss_hermite, log_mean_exp, log_weighted_mean, spread, weighted_sum
 from gpzoo.marginals import GaussianMarginals
 
@@ -59,7 +60,7 @@ class Expected(Likelihood):
         num_predictive_draws: int = 100,
         validate_args: bool | None = None,
     ) -> None:
-        f = as_latent(f)
+        f = self._latent(f)
         self.fn = fn
         self.params = jax.tree.map(lambda leaf: _as_param(leaf, f.dtype), params)
         self.num_points = positive_int("num_points", num_points)
@@ -95,7 +96,7 @@ class Expected(Likelihood):
 
     def _check_values(self, values: np.ndarray) -> None:
         likelihood = jax.eval_shape(self._given, self._centre())
-        support = type(likelihood).__dict__.get("support")
+        support = inspect.getattr_static(likelihood, "support")
         # Only a support that is the class's own: others depend on f or params, which may be traced.
         if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
             good = np.asarray(support(values))

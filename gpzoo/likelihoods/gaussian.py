@@ -11,7 +11,7 @@ from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import constraints
 
 from gpzoo import checks
-from gpzoo.likelihoods.base import Likelihood, as_latent
+from gpzoo.likelihoods.base import Likelihood
 from gpzoo.marginals import GaussianMarginals
 
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -37,7 +37,7 @@ class Gaussian(Likelihood):
     def __init__(
         self, f: Array | GaussianMarginals, noise_variance: Array | float, *, validate_args: bool | None = None
     ) -> None:
-        f = as_latent(f)
+        f = self._latent(f)
         shape = tuple(f.shape)
         noise = checks.floating("noise_variance", noise_variance)
         try:

@@ -11,7 +11,7 @@ from jax.scipy.special import ndtr
 from numpyro.distributions import constraints
 
 from gpzoo import checks
-from gpzoo.likelihoods.base import as_labels, as_latent, fraction, positive_int
+from gpzoo.likelihoods.base import as_labels, fraction, positive_int
 from gpzoo.likelihoods.quadrature import gauss_hermite, log_normal_cdf, spread, weighted_sum
 from gpzoo.likelihoods.softmax import ClassLikelihood
 from gpzoo.marginals import GaussianMarginals, standard_deviation
@@ -71,7 +71,7 @@ class RobustMax(ClassLikelihood):
             raise ValueError(f"epsilon must be one number, got shape {epsilon.shape}.")
         if checks.is_concrete(epsilon) and not 0 < float(np.asarray(epsilon)) < 1:
             raise ValueError(f"epsilon must be between 0 and 1, got {float(np.asarray(epsilon))}.")
-        f = as_latent(f)
+        f = self._latent(f, (2,))
         self.epsilon = epsilon.astype(f.dtype)
         super().__init__(f, validate_args=validate_args)
 
