@@ -138,9 +138,9 @@ def _no_Kuf(inducing: Any, kernel: Any, X: Array) -> Array:
 def _unregistered(name: str, more: str, inducing: Any, kernel: Any) -> TypeError:
     pair, third = f"{type(inducing).__name__}, {type(kernel).__name__}", ", object" if more else ""
     return TypeError(
-        f"{name} is not defined for the pair ({pair}). Choose inducing variables that go with this kernel (InducingPoints "
-        f"go with every one), or register the pair: decorate a function of (inducing, kernel{more}) with "
-        f"@gpzoo.inducing.{name}.register({pair}{third}), and one for {'Kuu' if third else 'Kuf'} likewise."
+        f"{name} is not defined for the pair ({pair}). Choose inducing variables that go with this kernel "
+        f"(InducingPoints go with every one), or register the pair: decorate a function of (inducing, kernel{more}) "
+        f"with @gpzoo.inducing.{name}.register({pair}{third}), and one for {'Kuu' if third else 'Kuf'} likewise."
     )
 
 
@@ -325,7 +325,7 @@ class random_subset(_Initialiser):
 class unique_patches(_Initialiser):
     """Inducing patches at distinct patches of random inputs, for kernels that are or contain a double sum.
 
-    The distinct patches of ``M`` random inputs are pooled (of more, should those have too few); ``M`` of them are drawn.
+    The distinct patches of ``M`` random inputs are pooled (of more, should those have too few), and ``M`` are drawn.
 
     Args:
         num_inducing: ``M``.

@@ -15,7 +15,7 @@ from gpzoo.kernels.stationary import RBF
 from gpzoo.views import Patches
 
 #: Bytes of base-kernel values that one chunk of inputs may hold: on a CPU a chunk should stay in the cache.
-CHUNK_BYTES = {"cpu": 6 * 2**20}
+CHUNK_BYTES = {"cpu": 2**21}
 DEFAULT_CHUNK_BYTES = 2**28
 
 
@@ -29,8 +29,9 @@ class DoubleSum(Kernel):
     White noise in the base is independent noise on every response: it adds ``sum_p w_p^2`` times its variance to the
     diagonal, and nothing to covariances between different inputs.
 
-    Neither the values nor the gradients ever hold the base kernel between all views of a batch: inputs are taken in
-    chunks. With an :class:`~gpzoo.kernels.RBF` base with one lengthscale, derivatives are formed analytically.
+    Neither values nor gradients ever hold the base kernel between all views of a batch: inputs are taken in chunks.
+    Where the base is an :class:`~gpzoo.kernels.RBF` with a single lengthscale, gradients are formed along with the
+    values; those exist in reverse mode and to first order only (the base ``1.0 * RBF(...)`` has all others).
 
     Args:
         base: kernel on views, vectors of length ``view.view_size``.
@@ -80,6 +81,12 @@ class DoubleSum(Kernel):
         base = self.base._batch_axes() if self.base.batched else jax.tree.map(lambda _: None, self.base)
         weights = 0 if self.weights is not None and jnp.ndim(self.weights) == 2 else None
         return self._unflatten((self.mean,), (base, jax.tree.map(lambda _: None, self.view), weights))
+
+    def _check(self, X: Array, name: str = "X") -> Array:
+        X = super()._check(X, name)
+        # The view is evaluated input by input: its own checks should see, and name, the shape that the user gave.
+        jax.eval_shape(self.view.view, jax.ShapeDtypeStruct(X.shape[X.ndim - self.input_ndim - 1 :], X.dtype))
+        return X
 
     def cross_view(self, X: Array, Z: Array) -> Array:
         """Covariance of ``f`` at inputs with the base process ``g`` at vectors: ``sum_p w_p k_g(T_p x, z)``.
@@ -171,12 +178,15 @@ def Convolutional(
 # -- any base kernel: chunks of inputs, evaluated again for their gradients --------------------------------------------
 
 
-def _map(evaluate: Callable, X: Array, values_per_input: int) -> Any:
+def _map(evaluate: Callable, inputs: Any, values_per_input: int) -> Any:
     """``evaluate`` on every input, as many at once as :data:`CHUNK_BYTES` allows."""
-    leaf = jax.tree.leaves(X)[0]
+    N, dtype = jax.tree.leaves(inputs)[0].shape[0], jax.tree.leaves(inputs)[0].dtype
     budget = CHUNK_BYTES.get(jax.default_backend(), DEFAULT_CHUNK_BYTES)
-    size = max(1, budget // (values_per_input * leaf.dtype.itemsize))
-    return jax.lax.map(evaluate, X, batch_size=min(size, leaf.shape[0]))
+    most = min(N, budget // (values_per_input * dtype.itemsize))
+    # A chunk that divides N leaves no remainder, which would be compiled as a second loop body. A batch of one makes
+    # XLA's CPU loops several times slower than no batch at all.
+    size = next((size for size in range(most, most // 2, -1) if N % size == 0), most)
+    return jax.lax.map(evaluate, inputs, batch_size=size if size > 1 else None)
 
 
 def _cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> Array:
@@ -198,36 +208,48 @@ def _diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
 # -- RBF base with one lengthscale: derivatives formed with the values -------------------------------------------------
 
 
-def _scaled_square(A: Array, B: Array) -> Array:
-    product = jnp.matmul(A, B.T, precision=jax.lax.Precision.HIGHEST)
-    return jnp.sum(A * A, -1)[:, None] + jnp.sum(B * B, -1)[None, :] - 2 * product
+def _factors(A: Array) -> tuple[Array, Array]:
+    """Rows ``l(a)`` and ``r(a)`` with ``l(a) . r(b) = -|a - b|^2 / 2``, so that one product gives all exponents."""
+    half = -jnp.sum(A * A, -1, keepdims=True) / 2
+    return jnp.concatenate([A, half, jnp.ones_like(half)], -1), jnp.concatenate([A, jnp.ones_like(half), half], -1)
+
+
+def _product(A: Array, B: Array) -> Array:
+    # Accelerators otherwise round float32 products to ten bits.
+    return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
+
+
+def _view_factors(view: Any, x: Array, centre: Array, lengthscale: Array) -> Array:
+    return _factors((view.view(x[None])[0] - centre) / lengthscale)[1]
 
 
 @jax.custom_vjp
 def _rbf_cross_view(view: Any, X: Array, lengthscale: Array, weights: Array, Z: Array) -> Array:
+    """:func:`_cross_view` of an RBF base with unit variance."""
     centre = jnp.mean(Z, 0)
-    B = (Z - centre) / lengthscale
+    left = _factors((Z - centre) / lengthscale)[0]
 
     def one(x: Array) -> Array:
-        A = (view.view(x[None])[0] - centre) / lengthscale
-        return weights @ jnp.exp(-_scaled_square(A, B) / 2)
+        return jnp.exp(_product(left, _view_factors(view, x, centre, lengthscale).T)) @ weights
 
     return _map(one, X, weights.shape[0] * Z.shape[0])
 
 
 def _rbf_cross_view_forward(view: Any, X: Array, lengthscale: Array, weights: Array, Z: Array) -> tuple[Array, tuple]:
-    centre = jnp.mean(Z, 0)
-    B = (Z - centre) / lengthscale
+    centre, size = jnp.mean(Z, 0), Z.shape[-1]
+    left = _factors((Z - centre) / lengthscale)[0]
 
-    def one(x: Array) -> tuple[Array, Array]:
-        A = (view.view(x[None])[0] - centre) / lengthscale
-        K = jnp.exp(-_scaled_square(A, B) / 2)
-        # One product for the value and, up to terms in z alone, its derivatives with respect to z and lengthscale.
-        moments = jnp.concatenate([jnp.ones_like(A[:, :1]), jnp.sum(A * A, -1, keepdims=True), A], 1)
-        moments = jnp.matmul(K.T, weights[:, None] * moments, precision=jax.lax.Precision.HIGHEST)
-        value, square, first = moments[:, 0], moments[:, 1], moments[:, 2:]
-        by_lengthscale = square - 2 * jnp.sum(B * first, -1) + jnp.sum(B * B, -1) * value
-        return value, by_lengthscale / lengthscale, (first - B * value[:, None]) / lengthscale
+    def one(x: Array) -> tuple[Array, Array, Array]:
+        right = _view_factors(view, x, centre, lengthscale)
+        # With k = exp(l . r): the sums over views of w k, w k a and w k (l . r), which are the value and all that its
+        # derivatives with respect to z and lengthscale need, are one product with the rows r.
+        sums = _product(jnp.exp(_product(left, right.T)), weights[:, None] * right)
+        value = sums[:, size]
+        return (
+            value,
+            -2 * jnp.sum(left * sums, -1) / lengthscale,
+            (sums - left * value[:, None])[:, :size] / lengthscale,
+        )
 
     value, by_lengthscale, by_Z = _map(one, X, weights.shape[0] * Z.shape[0])
     return value, (view, X, lengthscale, weights, Z, by_lengthscale, by_Z)
@@ -236,18 +258,15 @@ def _rbf_cross_view_forward(view: Any, X: Array, lengthscale: Array, weights: Ar
 def _rbf_cross_view_backward(saved: tuple, cotangent: Array) -> tuple:
     view, X, lengthscale, weights, Z, by_lengthscale, by_Z = saved
     centre = jnp.mean(Z, 0)
-    B = (Z - centre) / lengthscale
+    left = _factors((Z - centre) / lengthscale)[0]
 
     def by_weights(inputs: tuple[Array, Array]) -> Array:
         x, g = inputs
-        A = (view.view(x[None])[0] - centre) / lengthscale
-        return jnp.exp(-_scaled_square(A, B) / 2) @ g
+        return g @ jnp.exp(_product(left, _view_factors(view, x, centre, lengthscale).T))
 
     d_weights = jnp.sum(_map(by_weights, (X, cotangent), weights.shape[0] * Z.shape[0]), 0)
-    base = RBF(1.0, lengthscale)
-    _, pull = jax.vjp(lambda view, X: _cross_view(base, view, weights, X, Z), view, X)
-    d_view, d_X = pull(cotangent)
-    return d_view, d_X, jnp.sum(cotangent * by_lengthscale), d_weights, jnp.einsum("nm,nme->me", cotangent, by_Z)
+    d_view, d_X = _pull(lambda view, X: _cross_view(RBF(1.0, lengthscale), view, weights, X, Z), view, X, cotangent)
+    return d_view, d_X, jnp.vdot(cotangent, by_lengthscale), d_weights, jnp.einsum("nm,nme->me", cotangent, by_Z)
 
 
 _rbf_cross_view.defvjp(_rbf_cross_view_forward, _rbf_cross_view_backward)
@@ -255,17 +274,18 @@ _rbf_cross_view.defvjp(_rbf_cross_view_forward, _rbf_cross_view_backward)
 
 @jax.custom_vjp
 def _rbf_diag(view: Any, X: Array, lengthscale: Array, weights: Array) -> Array:
+    """:func:`_diag` of an RBF base with unit variance."""
     return _rbf_diag_forward(view, X, lengthscale, weights)[0]
 
 
 def _rbf_diag_forward(view: Any, X: Array, lengthscale: Array, weights: Array) -> tuple[Array, tuple]:
     def one(x: Array) -> tuple[Array, Array, Array]:
-        A = view.view(x[None])[0]
-        A = (A - jnp.mean(A, 0)) / lengthscale
-        square = _scaled_square(A, A)
-        weighted = jnp.exp(-square / 2) * weights
-        row, by_lengthscale = jnp.sum(weighted, -1), jnp.sum(weighted * square, -1)
-        return jnp.dot(weights, row), row, jnp.dot(weights, by_lengthscale) / lengthscale
+        views = view.view(x[None])[0]
+        left, right = _factors((views - jnp.mean(views, 0)) / lengthscale)
+        exponent = _product(left, right.T)
+        weighted = jnp.exp(exponent) * weights
+        rows = jnp.sum(weighted, -1)
+        return jnp.vdot(weights, rows), rows, -2 * jnp.vdot(weights, jnp.sum(weighted * exponent, -1)) / lengthscale
 
     value, rows, by_lengthscale = _map(one, X, weights.shape[0] ** 2)
     return value, (view, X, lengthscale, weights, rows, by_lengthscale)
@@ -273,10 +293,16 @@ def _rbf_diag_forward(view: Any, X: Array, lengthscale: Array, weights: Array) -
 
 def _rbf_diag_backward(saved: tuple, cotangent: Array) -> tuple:
     view, X, lengthscale, weights, rows, by_lengthscale = saved
-    base = RBF(1.0, lengthscale)
-    _, pull = jax.vjp(lambda view, X: _diag(base, view, weights, X), view, X)
-    d_view, d_X = pull(cotangent)
-    return d_view, d_X, jnp.dot(cotangent, by_lengthscale), 2 * (cotangent @ rows)
+    d_view, d_X = _pull(lambda view, X: _diag(RBF(1.0, lengthscale), view, weights, X), view, X, cotangent)
+    return d_view, d_X, jnp.vdot(cotangent, by_lengthscale), 2 * (cotangent @ rows)
 
 
 _rbf_diag.defvjp(_rbf_diag_forward, _rbf_diag_backward)
+
+
+def _pull(evaluate: Callable, view: Any, X: Array, cotangent: Array) -> tuple:
+    """Cotangents of the view and the inputs, by differentiating another evaluation.
+
+    No other result depends on it, so under ``jit`` it is dropped where these two are not asked for.
+    """
+    return jax.vjp(evaluate, view, X)[1](cotangent)

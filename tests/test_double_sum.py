@@ -1,0 +1,433 @@
+"""Views and double sums against golden numbers, naive loops and plain automatic differentiation."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpzoo.inducing import InducingPatches, Kuf, Kuu
+from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Matern32, White
+from gpzoo.views import Patches
+
+GOLDEN = [
+    "convgp_01_ti_rect_bernoulli",
+    "convgp_03_weighted_digits_robustmax",
+    "convgp_05_weighted_unwhitened_gaussian",
+    "convgp_06_colour_perchannel_weighted",
+    "convgp_12_weighted_plus_white",
+]
+TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
+
+
+def close(actual, wanted, tolerance):
+    wanted = np.asarray(wanted)
+    assert actual.shape == wanted.shape
+    assert np.abs(np.asarray(actual) - wanted).max() <= tolerance * np.abs(wanted).max()
+
+
+def images_and_kernel(arrays, dtype):
+    def cast(name):
+        return jnp.asarray(arrays[name], dtype)
+
+    height, width = (int(size) for size in arrays["in_image_shape"])
+    X = cast("in_X").reshape(len(arrays["in_X"]), height, width, -1)
+    base = RBF(cast("in_variance"), cast("in_lengthscales"))
+    weights = cast("in_W") if "in_W" in arrays else None
+    kernel = Convolutional(base, X.shape[1:], arrays["in_patch_shape"], weights, mean=True)
+    return X, kernel + White(cast("in_white_variance")) if "in_white_variance" in arrays else kernel
+
+
+# -- views -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_patches_are_those_of_a_loop(channels):
+    X = np.random.default_rng(0).normal(size=(3, 5, 4, channels))
+    view = Patches((5, 4, channels), (2, 3))
+    patches = np.asarray(view.view(X))
+    assert patches.shape == (3, view.num_views, view.view_size) == (3, 8 * channels, 6)
+    index = 0
+    for c, i, j in itertools.product(range(channels), range(4), range(2)):
+        np.testing.assert_array_equal(patches[:, index], X[:, i : i + 2, j : j + 3, c].reshape(3, 6))
+        index += 1
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if "_12_" not in name])
+def test_patches_golden(golden, name):
+    arrays, _ = golden(name)
+    X, kernel = images_and_kernel(arrays, "float64")
+    np.testing.assert_array_equal(kernel.view.view(X), arrays["out_patches"])
+
+
+def test_patches_is_static_and_hashable():
+    view = Patches((5, 4), (2, 3))
+    assert view == Patches((5, 4, 1), (2, 3)) and hash(view) == hash(Patches((5, 4, 1), (2, 3)))
+    assert jax.tree.leaves(view) == []
+    assert jax.jit(lambda v: v)(view) == view
+
+
+@pytest.mark.parametrize(
+    "shapes, message",
+    [
+        (((5, 4), (6, 2)), r"patch_shape \(6, 2\) does not fit into image_shape \(5, 4\)"),
+        (((5, 4), (2, 5)), "does not fit"),
+        (((5, 0), (1, 1)), r"image_shape must be 2 or 3 positive whole numbers, got \(5, 0\)"),
+        (((5, 4), (1.5, 1)), "patch_shape must be 2 positive whole numbers"),
+        (((5,), (1, 1)), "image_shape"),
+        (((5, 4), (1, 1, 1)), "patch_shape"),
+    ],
+)
+def test_patches_refuses_shapes(shapes, message):
+    with pytest.raises(ValueError, match=message):
+        Patches(*shapes)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4), (3, 5, 5, 1), (3, 5, 4, 2), (3, 20)])
+def test_patches_refuses_images(shape):
+    with pytest.raises(ValueError, match=r"X must be images \[N, H, W, C\].*got shape"):
+        Patches((5, 4), (2, 3)).view(jnp.zeros(shape))
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden(golden, name, dtype):
+    arrays, _ = golden(name)
+    X, kernel = images_and_kernel(arrays, dtype)
+    Z = InducingPatches(jnp.asarray(arrays["in_Z"], dtype))
+    with_gram = "out_Kxx" in arrays
+
+    @jax.jit
+    def evaluate(Z, kernel, X):
+        results = {"out_Kzz": Kuu(Z, kernel), "out_Kzx": Kuf(Z, kernel, X), "out_Kdiag": kernel.diag(X)}
+        return results | ({"out_Kxx": kernel(X)} if with_gram else {})
+
+    for key, result in evaluate(Z, kernel, X).items():
+        assert result.dtype == dtype
+        close(result, arrays[key], TOLERANCE[dtype])
+
+
+def toy(dtype="float64", channels=1, N=3, M=4):
+    rng = np.random.default_rng(1)
+    view = Patches((5, 4, channels), (2, 2))
+    X = jnp.asarray(rng.uniform(size=(N, 5, 4, channels)), dtype)
+    Z = jnp.asarray(rng.uniform(size=(M, 4)), dtype)
+    weights = jnp.asarray(rng.normal(size=view.num_views), dtype)
+    return view, X, Z, weights
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_quadruple_loop(weighted, mean):
+    view, X, Z, weights = toy(channels=2)
+    P = view.num_views
+    w = (np.asarray(weights) if weighted else np.ones(P)) / (P if mean else 1)
+    kernel = DoubleSum(RBF(1.3, 0.7), view, weights if weighted else None, mean=mean)
+    V = np.asarray(view.view(X))
+
+    def base(a, b):
+        return 1.3 * np.exp(-np.sum((a - b) ** 2) / (2 * 0.7**2))
+
+    K, Kfu = np.zeros((3, 3)), np.zeros((3, 4))
+    for n, m, p, q in itertools.product(range(3), range(3), range(P), range(P)):
+        K[n, m] += w[p] * w[q] * base(V[n, p], V[m, q])
+    for n, m, p in itertools.product(range(3), range(4), range(P)):
+        Kfu[n, m] += w[p] * base(V[n, p], Z[m])
+    close(kernel(X), K, 1e-12)
+    close(kernel(X, X[:2]), K[:, :2], 1e-12)
+    close(kernel.diag(X), np.diag(K), 1e-12)
+    close(kernel.cross_view(X, Z), Kfu, 1e-12)
+
+
+@pytest.mark.parametrize("base", [RBF(1.3, 0.7), Matern32(1.3, 0.7)])
+def test_one_patch_of_full_size_is_the_base_kernel(base):
+    rng = np.random.default_rng(2)
+    X, Z = rng.uniform(size=(3, 4, 3, 1)), rng.uniform(size=(2, 12))
+    kernel = Convolutional(base, (4, 3), (4, 3))
+    flat = X.reshape(3, 12)
+    close(kernel(X), base(flat), 1e-12)
+    close(kernel.diag(X), base.diag(flat), 1e-12)
+    close(kernel.cross_view(X, Z), base(flat, Z), 1e-12)
+
+
+def test_white_noise_in_the_base_is_noise_on_every_response():
+    view, X, Z, weights = toy()
+    noisy, clean = (DoubleSum(base, view, weights) for base in (RBF() + White(0.3), RBF()))
+    noise = 0.3 * jnp.sum(weights**2)
+
+    @jax.jit
+    def evaluate(kernel):
+        return kernel.diag(X), kernel(X), kernel(X, X), kernel.cross_view(X, Z), Kuu(InducingPatches(Z), kernel)
+
+    more = noise, noise * jnp.eye(3), 0, 0, 0.3 * jnp.eye(4)
+    for result, without, extra in zip(evaluate(noisy), evaluate(clean), more, strict=True):
+        close(result, without + extra, 1e-12)
+
+
+def test_distances_survive_images_far_from_zero_in_float32():
+    view, X, Z, weights = toy("float32")
+    kernel = DoubleSum(RBF(1.0, 0.5), view, weights)
+    close(kernel.diag(X + 100), kernel.diag(X), 1e-3)
+    close(kernel.cross_view(X + 100, Z + 100), kernel.cross_view(X, Z), 1e-3)
+
+
+@pytest.mark.parametrize("N", [1, 2, 7])
+@pytest.mark.parametrize("base, profile", [(RBF, "rbf"), (Matern32, "matern")])
+def test_number_of_inputs_need_not_fit_the_chunks(base, profile, N, monkeypatch):
+    view, X, Z, weights = toy(N=N)
+    monkeypatch.setattr("gpzoo.kernels.double_sum.CHUNK_BYTES", {jax.default_backend(): 3 * 8 * view.num_views**2})
+    kernel = DoubleSum(base(1.3, 0.7), view, weights)
+    diag, cross = naive(globals()[profile], 1.3, 0.7, weights, view.view(X), Z)
+    close(kernel.diag(X), diag, 1e-12)
+    close(kernel.cross_view(X, Z), cross, 1e-12)
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def naive(profile, variance, lengthscale, weights, V, Z):
+    """The same sums with every pair at once, and distances as sums of squared differences."""
+
+    def base(A, B):
+        return variance * profile(jnp.sum(jnp.square((A[..., :, None, :] - B[..., None, :, :]) / lengthscale), -1))
+
+    diag = jnp.einsum("p,npq,q->n", weights, base(V, V), weights)
+    return diag, jnp.einsum("p,npm->nm", weights, base(V, jnp.broadcast_to(Z, (V.shape[0], *Z.shape))))
+
+
+def matern(square):
+    # A distance whose derivative at zero is zero.
+    distance = jnp.sqrt(3 * jnp.where(square > 0, square, 1))
+    return jnp.where(square > 0, (1 + distance) * jnp.exp(-distance), 1)
+
+
+def rbf(square):
+    return jnp.exp(-square / 2)
+
+
+@pytest.mark.parametrize(
+    "make, profile, lengthscale, dtype, wrap",
+    [
+        (RBF, rbf, 0.7, "float64", jax.jit),
+        (RBF, rbf, 0.7, "float32", jax.jit),
+        (RBF, rbf, 0.7, "float64", lambda f: f),
+        (RBF, rbf, [0.7, 0.5, 0.9, 1.1], "float64", jax.jit),
+        (Matern32, matern, 0.7, "float64", jax.jit),
+        (Matern32, matern, 0.7, "float32", jax.jit),
+    ],
+    ids=["rbf", "rbf float32", "rbf eager", "rbf per pixel", "matern", "matern float32"],
+)
+def test_gradients_are_those_of_the_naive_sums(make, profile, lengthscale, dtype, wrap):
+    view, X, Z, weights = toy(dtype)
+    rng = np.random.default_rng(3)
+    factors = (jnp.asarray(rng.normal(size=3), dtype), jnp.asarray(rng.normal(size=(3, 4)), dtype))
+    arguments = (jnp.asarray(1.3, dtype), jnp.asarray(lengthscale, dtype), weights, Z, X)
+
+    def ours(arguments, factors):
+        variance, lengthscale, weights, Z, X = arguments
+        kernel = DoubleSum(make(variance, lengthscale), view, weights)
+        return jnp.vdot(factors[0], kernel.diag(X)) + jnp.vdot(factors[1], kernel.cross_view(X, Z))
+
+    def wanted(arguments, factors):
+        variance, lengthscale, weights, Z, X = arguments
+        diag, cross = naive(profile, variance, lengthscale, weights, view.view(X), Z)
+        return jnp.vdot(factors[0], diag) + jnp.vdot(factors[1], cross)
+
+    value, gradients = wrap(jax.value_and_grad(ours))(arguments, factors)
+    exact = jax.tree.map(lambda a: a.astype("float64"), (arguments, factors))
+    wanted_value, wanted_gradients = jax.jit(jax.value_and_grad(wanted))(*exact)
+    close(value, wanted_value, TOLERANCE[dtype])
+    for gradient, reference in zip(gradients, wanted_gradients, strict=True):
+        assert gradient.dtype == dtype
+        close(gradient, reference, TOLERANCE[dtype])
+
+
+def test_gradients_of_gram_matrices():
+    view, X, _, weights = toy()
+    G = jnp.asarray(np.random.default_rng(4).normal(size=(3, 3)))
+
+    def ours(lengthscale, weights, X):
+        return jnp.vdot(G, DoubleSum(RBF(1.3, lengthscale), view, weights)(X))
+
+    def wanted(lengthscale, weights, X):
+        V = view.view(X)
+        square = jnp.sum(jnp.square(V[:, None, :, None] - V[None, :, None, :]), -1) / lengthscale**2
+        return jnp.vdot(G, jnp.einsum("p,nmpq,q->nm", weights, 1.3 * jnp.exp(-square / 2), weights))
+
+    arguments = (jnp.asarray(0.7), weights, X)
+    gradients = jax.jit(jax.grad(ours, argnums=(0, 1, 2)))(*arguments)
+    for gradient, reference in zip(gradients, jax.jit(jax.grad(wanted, argnums=(0, 1, 2)))(*arguments), strict=True):
+        close(gradient, reference, 1e-10)
+
+
+def test_second_derivatives_with_a_scaled_base():
+    view, X, Z, weights = toy()
+
+    def scaled(lengthscale):
+        kernel = DoubleSum(1.0 * RBF(1.3, lengthscale), view, weights)
+        return jnp.sum(kernel.diag(X)) + jnp.sum(kernel.cross_view(X, Z))
+
+    def wanted(lengthscale):
+        return sum(jnp.sum(part) for part in naive(rbf, 1.3, lengthscale, weights, view.view(X), Z))
+
+    lengthscale = jnp.asarray(0.7)
+    close(jax.jit(jax.hessian(scaled))(lengthscale), jax.jit(jax.hessian(wanted))(lengthscale), 1e-9)
+
+
+@pytest.mark.parametrize("base", [RBF, Matern32])
+def test_vmap_over_members_of_an_ensemble(base):
+    view, X, Z, weights = toy()
+
+    def loss(parameters, X):
+        kernel = DoubleSum(base(parameters["variance"], parameters["lengthscale"]), view, parameters["weights"])
+        return jnp.sum(jnp.sin(kernel.diag(X))) + jnp.sum(jnp.sin(kernel.cross_view(X, parameters["Z"])))
+
+    factors = jnp.asarray([1.0, 0.8, 1.3])
+    single = {"variance": jnp.asarray(1.3), "lengthscale": jnp.asarray(0.7), "weights": weights, "Z": Z}
+    many = jax.tree.map(lambda a: factors[(...,) + (None,) * a.ndim] * a, single)
+    together = jax.jit(jax.vmap(jax.value_and_grad(loss), in_axes=(0, None)))(many, X)
+    alone = jax.jit(jax.value_and_grad(loss))
+    for member in range(3):
+        apart = alone(jax.tree.map(lambda a, member=member: a[member], many), X)
+        jax.tree.map(lambda a, b, member=member: close(a[member], b, 1e-10), together, apart)
+
+
+class Multiples:
+    """Views with a parameter: an input vector times each of some factors."""
+
+    input_ndim, num_views, view_size = 1, 3, 2
+
+    def __init__(self, factors):
+        self.factors = factors
+
+    def view(self, X):
+        return X[:, None, :] * self.factors[:, None]
+
+
+jax.tree_util.register_pytree_node(Multiples, lambda v: ((v.factors,), None), lambda _, leaves: Multiples(*leaves))
+
+
+@pytest.mark.parametrize("base", [RBF, Matern32])
+def test_parameters_of_a_view_are_learnt(base):
+    rng = np.random.default_rng(5)
+    X, Z, weights, factors = (jnp.asarray(rng.normal(size=s)) for s in [(4, 2), (5, 2), 3, 3])
+    profile = {RBF: rbf, Matern32: matern}[base]
+
+    def ours(factors):
+        kernel = DoubleSum(base(1.3, 0.7), Multiples(factors), weights)
+        return jnp.sum(jnp.sin(kernel.diag(X))) + jnp.sum(jnp.sin(kernel.cross_view(X, Z)))
+
+    def wanted(factors):
+        parts = naive(profile, 1.3, 0.7, weights, Multiples(factors).view(X), Z)
+        return sum(jnp.sum(jnp.sin(part)) for part in parts)
+
+    value, gradient = jax.jit(jax.value_and_grad(ours))(factors)
+    wanted_value, wanted_gradient = jax.jit(jax.value_and_grad(wanted))(factors)
+    close(value, wanted_value, 1e-12)
+    close(gradient, wanted_gradient, 1e-9)
+
+
+# -- costs -------------------------------------------------------------------------------------------------------------
+
+
+def step(argnums, base=RBF, B=32, M=50):
+    """Value and gradients of diag + Kuf at the sizes of MNIST, compiled in float32."""
+    view = Patches((28, 28), (5, 5))
+
+    def loss(variance, lengthscale, weights, Z, X):
+        kernel = DoubleSum(base(variance, lengthscale), view, weights)
+        return jnp.sum(jnp.sin(kernel.diag(X))) + jnp.sum(jnp.sin(kernel.cross_view(X, Z)))
+
+    shapes = [(), (), (view.num_views,), (M, 25), (B, 28, 28, 1)]
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return jax.jit(jax.value_and_grad(loss, argnums=argnums)).lower(*arguments).compile()
+
+
+@pytest.mark.parametrize("base", [RBF, Matern32])
+def test_memory_is_that_of_a_chunk(base):
+    needed = step((0, 1, 2, 3), base).memory_analysis().temp_size_in_bytes
+    assert needed < 32 * 576 * 576 * 4 / 4
+
+
+def test_gradient_of_the_inputs_is_paid_for_only_where_asked():
+    parameters, inputs = (step(argnums).as_text().count(" while(") for argnums in ((0, 1, 2, 3), (0, 1, 2, 3, 4)))
+    # Values of each part in a loop, and weights of Kuf in another; the inputs take one more for each part.
+    assert (parameters, inputs) == (3, 5)
+
+
+# -- outputs, algebra, errors ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", [RBF, Matern32])
+def test_one_kernel_per_output(base):
+    view, X, Z, weights = toy()
+    variance, lengthscale = jnp.asarray([1.3, 0.4]), jnp.asarray([[0.7], [1.2]])
+    many_weights = jnp.stack([weights, weights[::-1]])
+    many_Z, many_X = jnp.stack([Z, 2 * Z]), jnp.stack([X, 1 - X])
+
+    def single(d, weights):
+        return DoubleSum(base(variance[d], lengthscale[d, 0]), view, weights)
+
+    def results(kernel, each):
+        together = kernel(X), kernel.diag(many_X), kernel.cross_view(X, Z), kernel.cross_view(many_X, many_Z)
+        apart = [
+            (k(X), k.diag(many_X[d]), k.cross_view(X, Z), k.cross_view(many_X[d], many_Z[d]))
+            for d, k in enumerate(each)
+        ]
+        return together, [jnp.stack(parts) for parts in zip(*apart, strict=True)]
+
+    many, one = base(variance, lengthscale), base(1.3, 0.7)
+    cases = [(DoubleSum(one, view, many_weights), [DoubleSum(one, view, many_weights[d]) for d in range(2)])]
+    if base is RBF:
+        cases += [
+            (DoubleSum(many, view, many_weights), [single(d, many_weights[d]) for d in range(2)]),
+            (DoubleSum(many, view, weights), [single(d, weights) for d in range(2)]),
+            (DoubleSum(many, view), [single(d, None) for d in range(2)]),
+        ]
+    evaluate = jax.jit(results)
+    for case in cases:
+        for result, wanted in zip(*evaluate(*case), strict=True):
+            close(result, wanted, 1e-12)
+    kernel = single(0, weights)
+    close(kernel.cross_view(many_X, Z), [kernel.cross_view(many_X[d], Z) for d in range(2)], 1e-12)
+    close(kernel.cross_view(X, many_Z), [kernel.cross_view(X, many_Z[d]) for d in range(2)], 1e-12)
+
+
+def test_adds_with_kernels_that_only_count_inputs():
+    view, X, _, weights = toy()
+    kernel = DoubleSum(RBF(), view, weights)
+    total = kernel + White(0.1) + Constant(2.0)
+    close(total(X), kernel(X) + 0.1 * jnp.eye(3) + 2, 1e-12)
+    close(total.diag(X), kernel.diag(X) + 2.1, 1e-12)
+    with pytest.raises(ValueError, match="different rank"):
+        kernel + RBF()
+
+
+def test_survives_a_round_trip_through_jit():
+    view, X, _, weights = toy()
+    kernel = DoubleSum(RBF(1.3, 0.7), view, weights, mean=True)
+    close(jax.jit(lambda k, X: k)(kernel, X).diag(X), kernel.diag(X), 1e-15)
+    assert len(jax.tree.leaves(kernel)) == 3
+
+
+def test_errors():
+    view, X, _, _ = toy()
+    kernel = DoubleSum(RBF(), view)
+    with pytest.raises(ValueError, match=r"P = 12 views, got shape \(11,\)"):
+        DoubleSum(RBF(), view, jnp.ones(11))
+    with pytest.raises(ValueError, match="base must be a kernel on vectors"):
+        DoubleSum(kernel, view)
+    with pytest.raises(TypeError, match="base must be a kernel, got float"):
+        DoubleSum(1.0, view)
+    with pytest.raises(TypeError, match="view must have a method"):
+        DoubleSum(RBF(), (2, 2))
+    with pytest.raises(ValueError, match=r"Z must be \[M, 4\].*got shape \(3, 5\)"):
+        kernel.cross_view(X, jnp.zeros((3, 5)))
+    with pytest.raises(ValueError, match=r"height, width, channels.*got X of shape \(3, 20\)"):
+        kernel(X.reshape(3, 20))
+    with pytest.raises(ValueError, match=r"got shape \(3, 4, 5, 1\)"):
+        kernel.diag(jnp.swapaxes(X, 1, 2))
