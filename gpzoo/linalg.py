@@ -23,16 +23,17 @@ def add_jitter(K: Array, jitter: float | Array | None = None) -> Array:
 
     Args:
         K: covariance matrices ``[..., M, M]``.
-        jitter: the absolute amount, or ``None`` for :data:`RELATIVE_JITTER` times the mean diagonal.
+        jitter: the absolute amount, one for all matrices or one for each (it broadcasts over the leading axes), or
+            ``None`` for :data:`RELATIVE_JITTER` times the mean diagonal of each.
 
     Returns:
         ``K`` with the jitter added, ``[..., M, M]``.
     """
     if jitter is None:
         mean = jnp.mean(jnp.diagonal(K, axis1=-2, axis2=-1), axis=-1)
-        jitter = (RELATIVE_JITTER[K.dtype.name] * jax.lax.stop_gradient(mean))[..., None]
-    amount = jnp.broadcast_to(jnp.asarray(jitter, K.dtype), K.shape[:-1])
-    return K + amount[..., None] * jnp.eye(K.shape[-1], dtype=K.dtype)
+        jitter = RELATIVE_JITTER[K.dtype.name] * jax.lax.stop_gradient(mean)
+    amount = jnp.broadcast_to(jnp.asarray(jitter, K.dtype), K.shape[:-2])
+    return K + amount[..., None, None] * jnp.eye(K.shape[-1], dtype=K.dtype)
 
 
 def cholesky(K: Array, name: str = "covariance", jitter: float | Array | None = None) -> Array:
@@ -75,17 +76,17 @@ def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> st
     distance[:, index, index] = np.inf
     nearest = float(distance.min()) if K.shape[-1] > 1 else float("nan")
     return text + (
-        f", jitter {used}, diagonal from {diagonal.min():.3g} to {diagonal.max():.3g}, smallest variance of a difference "
-        f"of two of its variables {nearest:.3g}). Two inducing inputs may coincide or the lengthscale may be too long: "
-        "use fewer or distinct inducing inputs, a larger jitter, a lower learning rate, or float64 "
+        f", jitter {used}, diagonal from {diagonal.min():.3g} to {diagonal.max():.3g}, smallest variance of a "
+        f"difference of two of its variables {nearest:.3g}). Two inducing inputs may coincide or the lengthscale may "
+        "be too long: use fewer or distinct inducing inputs, a larger jitter, a lower learning rate, or float64 "
         "(numpyro.enable_x64())."
     )
 
 
 def solve_lower(L: Array, B: Array, *, transpose: bool = False) -> Array:
-    """``L^-1 B``, or ``L^-T B`` with ``transpose``, for lower-triangular ``L`` ``[..., M, M]`` and ``B`` ``[..., M, K]``.
+    """``L^-1 B``, or ``L^-T B`` with ``transpose``, for lower-triangular ``L``.
 
-    Leading axes broadcast.
+    ``L`` is ``[..., M, M]`` and ``B`` ``[..., M, K]``; leading axes broadcast.
     """
     batch = jnp.broadcast_shapes(L.shape[:-2], B.shape[:-2])
     L = jnp.broadcast_to(L, batch + L.shape[-2:])

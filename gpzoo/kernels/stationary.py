@@ -41,15 +41,18 @@ def squared_distance(X: Array, Z: Array | None = None) -> Array:
     if Z is not None:
         return _squared_distance(X, Z)
     square = _squared_distance(X, X)
-    if X.shape[-1] <= DIRECT_COLUMNS:
-        return square
-    return jnp.where(jnp.eye(X.shape[0], dtype=bool), 0, (square + square.T) / 2)
+    if X.shape[-1] > DIRECT_COLUMNS:
+        square = (square + square.T) / 2
+    return jnp.where(jnp.eye(X.shape[0], dtype=bool), 0, square)
 
 
 @jax.custom_jvp
 def _squared_distance(X: Array, Z: Array) -> Array:
     if X.shape[-1] <= DIRECT_COLUMNS:
-        return sum(jnp.square(X[:, i, None] - Z[None, :, i]) for i in range(X.shape[-1]))
+        # Larger minus smaller, not plain differences: those may be contracted with the scaling of one of two inputs,
+        # and then equal inputs are not at distance 0 nor distances the same both ways.
+        pairs = ((X[:, i, None], Z[None, :, i]) for i in range(X.shape[-1]))
+        return sum(jnp.square(jnp.maximum(x, z) - jnp.minimum(x, z)) for x, z in pairs)
     X, Z = _centred(X, Z)
     return jnp.maximum(jnp.sum(X * X, -1)[:, None] + jnp.sum(Z * Z, -1)[None, :] - 2 * _matmul(X, Z.T), 0)
 
@@ -72,7 +75,10 @@ _squared_distance.defjvp(_squared_distance_jvp, symbolic_zeros=True)
 
 
 def _centred(X: Array, Z: Array) -> tuple[Array, Array]:
-    centre = jax.lax.stop_gradient(jnp.mean(X, axis=0))
+    # The mean is clipped to the range it lies in anyway so that its division cannot be contracted with the subtraction
+    # from one of the two and not from the other.
+    rows = jax.lax.stop_gradient(X)
+    centre = jnp.clip(jnp.mean(rows, axis=0), jnp.min(rows, axis=0), jnp.max(rows, axis=0))
     return X - centre, Z - centre
 
 
@@ -85,10 +91,18 @@ def _matmul(A: Array, B: Array) -> Array:
     return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
 
 
+@jax.custom_jvp
 def root(square: Array) -> Array:
     """``sqrt(square)``, 0 with derivative 0 where ``square`` is 0 (or rounded below it)."""
-    inside = square > 0
-    return jnp.where(inside, jnp.sqrt(jnp.where(inside, square, 1)), 0)
+    return jnp.sqrt(jnp.maximum(square, 0))
+
+
+@root.defjvp
+def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (square,), (tangent,) = primals, tangents
+    r = root(square)
+    smallest = float(jnp.finfo(r.dtype).tiny)
+    return r, jnp.where(r > smallest, tangent / (2 * jnp.maximum(r, smallest)), 0)
 
 
 class Stationary(Elementary):
@@ -129,9 +143,12 @@ class Stationary(Elementary):
         return self._columns(X) / self.lengthscale
 
     def _cross(self, X: Array, Z: Array) -> Array:
+        # Centred before it is scaled: a time stamp in seconds would lose its last digits to the division.
+        X, Z = _centred(X, Z)
         return self.variance * self.profile(squared_distance(self._scaled(X), self._scaled(Z)))
 
     def _gram(self, X: Array) -> Array:
+        X, _ = _centred(X, X)
         return self.variance * self.profile(squared_distance(self._scaled(X)))
 
     def _diag(self, X: Array) -> Array:

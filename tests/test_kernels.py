@@ -1,0 +1,580 @@
+"""Kernels against textbook formulas in plain NumPy loops, and what they share: pytrees, outputs, dtypes, errors."""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+from gpzoo import kernels, linalg
+from gpzoo.kernels import (
+    RBF,
+    ArcCosine,
+    Constant,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    Polynomial,
+    Product,
+    RationalQuadratic,
+    Scaled,
+    Sum,
+    White,
+)
+from gpzoo.kernels.stationary import squared_distance
+
+ARD = np.array([0.7, 1.3, 2.1])
+
+
+def scaled_distance(x, z, lengthscale):
+    return np.sqrt(np.sum(((x - z) / lengthscale) ** 2))
+
+
+def arc_cosine(x, z, order, variance, weight, bias):
+    # Extended precision: the arc cosine of a rounded cosine is only good to the square root of the rounding error.
+    x, z = x.astype(np.longdouble), z.astype(np.longdouble)
+    norm = np.sqrt((np.sum(weight * x * x) + bias) * (np.sum(weight * z * z) + bias))
+    cosine = np.clip((np.sum(weight * x * z) + bias) / norm, -1, 1)
+    angle, pi = np.arccos(cosine), np.arccos(np.longdouble(-1))
+    angular = (
+        pi - angle,
+        np.sin(angle) + (pi - angle) * np.cos(angle),
+        3 * np.sin(angle) * np.cos(angle) + (pi - angle) * (1 + 2 * np.cos(angle) ** 2),
+    )[order]
+    return float(variance / pi * norm**order * angular)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel and the textbook's covariance of two inputs; ``noise`` is what the Gram matrix has on top of it."""
+
+    name: str
+    kernel: Kernel
+    covariance: Callable[[np.ndarray, np.ndarray], float]
+    noise: float | Callable[[np.ndarray], float] = 0.0
+    columns: int = 3
+
+    def cross(self, X, Z):
+        return np.array([[self.covariance(x, z) for z in Z] for x in X])
+
+    def gram(self, X):
+        noise = [self.noise(x) if callable(self.noise) else self.noise for x in X]
+        return self.cross(X, X) + np.diag(noise)
+
+
+def rbf(x, z, variance=1.0, lengthscale=1.0):
+    return variance * np.exp(-(scaled_distance(x, z, lengthscale) ** 2) / 2)
+
+
+def matern32(x, z, variance=1.0, lengthscale=1.0):
+    r = np.sqrt(3) * scaled_distance(x, z, lengthscale)
+    return variance * (1 + r) * np.exp(-r)
+
+
+def matern52(x, z, variance=1.0, lengthscale=1.0):
+    r = np.sqrt(5) * scaled_distance(x, z, lengthscale)
+    return variance * (1 + r + r**2 / 3) * np.exp(-r)
+
+
+PERIOD = np.array([1.5, 2.5, 4.0])
+WIDE = np.linspace(1.0, 3.0, 11)
+
+CASES = [
+    Case("rbf", RBF(1.7, 0.8), lambda x, z: rbf(x, z, 1.7, 0.8)),
+    Case("rbf-ard", RBF(1.7, ARD), lambda x, z: rbf(x, z, 1.7, ARD)),
+    Case("rbf-active", RBF(1.7, ARD[:2], active_dims=(2, 0)), lambda x, z: rbf(x[[2, 0]], z[[2, 0]], 1.7, ARD[:2])),
+    Case("matern12-ard", Matern12(0.6, ARD), lambda x, z: 0.6 * np.exp(-scaled_distance(x, z, ARD))),
+    Case("matern32-ard", Matern32(0.6, ARD), lambda x, z: matern32(x, z, 0.6, ARD)),
+    Case("matern52", Matern52(0.6, 1.4), lambda x, z: matern52(x, z, 0.6, 1.4)),
+    Case(
+        "rational-quadratic",
+        RationalQuadratic(1.2, ARD, alpha=0.4),
+        lambda x, z: 1.2 * (1 + scaled_distance(x, z, ARD) ** 2 / (2 * 0.4)) ** -0.4,
+    ),
+    Case(
+        "periodic",
+        Periodic(1.2, ARD, period=PERIOD),
+        lambda x, z: 1.2 * np.exp(-0.5 * np.sum((np.sin(np.pi * (x - z) / PERIOD) / ARD) ** 2)),
+    ),
+    Case("linear-ard", Linear(0.9, ARD, active_dims=[0, 1, 2]), lambda x, z: 0.9 * np.sum(x * z / ARD**2)),
+    Case("polynomial", Polynomial(3, 0.5, 1.3), lambda x, z: (0.5 * (x @ z) + 1.3) ** 3),
+    Case("polynomial-active", Polynomial(2, active_dims=(1,)), lambda x, z: (x[1] * z[1] + 1) ** 2),
+    *(
+        Case(
+            f"arc-cosine-{order}",
+            ArcCosine(order, 0.8, weight_variance=ARD, bias_variance=0.5),
+            lambda x, z, order=order: arc_cosine(x, z, order, 0.8, ARD, 0.5),
+        )
+        for order in (0, 1, 2)
+    ),
+    Case("rbf-wide", RBF(1.7, WIDE), lambda x, z: rbf(x, z, 1.7, WIDE), columns=11),
+    Case(
+        "arc-cosine-wide",
+        ArcCosine(1, 0.8, 0.7, 0.5),
+        lambda x, z: arc_cosine(x, z, 1, 0.8, 0.7, 0.5),
+        columns=11,
+    ),
+    Case("constant", Constant(0.4), lambda x, z: 0.4),
+    Case("white", White(0.3), lambda x, z: 0.0, 0.3),
+    Case("scaled", 2.5 * Matern32(0.6, 1.4), lambda x, z: 2.5 * matern32(x, z, 0.6, 1.4)),
+    Case(
+        "sum",
+        RBF(1.7, 0.8) + Linear(0.9, active_dims=(1,)) + White(0.3) + Constant(0.4),
+        lambda x, z: rbf(x, z, 1.7, 0.8) + 0.9 * x[1] * z[1] + 0.4,
+        0.3,
+    ),
+    Case(
+        "product",
+        RBF(1.7, 0.8, active_dims=(0,)) * Matern52(0.6, ARD[1:], active_dims=(1, 2)),
+        lambda x, z: rbf(x[:1], z[:1], 1.7, 0.8) * matern52(x[1:], z[1:], 0.6, ARD[1:]),
+    ),
+    Case("white-in-product", Linear(0.9) * White(0.3), lambda x, z: 0.0, lambda x: 0.3 * 0.9 * (x @ x)),
+    Case(
+        "nested",
+        2.0 * (RBF(1.7, 0.8) * Linear() + White(0.3)) * Constant(0.5),
+        lambda x, z: rbf(x, z, 1.7, 0.8) * (x @ z),
+        0.3,
+    ),
+]
+over_cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+SOME = ("rbf-active", "rbf-wide", "matern12-ard", "rational-quadratic", "periodic", "polynomial", "arc-cosine-2")
+SOME += ("white", "nested")
+over_some = pytest.mark.parametrize("case", [c for c in CASES if c.name in SOME], ids=lambda case: case.name)
+COVERED = {type(case.kernel) for case in CASES}
+
+
+def inputs(columns=3, rows=9, seed=0):
+    """Inputs ``X`` and ``Z``; the last row of ``X`` repeats its first, the first row of ``Z`` is one of ``X``."""
+    rng = np.random.default_rng(seed)
+    X, Z = rng.normal(size=(rows, columns)), rng.normal(size=(rows - 1, columns))
+    X[-1], Z[0] = X[0], X[1]
+    return X, Z
+
+
+def three_of(kernel):
+    return [jax.tree.map(partial(operator.mul, factor), kernel) for factor in (0.8, 1.0, 1.3)]
+
+
+@jax.jit
+def evaluate(kernel, X, Z):
+    return kernel(X), kernel(X, Z), kernel.diag(X)
+
+
+def stack(trees):
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def test_every_exported_kernel_has_a_textbook_case():
+    abstract = {kernels.Kernel, kernels.Elementary, kernels.Stationary}
+    exported = {v for n in kernels.__all__ if isinstance(v := getattr(kernels, n), type) and issubclass(v, Kernel)}
+    here = {v for v in exported if v.__module__.rpartition(".")[2] in ("base", "stationary", "nonstationary")}
+    assert here - abstract <= COVERED
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+@over_cases
+def test_values_match_the_textbook(case):
+    X, Z = inputs(case.columns)
+    close = {"rtol": 1e-12, "atol": 1e-9 if case.name.startswith("arc") else 1e-13}
+    if case.columns > 3:
+        close["atol"] = 1e-7
+    gram, cross, variances = evaluate(case.kernel, X, Z)
+    np.testing.assert_allclose(gram, case.gram(X), **close)
+    np.testing.assert_allclose(cross, case.cross(X, Z), **close)
+    np.testing.assert_allclose(variances, np.diagonal(case.gram(X)), **close)
+
+
+@over_cases
+def test_gram_is_exactly_symmetric_and_has_the_variances_on_its_diagonal(case):
+    # Under jit: only there may the compiler contract an operation on one of two inputs with what follows.
+    X, Z = inputs(case.columns)
+    for dtype in ("float64", "float32"):
+        K, _, variances = (np.asarray(a) for a in evaluate(case.kernel, X.astype(dtype), Z.astype(dtype)))
+        np.testing.assert_array_equal(K, K.T)
+        if isinstance(case.kernel, kernels.Stationary):
+            np.testing.assert_array_equal(np.diagonal(K), variances)
+        np.testing.assert_allclose(np.diagonal(K), variances, rtol=10 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.columns == 3], ids=lambda case: case.name)
+@given(seed=st.integers(0, 2**32 - 1), spread=st.floats(1e-3, 1e3), offset=st.floats(-1e3, 1e3), rows=st.integers(1, 9))
+def test_gram_is_positive_semidefinite(case, seed, spread, offset, rows):
+    X = offset + spread * np.random.default_rng(seed).normal(size=(9, 3))
+    X[: rows // 2] = X[rows // 2 : 2 * (rows // 2)]
+    K = np.asarray(evaluate(case.kernel, X, X[:-1])[0])
+    eigenvalues = np.linalg.eigvalsh(K)
+    assert eigenvalues[0] >= -1e-13 * len(X) * eigenvalues[-1]
+
+
+@pytest.mark.parametrize("columns", [1, 8, 9, 40])
+def test_squared_distance(columns):
+    X, Z = inputs(columns, rows=7)
+    naive = np.sum((X[:, None] - Z[None]) ** 2, -1)
+    np.testing.assert_allclose(squared_distance(jnp.asarray(X), jnp.asarray(Z)), naive, rtol=1e-12, atol=1e-13)
+    gram = np.asarray(squared_distance(jnp.asarray(X)))
+    np.testing.assert_allclose(gram, np.sum((X[:, None] - X[None]) ** 2, -1), rtol=1e-12, atol=1e-13)
+    np.testing.assert_array_equal(np.diagonal(gram), 0)
+
+
+def test_distances_of_inputs_far_from_the_origin_and_from_each_other():
+    time = np.linspace(5e4, 5.01e4, 200).astype("float32")[:, None]
+    far = 1e4 + np.random.default_rng(0).normal(size=(30, 20)).astype("float32")
+    gram = jax.jit(lambda kernel, X: kernel(X))
+    for kernel, X in ((RBF(1.0, 0.5), time), (Periodic(1.0, 1.0, 7.0), time), (RBF(1.0, 4.0), far)):
+        K = np.asarray(gram(kernel, X))
+        np.testing.assert_array_equal(K, K.T)
+        np.testing.assert_allclose(K, gram(kernel, X.astype("float64")), atol=2e-5)
+
+
+def test_rational_quadratic_tends_to_an_rbf():
+    X, Z = inputs()
+    np.testing.assert_allclose(RationalQuadratic(alpha=1e9)(X, Z), RBF()(X, Z), rtol=1e-7)
+
+
+def test_periodic_repeats_and_its_lengthscale_is_half_of_the_unit_circle_convention():
+    X, Z = inputs(1)
+    kernel = Periodic(1.3, 0.6, period=2.5)
+    np.testing.assert_allclose(kernel(X + 5.0, Z), kernel(X, Z), rtol=1e-12)
+    other = 1.3 * np.exp(-2 * np.sin(np.pi * (X - Z.T) / 2.5) ** 2 / 1.2**2)
+    np.testing.assert_allclose(kernel(X, Z), other, rtol=1e-12)
+
+
+# -- golden numbers ----------------------------------------------------------------------------------------------------
+
+
+def test_golden_rbf_and_white(golden):
+    arrays, _ = golden("convgp_10_sum_meanfield")
+    Z, X = arrays["in_Z_rbf"], arrays["in_X"]
+    kernel = RBF(arrays["in_rbf_variance"], arrays["in_rbf_lengthscales"]) + White(arrays["in_white_variance"])
+    np.testing.assert_allclose(kernel(Z), arrays["out_Kzz_rbf"], rtol=1e-8)
+    np.testing.assert_allclose(kernel(Z, X), arrays["out_Kzx_rbf"], rtol=1e-8)
+    np.testing.assert_allclose(kernel.diag(X), arrays["out_Kdiag_rbf"], rtol=1e-8)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [("float64", 1e-8), ("float32", 1e-4)])
+def test_golden_ard_in_a_predictive_covariance(golden, dtype, rtol):
+    arrays, _ = golden("svgp_01_ard_whitened_gaussian")
+    a = {name: jnp.asarray(value, dtype) for name, value in arrays.items()}
+    kernel = RBF(a["in_variance"], a["in_lengthscales"])
+    L = linalg.cholesky(kernel(a["in_Z"]), jitter=a["in_jitter"])
+    A = linalg.solve_lower(L, kernel(a["in_Z"], a["in_X_test"]))
+    root = jnp.tril(a["in_q_sqrt"]).mT @ A
+    covariance = kernel(a["in_X_test"]) - A.T @ A + root.mT @ root
+    np.testing.assert_allclose(A.T @ a["in_q_mu"], a["out_fmean_test"], rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(covariance, a["out_fcov_test"], rtol=rtol, atol=rtol)
+
+
+# -- derivatives -------------------------------------------------------------------------------------------------------
+
+
+@over_cases
+def test_gradients_match_finite_differences_also_at_coincident_inputs(case):
+    X, Z = inputs(case.columns)
+    rng = np.random.default_rng(1)
+    for_gram, for_cross, for_diag = rng.normal(size=(9, 9)), rng.normal(size=(9, 8)), rng.normal(size=9)
+    flat, unravel = ravel_pytree((case.kernel, jnp.asarray(X), jnp.asarray(Z)))
+
+    @jax.jit
+    @jax.value_and_grad
+    def both(flat):
+        kernel, X, Z = unravel(flat)
+        return jnp.sum(for_gram * kernel(X)) + jnp.sum(for_cross * kernel(X, Z)) + for_diag @ kernel.diag(X)
+
+    step = 1e-5
+    shifts = step * np.eye(len(flat))
+    differences = [(both(flat + shift)[0] - both(flat - shift)[0]) / (2 * step) for shift in shifts]
+    # At the kink of order 0 the error of a central difference is of second order in the step, not in its square.
+    np.testing.assert_allclose(both(flat)[1], differences, rtol=1e-6, atol=5e-6)
+
+
+@pytest.mark.parametrize("columns", [2, 10])
+@pytest.mark.parametrize(("kernel", "curvature"), [(RBF, 1.0), (Matern32, 3.0), (Matern52, 5 / 3)])
+def test_curvature_at_coincident_inputs(kernel, curvature, columns):
+    # d^2 k / dx dx' at x = x': the prior variance of the derivative of f.
+    x = jnp.linspace(-1.0, 1.0, columns)
+    mixed = jax.jit(jax.jacfwd(jax.grad(lambda x, z: kernel(1.5, 0.7)(x[None], z[None])[0, 0]), 1))(x, x)
+    np.testing.assert_allclose(mixed, 1.5 * curvature / 0.7**2 * np.eye(columns), atol=1e-12)
+
+
+@over_some
+def test_float32_gradients_are_finite_and_close_to_float64(case):
+    X, Z = inputs(case.columns)
+
+    @jax.jit
+    @partial(jax.grad, argnums=(0, 1, 2))
+    def gradient(kernel, X, Z):
+        weights = jnp.asarray(np.random.default_rng(1).normal(size=(9, 8)), X.dtype)
+        return jnp.sum(weights * kernel(X, Z)) + jnp.sum(kernel(X) ** 2)
+
+    X, Z = X.astype("float32"), Z.astype("float32")
+    single = gradient(case.kernel, X, Z)
+    double = gradient(case.kernel, X.astype("float64"), Z.astype("float64"))
+    for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(double), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4 * (1 + np.max(np.abs(b))))
+
+
+# -- dtypes ------------------------------------------------------------------------------------------------------------
+
+
+@over_cases
+def test_float32_inputs_give_float32_results(case):
+    X, Z = (a.astype("float32") for a in inputs(case.columns))
+    references = evaluate(case.kernel, X.astype("float64"), Z.astype("float64"))
+    for result, reference in zip(evaluate(case.kernel, X, Z), references, strict=True):
+        assert result.dtype == "float32"
+        np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-5 * float(jnp.max(jnp.abs(reference))))
+
+
+@pytest.mark.parametrize("parameters", ["float32", "float64"])
+@over_some
+def test_results_follow_the_dtype_of_the_inputs_not_of_the_hyperparameters(case, parameters):
+    kernel = jax.tree.map(lambda leaf: jnp.array(leaf, parameters), case.kernel)
+    for dtype in ("float32", "float64"):
+        X, Z = (a.astype(dtype) for a in inputs(case.columns))
+        shapes = jax.eval_shape(evaluate, kernel, X, Z)
+        assert {shape.dtype.name for shape in shapes} == {dtype}
+
+
+def test_integer_inputs_are_taken_as_numbers():
+    X = np.arange(6).reshape(3, 2)
+    np.testing.assert_array_equal(RBF()(X), RBF()(X.astype(float)))
+
+
+# -- pytrees and outputs -----------------------------------------------------------------------------------------------
+
+
+@over_cases
+def test_pytree_round_trips_keep_values(case):
+    X, Z = inputs(case.columns)
+    leaves, structure = jax.tree.flatten(case.kernel)
+    assert all(isinstance(leaf, jax.Array) for leaf in leaves)
+    expected = evaluate(case.kernel, X, Z)
+    copies = jax.tree.unflatten(structure, leaves), jax.tree.map(lambda leaf: leaf + 0.0, case.kernel)
+    for copy in copies:
+        assert jax.tree.structure(copy) == structure
+        jax.tree.map(np.testing.assert_array_equal, evaluate(copy, X, Z), expected)
+
+
+@over_some
+def test_values_are_the_same_without_jit(case):
+    X, Z = inputs(case.columns)
+    for a, b in zip((case.kernel(X), case.kernel(X, Z), case.kernel.diag(X)), evaluate(case.kernel, X, Z), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+@over_some
+def test_one_kernel_per_output(case):
+    """A stack of kernels is a kernel per output, under vmap and when called, on shared and on separate inputs."""
+    each = three_of(case.kernel)
+    stacked = stack(each)
+    assert stacked.batched and not case.kernel.batched
+    sets = [inputs(case.columns, seed=seed) for seed in range(3)]
+    X, Z = sets[0]
+    close = {"rtol": 1e-12, "atol": 1e-13}
+
+    expected = stack([evaluate(k, X, Z) for k in each])
+    for got in (jax.vmap(evaluate, in_axes=(0, None, None))(stacked, X, Z), evaluate(stacked, X, Z)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), got, expected)
+    if case.kernel.input_ndim is None:
+        return
+    Xs, Zs = (np.stack(arrays) for arrays in zip(*sets, strict=True))
+    separate = stack([evaluate(k, *pair) for k, pair in zip(each, sets, strict=True)])
+    shared_kernel = stack([evaluate(case.kernel, *pair) for pair in sets])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), evaluate(stacked, Xs, Zs), separate)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), evaluate(case.kernel, Xs, Zs), shared_kernel)
+    mixed = jnp.stack([evaluate(k, x, Z)[1] for k, (x, _) in zip(each, sets, strict=True)])
+    np.testing.assert_allclose(evaluate(stacked, Xs, Z)[1], mixed, **close)
+
+
+def test_shared_and_separate_hyperparameters_mix():
+    X, Z = inputs()
+    variances, scales = np.array([0.5, 2.0]), np.array([3.0, 4.0])
+    kernel = scales * (RBF(variances, 0.8) + Matern32(0.6, ARD) * White(variances)) + Linear(1.0, [[1.0], [2.0]])
+    each = [
+        s * (RBF(v, 0.8) + Matern32(0.6, ARD) * White(v)) + Linear(1.0, l)
+        for s, v, l in zip(scales, variances, (1.0, 2.0), strict=True)
+    ]
+    expected = stack([evaluate(k, X, Z) for k in each])
+    assert expected[0].shape == (2, 9, 9)
+    for a, b in zip(evaluate(kernel, X, Z), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_static_fields_are_compiled_in_and_the_rest_is_not():
+    traces = []
+
+    @jax.jit
+    def gram(kernel, X):
+        traces.append(kernel)
+        return kernel(X)
+
+    X, _ = inputs()
+    for kernel in (Polynomial(2), Polynomial(2, 3.0, 4.0), Polynomial(3), Polynomial(3, active_dims=[0])):
+        np.testing.assert_allclose(gram(kernel, X), kernel(X), rtol=1e-12)
+    assert len(traces) == 3
+
+
+# -- algebra -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [
+        2,
+        2.0,
+        np.float64(2.0),
+        np.float32(2.0),
+        np.array(2.0),
+        np.array([2.0, 3.0]),
+        jnp.array(2.0),
+        jnp.array([2.0, 3.0]),
+    ],
+    ids=lambda scale: f"{type(scale).__name__}{np.shape(scale)}",
+)
+def test_a_number_times_a_kernel(scale):
+    X, Z = inputs()
+    for kernel in (scale * RBF(), RBF() * scale):
+        assert isinstance(kernel, Scaled)
+        factor = np.asarray(scale, "float64")[..., None, None]
+        np.testing.assert_allclose(kernel(X, Z), factor * np.asarray(RBF()(X, Z)), rtol=1e-12)
+
+
+def test_a_traced_number_times_a_kernel():
+    X, _ = inputs()
+    for multiply in (operator.mul, lambda a, b: b * a):
+        gradient = jax.jit(jax.grad(lambda c, multiply=multiply: jnp.sum(multiply(c, RBF())(X))))(2.0)
+        np.testing.assert_allclose(gradient, jnp.sum(RBF()(X)), rtol=1e-12)
+
+
+def test_sums_and_products_flatten():
+    a, b, c = RBF(), Linear(), White()
+    assert [type(part) for part in ((a + b) + c).parts] == [type(part) for part in (a + (b + c)).parts]
+    assert len((a * (b * c)).parts) == 3
+    assert len((a * (b + c)).parts) == 2
+    assert repr(Sum(a, White(2.0))).startswith("Sum(parts=(RBF(variance=")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [White(0.3), RBF() + White(0.3), White(0.3) + RBF(), RBF() * White(0.3), 2.0 * (RBF() + White(0.15))],
+    ids=["alone", "sum", "sum-reversed", "product", "scaled"],
+)
+def test_white_noise_is_on_the_diagonal_of_a_gram_matrix_and_nowhere_else(kernel):
+    X, _ = inputs()
+    np.testing.assert_allclose(np.diagonal(kernel(X)) - np.diagonal(kernel(X, X)), 0.3, rtol=1e-12)
+    np.testing.assert_allclose(kernel.diag(X), np.diagonal(kernel(X)), rtol=1e-12)
+    off = ~np.eye(len(X), dtype=bool)
+    # The first row and the last are equal, and still do not share noise.
+    np.testing.assert_allclose(kernel(X)[off], kernel(X, X)[off], rtol=1e-12)
+
+
+class OnImages(Kernel):
+    """The smallest kernel on images: dot products of all pixels."""
+
+    input_ndim = 3
+    data_fields = ("variance",)
+
+    def __init__(self, variance):
+        self.variance = variance
+
+    def _cross(self, X, Z):
+        return self.variance * jnp.einsum("nhwc,mhwc->nm", X, Z)
+
+    def _diag(self, X):
+        return self.variance * jnp.sum(X**2, (1, 2, 3))
+
+
+def test_white_and_constant_join_kernels_on_images():
+    images = np.random.default_rng(0).normal(size=(2, 3, 4, 4, 1))
+    kernel = OnImages(0.5) + White(0.3) + 2.0 * Constant(0.1)
+    assert kernel.input_ndim == 3
+    flat = images[0].reshape(3, -1)
+    np.testing.assert_allclose(kernel(images[0]), 0.5 * flat @ flat.T + 0.2 + 0.3 * np.eye(3), rtol=1e-12)
+    assert kernel(images).shape == (2, 3, 3)
+    assert kernel(images, images[0]).shape == (2, 3, 3)
+    np.testing.assert_allclose(kernel.diag(images)[0], np.diagonal(kernel(images)[0]), rtol=1e-12)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+X3 = np.ones((4, 3))
+THREE = np.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: RBF(-1.0), ValueError, r"variance must be positive, got -1\.0"),
+        (lambda: RBF(1.0, [1.0, 0.0]), ValueError, r"lengthscale must be positive, got \[1\. 0\.\]"),
+        (lambda: Matern12(float("nan")), ValueError, "variance must be positive, got nan"),
+        (lambda: RationalQuadratic(alpha=0.0), ValueError, "alpha must be positive"),
+        (lambda: Periodic(period=-2.0), ValueError, "period must be positive"),
+        (lambda: Linear(lengthscale=-1.0), ValueError, "lengthscale must be positive"),
+        (lambda: Polynomial(offset=-1.0), ValueError, "offset must be zero or positive"),
+        (lambda: ArcCosine(bias_variance=0.0), ValueError, "bias_variance must be positive"),
+        (lambda: ArcCosine(weight_variance=0.0), ValueError, "weight_variance must be positive"),
+        (lambda: White(-0.1), ValueError, "variance must be positive"),
+        (lambda: 0.0 * RBF(), ValueError, "scale must be positive"),
+        (lambda: Scaled(2.0, RBF()), TypeError, "Scaled takes a kernel and a scale, got float"),
+        (lambda: RBF(1j), TypeError, "variance must be real"),
+        (lambda: RBF() * "two", TypeError, "scale must be a numeric array, got str"),
+        (lambda: RBF() + 1.0, TypeError, "unsupported operand"),
+        (lambda: Sum(RBF(), 1.0), TypeError, r"Sum takes kernels, got \['RBF', 'float'\]"),
+        (lambda: Product(), TypeError, "Product takes kernels"),
+        (lambda: OnImages(1.0) + RBF(), ValueError, "different rank .*OnImages: 3, RBF: 1"),
+        (lambda: Polynomial(2.0), TypeError, "degree must be an integer"),
+        (lambda: Polynomial(0), ValueError, "degree must be at least 1, got 0"),
+        (lambda: ArcCosine(3), ValueError, "order must be 0 .* got 3"),
+        (lambda: RBF(active_dims=1), TypeError, "active_dims must be column numbers .* got 1"),
+        (lambda: RBF(active_dims=(0.5,)), TypeError, "active_dims must be column numbers"),
+        (lambda: RBF(active_dims=()), ValueError, "active_dims must be distinct column numbers"),
+        (lambda: RBF(active_dims=(-1,)), ValueError, r"active_dims .* got \(-1,\)"),
+        (lambda: RBF(active_dims=(1, 1)), ValueError, r"active_dims .* got \(1, 1\)"),
+        (lambda: RBF(np.ones((2, 2))), ValueError, r"variance must be a scalar or one per output \[D\].*\(2, 2\)"),
+        (lambda: RBF(1.0, np.ones((2, 2, 2))), ValueError, r"lengthscale must be .*\[D, d\], got shape \(2, 2, 2\)"),
+        (lambda: RBF(np.ones(2), np.ones(3)), ValueError, r"variance \(2,\), lengthscale \(3,\).*\[D, d\]"),
+        (lambda: RBF() * np.ones((2, 2)), ValueError, r"scale must be a scalar or one per output.*\(2, 2\)"),
+        (lambda: RBF()(np.ones(4)), ValueError, r"RBF takes inputs \[N, features\].*X of shape \(4,\).*X\[:, None\]"),
+        (lambda: RBF()(X3, np.ones((1, 1, 4, 3))), ValueError, r"got Z of shape \(1, 1, 4, 3\)"),
+        (lambda: OnImages(1.0)(X3), ValueError, r"\[N, height, width, channels\].*\(4, 3\)"),
+        (lambda: White()(1.0), ValueError, r"White takes inputs \[N, \.\.\.\]"),
+        (lambda: RBF()(X3, X3[:, :2]), ValueError, r"different numbers of columns: X \(4, 3\), Z \(4, 2\)"),
+        (
+            lambda: RBF(1.0, ARD[:2])(X3),
+            ValueError,
+            r"lengthscale has shape \(2,\) but .* 3 columns \(shape \(4, 3\)\)",
+        ),
+        (lambda: RBF(1.0, ARD).diag(X3[:, :2]), ValueError, r"lengthscale has shape \(3,\) but .* 2 columns"),
+        (lambda: Periodic(period=THREE[:2])(X3), ValueError, r"period has shape \(2,\)"),
+        (lambda: ArcCosine(weight_variance=ARD)(X3[:, :2]), ValueError, r"weight_variance has shape \(3,\)"),
+        (lambda: Linear(1.0, ARD, active_dims=(0, 1))(X3), ValueError, r"2 active columns \(0, 1\)"),
+        (
+            lambda: (RBF(active_dims=(0, 3)) + White())(X3),
+            ValueError,
+            r"active_dims \(0, 3\) is out of range .* 3 columns",
+        ),
+        (lambda: RBF(THREE)(np.ones((2, 4, 3))), ValueError, r"X: 2, kernel\.variance: 3"),
+        (lambda: (RBF(THREE) + White(THREE[:2]))(X3), ValueError, r"parts\[0\].variance: 3, .*parts\[1\].variance: 2"),
+        (lambda: jax.tree.map(lambda a: a[None, None], RBF())(X3), ValueError, r"variance must be .*\(1, 1\)"),
+    ],
+)
+def test_refusals_say_what_and_how(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_traced_hyperparameters_are_not_refused():
+    gram = jax.jit(lambda variance: RBF(variance)(X3))
+    np.testing.assert_allclose(gram(-1.0), -np.ones((4, 4)))
