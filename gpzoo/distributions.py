@@ -372,8 +372,17 @@ class InducingPosterior(_ProcessAtInputs):
 
     def given(self, u: Array) -> InducingPosterior:
         """``p(f | u)``: this posterior with ``q`` concentrated on ``u`` (``v`` where whitened)."""
-        copy = self.tree_unflatten(self.tree_flatten()[1], self.tree_flatten()[0])
-        copy.u_mean, copy.u_scale = u, jnp.zeros_like(u)
+        return self._replace(u_mean=u, u_scale=jnp.zeros_like(u))
+
+    def as_joint(self) -> InducingPosterior:
+        """This posterior with values that are draws over all inputs together."""
+        return self._replace(value_as="joint", log=None, rows=None)
+
+    def _replace(self, **changes: Any) -> InducingPosterior:
+        data, static = self.tree_flatten()
+        copy = self.tree_unflatten(static, data)
+        for name, value in changes.items():
+            setattr(copy, name, value)
         return copy
 
 

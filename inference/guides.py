@@ -157,9 +157,11 @@ class InducingGuide:
         """
         self.setup(*args, **kwargs)
         run = handlers.substitute(handlers.seed(self, rng_key), data=dict(params))
-        with handlers.block():
+        # Inner sites are drawn per input, which is all that the marginals of later sites depend on.
+        with handlers.block(), representing("marginals"):
             trace = handlers.trace(run).get_trace(*args, **kwargs)
-        return {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
+        found = {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
+        return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}
 
     @property
     def draws_anything(self) -> bool:
