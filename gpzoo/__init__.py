@@ -1,3 +1,44 @@
-"""gpzoo: a model zoo of Gaussian processes for NumPyro."""
+"""gpzoo: a model zoo of Gaussian processes for NumPyro.
+
+A model is a NumPyro program in which a GP is one ``numpyro.sample`` site; this package is the vocabulary such programs
+are written in. Guides, training and prediction are in :mod:`gpzoo.inference`, the papers' programs in
+:mod:`gpzoo.models`, their experiments in :mod:`gpzoo.reproductions`.
+"""
+
+from gpzoo import kernels, likelihoods
+from gpzoo.distributions import GaussianProcess, InducingPosterior
+from gpzoo.inducing import (
+    InducingPatches,
+    InducingPoints,
+    InducingVariable,
+    Kuf,
+    Kuu,
+    kmeans,
+    random_subset,
+    uniform_patches,
+    unique_patches,
+)
+from gpzoo.linalg import FactorisationError
+from gpzoo.marginals import GaussianMarginals
+from gpzoo.views import Patches
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "FactorisationError",
+    "GaussianMarginals",
+    "GaussianProcess",
+    "InducingPatches",
+    "InducingPoints",
+    "InducingPosterior",
+    "InducingVariable",
+    "Kuf",
+    "Kuu",
+    "Patches",
+    "kernels",
+    "kmeans",
+    "likelihoods",
+    "random_subset",
+    "uniform_patches",
+    "unique_patches",
+]
