@@ -17,6 +17,7 @@ from numpyro.primitives import _PYRO_STACK
 from gpzoo import checks, linalg
 from gpzoo.inducing import Kuf, Kuu
 from gpzoo.kernels import Kernel
+from gpzoo.likelihoods.base import positive_int
 from gpzoo.marginals import DrawLog, GaussianMarginals
 
 _LOG_2PI = 1.8378770664093453
@@ -131,7 +132,7 @@ class GaussianProcess(_ProcessAtInputs):
 
     Raises:
         ValueError: for inputs of the wrong rank, empty, or not finite; a mean that does not broadcast; a
-            ``num_outputs`` that contradicts the kernel; ``numpyro.param`` sites under MCMC that were not lifted.
+            ``num_outputs`` that is no count or contradicts the kernel; ``numpyro.param`` sites under MCMC that were not lifted.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -150,6 +151,8 @@ class GaussianProcess(_ProcessAtInputs):
         refuse_params_under_mcmc()
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel must be a gpzoo kernel, got {type(kernel).__name__}.")
+        if num_outputs is not None:
+            num_outputs = positive_int("num_outputs", num_outputs)
         self.kernel, self.jitter = kernel, jitter
         self.X = kernel._check(X)
         own_axis = kernel._has_outputs(self.X)

@@ -140,5 +140,3 @@ def _container(groups: dict[str, dict[str, np.ndarray]], dims: dict[str, list[st
         attrs = {f"{group}_attrs": attributes for group in ("posterior",)}
         return arviz.from_dict(**groups, dims=dims, **attrs)
     return arviz.from_dict(groups, dims=dims, attrs={"posterior": attributes})
-
-

@@ -105,5 +105,3 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, jax.core.Tracer) or isinstance(b, jax.core.Tracer):
         return False
     return bool(a == b)
-
-

@@ -92,7 +92,9 @@ def predict(
     test_data = {name: jnp.asarray(value) for name, value in (test_data or {}).items()}
     rows = {np.shape(leaf)[0] for leaf in jax.tree.leaves((args, test_data)) if np.ndim(leaf)}
     if len(rows) != 1 or 0 in rows:
-        raise ValueError(f"The new inputs and test data must have the same, positive number of rows; got {sorted(rows)}.")
+        raise ValueError(
+            f"The new inputs and test data must have the same, positive number of rows; got {sorted(rows)}."
+        )
     num_rows = rows.pop()
     batch_size = min(batch_size, num_rows)
     params = dict(params or {})

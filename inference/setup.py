@@ -170,8 +170,6 @@ def _concrete(x: Any) -> Any:
     return np.zeros(x.shape, x.dtype)
 
 
-
-
 def unmasked(fn: Any) -> Any:
     """The distribution inside ``handlers.mask``."""
     while isinstance(fn, MaskedDistribution):

@@ -124,7 +124,9 @@ def fit(
         keeper, done, before = None, 0, 0.0
         if checkpoint is not None:
             keeper = Checkpoints(checkpoint, _settings(data, size, rng_key))
-            if (restored := keeper.restore({"state": state, "losses": np.zeros(0), "seconds": np.zeros(())})) is not None:
+            if (
+                restored := keeper.restore({"state": state, "losses": np.zeros(0), "seconds": np.zeros(())})
+            ) is not None:
                 done, tree = restored
                 state, kept, before = tree["state"], np.asarray(tree["losses"]), float(tree["seconds"])
                 losses = np.concatenate([kept[:num_steps], np.zeros(max(num_steps - done, 0))])
@@ -178,7 +180,9 @@ def _is_arrays(value: Any) -> bool:
 def _rows(args: tuple, batch_size: int | None) -> tuple[tuple, int]:
     arrays = [np.shape(leaf) for leaf in jax.tree.leaves(args)]
     if not arrays or any(len(shape) == 0 for shape in arrays):
-        raise ValueError("fit takes the data as positional arguments, arrays with one row per datum; others by keyword.")
+        raise ValueError(
+            "fit takes the data as positional arguments, arrays with one row per datum; others by keyword."
+        )
     counts = {shape[0] for shape in arrays}
     if len(counts) > 1:
         raise ValueError(
@@ -280,7 +284,9 @@ def _expectations(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static:
 
     def look(state: SVIState, batch: tuple, arrays: dict) -> None:
         guide_trace, model_trace = _run_once(svi, state, batch, arrays, static)
-        marginal = any(isinstance(s.get("fn"), InducingPosterior) and s["fn"].value_as == "marginals" for s in guide_trace.values())
+        marginal = any(
+            isinstance(s.get("fn"), InducingPosterior) and s["fn"].value_as == "marginals" for s in guide_trace.values()
+        )
         for name, site in model_trace.items():
             if site["type"] == "sample" and site["is_observed"]:
                 fn = unmasked(site["fn"])
@@ -402,5 +408,3 @@ def _one_blas_thread() -> Iterator[None]:
 
     with threadpool_limits(1, user_api="blas"):
         yield
-
-

@@ -39,7 +39,11 @@ class Case:
         self.wanted = {k[4:]: v for k, v in arrays.items() if k.startswith("out_")}
         self.meta, self.dtype = meta, dtype
         names = ("variance", "lengthscales", "W", "white_variance", "noise_variance")
-        self.values = {k: self.given[k].reshape(()) if k != "W" and self.given[k].size == 1 else self.given[k] for k in names if k in self.given}
+        self.values = {
+            k: self.given[k].reshape(()) if k != "W" and self.given[k].size == 1 else self.given[k]
+            for k in names
+            if k in self.given
+        }
         self.image_shape = tuple(int(i) for i in self.given["image_shape"]) if "image_shape" in self.given else None
         self.patch_shape = tuple(int(i) for i in self.given["patch_shape"]) if self.image_shape else None
         self.outputs = self.given["q_mu"].shape[1]

@@ -66,7 +66,7 @@ def randomised(params, seed=1):
     return {name: jnp.asarray(move(name, np.asarray(x))) for name, x in params.items()}
 
 
-# -- rule 1: drawn anywhere is drawn everywhere --------------------------------------------------------------------------
+# -- rule 1: drawn anywhere is drawn everywhere ----------------------------------------------------------------------
 
 
 def squashed(X, y=None):
@@ -117,11 +117,11 @@ def test_a_path_not_taken_at_set_up_is_refused():
 
     guide = InducingGuide(fickle, kmeans(4))
     params = trained(fickle, guide, X, y)
-    with pytest.raises(RuntimeError, match="site.* f, which it did not do when its guide was set up"):
+    with pytest.raises(RuntimeError, match=r"site.* f, which it did not do when its guide was set up"):
         bound(fickle, guide, params, X, y, draw=True)
 
 
-# -- rules 2 and 3: exact operations, and maps over outputs --------------------------------------------------------------
+# -- rules 2 and 3: exact operations, and maps over outputs ----------------------------------------------------------
 
 
 def two_sites(X, y=None):
@@ -166,7 +166,7 @@ def test_a_map_over_outputs_is_drawn_jointly():
     assert abs(ours - joint) < 0.02 * abs(joint) < abs(separate - joint)
 
 
-# -- rule 4: one row per term --------------------------------------------------------------------------------------------
+# -- rule 4: one row per term ----------------------------------------------------------------------------------------
 
 
 def pairs(X, y=None):
@@ -206,7 +206,7 @@ def test_joint_draws_give_the_right_expectation():
     assert abs(draws.mean() - (logs.mean() + terms(pairs, guide, params, X, y)["f"])) < 4 * error
 
 
-# -- rule 5: joint everywhere else ---------------------------------------------------------------------------------------
+# -- rule 5: joint everywhere else -----------------------------------------------------------------------------------
 
 
 def test_plain_objectives_agree_in_the_mean():
@@ -243,7 +243,7 @@ def test_log_prob_of_marginals_raises():
         posterior.log_prob(jnp.zeros(6))
 
 
-# -- rule 6: plates and scales -------------------------------------------------------------------------------------------
+# -- rule 6: plates and scales ---------------------------------------------------------------------------------------
 
 
 def test_the_model_sees_the_guides_minibatch():
@@ -280,7 +280,7 @@ def test_different_scales_raise():
     X, y = sine(6)
     guide = InducingGuide(regression, kmeans(3))
     params = trained(regression, guide, X, y)
-    with pytest.raises(ValueError, match="scale 1.0 in the guide and 0.5 in the model"):
+    with pytest.raises(ValueError, match=r"scale 1\.0 in the guide and 0\.5 in the model"):
         bound(handlers.scale(regression, 0.5), guide, params, X, y)
     both = InducingGuide(handlers.scale(regression, 0.5), kmeans(3))
     halved = bound(handlers.scale(regression, 0.5), both, params, X, y)
@@ -304,7 +304,7 @@ def test_gp_sites_refuse_plates_and_masks():
         InducingGuide(masked, kmeans(3)).setup(X, y)
 
 
-# -- rule 7: which sites are latent --------------------------------------------------------------------------------------
+# -- rule 7: which sites are latent ----------------------------------------------------------------------------------
 
 
 def test_prediction_draws_y_from_the_model():
@@ -321,7 +321,7 @@ def test_prediction_draws_y_from_the_model():
 
 def test_first_call_without_data_is_refused():
     X, _ = sine(6)
-    with pytest.raises(ValueError, match="Site 'y' .*has no data in the guide's first call"):
+    with pytest.raises(ValueError, match=r"Site 'y' .*has no data in the guide's first call"):
         InducingGuide(regression, kmeans(3)).setup(X)
 
 
@@ -369,7 +369,7 @@ def test_latents_per_datum_in_a_minibatch_are_refused():
         InducingGuide(program, kmeans(3)).init_params(KEY, X, y, num_data=100)
 
 
-# -- rule 9: MCMC --------------------------------------------------------------------------------------------------------
+# -- rule 9: MCMC ----------------------------------------------------------------------------------------------------
 
 PRIORS = {name: dist.LogNormal(0.0, 1.0) for name in ("variance", "lengthscale", "noise")}
 
@@ -398,7 +398,7 @@ def test_automatic_guides_may_train_params():
     assert "lengthscale" in svi.get_params(state)
 
 
-# -- rule 10: names ------------------------------------------------------------------------------------------------------
+# -- rule 10: names --------------------------------------------------------------------------------------------------
 
 
 def test_parameter_names_follow_the_trace():
@@ -436,7 +436,7 @@ def test_a_site_without_initialiser_raises():
         InducingGuide(deep, {"h": kmeans(3)}).setup(X, y)
 
 
-# -- the objective never falls back --------------------------------------------------------------------------------------
+# -- the objective never falls back ----------------------------------------------------------------------------------
 
 
 def test_losing_the_analytic_kl_raises():
@@ -447,7 +447,7 @@ def test_losing_the_analytic_kl_raises():
         svi.update(svi.init(KEY, X, y), X, y)
 
 
-# -- NumPyro's tools -----------------------------------------------------------------------------------------------------
+# -- NumPyro's tools -------------------------------------------------------------------------------------------------
 
 
 def test_several_particles_average():
@@ -491,7 +491,9 @@ def test_point_hyperparameters_add_their_prior():
     X, y = sine(12)
     guide = InducingGuide(bayesian_regression, InducingPoints(X[::3]))
     params = trained(bayesian_regression, guide, X, y)
-    fixed = partial(handlers.condition(bayesian_regression, data={k: params[f"{k}_loc"] for k in ("lengthscale", "noise")}))
+    fixed = partial(
+        handlers.condition(bayesian_regression, data={k: params[f"{k}_loc"] for k in ("lengthscale", "noise")})
+    )
     other = InducingGuide(fixed, InducingPoints(X[::3]))
     expected = bound(fixed, other, params, X, y)
     np.testing.assert_allclose(bound(bayesian_regression, guide, params, X, y), expected, rtol=1e-10)
