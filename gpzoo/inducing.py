@@ -166,12 +166,16 @@ def _patches_Kuf(inducing: InducingPatches, kernel: DoubleSum, X: Array) -> Arra
 
 @Kuu.register(InducingPatches, Scaled)
 def _patches_Kuu_scaled(inducing: InducingPatches, kernel: Scaled) -> Array:
-    return kernel.scale[..., None, None] * Kuu(inducing, kernel.kernel)
+    return _scale(kernel, Kuu(inducing, kernel.kernel))
 
 
 @Kuf.register(InducingPatches, Scaled, object)
 def _patches_Kuf_scaled(inducing: InducingPatches, kernel: Scaled, X: Array) -> Array:
-    return kernel.scale[..., None, None] * Kuf(inducing, kernel.kernel, X)
+    return _scale(kernel, Kuf(inducing, kernel.kernel, X))
+
+
+def _scale(kernel: Scaled, K: Array) -> Array:
+    return jnp.asarray(kernel.scale, K.dtype)[..., None, None] * K
 
 
 @Kuu.register(InducingPatches, Sum)
@@ -206,23 +210,37 @@ def initialise(inducing: Any, key: Array, X: Array, kernel: Kernel) -> Any:
     """An inducing variable from whatever a user gives for one.
 
     Args:
-        inducing: an initialiser such as ``kmeans(100)``; an inducing variable, taken as it is; or an array of inducing
-            inputs (patches, where the kernel is a double sum and the rows are vectors).
+        inducing: an initialiser such as ``kmeans(100)``, or any function of ``(key, X, kernel)``; an inducing variable,
+            taken as it is; or an array of inducing inputs, ``[M, ...]`` like the inputs or, where the kernel holds a
+            double sum, ``[M, view_size]`` like its views (with a leading ``D`` for one set per output).
         key: random key.
         X: the inputs of the site, ``[N, ...]`` or ``[D, N, ...]``.
         kernel: the kernel of the site.
 
     Raises:
-        TypeError: under a transformation, where an initialiser cannot look at the inputs.
-        ValueError: if the inputs cannot give as many inducing variables as asked for.
+        TypeError: if ``inducing`` is none of these, or an initialiser is called under a transformation.
+        ValueError: if an array has the wrong shape, or the inputs cannot give as many inducing variables as asked for.
     """
+    if isinstance(inducing, InducingVariable):
+        return inducing
     if callable(inducing):
         return inducing(key, X, kernel)
-    if not hasattr(inducing, "__array__") and not isinstance(inducing, (list, tuple)):
-        return inducing
+    if not isinstance(inducing, (list, tuple, np.ndarray, Array)):
+        raise TypeError(
+            "inducing must be an initialiser such as kmeans(100), an inducing variable or an array of inducing inputs, "
+            f"got {type(inducing).__name__}."
+        )
     Z = checks.floating("inducing", inducing)
-    points = kernel.input_ndim is None or Z.ndim in (kernel.input_ndim + 1, kernel.input_ndim + 2)
-    return InducingPoints(Z) if points else InducingPatches(Z)
+    trailing = jnp.shape(X) if kernel.input_ndim is None else jnp.shape(X)[jnp.ndim(X) - kernel.input_ndim - 1 :]
+    if Z.ndim >= len(trailing) and Z.shape[Z.ndim - len(trailing) + 1 :] == trailing[1:]:
+        return InducingPoints(Z)
+    sizes = sorted({view.view_size for view in _views(kernel)})
+    if Z.ndim in (2, 3) and Z.shape[-1] in sizes:
+        return InducingPatches(Z)
+    raise ValueError(
+        f"inducing inputs of shape {tuple(Z.shape)} fit neither the inputs X of shape {tuple(jnp.shape(X))} nor the "
+        f"kernel's views (sizes {sizes})."
+    )
 
 
 @dataclass(frozen=True)
@@ -235,7 +253,7 @@ class _Initialiser:
     def __post_init__(self) -> None:
         if int(self.num_inducing) != self.num_inducing or self.num_inducing < 1:
             raise ValueError(
-                f"{type(self).__name__} needs a number of inducing variables >= 1, got {self.num_inducing}."
+                f"{type(self).__name__} needs a whole number of inducing variables >= 1, got {self.num_inducing}."
             )
 
     def __call__(self, key: Array, X: Array, kernel: Kernel) -> InducingVariable:
