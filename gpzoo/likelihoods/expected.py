@@ -115,6 +115,14 @@ class Expected(Likelihood):
             likelihood = likelihood.base_dist
         return isinstance(likelihood, CategoricalLogits | CategoricalProbs)
 
+    def _log_density(self, f: Array, y: Array) -> Array:
+        # Some distributions compute in the default precision whatever that of their parameters.
+        return self._given(f).log_prob(y).astype(f.dtype)
+
+    def _moments(self, f: Array) -> tuple[Array, Array]:
+        likelihood = self._given(f)
+        return likelihood.mean.astype(f.dtype), likelihood.variance.astype(f.dtype)
+
     def _points(self, num_draws: int) -> tuple[Array, Array]:
         """Values of ``f`` ``[S, ...]`` and their weights ``[S]``."""
         if not self.single:
@@ -126,39 +134,34 @@ class Expected(Likelihood):
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         y = self._cast(value)
         if not self.is_marginal:
-            return self._given(self.f).log_prob(y)
+            return self._log_density(self.f, y)
         points, weights = self._points(self.num_draws)
-        return weighted_sum(weights, jax.vmap(lambda f: self._given(f).log_prob(y))(points))
+        return weighted_sum(weights, jax.vmap(lambda f: self._log_density(f, y))(points))
 
     def predictive_log_prob(self, value: Array) -> Array:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         y = self._cast(value)
         if not self.is_marginal:
-            return self._given(self.f).log_prob(y)
+            return self._log_density(self.f, y)
         points, weights = self._points(self.num_predictive_draws)
-        values = jax.vmap(lambda f: self._given(f).log_prob(y))(points)
+        values = jax.vmap(lambda f: self._log_density(f, y))(points)
         return log_weighted_mean(weights, values) if self.single else log_mean_exp(values)
 
     @property
     def mean(self) -> Array:
         """``E[y]``, ``[N]`` and the event shape; predictive under marginals."""
         if not self.is_marginal:
-            return self._given(self.f).mean
+            return self._given(self.f).mean.astype(self.f.dtype)
         points, weights = self._points(self.num_predictive_draws)
-        return weighted_sum(weights, jax.vmap(lambda f: self._given(f).mean)(points))
+        return weighted_sum(weights, jax.vmap(lambda f: self._given(f).mean.astype(f.dtype))(points))
 
     @property
     def variance(self) -> Array:
         """``Var[y]``, ``[N]`` and the event shape; under marginals ``E[Var[y | f]] + Var[E[y | f]]``."""
         if not self.is_marginal:
-            return self._given(self.f).variance
+            return self._moments(self.f)[1]
         points, weights = self._points(self.num_predictive_draws)
-
-        def moments(f: Array) -> tuple[Array, Array]:
-            likelihood = self._given(f)
-            return likelihood.mean, likelihood.variance
-
-        means, variances = jax.vmap(moments)(points)
+        means, variances = jax.vmap(self._moments)(points)
         spread_of_means = jnp.square(means - weighted_sum(weights, means))
         return weighted_sum(weights, variances + spread_of_means)
 

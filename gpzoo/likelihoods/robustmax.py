@@ -83,7 +83,7 @@ class RobustMax(ClassLikelihood):
     def _largest(self, labels: Array, num_draws: int) -> Array:
         """``p_y`` for labels ``[..., N]``."""
         if not self.is_marginal:
-            return (jnp.argmax(self.f, axis=-1) == labels).astype(self.f.dtype)
+            return (jnp.argmax(self.f, axis=-1).astype(labels.dtype) == labels).astype(self.f.dtype)
         if self.f.independent:
             return self._largest_by_quadrature(labels)
         return self._largest_by_draws(labels, num_draws)
