@@ -33,9 +33,9 @@ def representing(how: str, rows: Array | None = None) -> Iterator[None]:
     """Choose how guides represent GP sites in this context.
 
     Args:
-        how: ``"joint"``: draws over all inputs together; ``"marginals"``: marginals where the program allows and a draw
-            per input elsewhere; ``"mean"``: the posterior mean, for starting values; ``"conditional"``: a draw of ``u``,
-            recorded as ``<site>_u``, and a joint draw given it.
+        how: ``"joint"``: draws over all inputs together; ``"marginals"``: marginals where the program allows and a
+            draw per input elsewhere; ``"mean"``: the posterior mean, for starting values; ``"conditional"``: a draw of
+            ``u``, recorded as ``<site>_u``, and a joint draw given it.
         rows: numbers that identify the inputs' rows, see :class:`~gpzoo.marginals.GaussianMarginals`.
     """
     token = _REPRESENTATION.set((how, rows))

@@ -1,4 +1,4 @@
-"""What a guide must know of a program before it can stand in for it: its latent sites, and how their values are used."""
+"""What a guide must know of a program to stand in for it: its latent sites, and how their values are used."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _patches(
 
 
 def rectangles(run: Run) -> Outcome:
-    """Wider or taller? Generated images under ``quick``, the original files under ``paper`` (section 4.1, figure 1a)."""
+    """Wider or taller? Generated images under ``quick``, the original files under ``paper`` (section 4.1, fig. 1a)."""
     data = datasets.load("rectangles-original" if run.preset == "paper" else "rectangles")
     settings = {
         ("rbf", "quick"): _Setting(200, 0.05, None, 300, lengthscale=5.0),
