@@ -18,7 +18,7 @@ from numpyro import handlers
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
-from gpzoo.distributions import InducingPosterior
+from gpzoo.distributions import GaussianProcess, InducingPosterior
 from gpzoo.inference.checkpoints import Checkpoints
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import InducingGuide, representing
@@ -94,12 +94,15 @@ def fit(
         A :class:`FitResult`.
 
     Raises:
-        ValueError: for rows that disagree in number, a ``batch_size`` out of range, or bad data (NaN, labels).
+        ValueError: for rows that disagree in number, ``num_steps`` or a ``batch_size`` out of range, or bad data (NaN,
+            labels).
         NonFiniteError: when the ELBO or a gradient is not finite, naming the site; nothing computed before is lost.
         FactorisationError: when that is due to a Cholesky factorisation, naming the site.
         CheckpointError: when the checkpoint is unreadable or of another training.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
     """
+    if num_steps < 0:
+        raise ValueError(f"num_steps must be 0 or more, got {num_steps}.")
     data, num_rows = _rows(args, batch_size)
     arrays = {k: jax.tree.map(jnp.asarray, v) for k, v in kwargs.items() if _is_arrays(v)}
     static = {k: v for k, v in kwargs.items() if k not in arrays}
@@ -117,19 +120,19 @@ def fit(
                 return svi.init(key, *batch, init_params=params, **arrays, **static)
 
         state = jax.jit(init)(rng_key, init_params, first, arrays)
-        expectations = _expectations(svi, state, first, arrays, static)
+        expectations = _expectations(svi, state, data if isinstance(guide, InducingGuide) else first, arrays, static)
 
         run = _compile(svi, static, full)
         losses = np.zeros(num_steps)
         keeper, done, before = None, 0, 0.0
         if checkpoint is not None:
-            keeper = Checkpoints(checkpoint, _settings(data, size, rng_key))
+            keeper = Checkpoints(checkpoint, _settings(data, kwargs, size, rng_key))
             if (
                 restored := keeper.restore({"state": state, "losses": np.zeros(0), "seconds": np.zeros(())})
             ) is not None:
                 done, tree = restored
                 state, kept, before = tree["state"], np.asarray(tree["losses"]), float(tree["seconds"])
-                losses = np.concatenate([kept[:num_steps], np.zeros(max(num_steps - done, 0))])
+                losses = np.concatenate([kept, np.zeros(max(num_steps - done, 0))])
         started, saved = time.perf_counter(), time.perf_counter()
         chunk, failed = 1, False
         with _Signals(keeper is not None) as signals, _Bar(progress, num_steps, done, expectations) as bar:
@@ -218,15 +221,21 @@ def _indices(seed: int, start: int, count: int, num_rows: int, size: int) -> np.
     return out
 
 
-def _settings(data: tuple, size: int, rng_key: Array) -> dict[str, Any]:
+def _settings(data: tuple, kwargs: dict[str, Any], size: int, rng_key: Array) -> dict[str, Any]:
     key = random.key_data(rng_key) if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else rng_key
-    shapes = [f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(data)]
-    sums = [float(np.float64(jnp.sum(leaf.astype(jnp.float32)))) for leaf in jax.tree.leaves(data)]
+    plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
+    settings = _described("data", data) | {f"argument {name}": value for name, value in plain.items()}
+    for name, value in kwargs.items():
+        if _is_arrays(value):
+            settings |= _described(f"argument {name}", value)
+    return settings | {"batch_size": size, "rng_key": [int(word) for word in np.asarray(key).ravel()]}
+
+
+def _described(name: str, arrays: Any) -> dict[str, Any]:
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(arrays)]
     return {
-        "data": ", ".join(shapes),
-        "data sums": sums,
-        "batch_size": size,
-        "rng_key": [int(word) for word in np.asarray(key).ravel()],
+        name: ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves),
+        f"{name} sums": [float(np.float64(jnp.sum(leaf.astype(jnp.float32)))) for leaf in leaves],
     }
 
 
@@ -279,20 +288,26 @@ def _run_once(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dic
         return guide_trace, handlers.trace(model).get_trace(*batch, **arrays, **static, **svi.static_kwargs)
 
 
-def _expectations(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict) -> dict[str, str]:
+def _expectations(svi: SVI, state: SVIState, data: tuple, arrays: dict, static: dict) -> dict[str, str]:
     found: dict[str, str] = {}
 
-    def look(state: SVIState, batch: tuple, arrays: dict) -> None:
-        guide_trace, model_trace = _run_once(svi, state, batch, arrays, static)
+    def look(state: SVIState) -> None:
+        # The data are constants here, so that likelihoods check their numbers; nothing is computed.
+        guide_trace, model_trace = _run_once(svi, state, data, arrays, static)
         marginal = any(
             isinstance(s.get("fn"), InducingPosterior) and s["fn"].value_as == "marginals" for s in guide_trace.values()
         )
         for name, site in model_trace.items():
             if site["type"] == "sample" and site["is_observed"]:
                 fn = unmasked(site["fn"])
-                found[name] = fn.expectation if marginal and isinstance(fn, Likelihood) else "draw"
+                found[name] = "draw"
+                if isinstance(fn, GaussianProcess):
+                    found[name] = "closed form"
+                elif marginal and isinstance(fn, Likelihood):
+                    found[name] = fn.expectation
+                site["fn"].log_prob(site["value"])
 
-    jax.eval_shape(look, state, batch, arrays)
+    jax.eval_shape(look, state)
     return found
 
 
@@ -313,7 +328,7 @@ def _explain_failure(
             merged = svi.constrain_fn(params) | (result.state.mutable_state or {})
             return svi.loss.loss(key, merged, svi.model, svi.guide, *batch, **arrays, **static, **svi.static_kwargs)
 
-        gradients = jax.grad(objective)(params)
+        gradients = jax.jit(jax.grad(objective))(params)
         bad = [n for n, g in gradients.items() if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(g))]
         what = f"the gradient of {', '.join(bad)} is not finite" if bad else "the update is not finite"
         raise NonFiniteError(f"{where}: the ELBO is {-loss:.6g} but {what}. Lower the learning rate. {kept}", result)
@@ -322,7 +337,11 @@ def _explain_failure(
         terms = GaussianProcessELBO(svi.loss.num_particles, svi.loss.vectorize_particles, sum_sites=False)
         key = random.split(result.state.rng_key)[1]
         params = result.params | (result.state.mutable_state or {})
-        values = terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static, **svi.static_kwargs)
+
+        def by_site(params: dict) -> dict:
+            return terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static, **svi.static_kwargs)
+
+        values = jax.jit(by_site)(params)
         sites = ", ".join(f"{name!r} ({-float(v):.6g})" for name, v in values.items() if not np.isfinite(float(v)))
     raise NonFiniteError(
         f"{where}: the ELBO is {-loss}, from site(s) {sites}. Look for extreme data or hyperparameters, or lower the "
