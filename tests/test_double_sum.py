@@ -120,8 +120,7 @@ def toy(dtype="float64", channels=1, N=3, M=4):
     return view, X, Z, weights
 
 
-@pytest.mark.parametrize("mean", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted, mean", [(False, False), (True, False), (True, True)])
 def test_quadruple_loop(weighted, mean):
     view, X, Z, weights = toy(channels=2)
     P = view.num_views
@@ -137,10 +136,13 @@ def test_quadruple_loop(weighted, mean):
         K[n, m] += w[p] * w[q] * base(V[n, p], V[m, q])
     for n, m, p in itertools.product(range(3), range(4), range(P)):
         Kfu[n, m] += w[p] * base(V[n, p], Z[m])
-    close(kernel(X), K, 1e-12)
-    close(kernel(X, X[:2]), K[:, :2], 1e-12)
-    close(kernel.diag(X), np.diag(K), 1e-12)
-    close(kernel.cross_view(X, Z), Kfu, 1e-12)
+
+    @jax.jit
+    def evaluate(kernel, X, Z):
+        return kernel(X), kernel(X, X[:2]), kernel.diag(X), kernel.cross_view(X, Z)
+
+    for result, wanted in zip(evaluate(kernel, X, Z), (K, K[:, :2], np.diag(K), Kfu), strict=True):
+        close(result, wanted, 1e-12)
 
 
 @pytest.mark.parametrize("base", [RBF(1.3, 0.7), Matern32(1.3, 0.7)])
@@ -149,9 +151,13 @@ def test_one_patch_of_full_size_is_the_base_kernel(base):
     X, Z = rng.uniform(size=(3, 4, 3, 1)), rng.uniform(size=(2, 12))
     kernel = Convolutional(base, (4, 3), (4, 3))
     flat = X.reshape(3, 12)
-    close(kernel(X), base(flat), 1e-12)
-    close(kernel.diag(X), base.diag(flat), 1e-12)
-    close(kernel.cross_view(X, Z), base(flat, Z), 1e-12)
+
+    @jax.jit
+    def evaluate(kernel, X, Z):
+        return kernel(X), kernel.diag(X), kernel.cross_view(X, Z)
+
+    for result, wanted in zip(evaluate(kernel, X, Z), (base(flat), base.diag(flat), base(flat, Z)), strict=True):
+        close(result, wanted, 1e-12)
 
 
 def test_white_noise_in_the_base_is_noise_on_every_response():
@@ -175,15 +181,16 @@ def test_distances_survive_images_far_from_zero_in_float32():
     close(kernel.cross_view(X + 100, Z + 100), kernel.cross_view(X, Z), 1e-3)
 
 
-@pytest.mark.parametrize("N", [1, 2, 7])
+@pytest.mark.parametrize("N", [1, 7])
 @pytest.mark.parametrize("base, profile", [(RBF, "rbf"), (Matern32, "matern")])
 def test_number_of_inputs_need_not_fit_the_chunks(base, profile, N, monkeypatch):
     view, X, Z, weights = toy(N=N)
     monkeypatch.setattr("gpzoo.kernels.double_sum.CHUNK_BYTES", {jax.default_backend(): 3 * 8 * view.num_views**2})
     kernel = DoubleSum(base(1.3, 0.7), view, weights)
     diag, cross = naive(globals()[profile], 1.3, 0.7, weights, view.view(X), Z)
-    close(kernel.diag(X), diag, 1e-12)
-    close(kernel.cross_view(X, Z), cross, 1e-12)
+    result = jax.jit(lambda kernel, X, Z: (kernel.diag(X), kernel.cross_view(X, Z)))(kernel, X, Z)
+    close(result[0], diag, 1e-12)
+    close(result[1], cross, 1e-12)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -386,7 +393,6 @@ def test_one_kernel_per_output(base):
         cases += [
             (DoubleSum(many, view, many_weights), [single(d, many_weights[d]) for d in range(2)]),
             (DoubleSum(many, view, weights), [single(d, weights) for d in range(2)]),
-            (DoubleSum(many, view), [single(d, None) for d in range(2)]),
         ]
     evaluate = jax.jit(results)
     for case in cases:

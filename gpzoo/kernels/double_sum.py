@@ -201,7 +201,11 @@ def _cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> 
 def _diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
     @jax.checkpoint
     def one(x: Array) -> Array:
-        return weights @ (base._gram(view.view(x[None])[0]) @ weights)
+        V = view.view(x[None])[0]
+        # A Gram matrix of the base would be made exactly symmetric first, which costs half as much again. White noise is
+        # all that it has beyond the covariances: what a variance has and the covariance with an equal input lacks.
+        noise = base._diag(V) - jax.vmap(lambda v: base._cross(v[None], v[None])[0, 0])(V)
+        return weights @ (base._cross(V, V) @ weights) + jnp.square(weights) @ noise
 
     return _map(one, X, weights.shape[0] ** 2)
 
