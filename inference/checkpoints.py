@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax import random
 
+_ABSENT = "not given"
+
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be read, or that belongs to another training."""
@@ -74,8 +76,13 @@ class Checkpoints:
         args = self.ocp.args
         try:
             settings = self.manager.restore(step, args=args.Composite(settings=args.JsonRestore())).settings
-            if different := {k: (v, settings.get(k)) for k, v in self.settings.items() if settings.get(k) != v}:
-                text = "; ".join(f"{k} is {now!r} here and {then!r} there" for k, (now, then) in different.items())
+            names = self.settings | settings
+            different = [k for k in names if self.settings.get(k, _ABSENT) != settings.get(k, _ABSENT)]
+            if different:
+                text = "; ".join(
+                    f"{k} is {self.settings.get(k, _ABSENT)!r} here and {settings.get(k, _ABSENT)!r} there"
+                    for k in different
+                )
                 raise CheckpointError(
                     f"The checkpoint in {self.directory} is of another training: {text}. Continue with the same "
                     "settings, or use another directory."

@@ -89,6 +89,9 @@ def predict(
         raise ValueError(
             "A latent f drawn by MCMC lives at the training inputs: give predict those, train_args=(X, y)."
         )
+    for name, value in (("num_draws", num_draws), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} must be 1 or more, got {value}.")
     test_data = {name: jnp.asarray(value) for name, value in (test_data or {}).items()}
     rows = {np.shape(leaf)[0] for leaf in jax.tree.leaves((args, test_data)) if np.ndim(leaf)}
     if len(rows) != 1 or 0 in rows:

@@ -126,7 +126,7 @@ def fit(
         losses = np.zeros(num_steps)
         keeper, done, before = None, 0, 0.0
         if checkpoint is not None:
-            keeper = Checkpoints(checkpoint, _settings(data, kwargs, size, rng_key))
+            keeper = Checkpoints(checkpoint, _settings(data, kwargs, size, rng_key, state))
             if (
                 restored := keeper.restore({"state": state, "losses": np.zeros(0), "seconds": np.zeros(())})
             ) is not None:
@@ -221,14 +221,16 @@ def _indices(seed: int, start: int, count: int, num_rows: int, size: int) -> np.
     return out
 
 
-def _settings(data: tuple, kwargs: dict[str, Any], size: int, rng_key: Array) -> dict[str, Any]:
+def _settings(data: tuple, kwargs: dict[str, Any], size: int, rng_key: Array, state: SVIState) -> dict[str, Any]:
     key = random.key_data(rng_key) if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else rng_key
     plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
     settings = _described("data", data) | {f"argument {name}": value for name, value in plain.items()}
     for name, value in kwargs.items():
         if _is_arrays(value):
             settings |= _described(f"argument {name}", value)
-    return settings | {"batch_size": size, "rng_key": [int(word) for word in np.asarray(key).ravel()]}
+    # Restoring would cut or fill arrays of another shape without a word.
+    shapes = {"state": ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(state))}
+    return settings | shapes | {"batch_size": size, "rng_key": [int(word) for word in np.asarray(key).ravel()]}
 
 
 def _described(name: str, arrays: Any) -> dict[str, Any]:

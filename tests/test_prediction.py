@@ -1,0 +1,210 @@
+"""Prediction against textbook formulas and brute force: any batching, mixtures over draws, MCMC, exact regression."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from helpers import deep, positive, regression, sine
+from jax import random
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS, Predictive
+
+from gpzoo.distributions import GaussianProcess
+from gpzoo.inducing import InducingPoints
+from gpzoo.inference import InducingGuide, predict
+from gpzoo.inference.guides import representing
+from gpzoo.kernels import RBF, White
+from gpzoo.likelihoods import Softmax
+
+KEY = random.key(0)
+X, y = sine(10)
+NEW = jnp.linspace(-2.5, 2.5, 7)[:, None]
+TARGETS = jnp.sin(2 * NEW[:, 0])
+
+
+def prepared(model, *args, seed=1, **kwargs):
+    """A guide with made-up parameters: prediction does not care how they were found."""
+    guide = InducingGuide(model, InducingPoints(X[::3]), **kwargs)
+    params = guide.init_params(KEY, *args)
+    rng = np.random.default_rng(seed)
+    for name in sorted(params):
+        shape = params[name].shape
+        if name.endswith("_mean"):
+            params[name] = jnp.asarray(rng.standard_normal(shape))
+        elif name.endswith("_scale"):
+            params[name] = jnp.asarray(0.3 * np.eye(shape[-1]) + 0.1 * np.tril(rng.standard_normal(shape)))
+    return guide, params
+
+
+def softmax(X, y=None):
+    h = numpyro.sample("h", GaussianProcess(RBF(1.0, 1.0), X, mean=X, num_outputs=1))
+    f = numpyro.sample("f", GaussianProcess(RBF(2.0, 1.0), h, num_outputs=2))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Softmax(f @ jnp.array([[1.0, 0.0, -1.0], [0.5, 1.0, 0.0]]), num_predictive_draws=5), obs=y)
+
+
+def test_batches_do_not_change_predictions():
+    labels = jnp.arange(10) % 3
+    guide, params = prepared(softmax, X, labels)
+    results = [
+        predict(
+            KEY, softmax, NEW, guide=guide, params=params, test_data={"y": labels[:7]}, num_draws=4, batch_size=size
+        )
+        for size in (1000, 3)
+    ]
+    assert set(results[0]) == {"h", "f", "y"}
+    assert results[0]["y"].probs.shape == (7, 3) and results[0]["y"].mean is None
+    np.testing.assert_allclose(results[0]["y"].probs.sum(1), 1.0, rtol=1e-12)
+    assert results[0]["f"].mean.shape == results[0]["f"].variance.shape == (7, 2)
+    assert results[0]["y"].log_density.shape == (7,) and results[0]["f"].log_density is None
+    for site in results[0]:
+        for one, two in zip(results[0][site], results[1][site], strict=True):
+            assert (one is None) == (two is None)
+            if one is not None:
+                np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-12)
+
+
+def test_one_layer_is_exact():
+    guide, params = prepared(regression, X, y)
+    found = predict(KEY, regression, NEW, guide=guide, params=params, test_data={"y": TARGETS}, batch_size=4)
+    # u = L v, f | u, in the textbook's order.
+    Z, kernel = params["f_inducing"], RBF(params["variance"], params["lengthscale"])
+    Kuu, Kuf, kff = (np.asarray(K) for K in jax.jit(lambda: (kernel(Z), kernel(Z, NEW), kernel.diag(NEW)))())
+    L = np.linalg.cholesky(Kuu + 1e-6 * np.eye(len(Z)))
+    A = np.linalg.solve(L, Kuf)
+    S = np.tril(params["f_scale"])
+    mean = A.T @ params["f_mean"]
+    variance = kff - (A**2).sum(0) + ((S.T @ A) ** 2).sum(0)
+    noisy = variance + float(params["noise"])
+    np.testing.assert_allclose(found["f"].mean, mean, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found["f"].variance, variance, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found["y"].mean, mean, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found["y"].variance, noisy, rtol=1e-8)
+    density = -0.5 * (np.log(2 * np.pi * noisy) + (np.asarray(TARGETS) - mean) ** 2 / noisy)
+    np.testing.assert_allclose(found["y"].log_density, density, rtol=1e-8)
+    assert isinstance(found["y"].mean, np.ndarray)
+
+
+def test_draws_of_inner_layers_make_a_mixture():
+    guide, params = prepared(deep, X, y, initial_scale=0.5)
+    S = 64
+    found = predict(KEY, deep, NEW, guide=guide, params=params, test_data={"y": TARGETS}, num_draws=S)
+
+    def one(key):
+        with handlers.block(), representing("marginals", jnp.arange(7)):
+            run = handlers.substitute(handlers.seed(guide, random.split(key)[0]), data=params)
+            trace = handlers.trace(run).get_trace(NEW)
+        return trace["f"]["fn"].marginals()
+
+    many = jax.jit(jax.vmap(one))
+    means, variances = many(random.split(KEY, S))
+    assert means.std(0).min() > 0.01
+    noise = params["noise"]
+    spread = variances.mean(0) + means.var(0)  # the law of total variance
+    np.testing.assert_allclose(found["f"].mean, means.mean(0), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found["f"].variance, spread, rtol=1e-8)
+    np.testing.assert_allclose(found["y"].variance, spread + noise, rtol=1e-8)
+    logs = dist.Normal(means, jnp.sqrt(variances + noise)).log_prob(TARGETS)
+    np.testing.assert_allclose(found["y"].log_density, jax.nn.logsumexp(logs, axis=0) - np.log(S), rtol=1e-8)
+    # Brute force with draws of whole functions by NumPyro itself.
+    predictive = Predictive(deep, guide=guide, params=params, num_samples=4000, parallel=True)
+    draws = jax.jit(lambda key: predictive(key, NEW))(random.key(5))["y"]
+    means, variances = (
+        np.concatenate(parts) for parts in zip(*(many(k) for k in random.split(KEY, (20, S))), strict=True)
+    )
+    spread = variances.mean(0) + means.var(0) + float(noise)
+    assert (np.abs(draws.mean(0) - means.mean(0)) < 5 * np.sqrt(spread * (1 / 4000 + 1 / len(means)))).all()
+    np.testing.assert_allclose(draws.var(0), spread, rtol=0.25)
+
+
+PRIORS = {name: dist.LogNormal(0.0, 0.5) for name in ("variance", "lengthscale", "noise")}
+
+
+@pytest.fixture(scope="module")
+def samples():
+    model = handlers.lift(regression, prior=PRIORS)
+    mcmc = MCMC(NUTS(model), num_warmup=30, num_samples=20, progress_bar=False)
+    with jax.numpy_dtype_promotion("standard"):
+        mcmc.run(KEY, X, y)
+    return mcmc.get_samples()
+
+
+def test_mcmc_conditions_on_draws(samples):
+    lifted = handlers.lift(regression, prior=PRIORS)
+    go = partial(predict, KEY, lifted, train_args=(X, y))
+    same = go(X, posterior_samples=samples)["f"]
+    np.testing.assert_allclose(same.mean, samples["f"].mean(0), atol=1e-3)
+    np.testing.assert_allclose(same.variance, samples["f"].var(0), atol=1e-3)
+    # At new inputs, one draw: the conditional Gaussian; the noise is the draw's own.
+    draw = {name: value[3:4] for name, value in samples.items()}
+    found = go(NEW, posterior_samples=draw, batch_size=4)
+    kernel = RBF(draw["variance"][0], draw["lengthscale"][0])
+    Kff, Kfn, knn = (np.asarray(K) for K in jax.jit(lambda: (kernel(X), kernel(X, NEW), kernel.diag(NEW)))())
+    W = np.linalg.solve(Kff + 1e-6 * float(draw["variance"][0]) * np.eye(10), Kfn)
+    np.testing.assert_allclose(found["f"].mean, W.T @ draw["f"][0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["f"].variance, knn - (W * Kfn).sum(0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["y"].variance - found["f"].variance, np.full(7, draw["noise"][0]), rtol=1e-6)
+    # Several draws: their mixture, whatever the batches.
+    parts = [go(NEW, posterior_samples={k: v[i : i + 1] for k, v in samples.items()})["f"].mean for i in (0, 3)]
+    pair = go(NEW, posterior_samples={k: v[jnp.array([0, 3])] for k, v in samples.items()}, batch_size=2)["f"]
+    np.testing.assert_allclose(pair.mean, np.mean(parts, axis=0), rtol=1e-8, atol=1e-10)
+
+
+def exact(X, y=None):
+    kernel = RBF(positive("variance", 1.3), positive("lengthscale", 0.8)) + White(positive("noise", 0.1))
+    numpyro.sample("y", GaussianProcess(kernel, X, mean=0.5 * X[:, 0]), obs=y)
+
+
+def test_exact_regression_is_the_textbooks():
+    params = {"variance": jnp.array(1.1), "lengthscale": jnp.array(0.7), "noise": jnp.array(0.2)}
+    found = predict(KEY, exact, NEW, params=params, train_args=(X, y), batch_size=4)["y"]
+    kernel = RBF(1.1, 0.7)
+    Kff, Kfn, knn = (np.asarray(K) for K in jax.jit(lambda: (kernel(X), kernel(X, NEW), kernel.diag(NEW)))())
+    W = np.linalg.solve(Kff + 0.2 * np.eye(10), Kfn)
+    mean = 0.5 * NEW[:, 0] + W.T @ (y - 0.5 * X[:, 0])
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.variance, knn + 0.2 - (W * Kfn).sum(0), rtol=1e-4)
+
+
+def test_arguments_that_do_not_go_together_are_refused(samples):
+    guide, params = prepared(regression, X, y)
+    with pytest.raises(ValueError, match="either guide= and params=, or posterior_samples="):
+        predict(KEY, regression, NEW)
+    with pytest.raises(ValueError, match="either guide= and params=, or posterior_samples="):
+        predict(KEY, regression, NEW, guide=guide, params=params, posterior_samples=samples, train_args=(X, y))
+    with pytest.raises(ValueError, match=r"lives at the training inputs.*train_args=\(X, y\)"):
+        predict(KEY, regression, NEW, posterior_samples=samples)
+    with pytest.raises(ValueError, match=r"same, positive number of rows; got \[5, 7\]"):
+        predict(KEY, regression, NEW, guide=guide, params=params, test_data={"y": TARGETS[:5]})
+    with pytest.raises(ValueError, match=r"got \[0\]"):
+        predict(KEY, regression, NEW[:0], guide=guide, params=params)
+    with pytest.raises(ValueError, match=r"test_data names \['z'\], but the sites are \['f', 'y'\]"):
+        predict(KEY, regression, NEW, guide=guide, params=params, test_data={"z": TARGETS})
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match=f"batch_size must be .* got {wrong}"):
+            predict(KEY, regression, NEW, guide=guide, params=params, batch_size=wrong)
+        with pytest.raises(ValueError, match=f"num_draws must be .* got {wrong}"):
+            predict(KEY, regression, NEW, guide=guide, params=params, num_draws=wrong)
+
+
+def test_numpyros_predictive_draws_functions():
+    guide, params = prepared(regression, X, y)
+    near = jnp.array([[0.0], [0.02], [0.5], [2.0]])
+    S = 6000
+    predictive = Predictive(guide, params=params, num_samples=S, parallel=True)
+    draws = jax.jit(lambda key: predictive(key, near))(KEY)["f"]
+    q = guide.posterior(params, near, rng_key=KEY)["f"]
+    mean, covariance = jax.jit(q.moments)()
+    scale = np.sqrt(np.outer(np.diagonal(covariance), np.diagonal(covariance)))
+    assert np.abs((np.cov(draws.T) - covariance) / scale).max() < 5 * np.sqrt(2 / S)
+    np.testing.assert_allclose(draws.mean(0), mean, atol=5 * np.sqrt(np.diagonal(covariance).max() / S))
+    assert np.corrcoef(draws[:, 0], draws[:, 1])[0, 1] > 0.99
+    # The model after it: y is drawn at new inputs, with data or without.
+    for args in ((near,), (near, jnp.zeros(4))):
+        predictive = Predictive(regression, guide=guide, params=params, num_samples=5)
+        both = jax.jit(lambda key: predictive(key, *args))(KEY)  # noqa: B023
+        assert both["y"].shape == (5, 4) and (np.ptp(both["y"], axis=0) > 0).all() == (len(args) == 1)
