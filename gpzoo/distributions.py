@@ -93,8 +93,8 @@ class _ProcessAtInputs(dist.Distribution):
             return self
         raise ValueError(
             f"A GaussianProcess site (event shape {self.event_shape}) cannot be inside a plate or be expanded to "
-            f"{tuple(batch_shape)}: its KL would be scaled by the minibatch. Sample it before `with numpyro.plate(...)` "
-            "and use its value inside; for several functions use num_outputs."
+            f"{tuple(batch_shape)}: its KL would be scaled by the minibatch. Sample it before "
+            "`with numpyro.plate(...)` and use its value inside; for several functions use num_outputs."
         )
 
     def mask(self, mask: Any) -> dist.Distribution:
@@ -132,7 +132,8 @@ class GaussianProcess(_ProcessAtInputs):
 
     Raises:
         ValueError: for inputs of the wrong rank, empty, or not finite; a mean that does not broadcast; a
-            ``num_outputs`` that is no count or contradicts the kernel; ``numpyro.param`` sites under MCMC that were not lifted.
+            ``num_outputs`` that is no count or contradicts the kernel; ``numpyro.param`` sites under MCMC that were
+            not lifted.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -227,8 +228,8 @@ class InducingPosterior(_ProcessAtInputs):
         u_scale: ``S`` as its lower Cholesky factor ``[M, M]`` or ``[D, M, M]`` (what lies above the diagonal is
             ignored, the diagonal's signs do not matter), or as standard deviations of the shape of ``u_mean``.
         whiten: whether ``m`` and ``S`` are those of ``v = L^-1 u``.
-        value_as: ``"joint"``: a draw is joint over all inputs; ``"draw"``: independent over inputs; ``"marginals"``: the
-            value is a :class:`~gpzoo.marginals.GaussianMarginals`. In the last two ``log_prob`` raises.
+        value_as: ``"joint"``: a draw is joint over all inputs; ``"draw"``: independent over inputs; ``"marginals"``:
+            the value is a :class:`~gpzoo.marginals.GaussianMarginals`. In the last two ``log_prob`` raises.
         site: name of the site, for messages.
         log: the marginals' :class:`~gpzoo.marginals.DrawLog`.
         rows: ``[N]`` integers that identify the rows, so that a row's draw does not depend on the batch it is in.
@@ -438,10 +439,8 @@ def refuse_params_under_mcmc() -> None:
     Raises:
         ValueError: naming the sites, when called by a program that MCMC runs.
     """
-    for depth, handler in enumerate(_PYRO_STACK):
-        if isinstance(handler, _unconstrain_params):
-            break
-    else:
+    depth = next((i for i, handler in enumerate(_PYRO_STACK) if isinstance(handler, _unconstrain_params)), None)
+    if depth is None:
         return
     outer, inner = _PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :]
     if not all(isinstance(h, handlers.trace | handlers.substitute) for h in outer):

@@ -152,7 +152,7 @@ def test_a_round_trip_under_jit_and_vmap_keeps_every_array():
         np.testing.assert_allclose(a, [b, b], rtol=1e-10)
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------------
+# -- what is refused -----------------------------------------------------------------------------------------------
 
 
 def test_a_site_stands_outside_plates_and_masks():
@@ -160,7 +160,7 @@ def test_a_site_stands_outside_plates_and_masks():
         assert site.expand(()) is site and site.mask(True) is site
         with pytest.raises(ValueError, match=r"cannot be inside a plate or be expanded to \(3,\).*num_outputs"):
             site.expand((3,))
-        with pytest.raises(ValueError, match="cannot be masked.*likelihood site only"):
+        with pytest.raises(ValueError, match=r"cannot be masked.*likelihood site only"):
             site.mask(jnp.ones(N, bool))
     with pytest.raises(ValueError, match="cannot be inside a plate"), handlers.seed(rng_seed=0), numpyro.plate("n", 3):
         numpyro.sample("f", prior())
@@ -214,11 +214,11 @@ def test_a_factorisation_that_fails_names_the_site():
         InducingPosterior(process, twice, jnp.zeros(2 * M), jnp.eye(2 * M), site="g")
 
 
-# -- the inducing posterior ----------------------------------------------------------------------------------------------
+# -- the inducing posterior ----------------------------------------------------------------------------------------
 
 
 def by_hand(q):
-    """Mean and covariance of ``f`` and ``u`` in the textbook's form, ``[N, D]``, ``[D, N, N]``, ``[M, D]``, ``[D, M, M]``."""
+    """Mean and covariance of ``f``, the same of ``u``, and ``Kuu``, in the textbook's form; ``D`` last in means."""
     kernel, x, z = q.prior.kernel, q.prior.X, q.inducing.Z
     outputs = q.num_outputs or 1
 
@@ -383,7 +383,7 @@ def test_values_are_what_was_asked_for():
     assert joint.value_as == "joint" and jax.jit(lambda: joint.log_prob(jnp.zeros((N, D))))().shape == ()
 
 
-# -- the bound -----------------------------------------------------------------------------------------------------------
+# -- the bound -----------------------------------------------------------------------------------------------------
 
 NOISE = 0.1
 

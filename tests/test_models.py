@@ -1,0 +1,129 @@
+"""The zoo's programs: drawn from, inspected, trained, predicted with, and good enough on two real data sets."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import adam
+from jax import random
+from numpyro import handlers
+from numpyro.infer import SVI
+from numpyro.infer.inspect import get_model_relations
+
+from gpzoo import datasets
+from gpzoo.datasets.files import find
+from gpzoo.inducing import kmeans, unique_patches
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict
+from gpzoo.models import convolutional_gp, gp_classification, gp_regression
+
+KEY = random.key(0)
+RNG = np.random.default_rng(0)
+INPUTS = jnp.asarray(RNG.standard_normal((9, 2)))
+IMAGES = jnp.asarray(RNG.uniform(size=(9, 5, 5, 1)))
+NUMBERS = jnp.asarray(RNG.standard_normal(9))
+conv = partial(convolutional_gp, patch_shape=(3, 3))
+
+# name -> program, inputs, data, classes, the guide's initialiser, parameters of the model
+PROGRAMS = {
+    "regression": (gp_regression, INPUTS, NUMBERS, None, kmeans(3), {"f_variance", "f_lengthscale", "noise_variance"}),
+    "two outputs": (
+        partial(gp_regression, num_outputs=2),
+        INPUTS,
+        jnp.stack([NUMBERS, -NUMBERS], axis=1),
+        None,
+        kmeans(3),
+        {"f_variance", "f_lengthscale", "noise_variance"},
+    ),
+    "two classes": (gp_classification, INPUTS, jnp.arange(9) % 2, 2, kmeans(3), {"f_variance", "f_lengthscale"}),
+    "three classes": (
+        partial(gp_classification, num_classes=3),
+        INPUTS,
+        jnp.arange(9) % 3,
+        3,
+        kmeans(3),
+        {"f_variance", "f_lengthscale"},
+    ),
+    "weighted convolution": (
+        conv,
+        IMAGES,
+        jnp.arange(9) % 2,
+        2,
+        unique_patches(4),
+        {"variance", "lengthscale", "weights"},
+    ),
+    "invariant convolution": (
+        partial(conv, weighted=False, num_classes=10),
+        IMAGES,
+        jnp.arange(9),
+        10,
+        unique_patches(4),
+        {"variance", "lengthscale"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_drawn_from_and_inspected(name):
+    program, X, y, classes, _, params = PROGRAMS[name]
+    trace = {}
+
+    @jax.jit
+    def draw(key):
+        trace.update(handlers.trace(handlers.seed(program, key)).get_trace(X))
+        return trace["f"]["value"], trace["y"]["value"]
+
+    f, drawn = draw(KEY)
+    assert drawn.shape == y.shape and np.isfinite(f).all()
+    assert f.shape == (y.shape if classes in (None, 2) else (9, classes))
+    if classes:
+        assert set(np.unique(drawn)) <= set(range(classes))
+    assert {site for site, message in trace.items() if message["type"] == "param"} == params
+    with jax.numpy_dtype_promotion("standard"):
+        relations = get_model_relations(program, (X, y))
+    assert "f" in relations["sample_sample"]["y"]
+    assert relations["observed"] == ["y"] and relations["plate_sample"] == {"data": ["y"]}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_trained_and_predicted_with(name):
+    program, X, y, classes, inducing, params = PROGRAMS[name]
+    guide = InducingGuide(program, inducing)
+    svi = SVI(program, guide, adam(0.01), GaussianProcessELBO())
+    result = fit(svi, KEY, 3, X, y, batch_size=5, num_data=9, progress=False)
+    assert set(result.params) == params | {"f_inducing", "f_mean", "f_scale"}
+    assert np.isfinite(result.losses).all()
+    assert result.expectations == {"y": "quadrature" if classes else "closed form"}
+    found = predict(KEY, program, X[:4], guide=guide, params=result.params, test_data={"y": y[:4]})
+    assert found["y"].log_density.shape == (4,) and np.isfinite(found["y"].log_density).all()
+    if classes and classes > 2:
+        assert found["y"].probs.shape == (4, classes)
+        np.testing.assert_allclose(found["y"].probs.sum(1), 1.0, atol=1e-3)
+    else:
+        assert found["y"].mean.shape == y[:4].shape and (found["y"].variance > 0).all()
+
+
+def test_convolutions_tell_handwritten_zeros_from_ones():
+    data = datasets.load("digits").classes(0, 1)
+    X, X_test = (jnp.asarray(part, jnp.float32) for part in (data.X_train, data.X_test))
+    y, y_test = jnp.asarray(data.y_train), np.asarray(data.y_test)
+    guide = InducingGuide(conv, unique_patches(16))
+    svi = SVI(conv, guide, adam(0.03), GaussianProcessELBO())
+    result = fit(svi, KEY, 150, X, y, batch_size=50, num_data=len(X), progress=False, variance=10.0)
+    found = predict(KEY, conv, X_test, guide=guide, params=result.params)["y"]
+    assert np.mean((found.mean > 0.5) != y_test) < 0.05
+
+
+def test_regression_explains_the_boston_house_prices():
+    if find("uci_boston.npz") is None:
+        pytest.skip("the boston data are not in the data folder")
+    data = datasets.load("uci/boston").standardised()
+    X, X_test = (jnp.asarray(part, jnp.float32) for part in (data.X_train, data.X_test))
+    y = jnp.asarray(data.y_train, jnp.float32)
+    guide = InducingGuide(gp_regression, kmeans(30))
+    svi = SVI(gp_regression, guide, adam(0.03), GaussianProcessELBO())
+    result = fit(svi, KEY, 400, X, y, batch_size=100, num_data=len(X), progress=False)
+    found = predict(KEY, gp_regression, X_test, guide=guide, params=result.params)["y"]
+    rmse = np.sqrt(np.mean((found.mean - data.y_test) ** 2))
+    assert rmse < 0.5 * np.sqrt(np.mean((data.y_test - data.y_train.mean()) ** 2))
