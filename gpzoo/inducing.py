@@ -199,7 +199,7 @@ def _patches_Kuf_of_index(inducing: InducingPatches, kernel: Kernel, X: Array) -
 
 
 def _rows(X: Array, ndim: int) -> Array:
-    """One set of inputs: a kernel that only counts them need not see one set per output."""
+    # A kernel that only counts inputs need not see one set of them per output.
     return X[0] if jnp.ndim(X) == ndim + 2 else X
 
 
@@ -279,6 +279,12 @@ class _Initialiser:
     def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingVariable:
         raise NotImplementedError
 
+    def _first_distinct(self, rows: np.ndarray) -> np.ndarray:
+        first = _distinct(rows, self.num_inducing)
+        if len(first) < self.num_inducing:
+            raise self._too_many(len(first), "distinct rows")
+        return first
+
     def _too_many(self, available: int, what: str) -> ValueError:
         return ValueError(
             f"{type(self).__name__}({self.num_inducing}) asks for {self.num_inducing} inducing variables, but X has "
@@ -287,11 +293,7 @@ class _Initialiser:
 
 
 class kmeans(_Initialiser):
-    """Inducing points at the centres of k-means clusters of the inputs.
-
-    Args:
-        num_inducing: ``M``. Images are clustered as vectors and the centres are images.
-    """
+    """Inducing points at the centres of ``num_inducing`` k-means clusters; images are clustered as vectors."""
 
     variable = InducingPoints
 
@@ -299,54 +301,34 @@ class kmeans(_Initialiser):
         from sklearn.cluster import KMeans, MiniBatchKMeans
         from sklearn.exceptions import ConvergenceWarning
 
-        M, N = self.num_inducing, X.shape[0]
-        rows = X.reshape(N, -1)
-        if M > N:
-            raise self._too_many(N, "rows")
-        seed = int(random.bits(key, dtype=jnp.uint32))
-        method = (
-            MiniBatchKMeans(M, batch_size=max(1024, 4 * M), n_init=1, random_state=seed)
-            if N > LARGE
-            else KMeans(M, n_init=1, random_state=seed)
-        )
+        M, rows = self.num_inducing, X.reshape(len(X), -1)
+        self._first_distinct(rows)
+        options = {"n_init": 1, "random_state": int(random.bits(key, dtype=jnp.uint32))}
+        large = len(rows) > LARGE
+        method = MiniBatchKMeans(M, batch_size=max(1024, 4 * M), **options) if large else KMeans(M, **options)
         with warnings.catch_warnings():
-            # Fewer distinct rows than clusters: said below, as an error.
+            # Centres that coincide are replaced by rows.
             warnings.simplefilter("ignore", ConvergenceWarning)
             centres = method.fit(rows).cluster_centers_.astype(X.dtype)
-        if len(_distinct(centres)) < M:
-            distinct = len(_distinct(rows))
-            if distinct < M:
-                raise self._too_many(distinct, "distinct rows")
-        return InducingPoints(centres.reshape(M, *X.shape[1:]))
+        pool = np.concatenate([centres, rows])
+        return InducingPoints(pool[self._first_distinct(pool)].reshape(M, *X.shape[1:]))
 
 
 class random_subset(_Initialiser):
-    """Inducing points at distinct rows of the inputs, drawn at random.
-
-    Args:
-        num_inducing: ``M``.
-    """
+    """Inducing points at ``num_inducing`` distinct rows of the inputs, drawn at random."""
 
     variable = InducingPoints
 
     def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
-        M, N = self.num_inducing, X.shape[0]
-        if M > N:
-            raise self._too_many(N, "rows")
-        order = np.asarray(random.permutation(key, N))
-        taken = order[_distinct(X[order].reshape(N, -1), M)]
-        if len(taken) < M:
-            raise self._too_many(len(taken), "distinct rows")
-        return InducingPoints(X[taken])
+        order = np.asarray(random.permutation(key, len(X)))
+        return InducingPoints(X[order[self._first_distinct(X[order].reshape(len(X), -1))]])
 
 
 class unique_patches(_Initialiser):
     """Inducing patches at distinct patches of random inputs, for kernels that are or contain a double sum.
 
-    The distinct patches of ``M`` random inputs are pooled (of more, should those have too few), and ``M`` are drawn.
-
-    Args:
-        num_inducing: ``M``.
+    The distinct patches of ``M = num_inducing`` random inputs (of more, should those have too few) are pooled, and
+    ``M`` of them drawn.
     """
 
     variable = InducingPatches
@@ -367,12 +349,9 @@ class unique_patches(_Initialiser):
 
 
 class uniform_patches(_Initialiser):
-    """Inducing patches of uniform noise in [0, 1], for kernels that are or contain a double sum.
+    """``num_inducing`` inducing patches of uniform noise in [0, 1], for kernels that are or contain a double sum.
 
     The start of the rectangles experiment (convolutional GPs, section 4.1), for images with pixels in [0, 1].
-
-    Args:
-        num_inducing: ``M``.
     """
 
     variable = InducingPatches

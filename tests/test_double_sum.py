@@ -1,4 +1,4 @@
-"""Views and double sums against golden numbers, naive loops and plain automatic differentiation."""
+"""Double sums against golden numbers, naive loops and plain automatic differentiation."""
 
 import itertools
 
@@ -37,57 +37,6 @@ def images_and_kernel(arrays, dtype):
     weights = cast("in_W") if "in_W" in arrays else None
     kernel = Convolutional(base, X.shape[1:], arrays["in_patch_shape"], weights, mean=True)
     return X, kernel + White(cast("in_white_variance")) if "in_white_variance" in arrays else kernel
-
-
-# -- views -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("channels", [1, 2])
-def test_patches_are_those_of_a_loop(channels):
-    X = np.random.default_rng(0).normal(size=(3, 5, 4, channels))
-    view = Patches((5, 4, channels), (2, 3))
-    patches = np.asarray(view.view(X))
-    assert patches.shape == (3, view.num_views, view.view_size) == (3, 8 * channels, 6)
-    index = 0
-    for c, i, j in itertools.product(range(channels), range(4), range(2)):
-        np.testing.assert_array_equal(patches[:, index], X[:, i : i + 2, j : j + 3, c].reshape(3, 6))
-        index += 1
-
-
-@pytest.mark.parametrize("name", [name for name in GOLDEN if "_12_" not in name])
-def test_patches_golden(golden, name):
-    arrays, _ = golden(name)
-    X, kernel = images_and_kernel(arrays, "float64")
-    np.testing.assert_array_equal(kernel.view.view(X), arrays["out_patches"])
-
-
-def test_patches_is_static_and_hashable():
-    view = Patches((5, 4), (2, 3))
-    assert view == Patches((5, 4, 1), (2, 3)) and hash(view) == hash(Patches((5, 4, 1), (2, 3)))
-    assert jax.tree.leaves(view) == []
-    assert jax.jit(lambda v: v)(view) == view
-
-
-@pytest.mark.parametrize(
-    "shapes, message",
-    [
-        (((5, 4), (6, 2)), r"patch_shape \(6, 2\) does not fit into image_shape \(5, 4\)"),
-        (((5, 4), (2, 5)), "does not fit"),
-        (((5, 0), (1, 1)), r"image_shape must be 2 or 3 positive whole numbers, got \(5, 0\)"),
-        (((5, 4), (1.5, 1)), "patch_shape must be 2 positive whole numbers"),
-        (((5,), (1, 1)), "image_shape"),
-        (((5, 4), (1, 1, 1)), "patch_shape"),
-    ],
-)
-def test_patches_refuses_shapes(shapes, message):
-    with pytest.raises(ValueError, match=message):
-        Patches(*shapes)
-
-
-@pytest.mark.parametrize("shape", [(3, 5, 4), (3, 5, 5, 1), (3, 5, 4, 2), (3, 20)])
-def test_patches_refuses_images(shape):
-    with pytest.raises(ValueError, match=r"X must be images \[N, H, W, C\].*got shape"):
-        Patches((5, 4), (2, 3)).view(jnp.zeros(shape))
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

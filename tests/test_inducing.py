@@ -201,6 +201,20 @@ def test_kmeans_of_many_inputs(monkeypatch):
     np.testing.assert_allclose(found[np.argsort(found[:, 0])], [[0, 0], [10, 0]], atol=0.3)
 
 
+def test_kmeans_replaces_centres_that_coincide(monkeypatch):
+    import sklearn.cluster
+
+    class Coincident(sklearn.cluster.KMeans):
+        def fit(self, rows):
+            self.cluster_centers_ = np.repeat(rows[:1], self.n_clusters, axis=0)
+            return self
+
+    monkeypatch.setattr(sklearn.cluster, "KMeans", Coincident)
+    X = vectors(10)
+    Z = np.asarray(kmeans(4)(KEY, X, RBF()).Z)
+    np.testing.assert_array_equal(Z, X[:4])
+
+
 def test_random_subset_takes_rows():
     X = vectors(30)
     Z = np.asarray(random_subset(30)(KEY, X, RBF()).Z)
@@ -275,7 +289,9 @@ def test_initialisers_serve_each_set_of_inputs(make):
 @pytest.mark.parametrize("make", [kmeans, random_subset])
 def test_more_points_than_rows(make):
     name = make.__name__
-    with pytest.raises(ValueError, match=rf"{name}\(31\) asks for 31 inducing variables, but X has only 30 rows"):
+    with pytest.raises(
+        ValueError, match=rf"{name}\(31\) asks for 31 inducing variables, but X has only 30 distinct rows"
+    ):
         make(31)(KEY, vectors(30), RBF())
     with pytest.raises(ValueError, match=rf"{name}\(6\) asks for 6.* only 5 distinct rows. Ask for at most 5"):
         make(6)(KEY, np.repeat(vectors(5), 4, axis=0), RBF())

@@ -202,8 +202,8 @@ def _diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
     @jax.checkpoint
     def one(x: Array) -> Array:
         V = view.view(x[None])[0]
-        # A Gram matrix of the base would be made exactly symmetric first, which costs half as much again. White noise is
-        # all that it has beyond the covariances: what a variance has and the covariance with an equal input lacks.
+        # A Gram matrix of the base would first be made exactly symmetric, at half the cost again. White noise is all
+        # that it has beyond the covariances: what a variance has and the covariance with an equal input lacks.
         noise = base._diag(V) - jax.vmap(lambda v: base._cross(v[None], v[None])[0, 0])(V)
         return weights @ (base._cross(V, V) @ weights) + jnp.square(weights) @ noise
 
