@@ -33,7 +33,8 @@ def test_patches_are_those_of_a_loop(channels):
 )
 def test_patches_golden(golden, name):
     arrays, _ = golden(name)
-    X = arrays["in_X"].reshape(len(arrays["in_X"]), *arrays["in_image_shape"], -1)
+    height, width = (int(size) for size in arrays["in_image_shape"])
+    X = arrays["in_X"].reshape(len(arrays["in_X"]), height, width, -1)
     view = Patches(X.shape[1:], arrays["in_patch_shape"])
     np.testing.assert_array_equal(view.view(X), arrays["out_patches"])
 
