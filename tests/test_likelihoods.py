@@ -23,6 +23,22 @@ def marginals(mean, variance, dtype="float64", loading=None, key=KEY):
     return f if loading is None else f @ jnp.asarray(loading, dtype)
 
 
+@jax.jit
+def log_probs(likelihood, y):
+    """One compilation for all of it: most of the time here is XLA's."""
+    return likelihood.log_prob(y), likelihood.predictive_log_prob(y)
+
+
+@jax.jit
+def moments(likelihood):
+    return likelihood.mean, likelihood.variance
+
+
+@jax.jit
+def probabilities(likelihood):
+    return likelihood.probs
+
+
 def column(values):
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
@@ -54,13 +70,16 @@ def test_golden_one_latent(golden, dtype):
     f = marginals(column(values["in_mu"]), column(values["in_var"]), dtype)
     y, y_real = column(values["in_y01"]), column(values["in_y_real"])
     gaussian = Gaussian(f, values["in_gaussian_noise_variance"])
-    assert_golden(gaussian.log_prob(y_real), values["out_gaussian_var_exp"], dtype)
-    assert_golden(gaussian.predictive_log_prob(y_real), values["out_gaussian_log_density"], dtype)
+    expectation, density = log_probs(gaussian, y_real)
+    assert_golden(expectation, values["out_gaussian_var_exp"], dtype)
+    assert_golden(density, values["out_gaussian_log_density"], dtype)
     probit, logit = Bernoulli(f, squash=1e-3), Bernoulli(f, "logit")
-    assert_golden(probit.log_prob(y), values["out_bernoulli_probit_var_exp_gh20"], dtype)
-    assert_golden(probit.predictive_log_prob(y), values["out_bernoulli_probit_log_density"], dtype)
-    assert_golden(logit.log_prob(y), values["out_bernoulli_logit_var_exp_gh20"], dtype)
-    assert_golden(logit.predictive_log_prob(y), values["out_bernoulli_logit_log_density_gh20"], dtype)
+    expectation, density = log_probs(probit, y)
+    assert_golden(expectation, values["out_bernoulli_probit_var_exp_gh20"], dtype)
+    assert_golden(density, values["out_bernoulli_probit_log_density"], dtype)
+    expectation, density = log_probs(logit, y)
+    assert_golden(expectation, values["out_bernoulli_logit_var_exp_gh20"], dtype)
+    assert_golden(density, values["out_bernoulli_logit_log_density_gh20"], dtype)
     exact = Bernoulli(f, "logit", num_points=300)
     assert_golden(exact.log_prob(y), values["out_bernoulli_logit_var_exp_exact"], dtype)
 
@@ -73,9 +92,10 @@ def test_golden_robustmax(golden, dtype, K):
     y = column(values[f"in_y_K{K}"])
     robustmax = RobustMax(f, squash=description["robustmax_cdf_squash"])
     assert robustmax.expectation == "quadrature"
-    assert_golden(robustmax.log_prob(y), values[f"out_robustmax_var_exp_gh20_K{K}"], dtype)
-    assert_golden(robustmax.predictive_log_prob(y), values[f"out_robustmax_log_density_gh20_K{K}"], dtype)
-    assert_golden(robustmax.probs, values[f"out_robustmax_predict_gh20_K{K}"], dtype)
+    expectation, density = log_probs(robustmax, y)
+    assert_golden(expectation, values[f"out_robustmax_var_exp_gh20_K{K}"], dtype)
+    assert_golden(density, values[f"out_robustmax_log_density_gh20_K{K}"], dtype)
+    assert_golden(probabilities(robustmax), values[f"out_robustmax_predict_gh20_K{K}"], dtype)
 
 
 @both
@@ -89,7 +109,7 @@ def test_golden_softmax_within_the_error_of_its_draws(golden, dtype, K):
         softmax = Softmax(marginals(mean, variance, dtype, key=key), num_draws=20, num_predictive_draws=20)
         return softmax.log_prob(y), softmax.probs
 
-    log_prob, probs = jax.vmap(estimates)(jax.random.split(KEY, 1000))
+    log_prob, probs = jax.jit(jax.vmap(estimates))(jax.random.split(KEY, 1000))
     assert log_prob.dtype == probs.dtype == dtype
     assert_unbiased(log_prob, column(values[f"out_softmax_var_exp_K{K}"]))
     assert_unbiased(probs, values[f"out_softmax_predict_K{K}"])
@@ -130,14 +150,14 @@ def test_golden_expectations_and_predictions_of_whole_models(golden, dtype, name
         return stored.sum(-1) if stored.ndim == 2 else stored
 
     train = likelihood(values["out_fmean"], values["out_fvar"])
-    assert_golden(train.log_prob(column(values["in_Y"])), total(values["out_var_exp"]), dtype)
+    assert_golden(log_probs(train, column(values["in_Y"]))[0], total(values["out_var_exp"]), dtype)
     test = likelihood(values["out_fmean_test"], values["out_fvar_test"])
-    assert_golden(test.predictive_log_prob(column(values["in_Y_test"])), total(values["out_log_density_test"]), dtype)
+    assert_golden(log_probs(test, column(values["in_Y_test"]))[1], total(values["out_log_density_test"]), dtype)
     classes = description["likelihood"] == "robustmax"
-    mean = test.probs if classes else test.mean
+    mean, variance = (probabilities(test), None) if classes else moments(test)
     assert_golden(mean, values["out_ymean_test"], dtype)
     if "out_yvar_test" in values:
-        assert_golden(mean * (1 - mean) if classes else test.variance, values["out_yvar_test"], dtype)
+        assert_golden(mean * (1 - mean) if classes else variance, values["out_yvar_test"], dtype)
 
 
 # -- expectations against other rules ---------------------------------------------------------------------------------
@@ -196,9 +216,10 @@ def test_one_latent_expectations_against_adaptive_quadrature(case):
     for points, tolerance in ((20, 2e-3), (100, 1e-6)):
         likelihood = make(marginals(MEAN, VARIANCE), points)
         truth = [integral(lambda f, n=n: log_density(f, y[n], n), MEAN[n], VARIANCE[n]) for n in range(3)]
-        np.testing.assert_allclose(likelihood.log_prob(y), truth, rtol=tolerance)
+        expectation, density = log_probs(likelihood, y)
+        np.testing.assert_allclose(expectation, truth, rtol=tolerance)
         truth = [integral(lambda f, n=n: log_density(f, y[n], n), MEAN[n], VARIANCE[n], np.exp) for n in range(3)]
-        np.testing.assert_allclose(np.exp(likelihood.predictive_log_prob(y)), truth, rtol=tolerance)
+        np.testing.assert_allclose(np.exp(density), truth, rtol=tolerance)
     array = make(jnp.asarray(MEAN), 20)
     np.testing.assert_allclose(array.log_prob(y), [log_density(MEAN[n], y[n], n) for n in range(3)], rtol=1e-9)
     np.testing.assert_allclose(array.predictive_log_prob(y), array.log_prob(y))
@@ -240,7 +261,7 @@ def test_softmax_of_a_map_over_outputs_uses_its_covariance():
         softmax = Softmax(correlated(key), num_draws=20, num_predictive_draws=20)
         return softmax.log_prob(y), softmax.probs
 
-    log_prob, estimated_probs = jax.vmap(estimates)(jax.random.split(KEY, 2000))
+    log_prob, estimated_probs = jax.jit(jax.vmap(estimates))(jax.random.split(KEY, 2000))
     assert_unbiased(log_prob, log_softmax)
     assert_unbiased(estimated_probs, probs)
     # Output variances alone are another law: what they give is far outside the error.
@@ -316,9 +337,9 @@ def test_robustmax_of_a_map_over_outputs_and_its_gradient_are_unbiased():
     mean, variance = jnp.asarray(CORRELATED["mean"]), jnp.asarray(CORRELATED["variance"])
     keys = jax.random.split(KEY, 8_000)
     assert RobustMax(correlated()).expectation == "draw"
-    assert_unbiased(jax.vmap(estimate, (None, None, 0))(mean, variance, keys), truth)
+    assert_unbiased(jax.jit(jax.vmap(estimate, (None, None, 0)))(mean, variance, keys), truth)
     gradient = jax.grad(lambda m, v, key: estimate(m, v, key).sum(), (0, 1))
-    by_mean, by_variance = jax.vmap(gradient, (None, None, 0))(mean, variance, keys)
+    by_mean, by_variance = jax.jit(jax.vmap(gradient, (None, None, 0)))(mean, variance, keys)
     step = 1e-4
     for estimates, name in ((by_mean, "mean"), (by_variance, "variance")):
         differences = np.zeros((3, 2))
@@ -336,13 +357,17 @@ def test_robustmax_draws_agree_with_quadrature_where_outputs_are_independent():
     mean, variance, y = rng.normal(size=(5, 4)), rng.gamma(2.0, size=(5, 4)), np.array([0, 3, 2, 1, 1])
     quadrature = RobustMax(marginals(mean, variance), num_points=200)
     drawn = RobustMax(marginals(mean, variance, loading=np.eye(4)), num_draws=1, num_predictive_draws=20_000)
-    drawn_log_prob = jax.vmap(
-        lambda key: RobustMax(marginals(mean, variance, loading=np.eye(4), key=key), num_draws=1).log_prob(y)
-    )(jax.random.split(KEY, 5_000))
-    assert_unbiased(drawn_log_prob, quadrature.log_prob(y))
-    np.testing.assert_allclose(drawn.probs, quadrature.probs, atol=0.01)
-    np.testing.assert_allclose(drawn.probs.sum(-1), 1.0, atol=0.01)
-    np.testing.assert_allclose(drawn.predictive_log_prob(y), quadrature.predictive_log_prob(y), atol=0.05)
+
+    @jax.jit
+    @jax.vmap
+    def drawn_log_prob(key):
+        return RobustMax(marginals(mean, variance, loading=np.eye(4), key=key), num_draws=1).log_prob(y)
+
+    assert_unbiased(drawn_log_prob(jax.random.split(KEY, 5_000)), log_probs(quadrature, y)[0])
+    probs = probabilities(drawn)
+    np.testing.assert_allclose(probs, probabilities(quadrature), atol=0.01)
+    np.testing.assert_allclose(probs.sum(-1), 1.0, atol=0.01)
+    np.testing.assert_allclose(log_probs(drawn, y)[1], log_probs(quadrature, y)[1], atol=0.05)
 
 
 def test_two_classes_need_no_quadrature_by_draws():
@@ -365,7 +390,7 @@ def test_several_latents_are_drawn_without_bias():
         likelihood = Expected(heteroscedastic, marginals(mean, variance, key=key), num_draws=5, num_predictive_draws=5)
         return likelihood.log_prob(y), likelihood.mean, jnp.exp(likelihood.predictive_log_prob(y))
 
-    log_prob, means, densities = jax.vmap(estimate)(jax.random.split(KEY, 2000))
+    log_prob, means, densities = jax.jit(jax.vmap(estimate))(jax.random.split(KEY, 2000))
     assert Expected(heteroscedastic, marginals(mean, variance)).expectation == "draw"
     assert_unbiased(log_prob, truth)
     assert_unbiased(means, mean[:, 0])
