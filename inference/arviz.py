@@ -136,7 +136,7 @@ def _constants(
 def _container(groups: dict[str, dict[str, np.ndarray]], dims: dict[str, list[str]], attributes: dict[str, str]) -> Any:
     import arviz
 
-    if hasattr(arviz, "InferenceData"):
+    if "InferenceData" in vars(arviz):  # hasattr would make ArviZ 1.x warn
         attrs = {f"{group}_attrs": attributes for group in ("posterior",)}
         return arviz.from_dict(**groups, dims=dims, **attrs)
     return arviz.from_dict(groups, dims=dims, attrs={"posterior": attributes})
