@@ -5,7 +5,8 @@ from gpzoo.inference.checkpoints import CheckpointError
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import InducingGuide
 from gpzoo.inference.prediction import SitePrediction, predict
-from gpzoo.inference.training import FitResult, NonFiniteError, fit
+from gpzoo.inference.report import FitResult, NonFiniteError
+from gpzoo.inference.training import fit
 
 __all__ = [
     "CheckpointError",

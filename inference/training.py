@@ -8,53 +8,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
-from numpyro import handlers
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
-from gpzoo.distributions import GaussianProcess, InducingPosterior
 from gpzoo.inference.checkpoints import Checkpoints
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import InducingGuide, representing
-from gpzoo.inference.setup import unmasked
-from gpzoo.likelihoods import Likelihood
-from gpzoo.linalg import FactorisationError
+from gpzoo.inference.report import FitResult, expectations, explain_failure
 
 #: Most steps between two visits of the host, and seconds aimed at between them.
 _MAX_CHUNK, _CHUNK_SECONDS = 1000, 1.0
-
-
-class FitResult(NamedTuple):
-    """What a training leaves.
-
-    Attributes:
-        params: trained values (constrained) of every ``numpyro.param`` site, by name.
-        losses: negative ELBO of every step, ``[num_steps]``, in nats; minibatch estimates where there are minibatches.
-        state: NumPyro's state, from which ``svi.update`` can go on.
-        seconds: wall time of the steps, compilation included, over all resumptions.
-        expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
-            ``"draw"``.
-    """
-
-    params: dict[str, Any]
-    losses: np.ndarray
-    state: SVIState
-    seconds: float
-    expectations: dict[str, str]
-
-
-class NonFiniteError(FloatingPointError):
-    """Training met a bound or gradient that is not finite; ``result`` holds the last good state."""
-
-    def __init__(self, message: str, result: FitResult) -> None:
-        super().__init__(message)
-        self.result = result
 
 
 def fit(
@@ -120,7 +89,7 @@ def fit(
                 return svi.init(key, *batch, init_params=params, **arrays, **static)
 
         state = jax.jit(init)(rng_key, init_params, first, arrays)
-        expectations = _expectations(svi, state, data if isinstance(guide, InducingGuide) else first, arrays, static)
+        ways = expectations(svi, state, data if isinstance(guide, InducingGuide) else first, arrays, static)
 
         run = _compile(svi, static, full)
         losses = np.zeros(num_steps)
@@ -135,7 +104,7 @@ def fit(
                 losses = np.concatenate([kept, np.zeros(max(num_steps - done, 0))])
         started, saved = time.perf_counter(), time.perf_counter()
         chunk, failed = 1, False
-        with _Signals(keeper is not None) as signals, _Bar(progress, num_steps, done, expectations) as bar:
+        with _Signals(keeper is not None) as signals, _Bar(progress, num_steps, done, ways) as bar:
             while done < num_steps and not failed and not signals.received:
                 count = min(chunk, num_steps - done)
                 indices = jnp.zeros((_MAX_CHUNK, 0), jnp.int32)
@@ -143,11 +112,16 @@ def fit(
                     rows = _indices(order, done, count, num_rows, size)
                     indices = jnp.asarray(np.pad(rows, ((0, _MAX_CHUNK - count), (0, 0))))
                 tick = time.perf_counter()
-                state, values, reached, good = run(state, data, arrays, indices, count)
-                reached, failed = int(reached), not bool(good)
+                start = _copy(state)
+                state, values, begun = run(state, data, arrays, indices, count)
+                begun = int(begun)
+                losses[done : done + begun] = np.asarray(values)[:begun]
+                failed = not (np.isfinite(losses[done : done + begun]).all() and _finite(state.optim_state))
+                if failed:
+                    again = lambda s, n: run(s, data, arrays, indices, n)  # noqa: B023, E731
+                    state, begun = _last_good(again, start, begun)
+                done += begun
                 elapsed = time.perf_counter() - tick
-                losses[done : done + reached] = np.asarray(values)[:reached]
-                done += reached - failed
                 bar.update(done, losses[max(0, done - 100) : done])
                 if chunk > 1:  # the first call measures compilation
                     chunk = int(np.clip(_CHUNK_SECONDS * count / max(elapsed, 1e-6), 1, _MAX_CHUNK))
@@ -160,10 +134,10 @@ def fit(
         if keeper is not None:
             keeper.save(done, _kept(state, losses[:done], seconds))
             keeper.close()
-        result = FitResult(svi.get_params(state), losses[:done], state, seconds, expectations)
+        result = FitResult(svi.get_params(state), losses[:done], state, seconds, ways)
         if failed:
             batch = data if full else _take(data, _indices(order, done, 1, num_rows, size)[0])
-            _explain_failure(svi, result, batch, arrays, static, done, float(losses[done]))
+            explain_failure(svi, result, batch, arrays, static, done, float(losses[done]))
         signals.propagate()
     return result
 
@@ -245,111 +219,54 @@ def _described(name: str, arrays: Any) -> dict[str, Any]:
 
 
 def _compile(svi: SVI, static: dict[str, Any], full: bool) -> Callable:
-    def run(state: SVIState, data: tuple, arrays: dict, indices: Array, count: int) -> tuple:
-        def update(i: Array, state: SVIState) -> tuple[SVIState, Array, Array]:
+    """``run(state, data, arrays, indices, count)``: up to ``count`` updates, fewer if a loss is not finite.
+
+    Returns the state, the losses, and the number of steps begun.
+    """
+
+    def run(state: SVIState, data: tuple, arrays: dict, indices: Array, count: int) -> tuple[SVIState, Array, Array]:
+        def update(i: Array, state: SVIState) -> tuple[SVIState, Array]:
             batch = data if full else _take(data, indices[i])
-            new, loss = svi.update(state, *batch, **arrays, **static)
-            leaves = jax.tree.leaves(svi.optim.get_params(new.optim_state))
-            floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
-            good = jnp.isfinite(loss) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in floats]))
-            # A step that would spoil the parameters is not taken.
-            return jax.tree.map(lambda a, b: _where(good, a, b), new, state), loss, good
+            return svi.update(state, *batch, **arrays, **static)
 
         def body(carry: tuple) -> tuple:
             i, state, values, _ = carry
-            state, loss, good = update(i, state)
-            return i + 1, state, values.at[i].set(loss), good
+            state, loss = update(i, state)
+            return i + 1, state, values.at[i].set(loss), jnp.isfinite(loss)
 
         loss_type = jax.eval_shape(lambda s: update(jnp.int32(0), s)[1], state).dtype
         carry = (jnp.int32(0), state, jnp.zeros(_MAX_CHUNK, loss_type), jnp.bool_(True))
-        i, state, values, good = lax.while_loop(lambda c: (c[0] < count) & c[3], body, carry)
-        return state, values, i, good
+        i, state, values, _ = lax.while_loop(lambda c: (c[0] < count) & c[3], body, carry)
+        return state, values, i
 
     return jax.jit(run, donate_argnums=0)
 
 
-def _where(condition: Array, a: Array, b: Array) -> Array:
-    if jnp.issubdtype(jnp.result_type(a), jax.dtypes.prng_key):
-        data = jnp.where(condition, random.key_data(a), random.key_data(b))
-        return random.wrap_key_data(data, impl=random.key_impl(a))
-    return jnp.where(condition, a, b)
+def _copy(state: SVIState) -> SVIState:
+    return jax.tree.map(jnp.copy, state)
 
 
-# -- what is said ----------------------------------------------------------------------------------------------------
+@jax.jit
+def _finite(tree: Any) -> Array:
+    floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in floats]))
 
 
-def _run_once(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict) -> tuple[dict, dict]:
-    """Traces of guide and model as the objective's next step would run them."""
-    params = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
-    key = random.split(random.split(state.rng_key)[1])
-    with handlers.block():
-        with representing("marginals") if isinstance(svi.loss, GaussianProcessELBO) else nullcontext():
-            guide = handlers.substitute(handlers.seed(svi.guide, key[1]), data=params)
-            guide_trace = handlers.trace(guide).get_trace(*batch, **arrays, **static, **svi.static_kwargs)
-        model = handlers.substitute(handlers.replay(handlers.seed(svi.model, key[0]), guide_trace), data=params)
-        return guide_trace, handlers.trace(model).get_trace(*batch, **arrays, **static, **svi.static_kwargs)
+def _last_good(run: Callable, start: SVIState, begun: int) -> tuple[SVIState, int]:
+    """The last state with finite parameters of a chunk that failed in its step ``begun``, and its number of steps.
+
+    Nothing is selected or copied step by step for this: the chunk is run again, which gives the same numbers.
+    """
+    for count in (begun - 1, begun - 2):
+        if count <= 0:
+            break
+        state, _, _ = run(_copy(start), count)
+        if bool(_finite(state.optim_state)):
+            return state, count
+    return start, 0
 
 
-def _expectations(svi: SVI, state: SVIState, data: tuple, arrays: dict, static: dict) -> dict[str, str]:
-    found: dict[str, str] = {}
-
-    def look(state: SVIState) -> None:
-        # The data are constants here, so that likelihoods check their numbers; nothing is computed.
-        guide_trace, model_trace = _run_once(svi, state, data, arrays, static)
-        marginal = any(
-            isinstance(s.get("fn"), InducingPosterior) and s["fn"].value_as == "marginals" for s in guide_trace.values()
-        )
-        for name, site in model_trace.items():
-            if site["type"] == "sample" and site["is_observed"]:
-                fn = unmasked(site["fn"])
-                found[name] = "draw"
-                if isinstance(fn, GaussianProcess):
-                    found[name] = "closed form"
-                elif marginal and isinstance(fn, Likelihood):
-                    found[name] = fn.expectation
-                site["fn"].log_prob(site["value"])
-
-    jax.eval_shape(look, state)
-    return found
-
-
-def _explain_failure(
-    svi: SVI, result: FitResult, batch: tuple, arrays: dict, static: dict, step: int, loss: float
-) -> None:
-    where = f"Training stopped at step {step + 1}"
-    kept = "The last good parameters are in this error's .result."
-    try:
-        _run_once(svi, result.state, batch, arrays, static)
-    except FactorisationError as error:
-        raise FactorisationError(f"{where}: {error}") from NonFiniteError(kept, result)
-    if np.isfinite(loss):
-        params = svi.optim.get_params(result.state.optim_state)
-        key = random.split(result.state.rng_key)[1]
-
-        def objective(params: dict) -> Array:
-            merged = svi.constrain_fn(params) | (result.state.mutable_state or {})
-            return svi.loss.loss(key, merged, svi.model, svi.guide, *batch, **arrays, **static, **svi.static_kwargs)
-
-        gradients = jax.jit(jax.grad(objective))(params)
-        bad = [n for n, g in gradients.items() if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(g))]
-        what = f"the gradient of {', '.join(bad)} is not finite" if bad else "the update is not finite"
-        raise NonFiniteError(f"{where}: the ELBO is {-loss:.6g} but {what}. Lower the learning rate. {kept}", result)
-    sites = "unknown sites"
-    if isinstance(svi.loss, GaussianProcessELBO):
-        terms = GaussianProcessELBO(svi.loss.num_particles, svi.loss.vectorize_particles, sum_sites=False)
-        key = random.split(result.state.rng_key)[1]
-        params = result.params | (result.state.mutable_state or {})
-
-        def by_site(params: dict) -> dict:
-            return terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static, **svi.static_kwargs)
-
-        values = jax.jit(by_site)(params)
-        sites = ", ".join(f"{name!r} ({-float(v):.6g})" for name, v in values.items() if not np.isfinite(float(v)))
-    raise NonFiniteError(
-        f"{where}: the ELBO is {-loss}, from site(s) {sites}. Look for extreme data or hyperparameters, or lower the "
-        f"learning rate. {kept}",
-        result,
-    )
+# -- what is shown ----------------------------------------------------------------------------------------------------
 
 
 class _Bar:

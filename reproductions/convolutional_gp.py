@@ -138,11 +138,11 @@ def rectangles(run: Run) -> Outcome:
     data = datasets.load("rectangles-original" if run.preset == "paper" else "rectangles")
     settings = {
         ("rbf", "quick"): _Setting(200, 0.05, None, 300, lengthscale=5.0),
-        ("rbf", "paper"): _Setting(600, 0.03, None, 1200, lengthscale=5.0),
+        ("rbf", "paper"): _Setting(500, 0.05, None, 1200, lengthscale=5.0),
         ("invariant", "quick"): _Setting(1000, 0.05, 100, 16, uniform_patches),
         ("invariant", "paper"): _Setting(12_000, 0.03, 100, 16, uniform_patches),
         ("weighted", "quick"): _Setting(1200, 0.05, 100, 16, uniform_patches, variance=10.0),
-        ("weighted", "paper"): _Setting(12_000, 0.03, 100, 16, uniform_patches, variance=10.0),
+        ("weighted", "paper"): _Setting(16_000, 0.03, 100, 16, uniform_patches, variance=10.0),
     }
     return _train(run, data, settings[run.variant, run.preset], (3, 3))
 
@@ -152,9 +152,9 @@ def mnist_0_vs_1(run: Run) -> Outcome:
     data = datasets.load("mnist").classes(0, 1)
     quick = run.preset == "quick"
     settings = {
-        "rbf": _Setting(300 if quick else 3000, 0.02, 200, 50, lengthscale=5.0),
-        "invariant": _Setting(600 if quick else 6000, 0.01, 100, 50, unique_patches),
-        "weighted": _Setting(600 if quick else 6000, 0.01, 100, 50, unique_patches),
+        "rbf": _Setting(300 if quick else 2000, 0.02, 200, 50, lengthscale=5.0),
+        "invariant": _Setting(600 if quick else 4000, 0.02, 100, 50, unique_patches),
+        "weighted": _Setting(600 if quick else 4000, 0.02, 100, 50, unique_patches),
     }
     return _train(run, data, settings[run.variant], (5, 5))
 

@@ -259,7 +259,7 @@ def test_bad_arguments_are_refused():
             train(svi, 3, *args, **kwargs)
     with pytest.raises(ValueError, match=r"num_steps must be .* got -1"):
         train(svi, -1, X, y)
-    with pytest.raises(ValueError, match="asks for 13 inducing variables, but X has only 12 rows"):
+    with pytest.raises(ValueError, match="asks for 13 inducing variables, but X has only 12"):
         train(make(inducing=kmeans(13)), 3, X, y)
 
 

@@ -1,0 +1,127 @@
+"""What a training says of itself: how its expectations are computed, and, when it fails, where and why."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro import handlers
+from numpyro.infer import SVI
+from numpyro.infer.svi import SVIState
+
+from gpzoo.distributions import GaussianProcess, InducingPosterior
+from gpzoo.inference.elbo import GaussianProcessELBO
+from gpzoo.inference.guides import representing
+from gpzoo.inference.setup import unmasked
+from gpzoo.likelihoods import Likelihood
+from gpzoo.linalg import FactorisationError
+
+
+class FitResult(NamedTuple):
+    """What a training leaves.
+
+    Attributes:
+        params: trained values (constrained) of every ``numpyro.param`` site, by name.
+        losses: negative ELBO of every step, ``[num_steps]``, in nats; minibatch estimates where there are minibatches.
+        state: NumPyro's state, from which ``svi.update`` can go on.
+        seconds: wall time of the steps, compilation included, over all resumptions.
+        expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
+            ``"draw"``.
+    """
+
+    params: dict[str, Any]
+    losses: np.ndarray
+    state: SVIState
+    seconds: float
+    expectations: dict[str, str]
+
+
+class NonFiniteError(FloatingPointError):
+    """Training met a bound or gradient that is not finite; ``result`` holds the last good state."""
+
+    def __init__(self, message: str, result: FitResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+def _run_once(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict) -> tuple[dict, dict]:
+    """Traces of guide and model as the objective's next step would run them."""
+    params = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
+    key = random.split(random.split(state.rng_key)[1])
+    with handlers.block():
+        with representing("marginals") if isinstance(svi.loss, GaussianProcessELBO) else nullcontext():
+            guide = handlers.substitute(handlers.seed(svi.guide, key[1]), data=params)
+            guide_trace = handlers.trace(guide).get_trace(*batch, **arrays, **static, **svi.static_kwargs)
+        model = handlers.substitute(handlers.replay(handlers.seed(svi.model, key[0]), guide_trace), data=params)
+        return guide_trace, handlers.trace(model).get_trace(*batch, **arrays, **static, **svi.static_kwargs)
+
+
+def expectations(svi: SVI, state: SVIState, data: tuple, arrays: dict, static: dict) -> dict[str, str]:
+    """How each data site's expectation is computed: ``"closed form"``, ``"quadrature"`` or ``"draw"``, by name.
+
+    The data are checked by the likelihoods on the way.
+    """
+    found: dict[str, str] = {}
+
+    def look(state: SVIState) -> None:
+        # The data are constants here, so that likelihoods check their numbers; nothing is computed.
+        guide_trace, model_trace = _run_once(svi, state, data, arrays, static)
+        marginal = any(
+            isinstance(s.get("fn"), InducingPosterior) and s["fn"].value_as == "marginals" for s in guide_trace.values()
+        )
+        for name, site in model_trace.items():
+            if site["type"] == "sample" and site["is_observed"]:
+                fn = unmasked(site["fn"])
+                found[name] = "draw"
+                if isinstance(fn, GaussianProcess):
+                    found[name] = "closed form"
+                elif marginal and isinstance(fn, Likelihood):
+                    found[name] = fn.expectation
+                site["fn"].log_prob(site["value"])
+
+    jax.eval_shape(look, state)
+    return found
+
+
+def explain_failure(
+    svi: SVI, result: FitResult, batch: tuple, arrays: dict, static: dict, step: int, loss: float
+) -> None:
+    """Raise the error that says why step ``step + 1``, with this minibatch and loss, was not taken."""
+    where = f"Training stopped at step {step + 1}"
+    kept = "The last good parameters are in this error's .result."
+    try:
+        _run_once(svi, result.state, batch, arrays, static)
+    except FactorisationError as error:
+        raise FactorisationError(f"{where}: {error}") from NonFiniteError(kept, result)
+    if np.isfinite(loss):
+        params = svi.optim.get_params(result.state.optim_state)
+        key = random.split(result.state.rng_key)[1]
+
+        def objective(params: dict) -> Array:
+            merged = svi.constrain_fn(params) | (result.state.mutable_state or {})
+            return svi.loss.loss(key, merged, svi.model, svi.guide, *batch, **arrays, **static, **svi.static_kwargs)
+
+        gradients = jax.jit(jax.grad(objective))(params)
+        bad = [n for n, g in gradients.items() if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(g))]
+        what = f"the gradient of {', '.join(bad)} is not finite" if bad else "the update is not finite"
+        raise NonFiniteError(f"{where}: the ELBO is {-loss:.6g} but {what}. Lower the learning rate. {kept}", result)
+    sites = "unknown sites"
+    if isinstance(svi.loss, GaussianProcessELBO):
+        terms = GaussianProcessELBO(svi.loss.num_particles, svi.loss.vectorize_particles, sum_sites=False)
+        key = random.split(result.state.rng_key)[1]
+        params = result.params | (result.state.mutable_state or {})
+
+        def by_site(params: dict) -> dict:
+            return terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static, **svi.static_kwargs)
+
+        values = jax.jit(by_site)(params)
+        sites = ", ".join(f"{name!r} ({-float(v):.6g})" for name, v in values.items() if not np.isfinite(float(v)))
+    raise NonFiniteError(
+        f"{where}: the ELBO is {-loss}, from site(s) {sites}. Look for extreme data or hyperparameters, or lower the "
+        f"learning rate. {kept}",
+        result,
+    )

@@ -1,0 +1,13 @@
+"""The page of results says what the recorded files say, and nothing else."""
+
+from pathlib import Path
+
+from gpzoo.reproductions.cli import all_experiments
+from gpzoo.reproductions.report import results_page
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_results_page_is_that_of_the_files():
+    page = results_page(ROOT / "reproductions" / "results", all_experiments())
+    assert (ROOT / "RESULTS.md").read_text(encoding="utf-8") == page
