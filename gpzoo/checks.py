@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpyro import handlers
+from numpyro.infer.util import _unconstrain_params
+from numpyro.primitives import _PYRO_STACK
 
 
 def is_concrete(x: Any) -> bool:
@@ -21,9 +24,11 @@ def floating(name: str, x: Any) -> Array:
     Raises:
         TypeError: if ``x`` is not numeric (strings, objects, complex numbers).
     """
+    if x is None or isinstance(x, str):
+        raise TypeError(f"{name} must be a numeric array, got {x!r}.")
     try:
         x = jnp.asarray(x)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be a numeric array, got {type(x).__name__}: {error}") from None
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise TypeError(f"{name} must be real, got dtype {x.dtype}.")
@@ -57,3 +62,28 @@ def not_empty(name: str, x: Array) -> None:
     """
     if x.ndim == 0 or x.shape[0] == 0:
         raise ValueError(f"{name} is empty: its shape is {tuple(x.shape)}, at least one row is needed.")
+
+
+def refuse_params_under_mcmc() -> None:
+    """Refuse a program whose ``numpyro.param`` sites MCMC would leave at their starting values without a word.
+
+    Raises:
+        ValueError: naming the sites, when called by a program that MCMC runs.
+    """
+    depth = next((i for i, handler in enumerate(_PYRO_STACK) if isinstance(handler, _unconstrain_params)), None)
+    if depth is None:
+        return
+    outer, inner = _PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :]
+    if not all(isinstance(h, handlers.trace | handlers.substitute) for h in outer):
+        return  # an automatic guide at its set-up: SVI will train the params
+    recorded = next((h.trace for h in outer if isinstance(h, handlers.trace)), {})
+    # The outermost substitution inside MCMC's is NumPyro's and repeats the starting values; others are the user's.
+    substitutions = [h.data or {} for h in inner if isinstance(h, handlers.substitute)]
+    given = {name for data in substitutions[1:] for name in data}
+    loose = [name for name, site in recorded.items() if site["type"] == "param" and name not in given]
+    if loose:
+        raise ValueError(
+            f"The numpyro.param site(s) {', '.join(loose)} are not sampled by MCMC and would stay at their starting "
+            "values. Give them priors with numpyro.handlers.lift(model, prior={...}), or fix them on purpose with "
+            "numpyro.handlers.substitute(model, data={...})."
+        )

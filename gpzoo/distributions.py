@@ -8,11 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
-from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
-from numpyro.infer.util import _unconstrain_params
-from numpyro.primitives import _PYRO_STACK
 
 from gpzoo import checks, linalg
 from gpzoo.inducing import Kuf, Kuu
@@ -149,7 +146,7 @@ class GaussianProcess(_ProcessAtInputs):
         num_outputs: int | None = None,
         jitter: float | Array | None = None,
     ) -> None:
-        refuse_params_under_mcmc()
+        checks.refuse_params_under_mcmc()
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel must be a gpzoo kernel, got {type(kernel).__name__}.")
         if num_outputs is not None:
@@ -431,28 +428,3 @@ def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Array:
         columns = jnp.concatenate([m.T[:, :, None], S], axis=2)
     white = linalg.solve_lower(L, columns)
     return (jnp.sum(white * white) - M * D + log_det_p - log_det_q) / 2
-
-
-def refuse_params_under_mcmc() -> None:
-    """Refuse a program whose ``numpyro.param`` sites MCMC would leave at their starting values without a word.
-
-    Raises:
-        ValueError: naming the sites, when called by a program that MCMC runs.
-    """
-    depth = next((i for i, handler in enumerate(_PYRO_STACK) if isinstance(handler, _unconstrain_params)), None)
-    if depth is None:
-        return
-    outer, inner = _PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :]
-    if not all(isinstance(h, handlers.trace | handlers.substitute) for h in outer):
-        return  # an automatic guide at its set-up: SVI will train the params
-    recorded = next((h.trace for h in outer if isinstance(h, handlers.trace)), {})
-    # The outermost substitution inside MCMC's is NumPyro's and repeats the starting values; others are the user's.
-    substitutions = [h.data or {} for h in inner if isinstance(h, handlers.substitute)]
-    given = {name for data in substitutions[1:] for name in data}
-    loose = [name for name, site in recorded.items() if site["type"] == "param" and name not in given]
-    if loose:
-        raise ValueError(
-            f"The numpyro.param site(s) {', '.join(loose)} are not sampled by MCMC and would stay at their starting "
-            "values. Give them priors with numpyro.handlers.lift(model, prior={...}), or fix them on purpose with "
-            "numpyro.handlers.substitute(model, data={...})."
-        )

@@ -206,43 +206,6 @@ def _rows(X: Array, ndim: int) -> Array:
 # -- where they start --------------------------------------------------------------------------------------------------
 
 
-def initialise(inducing: Any, key: Array, X: Array, kernel: Kernel) -> Any:
-    """An inducing variable from whatever a user gives for one.
-
-    Args:
-        inducing: an initialiser such as ``kmeans(100)``, or any function of ``(key, X, kernel)``; an inducing variable,
-            taken as it is; or an array of inducing inputs, ``[M, ...]`` like the inputs or, where the kernel holds a
-            double sum, ``[M, view_size]`` like its views (with a leading ``D`` for one set per output).
-        key: random key.
-        X: the inputs of the site, ``[N, ...]`` or ``[D, N, ...]``.
-        kernel: the kernel of the site.
-
-    Raises:
-        TypeError: if ``inducing`` is none of these, or an initialiser is called under a transformation.
-        ValueError: if an array has the wrong shape, or the inputs cannot give as many inducing variables as asked for.
-    """
-    if isinstance(inducing, InducingVariable):
-        return inducing
-    if callable(inducing):
-        return inducing(key, X, kernel)
-    if not isinstance(inducing, (list, tuple, np.ndarray, Array)):
-        raise TypeError(
-            "inducing must be an initialiser such as kmeans(100), an inducing variable or an array of inducing inputs, "
-            f"got {type(inducing).__name__}."
-        )
-    Z = checks.floating("inducing", inducing)
-    trailing = jnp.shape(X) if kernel.input_ndim is None else jnp.shape(X)[jnp.ndim(X) - kernel.input_ndim - 1 :]
-    if Z.ndim >= len(trailing) and Z.shape[Z.ndim - len(trailing) + 1 :] == trailing[1:]:
-        return InducingPoints(Z)
-    sizes = sorted({view.view_size for view in _views(kernel)})
-    if Z.ndim in (2, 3) and Z.shape[-1] in sizes:
-        return InducingPatches(Z)
-    raise ValueError(
-        f"inducing inputs of shape {tuple(Z.shape)} fit neither the inputs X of shape {tuple(jnp.shape(X))} nor the "
-        f"kernel's views (sizes {sizes})."
-    )
-
-
 @dataclass(frozen=True)
 class _Initialiser:
     num_inducing: int

@@ -16,7 +16,7 @@ import gpzoo
 from gpzoo.distributions import GaussianProcess
 from gpzoo.inference.guides import InducingGuide, representing
 from gpzoo.inference.setup import unmasked
-from gpzoo.inference.training import _one_blas_thread
+from gpzoo.inference.training import one_blas_thread, split_arrays
 
 #: Arguments with more entries than this are not copied into ``constant_data``.
 _SMALL = 1_000_000
@@ -50,23 +50,28 @@ def to_arviz(
 
     Returns:
         ``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (ArviZ 1.x) with groups ``posterior`` (``<site>`` and
-        ``<site>_u``, not whitened, of GP sites; other latent sites), ``posterior_predictive``, ``log_likelihood`` (per
-        datum, ``log p(y_n | f_n)``), ``observed_data`` and ``constant_data`` (parameters that have no posterior, small
-        arguments). The chain axis has length 1.
+        ``<site>_u``, not whitened, of GP sites; other latent sites; the program's deterministic sites),
+        ``posterior_predictive``, ``log_likelihood`` (per datum, ``log p(y_n | f_n)``), ``observed_data`` and
+        ``constant_data`` (parameters that have no posterior, small arguments). The chain axis has length 1.
     """
     guide.setup(*args, **kwargs)
     params = dict(params)
     latents = guide.sites.latents
 
-    def one(key: Array) -> dict[str, dict[str, Array]]:
+    arrays, static = split_arrays(dict(enumerate(args)) | kwargs)
+
+    def one(key: Array, arrays: dict) -> dict[str, dict[str, Array]]:
+        given = arrays | static
+        args = [given.pop(i) for i in range(len(given)) if i in given]
         guide_key, model_key, predictive_key = random.split(key, 3)
         with handlers.block():
             with representing("conditional"):
                 run = handlers.substitute(handlers.seed(guide, guide_key), data=params)
-                guide_trace = handlers.trace(run).get_trace(*args, **kwargs)
+                guide_trace = handlers.trace(run).get_trace(*args, **given)
             run = handlers.substitute(handlers.replay(handlers.seed(model, model_key), guide_trace), data=params)
-            trace = handlers.trace(run).get_trace(*args, **kwargs)
+            trace = handlers.trace(run).get_trace(*args, **given)
         posterior = {n: s["value"] for n, s in guide_trace.items() if s["type"] == "deterministic" or n in latents}
+        posterior |= {n: s["value"] for n, s in trace.items() if s["type"] == "deterministic"}
         data = _data_sites(trace)
         keys = dict(zip(data, random.split(predictive_key, max(len(data), 1)), strict=False))
         return {
@@ -76,13 +81,21 @@ def to_arviz(
         }
 
     keys = random.split(rng_key, num_draws)
-    with _one_blas_thread():
+    with one_blas_thread():
         # Where kernels are the same for all draws, so are their factors: vmap forms those once.
-        many = jax.vmap(one) if not guide.draws_anything else (lambda ks: jax.lax.map(one, ks))
-        groups = jax.tree.map(lambda x: np.asarray(x)[None], jax.jit(many)(keys))
-    with handlers.block():
-        seeded = handlers.substitute(handlers.seed(model, rng_key), data=params)
-        trace = handlers.trace(seeded).get_trace(*args, **kwargs)
+        if guide.draws_anything:
+            many = jax.jit(lambda keys, arrays: jax.lax.map(lambda key: one(key, arrays), keys))
+        else:
+            many = jax.jit(jax.vmap(one, in_axes=(0, None)))
+        groups = jax.tree.map(lambda x: np.asarray(x)[None], many(keys, arrays))
+    trace: dict[str, Any] = {}
+
+    def look() -> None:
+        with handlers.block():
+            seeded = handlers.substitute(handlers.seed(model, rng_key), data=params)
+            trace.update(handlers.trace(seeded).get_trace(*args, **kwargs))
+
+    jax.eval_shape(look)  # the data are the caller's own arrays: nothing needs to be computed to find them
     sites = _data_sites(trace)
     groups["observed_data"] = {name: np.asarray(site["value"]) for name, site in sites.items()}
     groups["constant_data"] = _constants(model, latents, params, args, kwargs)

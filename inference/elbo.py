@@ -103,5 +103,5 @@ def _scale(msg: dict[str, Any]) -> Any:
 
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, jax.core.Tracer) or isinstance(b, jax.core.Tracer):
-        return False
+        return True  # an annealed scale: its value cannot be looked at here
     return bool(a == b)

@@ -147,7 +147,10 @@ class InducingGuide:
         with handlers.block(), representing("mean"):
             run = handlers.substitute(handlers.seed(self, rng_key), data=dict(given or {}))
             trace = handlers.trace(run).get_trace(*args, **kwargs)
-        return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+        params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+        if unknown := sorted(set(given or {}) - set(params)):
+            raise ValueError(f"Initial values name {unknown}, but the parameters are {sorted(params)}.")
+        return params
 
     def posterior(self, params: Mapping[str, Any], *args: Any, rng_key: Array, **kwargs: Any) -> dict[str, Any]:
         """The distributions of the latent sites at the model's inputs: ``{site: distribution}``.
@@ -179,6 +182,11 @@ class InducingGuide:
                     f"InducingGuide({argument}=...) names {unknown}, which are not latent GP sites of the model; "
                     f"those are {sorted(sites.processes)}."
                 )
+        own = {f"{site}_{part}" for site in sites.processes for part in ("inducing", "mean", "scale")}
+        parts = ("loc",) if self.hyperparameters == "point" else ("loc", "scale")
+        own |= {f"{site}_{part}" for site in sites.latents - sites.processes for part in parts}
+        if taken := sorted(own & sites.names):
+            raise ValueError(f"The guide's parameters would be named {taken}, as sites of the model are: rename those.")
         if isinstance(self.inducing, Mapping) and (missing := sorted(sites.processes - set(self.inducing))):
             raise ValueError(f"InducingGuide(inducing=...) has no entry for the GP site(s) {missing}.")
 
@@ -266,7 +274,13 @@ class _PosteriorHandler(Messenger):
         def initial_scale(_: Array) -> Array:
             factor = jnp.asarray(_for_site(guide.initial_scale, name, 1.0), dtype)
             if diagonal:
-                return jnp.broadcast_to(factor, (M, *outputs))
+                spread = jnp.ones((M, *outputs), dtype)
+                if not whiten:
+                    spread = jnp.sqrt(jnp.diagonal(Kuu(inducing, prior.kernel), axis1=-2, axis2=-1))
+                    spread = jnp.broadcast_to(
+                        spread.T if spread.ndim == 2 or not outputs else spread[:, None], (M, *outputs)
+                    )
+                return factor * spread
             root = jnp.eye(M, dtype=dtype)
             if not whiten:
                 root = cholesky(Kuu(inducing, prior.kernel), f"Kuu of site {name!r}", prior.jitter)

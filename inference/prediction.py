@@ -8,17 +8,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import Array, random
 from jax.scipy.special import logsumexp
 from numpyro import handlers
+from numpyro.distributions.distribution import Unit
 from numpyro.primitives import Messenger
 
 from gpzoo.distributions import GaussianProcess, InducingPosterior
 from gpzoo.inducing import InducingPoints
 from gpzoo.inference.guides import InducingGuide, representing
 from gpzoo.inference.setup import find_sites, unmasked
-from gpzoo.inference.training import _one_blas_thread
+from gpzoo.inference.training import one_blas_thread, split_arrays
 from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods.softmax import ClassLikelihood
 from gpzoo.marginals import DrawLog, GaussianMarginals
 
 
@@ -66,11 +69,12 @@ def predict(
         model: the program.
         *args: the model's positional arguments at the new inputs, one row per input.
         guide: trained :class:`~gpzoo.inference.InducingGuide`, with ``params``.
-        params: values of the ``numpyro.param`` sites.
+        params: values of the ``numpyro.param`` (and mutable) sites, such as a :class:`FitResult`'s.
         posterior_samples: MCMC draws by site name, ``[S, ...]``, in place of a guide; ``f`` at the new inputs is then
             conditioned on the draws at the training inputs, given in ``train_args``.
         train_args: the positional arguments of training; needed with ``posterior_samples`` and for observed GP sites
-            (exact GP regression), which are conditioned on their data.
+            (exact GP regression), which are conditioned on their data. The training covariance is factorised for every
+            draw and batch: take large batches.
         train_kwargs: the keyword arguments of training, with ``train_args``.
         test_data: observed values by site name, ``[N, ...]``, for ``log_density``.
         num_draws: draws of the sites that must be drawn; programs without any need one pass.
@@ -81,133 +85,189 @@ def predict(
         A :class:`SitePrediction` for each GP site and each data site, by name.
 
     Raises:
-        ValueError: for arguments that do not go together, rows that disagree, or unknown names in ``test_data``.
+        ValueError: for arguments that do not go together; rows that disagree; unknown names in ``test_data``; sites
+            of the program that ``params`` or ``posterior_samples`` give no value; a guide that has not seen data; an
+            observed GP site without ``train_args``; sites that the guide draws jointly, in several batches.
     """
-    if (guide is None) == (posterior_samples is None) and not (guide is None and train_args is not None):
-        raise ValueError("Give predict either guide= and params=, or posterior_samples= with train_args=.")
-    if posterior_samples is not None and train_args is None:
+    _check_arguments(guide, posterior_samples, params, train_args, num_draws, batch_size)
+    args, test_data = jax.tree.map(_array, (args, dict(test_data or {})))
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves((args, test_data))]
+    rows = {shape[0] if shape else 0 for shape in shapes}
+    if len(rows) != 1 or 0 in rows:
         raise ValueError(
-            "A latent f drawn by MCMC lives at the training inputs: give predict those, train_args=(X, y)."
+            f"The new inputs and test data must be arrays with the same, positive number of rows; got shapes {shapes}."
+        )
+    num_rows = rows.pop()
+    batch_size = min(batch_size, num_rows)
+    if guide is not None and guide.joint and batch_size < num_rows:
+        raise ValueError(
+            f"The guide draws {sorted(guide.joint)} jointly over the inputs, so that a prediction depends on its "
+            f"batch: pass batch_size={num_rows} or more."
+        )
+    samples = {name: jnp.asarray(value) for name, value in (posterior_samples or {}).items()}
+    draws = len(next(iter(samples.values()))) if samples else 1
+    if guide is not None and guide.draws_anything:
+        draws = num_draws
+    arrays, static = split_arrays(kwargs)
+    train_arrays, train_static = split_arrays(dict(train_kwargs or {}))
+    drawn = frozenset()
+    if guide is None:
+        given = {name: value[0] for name, value in samples.items()} | dict(params or {})
+        drawn = find_sites(
+            handlers.substitute(model, data=given), train_args, dict(train_kwargs or {}), frozenset()
+        ).drawn
+    run = _Runner(model, guide, drawn, static, train_static)
+    train = None if train_args is None else (train_args, train_arrays)
+
+    @jax.jit
+    def one_batch(keys: Array, samples: dict, rows: Array, batch: tuple, tests: dict, arrays: dict, rest: tuple) -> Any:
+        def one_draw(draw: tuple) -> dict[str, SitePrediction]:
+            return run(*draw, rows, batch, tests, arrays, *rest)
+
+        if draws == 1:
+            return one_draw(jax.tree.map(lambda x: x[0], (keys, samples)))
+        each = jax.lax.map(one_draw, (keys, samples), batch_size=min(10, draws))
+        return {name: _mixture(prediction) for name, prediction in each.items()}
+
+    keys = random.split(rng_key, draws)
+    rest = (dict(params or {}), train)
+    parts = []
+    with one_blas_thread():
+        for start in range(0, num_rows, batch_size):
+            # The last batch is filled up, so that all have one shape and one compiled program.
+            rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
+            batch, tests = jax.tree.map(lambda x: x[rows], (args, test_data))  # noqa: B023
+            part = one_batch(keys, samples, rows, batch, tests, arrays, rest)
+            if unknown := sorted(set(test_data) - set(part)):
+                raise ValueError(f"test_data names {unknown}, but the sites are {sorted(part)}.")
+            keep = min(batch_size, num_rows - start)
+            parts.append(jax.tree.map(lambda x: np.asarray(x)[:keep], part))  # noqa: B023
+    return jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+
+
+def _check_arguments(
+    guide: Any, posterior_samples: Any, params: Any, train_args: Any, num_draws: int, batch_size: int
+) -> None:
+    if guide is not None and posterior_samples is not None:
+        raise ValueError("Give predict either guide= and params=, or posterior_samples= with train_args=, not both.")
+    if guide is None and train_args is None:
+        raise ValueError(
+            "Give predict guide= and params=; or, for MCMC (whose f lives at the training inputs) and exact "
+            "regression, posterior_samples= or params= with train_args=(X, y)."
+        )
+    if guide is not None and params is None:
+        raise ValueError("Give predict the trained params= of the guide.")
+    if guide is not None and guide.sites is None:
+        raise ValueError(
+            "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data first."
         )
     for name, value in (("num_draws", num_draws), ("batch_size", batch_size)):
         if value < 1:
             raise ValueError(f"{name} must be 1 or more, got {value}.")
-    test_data = {name: jnp.asarray(value) for name, value in (test_data or {}).items()}
-    rows = {np.shape(leaf)[0] for leaf in jax.tree.leaves((args, test_data)) if np.ndim(leaf)}
-    if len(rows) != 1 or 0 in rows:
-        raise ValueError(
-            f"The new inputs and test data must have the same, positive number of rows; got {sorted(rows)}."
-        )
-    num_rows = rows.pop()
-    batch_size = min(batch_size, num_rows)
-    params = dict(params or {})
-    if guide is not None:
-        guide.setup(*args, **kwargs)
-        source = _FromGuide(guide, params)
-        draws = num_draws if guide.draws_anything else 1
-        draw_args: Any = random.split(rng_key, draws)
-    else:
-        source = _FromTraining(model, params, train_args, dict(train_kwargs or {}))
-        samples = {k: jnp.asarray(v) for k, v in (posterior_samples or {}).items()}
-        draws = len(next(iter(samples.values()))) if samples else 1
-        draw_args = (random.split(rng_key, draws), samples)
-
-    def one_draw(draw: Any, rows: Array, batch: tuple, tests: dict, params: dict) -> dict[str, SitePrediction]:
-        processes, trace = source.run(model, draw, rows, batch, kwargs, params)
-        return processes | _data_sites(trace, tests)
-
-    @jax.jit
-    def one_batch(draw_args: Any, rows: Array, batch: tuple, tests: dict, params: dict) -> dict[str, SitePrediction]:
-        if draws == 1:
-            single = jax.tree.map(lambda x: x[0], draw_args)
-            return one_draw(single, rows, batch, tests, params)
-        each = jax.lax.map(lambda d: one_draw(d, rows, batch, tests, params), draw_args, batch_size=min(10, draws))
-        return {name: _mixture(prediction) for name, prediction in each.items()}
-
-    parts = []
-    with _one_blas_thread():
-        for start in range(0, num_rows, batch_size):
-            # The last batch is filled up, so that all have one shape and one compiled program.
-            rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
-            batch, tests = jax.tree.map(lambda x: jnp.asarray(x)[rows], (args, test_data))  # noqa: B023
-            part = one_batch(draw_args, jnp.asarray(rows), batch, tests, params)
-            keep = min(batch_size, num_rows - start)
-            parts.append(jax.tree.map(lambda x: np.asarray(x)[:keep], part))  # noqa: B023
-    result = jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
-    if unknown := sorted(set(test_data) - set(result)):
-        raise ValueError(f"test_data names {unknown}, but the sites are {sorted(result)}.")
-    return result
 
 
-class _FromGuide:
-    """Runs a program with its guide in front of it."""
-
-    def __init__(self, guide: InducingGuide, params: dict[str, Any]) -> None:
-        self.guide = guide
-
-    def run(
-        self, model: Callable, key: Array, rows: Array, batch: tuple, kwargs: dict, params: dict
-    ) -> tuple[dict[str, SitePrediction], dict]:
-        guide_key, model_key = random.split(key)
-        with handlers.block():
-            with representing("marginals", rows):
-                guide = handlers.substitute(handlers.seed(self.guide, guide_key), data=params)
-                guide_trace = handlers.trace(guide).get_trace(*batch, **kwargs)
-            run = handlers.substitute(handlers.replay(handlers.seed(model, model_key), guide_trace), data=params)
-            trace = handlers.trace(run).get_trace(*batch, **kwargs)
-        latent = {k: s for k, s in guide_trace.items() if isinstance(s.get("fn"), InducingPosterior)}
-        hidden = {name for name, site in guide_trace.items() if site["type"] == "sample"}
-        processes = {name: _process(site["fn"], site["value"]) for name, site in latent.items()}
-        return processes, {name: site for name, site in trace.items() if name not in hidden}
+def _array(x: Any) -> Any:
+    # Arrays of the host stay there until their rows are cut.
+    return x if isinstance(x, jax.Array) else np.asarray(x)
 
 
-class _FromTraining:
-    """Runs a program with each GP site conditioned on its values at the training inputs."""
+class _Runner:
+    """One draw at one batch: the guide or the samples give the latent sites, training data condition GP sites."""
 
-    def __init__(self, model: Callable, params: dict[str, Any], args: tuple, kwargs: dict) -> None:
-        self.args, self.kwargs = args, kwargs
-        sites = find_sites(handlers.substitute(model, data=params), args, kwargs, frozenset())
-        self.drawn = sites.drawn
+    def __init__(
+        self, model: Callable, guide: InducingGuide | None, drawn: frozenset[str], static: dict, train_static: dict
+    ) -> None:
+        self.model, self.guide, self.drawn = model, guide, drawn
+        self.static, self.train_static = static, train_static
 
-    def run(
-        self, model: Callable, draw: tuple, rows: Array, batch: tuple, kwargs: dict, params: dict
-    ) -> tuple[dict[str, SitePrediction], dict]:
-        key, samples = draw
+    def __call__(
+        self,
+        key: Array,
+        samples: dict,
+        rows: Array,
+        batch: tuple,
+        tests: dict,
+        arrays: dict,
+        params: dict,
+        train: tuple | None,
+    ) -> dict[str, SitePrediction]:
         known = params | samples
+        given: dict[str, tuple[GaussianProcess, Array]] = {}
+        seen: set[str] = set()
+        if train is not None:
+            args, train_arrays = train
+            _, trace = self._traces(key, known, None, args, train_arrays | self.train_static, {})
+            for name, site in trace.items():
+                if site["type"] != "sample" or not isinstance(site["fn"], GaussianProcess):
+                    continue
+                if site["is_observed"] or self.guide is None:
+                    given[name] = site["fn"], jnp.asarray(site["value"])
+                if site["is_observed"]:
+                    seen.add(name)
+        others = {name: value for name, value in known.items() if name not in given}
+        guide_trace, trace = self._traces(key, others, rows, batch, arrays | self.static, given)
+        found = {}
+        hidden = {name for name, site in guide_trace.items() if site["type"] == "sample"} | set(samples)
+        for name, site in (trace | guide_trace).items():
+            fn = site.get("fn")
+            if isinstance(fn, InducingPosterior):
+                found[name] = _process(fn, site["value"], tests.get(name) if name in seen else None)
+        data = {name: site for name, site in trace.items() if name not in hidden | set(found)}
+        return found | _data_sites(data, tests)
+
+    def _traces(
+        self, key: Array, known: dict, rows: Array | None, args: tuple, kwargs: dict, given: dict
+    ) -> tuple[dict, dict]:
+        guide_key, model_key = random.split(key)
+        guide_trace: dict = {}
         with handlers.block():
-            seeded = handlers.substitute(handlers.seed(model, key), data=known)
-            train = handlers.trace(seeded).get_trace(*self.args, **self.kwargs)
-            given = {
-                name: (site["fn"], jnp.asarray(site["value"]))
-                for name, site in train.items()
-                if site["type"] == "sample" and isinstance(site["fn"], GaussianProcess)
-            }
-            others = {name: value for name, value in known.items() if name not in given}
-            run = handlers.substitute(handlers.seed(_conditioned(model, given, self.drawn, rows), key), data=others)
-            trace = handlers.trace(run).get_trace(*batch, **kwargs)
-        conditioned = {n: s for n, s in trace.items() if isinstance(s.get("fn"), InducingPosterior)}
-        processes = {name: _process(site["fn"], site["value"]) for name, site in conditioned.items()}
-        hidden = set(conditioned) | set(samples)
-        return processes, {name: site for name, site in trace.items() if name not in hidden}
+            if self.guide is not None:
+                with representing("marginals", rows):
+                    guide = handlers.substitute(handlers.seed(self.guide, guide_key), data=known)
+                    guide_trace = handlers.trace(guide).get_trace(*args, **kwargs)
+            model = _conditioned(self.model, given, self.drawn, rows)
+            model = handlers.substitute(handlers.replay(handlers.seed(model, model_key), guide_trace), data=known)
+            trace = handlers.trace(model).get_trace(*args, **kwargs)
+        drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
+        self._check_sites(guide_trace | trace, set(known), drawn, training=rows is None)
+        return guide_trace, trace
+
+    def _check_sites(self, trace: dict, known: set[str], drawn: set[str], training: bool) -> None:
+        """Nothing may stay at its start, or at a draw of its prior, without a word."""
+        loose = [n for n, site in trace.items() if site["type"] in ("param", "mutable") and n not in known]
+        if loose:
+            raise ValueError(f"params has no value for the site(s) {loose} of the program; it has {sorted(known)}.")
+        for name, site in trace.items():
+            if site["type"] != "sample" or site["is_observed"] or name in known | drawn:
+                continue
+            if self.guide is None and training:
+                raise ValueError(f"posterior_samples has no draws of the latent site {name!r}.")
+            if isinstance(site["fn"], GaussianProcess):
+                raise ValueError(
+                    f"GP site {name!r} is observed in training: give predict its data to condition on, "
+                    "train_args=(X, y)."
+                )
 
 
-def _conditioned(model: Callable, given: dict, drawn: frozenset[str], rows: Array) -> Callable:
+def _conditioned(model: Callable, given: dict, drawn: frozenset[str], rows: Array | None) -> Callable:
+    """The program with GP sites conditioned on values at other inputs."""
+
     class Condition(Messenger):
         def process_message(self, msg: dict[str, Any]) -> None:
             if msg["type"] != "sample" or msg["name"] not in given:
                 return
             name, (prior, value) = msg["name"], given[msg["name"]]
             centred = value - prior.mean
-            mode = "draw" if name in drawn else "marginals"
+            how = "draw" if name in drawn else "marginals"
             msg["fn"] = InducingPosterior(
                 msg["fn"],
                 InducingPoints(prior.X),
                 centred,
                 jnp.zeros_like(centred),
                 whiten=False,
-                value_as=mode,
+                value_as=how,
                 site=name,
-                log=DrawLog(refuse=True) if mode == "marginals" else None,
+                log=DrawLog(refuse=True) if how == "marginals" else None,
                 rows=rows,
             )
             msg["value"], msg["is_observed"] = None, False
@@ -219,26 +279,30 @@ def _conditioned(model: Callable, given: dict, drawn: frozenset[str], rows: Arra
     return run
 
 
-def _process(posterior: InducingPosterior, value: Any) -> SitePrediction:
-    if isinstance(value, GaussianMarginals):
-        return SitePrediction(value.mean, value.variance)
-    return SitePrediction(*posterior.marginals())
+def _process(posterior: InducingPosterior, value: Any, test: Array | None) -> SitePrediction:
+    marginal = isinstance(value, GaussianMarginals)
+    mean, variance = (value.mean, value.variance) if marginal else posterior.marginals()
+    density = None
+    if test is not None:
+        density = dist.Normal(mean, jnp.sqrt(variance)).log_prob(test)
+        density = density if density.ndim == 1 else jnp.sum(density, axis=-1)
+    return SitePrediction(mean, variance, density)
 
 
 def _data_sites(trace: dict[str, Any], tests: dict[str, Array]) -> dict[str, SitePrediction]:
     found = {}
     for name, site in trace.items():
-        if site["type"] != "sample" or type(site["fn"]).__name__ == "Unit":
+        if site["type"] != "sample" or isinstance(site["fn"], Unit):
             continue
         fn = unmasked(site["fn"])
-        density = None
+        density = probs = mean = variance = None
         if name in tests:
             score = fn.predictive_log_prob if isinstance(fn, Likelihood) else fn.log_prob
             density = score(tests[name])
-        probs = getattr(fn, "probs", None) if fn.support.is_discrete else None
-        mean = variance = None
-        if probs is None or jnp.ndim(probs) != len(fn.batch_shape) + 1:
-            probs, mean, variance = None, fn.mean, fn.variance
+        if isinstance(fn, ClassLikelihood | dist.CategoricalProbs | dist.CategoricalLogits):
+            probs = fn.probs
+        else:
+            mean, variance = fn.mean, fn.variance
         found[name] = SitePrediction(mean, variance, density, probs)
     return found
 

@@ -87,6 +87,36 @@ def expectations(svi: SVI, state: SVIState, data: tuple, arrays: dict, static: d
     return found
 
 
+def check_scales(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict, num_rows: int) -> None:
+    """Refuse a bound whose data terms are not those of the whole data.
+
+    Raises:
+        ValueError: if no observed site is scaled from the minibatch to all rows, or a GP site is observed.
+    """
+    scales: dict[str, Any] = {}
+
+    def look(state: SVIState, batch: tuple, arrays: dict) -> None:
+        for name, site in _run_once(svi, state, batch, arrays, static)[1].items():
+            if site["type"] == "sample" and site["is_observed"]:
+                if isinstance(site["fn"], GaussianProcess):
+                    raise ValueError(
+                        f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates "
+                        "it. Train without batch_size."
+                    )
+                scales[name] = site["scale"]
+
+    jax.eval_shape(look, state, batch, arrays)
+    factor = num_rows / jax.tree.leaves(batch)[0].shape[0]
+    known = [1.0 if scale is None else scale for scale in scales.values()]
+    if factor == 1 or any(isinstance(scale, jax.core.Tracer) or np.isclose(scale, factor) for scale in known):
+        return
+    raise ValueError(
+        f"No data site of {sorted(scales)} is scaled from the minibatch to all {num_rows} rows, so the KL would "
+        "outweigh the data. Put the data sites into numpyro.plate('data', num_data, subsample_size=len(X)) and pass "
+        f"num_data={num_rows} to fit."
+    )
+
+
 def explain_failure(
     svi: SVI, result: FitResult, batch: tuple, arrays: dict, static: dict, step: int, loss: float
 ) -> None:

@@ -27,11 +27,13 @@ class Sites:
         latents: names of the unobserved sample sites.
         processes: those of them that are GP sites.
         drawn: those GP sites whose value is used as an array somewhere.
+        names: names of every sample and param site.
     """
 
     latents: frozenset[str]
     processes: frozenset[str]
     drawn: frozenset[str]
+    names: frozenset[str] = frozenset()
 
 
 def find_sites(model: Callable, args: tuple, kwargs: dict, joint: frozenset[str]) -> Sites:
@@ -73,7 +75,8 @@ def find_sites(model: Callable, args: tuple, kwargs: dict, joint: frozenset[str]
             processes.add(name)
     drawn = frozenset(log.sites)
     _check_rows(model, args, kwargs, drawn - joint)
-    return Sites(frozenset(latents), frozenset(processes), drawn)
+    names = frozenset(name for name, site in found.items() if site["type"] in ("sample", "param"))
+    return Sites(frozenset(latents), frozenset(processes), drawn, names)
 
 
 def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> GaussianMarginals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import threading
 import time
@@ -20,7 +21,7 @@ from numpyro.infer.svi import SVIState
 from gpzoo.inference.checkpoints import Checkpoints
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import InducingGuide, representing
-from gpzoo.inference.report import FitResult, expectations, explain_failure
+from gpzoo.inference.report import FitResult, check_scales, expectations, explain_failure
 
 #: Most steps between two visits of the host, and seconds aimed at between them.
 _MAX_CHUNK, _CHUNK_SECONDS = 1000, 1.0
@@ -73,10 +74,9 @@ def fit(
     if num_steps < 0:
         raise ValueError(f"num_steps must be 0 or more, got {num_steps}.")
     data, num_rows = _rows(args, batch_size)
-    arrays = {k: jax.tree.map(jnp.asarray, v) for k, v in kwargs.items() if _is_arrays(v)}
-    static = {k: v for k, v in kwargs.items() if k not in arrays}
+    arrays, static = split_arrays(kwargs)
     guide = svi.guide
-    with _one_blas_thread():
+    with one_blas_thread():
         if isinstance(guide, InducingGuide):
             init_params = guide.init_params(rng_key, *data, given=init_params, **kwargs)
         order = _order_seed(rng_key)
@@ -90,12 +90,17 @@ def fit(
 
         state = jax.jit(init)(rng_key, init_params, first, arrays)
         ways = expectations(svi, state, data if isinstance(guide, InducingGuide) else first, arrays, static)
+        if not full:
+            check_scales(svi, state, first, arrays, static, num_rows)
 
         run = _compile(svi, static, full)
         losses = np.zeros(num_steps)
         keeper, done, before = None, 0, 0.0
         if checkpoint is not None:
-            keeper = Checkpoints(checkpoint, _settings(data, kwargs, size, rng_key, state))
+            nowhere = jnp.zeros((_MAX_CHUNK, 0 if full else size), jnp.int32)
+            text = run.lower(state, data, arrays, nowhere, 0).as_text()
+            program = {"program (model, guide, optimiser, versions)": hashlib.sha256(text.encode()).hexdigest()[:16]}
+            keeper = Checkpoints(checkpoint, _settings(data, kwargs, size, rng_key, state) | program)
             if (
                 restored := keeper.restore({"state": state, "losses": np.zeros(0), "seconds": np.zeros(())})
             ) is not None:
@@ -134,7 +139,8 @@ def fit(
         if keeper is not None:
             keeper.save(done, _kept(state, losses[:done], seconds))
             keeper.close()
-        result = FitResult(svi.get_params(state), losses[:done], state, seconds, ways)
+        params = svi.get_params(state) | (state.mutable_state or {})
+        result = FitResult(params, losses[:done], state, seconds, ways)
         if failed:
             batch = data if full else _take(data, _indices(order, done, 1, num_rows, size)[0])
             explain_failure(svi, result, batch, arrays, static, done, float(losses[done]))
@@ -149,9 +155,16 @@ def _kept(state: SVIState, losses: np.ndarray, seconds: float) -> dict[str, Any]
 # -- data ------------------------------------------------------------------------------------------------------------
 
 
-def _is_arrays(value: Any) -> bool:
+def is_arrays(value: Any) -> bool:
+    """Whether an argument is arrays through and through, to be passed to a compiled program rather than built in."""
     leaves = jax.tree.leaves(value)
     return bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
+
+
+def split_arrays(arguments: dict) -> tuple[dict, dict]:
+    """Arguments that are arrays, for the device, and the others, which are part of the program."""
+    arrays = {name: jax.tree.map(jnp.asarray, value) for name, value in arguments.items() if is_arrays(value)}
+    return arrays, {name: value for name, value in arguments.items() if name not in arrays}
 
 
 def _rows(args: tuple, batch_size: int | None) -> tuple[tuple, int]:
@@ -200,7 +213,7 @@ def _settings(data: tuple, kwargs: dict[str, Any], size: int, rng_key: Array, st
     plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
     settings = _described("data", data) | {f"argument {name}": value for name, value in plain.items()}
     for name, value in kwargs.items():
-        if _is_arrays(value):
+        if is_arrays(value):
             settings |= _described(f"argument {name}", value)
     # Restoring would cut or fill arrays of another shape without a word.
     shapes = {"state": ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(state))}
@@ -337,7 +350,7 @@ class _Signals:
 
 
 @contextmanager
-def _one_blas_thread() -> Iterator[None]:
+def one_blas_thread() -> Iterator[None]:
     """On CPU, LAPACK's own threads fight XLA's: with them small factorisations take 50 times as long."""
     if jax.default_backend() != "cpu":
         yield

@@ -15,7 +15,7 @@ import numpyro
 import numpyro.distributions as dist
 import orbax.checkpoint as ocp
 import pytest
-from helpers import adam, sine
+from helpers import adam, regression, sine
 from jax import random
 from numpyro.infer import SVI
 
@@ -179,3 +179,16 @@ def test_keys_of_both_kinds_are_kept(tmp_path):
     resumed = train(4, tmp_path, key=old)
     assert resumed.state.rng_key.dtype == jnp.uint32
     assert_same(resumed, train(4, key=old))
+
+
+def test_another_optimiser_or_guide_is_refused(tmp_path):
+    X, y = sine(12)
+
+    def run(rate, whiten):
+        svi = SVI(regression, InducingGuide(regression, kmeans(3), whiten=whiten), adam(rate), GaussianProcessELBO())
+        return fit(svi, random.key(0), 2, X, y, checkpoint=tmp_path, progress=False)
+
+    run(0.01, True)
+    for rate, whiten in [(0.1, True), (0.01, False)]:
+        with pytest.raises(CheckpointError, match=r"program \(model, guide, optimiser, versions\) is"):
+            run(rate, whiten)

@@ -551,3 +551,48 @@ def test_initialisers_refuse_jit():
 def test_inducing_must_be_an_initialiser_or_variable():
     with pytest.raises(TypeError, match=r"kmeans\(100\)"):
         InducingGuide(regression, np.zeros((3, 1)))
+
+
+def test_parameter_names_may_not_be_the_models():
+    X, y = sine(8)
+
+    def program(X, y=None):
+        level = numpyro.param("f_mean", jnp.zeros(()))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, mean=level))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    with pytest.raises(ValueError, match=r"would be named \['f_mean'\]"):
+        InducingGuide(program, kmeans(3)).setup(X, y)
+
+
+def test_unknown_initial_values_are_refused():
+    X, y = sine(8)
+    with pytest.raises(ValueError, match=r"Initial values name \['lenghtscale'\]"):
+        InducingGuide(regression, kmeans(3)).init_params(KEY, X, y, given={"lenghtscale": jnp.ones(())})
+
+
+def test_noise_after_the_process_is_noticed_under_mcmc():
+    X, y = sine(8)
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        noise = positive("noise", 0.1)
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+    with pytest.raises(ValueError, match=r"site\(s\) noise are not sampled by MCMC"):
+        run_nuts(program, X, y)
+
+
+def test_unwhitened_diagonal_starts_at_the_priors_scale():
+    X, y = sine(8)
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(25.0, 1.0), X, num_outputs=2))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    guide = InducingGuide(program, kmeans(3), whiten=False, covariance="diagonal", initial_scale=0.5)
+    scale = guide.init_params(KEY, X, jnp.stack([y, y], axis=1))["f_scale"]
+    np.testing.assert_allclose(scale, 2.5 * np.ones((3, 2)))

@@ -15,7 +15,6 @@ from gpzoo.inducing import (
     InducingVariable,
     Kuf,
     Kuu,
-    initialise,
     kmeans,
     random_subset,
     uniform_patches,
@@ -326,20 +325,3 @@ def test_initialisers_name_inputs_that_are_not_finite():
     X[3, 1] = np.nan
     with pytest.raises(ValueError, match=r"X has 1 entries that are not finite, the first at index \(3, 1\)"):
         kmeans(2)(KEY, X, RBF())
-
-
-def test_initialise_takes_what_users_give():
-    X, kernel = images(), convolutional()
-    assert initialise(random_subset(3), KEY, X, kernel).Z.shape == (3, 5, 4, 1)
-    given = InducingPatches(vectors(4, 6))
-    assert initialise(given, KEY, X, kernel) is given
-    assert isinstance(initialise(vectors(4, 6), KEY, X, kernel), InducingPatches)
-    assert isinstance(initialise(X[:2], KEY, X, kernel), InducingPoints)
-    assert isinstance(initialise([[0.0, 1.0], [2.0, 3.0]], KEY, vectors(), RBF()), InducingPoints)
-    assert isinstance(initialise(vectors()[:3], KEY, vectors(), White()), InducingPoints)
-    with pytest.raises(TypeError, match="inducing must be"):
-        initialise("kmeans", KEY, X, kernel)
-    with pytest.raises(TypeError, match=r"inducing must be.*got int"):
-        initialise(100, KEY, X, kernel)
-    with pytest.raises(ValueError, match=r"inducing inputs of shape \(4, 5\) fit neither"):
-        initialise(vectors(4, 5), KEY, X, kernel)

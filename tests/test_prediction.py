@@ -208,3 +208,73 @@ def test_numpyros_predictive_draws_functions():
         predictive = Predictive(regression, guide=guide, params=params, num_samples=5)
         both = jax.jit(lambda key: predictive(key, *args))(KEY)  # noqa: B023
         assert both["y"].shape == (5, 4) and (np.ptp(both["y"], axis=0) > 0).all() == (len(args) == 1)
+
+
+# -- every name in, every name out -----------------------------------------------------------------------------------
+
+
+def exact_with_prior(X, y=None):
+    """Exact GP regression with a latent lengthscale."""
+    lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 0.1))
+    numpyro.sample("y", GaussianProcess(RBF(1.0, lengthscale) + White(0.01), X), obs=y)
+
+
+def test_a_guide_and_an_observed_gp_site():
+    guide = InducingGuide(exact_with_prior, InducingPoints(X[:2]))
+    params = guide.init_params(KEY, X, y)
+    with pytest.raises(ValueError, match=r"GP site 'y' is observed in training.*train_args"):
+        predict(KEY, exact_with_prior, NEW, guide=guide, params=params)
+    arguments = {"params": params, "train_args": (X, y), "test_data": {"y": TARGETS}}
+    found = predict(KEY, exact_with_prior, NEW, guide=guide, **arguments)["y"]
+    kernel = RBF(1.0, params["lengthscale_loc"])
+    K, cross = np.asarray(kernel(X)) + 0.01 * np.eye(10), np.asarray(kernel(X, NEW))
+    mean = cross.T @ np.linalg.solve(K, np.asarray(y))
+    variance = 1.01 - np.sum(cross * np.linalg.solve(K, cross), axis=0)
+    np.testing.assert_allclose(found.mean, mean, atol=1e-4)
+    np.testing.assert_allclose(found.variance, variance, atol=1e-4)
+    expected = dist.Normal(mean, np.sqrt(variance)).log_prob(TARGETS)
+    np.testing.assert_allclose(found.log_density, expected, atol=1e-3)
+
+
+def test_sites_without_values_are_refused():
+    guide, params = prepared(regression, X, y)
+    with pytest.raises(ValueError, match="trained params="):
+        predict(KEY, regression, NEW, guide=guide)
+    partly = {name: value for name, value in params.items() if name != "noise"}
+    with pytest.raises(ValueError, match=r"no value for the site\(s\) \['noise'\]"):
+        predict(KEY, regression, NEW, guide=guide, params=partly)
+    samples = {"variance": jnp.ones(3), "lengthscale": jnp.ones(3), "noise": jnp.ones(3)}
+    lifted = handlers.lift(regression, prior={name: dist.LogNormal(0.0, 1.0) for name in samples})
+    with pytest.raises(ValueError, match="no draws of the latent site 'f'"):
+        predict(KEY, lifted, NEW, posterior_samples=samples, train_args=(X, y))
+
+
+def test_a_guide_that_saw_no_data_is_refused():
+    _, params = prepared(regression, X, y)
+    with pytest.raises(ValueError, match=r"call guide\.setup\(X, y\)"):
+        predict(KEY, regression, NEW, guide=InducingGuide(regression, InducingPoints(X[::3])), params=params)
+
+
+def test_joint_sites_take_one_batch():
+    def centred(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", dist.Normal(f - jnp.mean(f), 0.1), obs=y)
+
+    guide, params = prepared(centred, X, y, joint={"f"})
+    with pytest.raises(ValueError, match="depends on its batch: pass batch_size=7 or more"):
+        predict(KEY, centred, NEW, guide=guide, params=params, batch_size=3)
+    assert predict(KEY, centred, NEW, guide=guide, params=params, num_draws=3)["y"].mean.shape == (7,)
+
+
+def test_labels_per_datum_are_not_classes():
+    from gpzoo.likelihoods import Bernoulli
+
+    def labels(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=3))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Bernoulli(f), obs=y)
+
+    guide, params = prepared(labels, X, jnp.ones((10, 3)))
+    found = predict(KEY, labels, NEW, guide=guide, params=params)["y"]
+    assert found.probs is None and found.mean.shape == (7, 3)

@@ -338,3 +338,27 @@ def test_a_network_is_evaluated_once_a_step(standard_promotion):
     text = jax.jit(lambda state: svi.evaluate(state, X, y)).lower(state).compile().as_text()
     # The only tanh of the program is the network's; guide and model each ask for it.
     assert len(re.findall(r"f32\[8,37\]\S* tanh\(", text)) == 1
+
+
+def test_minibatches_must_be_scaled():
+    X, y = sine(12)
+    svi = make()
+    with pytest.raises(ValueError, match=r"No data site of \['y'\] is scaled.*num_data=12"):
+        train(svi, 3, X, y, batch_size=4)
+
+    def exact(X, y=None):
+        numpyro.sample("y", GaussianProcess(RBF(1.0, 1.0) + White(0.1), X), obs=y)
+
+    with pytest.raises(ValueError, match="GP site 'y' is observed"):
+        train(make(exact), 3, X, y, batch_size=4)
+
+
+def test_mutable_state_is_among_the_results():
+    X, y = sine(12)
+
+    def counting(X, y=None):
+        state = numpyro.primitives.mutable("steps", {"count": jnp.zeros(())})
+        state["count"] = state["count"] + 1.0
+        regression(X, y)
+
+    assert float(train(make(counting), 5, X, y).params["steps"]["count"]) == 5.0

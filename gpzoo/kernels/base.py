@@ -111,7 +111,7 @@ class Kernel:
             raise ValueError(f"{type(self).__name__} got inputs with different numbers of columns: {shapes}.")
         dtype = jnp.result_type(*inputs.values())
         arrays = tuple(x.astype(dtype) for x in inputs.values())
-        kernel = jax.tree.map(lambda leaf: _cast(leaf, dtype), self)
+        kernel = jax.tree.map(lambda leaf: cast(leaf, dtype), self)
         axes = tuple(0 if self._has_outputs(x) else None for x in arrays)
         if not self.batched and all(axis is None for axis in axes):
             return evaluate(kernel, *arrays)
@@ -365,7 +365,7 @@ def columns(active_dims: Iterable[int] | None) -> tuple[int, ...] | None:
     return dims
 
 
-def _cast(leaf: Any, dtype: Any) -> Any:
+def cast(leaf: Any, dtype: Any) -> Any:
     """A floating leaf in the dtype of the inputs; anything else as it is."""
     floating = isinstance(leaf, float | np.ndarray | np.generic | Array) and jnp.issubdtype(
         jnp.result_type(leaf), jnp.floating

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpzoo import checks
-from gpzoo.kernels.base import Kernel
+from gpzoo.kernels.base import Kernel, cast
 from gpzoo.kernels.stationary import RBF
 from gpzoo.views import Patches
 
@@ -112,7 +112,7 @@ class DoubleSum(Kernel):
                 f"got shape {tuple(Z.shape)}."
             )
         dtype = jnp.result_type(X, Z)
-        kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self)
+        kernel = jax.tree.map(lambda leaf: cast(leaf, dtype), self)
         axes = (
             self._batch_axes() if self.batched else None,
             *(0 if many else None for many in (self._has_outputs(X), Z.ndim == 3)),

@@ -46,6 +46,7 @@ class Likelihood(Distribution):
         ndims: tuple[int, ...] = (1, 2),
         validate_args: bool | None = None,
     ) -> None:
+        checks.refuse_params_under_mcmc()
         self.f = self._latent(f, ndims)
         super().__init__(tuple(self.f.shape[:1]), tuple(event_shape), validate_args=validate_args)
 
