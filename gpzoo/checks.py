@@ -25,7 +25,7 @@ def floating(name: str, x: Any) -> Array:
         TypeError: if ``x`` is not numeric (strings, objects, complex numbers).
     """
     if x is None or isinstance(x, str):
-        raise TypeError(f"{name} must be a numeric array, got {x!r}.")
+        raise TypeError(f"{name} must be a numeric array, got {type(x).__name__}.")
     try:
         x = jnp.asarray(x)
     except (TypeError, ValueError) as error:

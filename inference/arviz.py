@@ -60,7 +60,7 @@ def to_arviz(
 
     arrays, static = split_arrays(dict(enumerate(args)) | kwargs)
 
-    def one(key: Array, arrays: dict) -> dict[str, dict[str, Array]]:
+    def one(key: Array, arrays: dict, params: dict) -> dict[str, dict[str, Array]]:
         given = arrays | static
         args = [given.pop(i) for i in range(len(given)) if i in given]
         guide_key, model_key, predictive_key = random.split(key, 3)
@@ -84,10 +84,10 @@ def to_arviz(
     with one_blas_thread():
         # Where kernels are the same for all draws, so are their factors: vmap forms those once.
         if guide.draws_anything:
-            many = jax.jit(lambda keys, arrays: jax.lax.map(lambda key: one(key, arrays), keys))
+            many = jax.jit(lambda keys, *rest: jax.lax.map(lambda key: one(key, *rest), keys))
         else:
-            many = jax.jit(jax.vmap(one, in_axes=(0, None)))
-        groups = jax.tree.map(lambda x: np.asarray(x)[None], many(keys, arrays))
+            many = jax.jit(jax.vmap(one, in_axes=(0, None, None)))
+        groups = jax.tree.map(lambda x: np.asarray(x)[None], many(keys, arrays, params))
     trace: dict[str, Any] = {}
 
     def look() -> None:

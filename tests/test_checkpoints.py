@@ -28,11 +28,11 @@ KEY = random.key(0)
 X, y = sine(12)
 
 
-def drawn(X, y=None, *, num_data=None):
+def drawn(X, y=None, *, num_data=None, df=4.0):
     """A program whose bound is estimated from draws, so that keys matter too."""
     f = numpyro.sample("f", GaussianProcess(RBF(1.0, numpyro.param("lengthscale", jnp.array(1.0))), X))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        numpyro.sample("y", dist.StudentT(4.0, f, 0.1), obs=y)
+        numpyro.sample("y", dist.StudentT(df, f, 0.1), obs=y)
 
 
 def train(steps, directory=None, *, key=KEY, data=(X, y), batch_size=5, num_data=12, inducing=3, **kwargs):
@@ -93,10 +93,9 @@ def test_checkpoints_are_written_on_the_way(whole, tmp_path, monkeypatch):
 OTHERS = {
     "key": ({"key": random.key(1)}, r"rng_key is \[0, 1\] here and \[0, 0\] there"),
     "rows": ({"batch_size": 4}, "batch_size is 4 here and 5 there"),
-    "shape": ({"data": (X[:11], y[:11])}, r"data is .*float64\[11, 1\].* here and .*float64\[12, 1\]"),
+    "shape": ({"data": (X[:11], y[:11]), "num_data": 11}, r"data is .*float64\[11, 1\].* here and .*float64\[12, 1\]"),
     "numbers": ({"data": (X + 1, y)}, "data sums is"),
-    "keyword": ({"num_data": 13}, "argument num_data is 13 here and 12 there"),
-    "no keyword": ({"num_data": None}, "argument num_data is 'not given' here and 12 there"),
+    "keyword": ({"df": 5.0}, "argument df is 5.0 here and 'not given' there"),
     "parameters": ({"inducing": 4}, r"state is .*float64\[4, 4\].* here and .*float64\[3, 3\]"),
 }
 

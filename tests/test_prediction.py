@@ -172,15 +172,15 @@ def test_exact_regression_is_the_textbooks():
 
 def test_arguments_that_do_not_go_together_are_refused(samples):
     guide, params = prepared(regression, X, y)
-    with pytest.raises(ValueError, match="either guide= and params=, or posterior_samples="):
+    with pytest.raises(ValueError, match=r"Give predict guide= and params=; or, .* posterior_samples="):
         predict(KEY, regression, NEW)
     with pytest.raises(ValueError, match="either guide= and params=, or posterior_samples="):
         predict(KEY, regression, NEW, guide=guide, params=params, posterior_samples=samples, train_args=(X, y))
     with pytest.raises(ValueError, match=r"lives at the training inputs.*train_args=\(X, y\)"):
         predict(KEY, regression, NEW, posterior_samples=samples)
-    with pytest.raises(ValueError, match=r"same, positive number of rows; got \[5, 7\]"):
+    with pytest.raises(ValueError, match=r"same, positive number of rows; got shapes \[\(7, 1\), \(5,\)\]"):
         predict(KEY, regression, NEW, guide=guide, params=params, test_data={"y": TARGETS[:5]})
-    with pytest.raises(ValueError, match=r"got \[0\]"):
+    with pytest.raises(ValueError, match=r"got shapes \[\(0, 1\)\]"):
         predict(KEY, regression, NEW[:0], guide=guide, params=params)
     with pytest.raises(ValueError, match=r"test_data names \['z'\], but the sites are \['f', 'y'\]"):
         predict(KEY, regression, NEW, guide=guide, params=params, test_data={"z": TARGETS})
