@@ -20,7 +20,7 @@ from gpzoo.inducing import InducingPoints
 from gpzoo.inference.guides import InducingGuide, representing
 from gpzoo.inference.setup import find_sites, unmasked
 from gpzoo.inference.training import one_blas_thread, split_arrays
-from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods import Expected, Likelihood
 from gpzoo.likelihoods.softmax import ClassLikelihood
 from gpzoo.marginals import DrawLog, GaussianMarginals
 
@@ -299,7 +299,8 @@ def _data_sites(trace: dict[str, Any], tests: dict[str, Array]) -> dict[str, Sit
         if name in tests:
             score = fn.predictive_log_prob if isinstance(fn, Likelihood) else fn.log_prob
             density = score(tests[name])
-        if isinstance(fn, ClassLikelihood | dist.CategoricalProbs | dist.CategoricalLogits):
+        classes = isinstance(fn, ClassLikelihood | dist.CategoricalProbs | dist.CategoricalLogits)
+        if classes or (isinstance(fn, Expected) and fn.is_categorical):
             probs = fn.probs
         else:
             mean, variance = fn.mean, fn.variance

@@ -198,7 +198,8 @@ def list_command() -> None:
 @click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
 def data_command(name: str | None, debug: bool) -> None:
     """List the data sets and whether they are here, or fetch the one called NAME."""
-    entries = datasets.available()
+    with known_failures(debug):
+        entries = datasets.available()
     if name is None:
         width = max(len(entry.name) for entry in entries)
         for entry in entries:

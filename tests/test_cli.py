@@ -132,6 +132,11 @@ def test_data_lists_every_set_and_loads_one(gpzoo_command):
     assert "rectangles" in one_line(gpzoo_command("data", "circles"), 2)
 
 
+def test_a_data_folder_that_is_not_there_is_one_line(gpzoo_command, monkeypatch, tmp_path):
+    monkeypatch.setenv("GPZOO_DATA", str(tmp_path / "absent"))
+    assert "is not a folder" in one_line(gpzoo_command("data"), 1)
+
+
 def test_without_a_command_the_help_is_printed(gpzoo_command):
     result = gpzoo_command()
     assert result.exit_code == 0 and "reproduce" in result.stdout

@@ -18,7 +18,7 @@ from gpzoo.inducing import InducingPoints
 from gpzoo.inference import InducingGuide, predict
 from gpzoo.inference.guides import representing
 from gpzoo.kernels import RBF, White
-from gpzoo.likelihoods import Softmax
+from gpzoo.likelihoods import Bernoulli, Expected, Softmax
 
 KEY = random.key(0)
 X, y = sine(10)
@@ -267,9 +267,23 @@ def test_joint_sites_take_one_batch():
     assert predict(KEY, centred, NEW, guide=guide, params=params, num_draws=3)["y"].mean.shape == (7,)
 
 
-def test_labels_per_datum_are_not_classes():
-    from gpzoo.likelihoods import Bernoulli
+def test_any_categorical_likelihood_has_class_probabilities():
+    def classes(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Expected(three_classes, f), obs=y)
 
+    guide, params = prepared(classes, X, jnp.arange(10) % 3)
+    found = predict(KEY, classes, NEW, guide=guide, params=params)["y"]
+    assert found.mean is None and found.probs.shape == (7, 3)
+    np.testing.assert_allclose(found.probs.sum(axis=1), 1.0, rtol=1e-6)
+
+
+def three_classes(f):
+    return dist.Categorical(logits=jnp.stack([f, -f, jnp.zeros_like(f)], axis=-1))
+
+
+def test_labels_per_datum_are_not_classes():
     def labels(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=3))
         with numpyro.plate("data", len(X)):

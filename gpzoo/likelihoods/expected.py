@@ -105,11 +105,13 @@ class Expected(Likelihood):
 
     def _cast(self, value: Array) -> Array:
         y = self._checked(value)
-        if self._is_categorical():
+        if self.is_categorical:
             return y.astype(jnp.int32)
         return y.astype(self.f.dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y
 
-    def _is_categorical(self) -> bool:
+    @property
+    def is_categorical(self) -> bool:
+        """Whether ``fn`` returns a distribution of class labels, which has ``probs`` and no moments."""
         likelihood = jax.eval_shape(self._given, self._centre())
         while hasattr(likelihood, "base_dist"):
             likelihood = likelihood.base_dist
@@ -146,6 +148,16 @@ class Expected(Likelihood):
         points, weights = self._points(self.num_predictive_draws)
         values = jax.vmap(lambda f: self._log_density(f, y))(points)
         return log_weighted_mean(weights, values) if self.single else log_mean_exp(values)
+
+    @property
+    def probs(self) -> Array:
+        """Probability of every class, ``[N, K]``, where ``fn`` is categorical; predictive under marginals."""
+        if not self.is_categorical:
+            raise NotImplementedError(f"{self._given(self._centre())} has no classes: use mean and variance.")
+        if not self.is_marginal:
+            return self._given(self.f).probs
+        points, weights = self._points(self.num_predictive_draws)
+        return weighted_sum(weights, jax.vmap(lambda f: self._given(f).probs)(points))
 
     @property
     def mean(self) -> Array:
