@@ -193,14 +193,14 @@ class GaussianProcess(_ProcessAtInputs):
     @property
     def variance(self) -> Array:
         """Prior variance, of the event's shape."""
-        return _rows_first(self.kernel.diag(self.X), self.event_shape)
+        return rows_first(self.kernel.diag(self.X), self.event_shape)
 
     def moments(self) -> tuple[Array, Array]:
         """Prior mean and covariance of ``f(X)``; see :class:`GaussianProcess`."""
         return self.mean, self.kernel(self.X)
 
 
-def _rows_first(per_output: Array, event_shape: tuple[int, ...]) -> Array:
+def rows_first(per_output: Array, event_shape: tuple[int, ...]) -> Array:
     """``[N]`` or ``[D, N]`` to the event's shape ``[N]`` or ``[N, D]``."""
     if per_output.ndim == 2:
         return per_output.T

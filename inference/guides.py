@@ -18,7 +18,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer import init_to_median
 from numpyro.primitives import _PYRO_STACK, Messenger
 
-from gpzoo.distributions import GaussianProcess, InducingPosterior
+from gpzoo.distributions import GaussianProcess, InducingPosterior, rows_first
 from gpzoo.inducing import InducingVariable, Kuu
 from gpzoo.inference.setup import Sites, find_sites
 from gpzoo.linalg import cholesky
@@ -274,13 +274,10 @@ class _PosteriorHandler(Messenger):
         def initial_scale(_: Array) -> Array:
             factor = jnp.asarray(_for_site(guide.initial_scale, name, 1.0), dtype)
             if diagonal:
-                spread = jnp.ones((M, *outputs), dtype)
-                if not whiten:
-                    spread = jnp.sqrt(jnp.diagonal(Kuu(inducing, prior.kernel), axis1=-2, axis2=-1))
-                    spread = jnp.broadcast_to(
-                        spread.T if spread.ndim == 2 or not outputs else spread[:, None], (M, *outputs)
-                    )
-                return factor * spread
+                if whiten:
+                    return jnp.broadcast_to(factor, (M, *outputs))
+                variance = jnp.diagonal(Kuu(inducing, prior.kernel), axis1=-2, axis2=-1)
+                return factor * jnp.sqrt(rows_first(variance, (M, *outputs)))
             root = jnp.eye(M, dtype=dtype)
             if not whiten:
                 root = cholesky(Kuu(inducing, prior.kernel), f"Kuu of site {name!r}", prior.jitter)
