@@ -6,11 +6,16 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
+from jax import random
 from numpyro.distributions import constraints
+from numpyro.infer import SVI
 
 from gpzoo.distributions import GaussianProcess
+from gpzoo.inference import GaussianProcessELBO, fit
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
+
+KEY = random.key(0)
 
 
 def relaxed(optimiser):
@@ -61,3 +66,45 @@ def deep(X, y=None, *, num_data=None):
     f = numpyro.sample("f", GaussianProcess(RBF(1.0, positive("lengthscale", 1.0)), h))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", Gaussian(f, positive("noise", 0.1)), obs=y)
+
+
+def trained(model, guide, *args, steps=0, **kwargs):
+    params = guide.init_params(KEY, *args, **kwargs)
+    if not steps:
+        return params
+    svi = SVI(model, guide, adam(0.02), GaussianProcessELBO())
+    return fit(svi, KEY, steps, *args, progress=False, **kwargs).params
+
+
+def bound(model, guide, params, *args, key=KEY, loss=None, **kwargs):
+    objective = loss or GaussianProcessELBO()
+    return -jax.jit(lambda key, params: objective.loss(key, params, model, guide, *args, **kwargs))(key, params)
+
+
+def terms(model, guide, params, *args, key=KEY):
+    """The contribution of every site to the bound."""
+    objective = GaussianProcessELBO(sum_sites=False)
+    values = jax.jit(lambda key, params: objective.loss(key, params, model, guide, *args))(key, params)
+    return {name: -value for name, value in values.items()}
+
+
+def marginals(guide, params, *args, site="f", joint=False):
+    def of(params):
+        posterior = guide.posterior(params, *args, rng_key=KEY)[site]
+        return posterior.moments() if joint else posterior.marginals()
+
+    return jax.jit(of)(params)
+
+
+def randomised(params, seed=1):
+    """Parameters away from their symmetric start, so that nothing holds by accident."""
+    rng = np.random.default_rng(seed)
+
+    def move(name, x):
+        if name.endswith("_mean"):
+            return x + rng.standard_normal(x.shape)
+        if name.endswith("_scale"):
+            return x + 0.1 * np.tril(rng.standard_normal(x.shape))
+        return x
+
+    return {name: jnp.asarray(move(name, np.asarray(x))) for name, x in params.items()}
