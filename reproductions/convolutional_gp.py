@@ -138,11 +138,11 @@ def rectangles(run: Run) -> Outcome:
     data = datasets.load("rectangles-original" if run.preset == "paper" else "rectangles")
     settings = {
         ("rbf", "quick"): _Setting(200, 0.05, None, 300, lengthscale=5.0),
-        ("rbf", "paper"): _Setting(2000, 0.05, None, 1200, lengthscale=5.0),
+        ("rbf", "paper"): _Setting(1200, 0.05, None, 1200, lengthscale=5.0),
         ("invariant", "quick"): _Setting(1000, 0.05, 100, 16, uniform_patches),
         ("invariant", "paper"): _Setting(16_000, 0.03, 100, 16, uniform_patches, variance=30.0),
         ("weighted", "quick"): _Setting(1600, 0.05, 100, 16, uniform_patches, variance=10.0),
-        ("weighted", "paper"): _Setting(16_000, 0.03, 100, 16, uniform_patches, variance=10.0),
+        ("weighted", "paper"): _Setting(12_000, 0.03, 100, 16, uniform_patches, variance=10.0),
     }
     return _train(run, data, settings[run.variant, run.preset], (3, 3))
 
