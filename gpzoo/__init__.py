@@ -7,24 +7,16 @@ are written in. Guides, training and prediction are in :mod:`gpzoo.inference`, t
 
 from gpzoo import kernels, likelihoods
 from gpzoo.distributions import GaussianProcess, InducingPosterior
-from gpzoo.inducing import (
-    InducingPatches,
-    InducingPoints,
-    InducingVariable,
-    Kuf,
-    Kuu,
-    kmeans,
-    random_subset,
-    uniform_patches,
-    unique_patches,
-)
+from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, InducingVariable, Kuf, Kuu
+from gpzoo.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
 from gpzoo.linalg import FactorisationError
 from gpzoo.marginals import GaussianMarginals
-from gpzoo.views import Patches
+from gpzoo.views import Orbit, Patches
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Blocks",
     "FactorisationError",
     "GaussianMarginals",
     "GaussianProcess",
@@ -34,7 +26,9 @@ __all__ = [
     "InducingVariable",
     "Kuf",
     "Kuu",
+    "Orbit",
     "Patches",
+    "blocks",
     "kernels",
     "kmeans",
     "likelihoods",

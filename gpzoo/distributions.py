@@ -15,6 +15,7 @@ from gpzoo import checks, linalg
 from gpzoo.inducing import Kuf, Kuu
 from gpzoo.kernels import Kernel
 from gpzoo.likelihoods.base import positive_int
+from gpzoo.linalg import BlockDiagonal
 from gpzoo.marginals import DrawLog, GaussianMarginals
 
 _LOG_2PI = 1.8378770664093453
@@ -223,7 +224,8 @@ class InducingPosterior(_ProcessAtInputs):
         inducing: inducing variable whose ``Kuu`` is ``[M, M]`` (``[D, M, M]`` with one kernel per output).
         u_mean: ``m``, ``[M]`` for a site ``[N]``, ``[M, D]`` for a site ``[N, D]``.
         u_scale: ``S`` as its lower Cholesky factor ``[M, M]`` or ``[D, M, M]`` (what lies above the diagonal is
-            ignored, the diagonal's signs do not matter), or as standard deviations of the shape of ``u_mean``.
+            ignored, the diagonal's signs do not matter), as a :class:`~gpzoo.linalg.BlockDiagonal` of such factors
+            (with blocks of inducing variables: appendix C), or as standard deviations of the shape of ``u_mean``.
         whiten: whether ``m`` and ``S`` are those of ``v = L^-1 u``.
         value_as: ``"joint"``: a draw is joint over all inputs; ``"draw"``: independent over inputs; ``"marginals"``:
             the value is a :class:`~gpzoo.marginals.GaussianMarginals`. In the last two ``log_prob`` raises.
@@ -255,7 +257,7 @@ class InducingPosterior(_ProcessAtInputs):
         self._init_events(prior.event_shape[0], prior.num_outputs)
         covariance = Kuu(inducing, prior.kernel)
         self.L = linalg.cholesky(covariance, f"Kuu of site {site!r}", prior.jitter)
-        _check_q(site, u_mean, u_scale, covariance.shape[-1], prior.num_outputs)
+        _check_q(site, u_mean, u_scale, self.L, prior.num_outputs)
 
     @property
     def jitter(self) -> Any:
@@ -270,35 +272,29 @@ class InducingPosterior(_ProcessAtInputs):
     def _covariance_name(self) -> str:
         return f"the joint posterior covariance of site {self.site!r} at {self.event_shape[0]} inputs"
 
-    def _projections(self) -> tuple[Array, Array, Array, Array]:
-        """``A``, the outer factor ``B`` (``[M, N]`` or ``[D, M, N]``), and ``m`` ``[M, D]``, ``S`` with ``D`` first."""
+    def _projections(self) -> tuple[Array, Array, Array, Any]:
+        """``A``, the outer factor ``B`` (``[M, N]`` or ``[D, M, N]``), and ``m`` and ``S`` as :meth:`_q` gives them."""
         A = linalg.solve_lower(self.L, Kuf(self.inducing, self.prior.kernel, self.prior.X))
         B = A if self.whiten else linalg.solve_lower(self.L, A, transpose=True)
+        return A, B, *self._q()
+
+    def _q(self) -> tuple[Array, Any]:
+        """``m`` as ``[M, D]`` and ``S`` as ``[M, D]`` or with ``D`` first, ``D = 1`` for a site ``[N]``."""
         m, S = self.u_mean, self.u_scale
         if self.num_outputs is None:
-            m, S = m[:, None], S[:, None] if self.diagonal else S[None]
-        return A, B, m, S if self.diagonal else jnp.tril(S)
+            m, S = m[:, None], S[:, None] if self.diagonal else jax.tree.map(lambda s: s[None], S)
+        return m, S if self.diagonal else jax.tree.map(jnp.tril, S)
 
     def _mean(self, B: Array, m: Array) -> Array:
         mean = B.T @ m if B.ndim == 2 else jnp.einsum("dmn,md->nd", B, m)
         mean = mean[:, 0] if self.num_outputs is None else mean
         return mean if self.prior.loc is None else mean + self.prior.loc
 
-    def _spread(self, B: Array, S: Array) -> Array:
-        """``S^(1/2)T B``, ``[D, M, N]``."""
-        if self.diagonal:
-            return S.T[:, :, None] * B
-        if B.ndim == 2:
-            # One product with all factors side by side; XLA is slow at many small ones.
-            D, M, _ = S.shape
-            return (S.transpose(0, 2, 1).reshape(D * M, M) @ B).reshape(D, M, -1)
-        return jnp.einsum("dmk,dmn->dkn", S, B)
-
     def marginals(self) -> tuple[Array, Array]:
         """Mean and variance at every input, both of the event's shape (eq. 7 and 8)."""
         A, B, m, S = self._projections()
         kff = self.prior.kernel.diag(self.prior.X)
-        variance = kff - jnp.sum(A * A, axis=-2) + jnp.sum(jnp.square(self._spread(B, S)), axis=-2)
+        variance = kff - jnp.sum(A * A, axis=-2) + jnp.sum(jnp.square(_spread(B, S, self.diagonal)), axis=-2)
         # Rounding can take kff - |A|^2 below zero where the data determine f.
         floor = jnp.finfo(variance.dtype).eps * kff
         variance = jnp.maximum(variance, floor)
@@ -307,7 +303,7 @@ class InducingPosterior(_ProcessAtInputs):
     def moments(self) -> tuple[Array, Array]:
         """Mean ``[N]`` or ``[N, D]`` and joint covariance ``[N, N]`` or ``[D, N, N]`` over the inputs."""
         A, B, m, S = self._projections()
-        spread = self._spread(B, S)
+        spread = _spread(B, S, self.diagonal)
         Kff = self.prior.kernel(self.prior.X)
         transposed = jnp.swapaxes
         covariance = Kff - transposed(A, -1, -2) @ A + transposed(spread, -1, -2) @ spread
@@ -353,14 +349,15 @@ class InducingPosterior(_ProcessAtInputs):
 
     def inducing_moments(self) -> tuple[Array, Array]:
         """Mean ``[M]`` or ``[M, D]`` and covariance ``[M, M]`` or ``[D, M, M]`` of ``u``, whitened or not."""
-        m, S = self.u_mean, self.u_scale
-        if self.num_outputs is None:
-            m, S = m[:, None], S[:, None] if self.diagonal else S[None]
-        factor = S.T[:, :, None] * jnp.eye(S.shape[0], dtype=S.dtype) if self.diagonal else jnp.tril(S)
+        m, S = self._q()
+        factor = S.T[:, :, None] * jnp.eye(S.shape[0], dtype=S.dtype) if self.diagonal else S
         if self.whiten:
             factor = self.L @ factor
-            m = self.L @ m if self.L.ndim == 2 else jnp.einsum("dmk,kd->md", self.L, m)
-        covariance = factor @ jnp.swapaxes(factor, -1, -2)
+            m = (self.L @ m.T[:, :, None])[:, :, 0].T
+        if isinstance(factor, BlockDiagonal):
+            covariance = factor.map(lambda block: block @ jnp.swapaxes(block, -1, -2)).dense()
+        else:
+            covariance = factor @ jnp.swapaxes(factor, -1, -2)
         return (m[:, 0], covariance[0]) if self.num_outputs is None else (m, covariance)
 
     def draw_inducing(self, key: Array) -> Array:
@@ -368,8 +365,8 @@ class InducingPosterior(_ProcessAtInputs):
         noise = random.normal(key, self.u_mean.shape, self.u_mean.dtype)
         if self.diagonal:
             return self.u_mean + self.u_scale * noise
-        S = jnp.tril(self.u_scale)
-        return self.u_mean + (S @ noise if S.ndim == 2 else jnp.einsum("dmk,kd->md", S, noise))
+        m, S = self._q()
+        return (m + (S @ noise.reshape(m.shape).T[:, :, None])[:, :, 0].T).reshape(self.u_mean.shape)
 
     def given(self, u: Array) -> InducingPosterior:
         """``p(f | u)``: this posterior with ``q`` concentrated on ``u`` (``v`` where whitened)."""
@@ -387,8 +384,22 @@ class InducingPosterior(_ProcessAtInputs):
         return copy
 
 
-def _check_q(site: str, mean: Array, scale: Array, M: int, num_outputs: int | None) -> None:
-    outputs = () if num_outputs is None else (num_outputs,)
+def _spread(B: Array, S: Any, diagonal: bool) -> Array:
+    """``S^(1/2)T B``, ``[D, M, N]``, for ``S`` as :meth:`InducingPosterior._q` gives it."""
+    if diagonal:
+        return S.T[:, :, None] * B
+    if isinstance(S, BlockDiagonal):
+        parts = [_spread(rows, block, False) for rows, block in zip(S.split(B), S.blocks, strict=True)]
+        return linalg.concatenate(parts, -2)
+    if B.ndim == 2:
+        # One product with all factors side by side; XLA is slow at many small ones.
+        D, M, _ = S.shape
+        return (S.transpose(0, 2, 1).reshape(D * M, M) @ B).reshape(D, M, -1)
+    return jnp.einsum("dmk,dmn->dkn", S, B)
+
+
+def _check_q(site: str, mean: Array, scale: Any, L: Any, num_outputs: int | None) -> None:
+    M, outputs = L.shape[-1], () if num_outputs is None else (num_outputs,)
     if mean.shape != (M, *outputs):
         raise ValueError(
             f"The mean of q(u) of site {site!r} has shape {mean.shape}, expected {(M, *outputs)} "
@@ -399,32 +410,45 @@ def _check_q(site: str, mean: Array, scale: Array, M: int, num_outputs: int | No
             f"The scale of q(u) of site {site!r} has shape {scale.shape}, expected {(*outputs, M, M)} (a Cholesky "
             f"factor) or {(M, *outputs)} (standard deviations)."
         )
+    blocks = L.sizes if isinstance(L, BlockDiagonal) else None
+    if isinstance(scale, BlockDiagonal) and scale.sizes != blocks:
+        raise ValueError(
+            f"The scale of q(u) of site {site!r} has blocks of sizes {scale.sizes}, but its Kuu "
+            + (f"has blocks of sizes {blocks}." if blocks else "has no blocks: use Blocks of inducing variables.")
+        )
 
 
 @kl_divergence.register(InducingPosterior, GaussianProcess)
 def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Array:
-    """``KL[q(u) || p(u)]`` summed over outputs, in nats; ``p(u)`` is that of ``q``'s own prior."""
+    """``KL[q(u) || p(u)]`` summed over outputs, in nats; ``p(u)`` is that of ``q``'s own prior (eq. C.26)."""
     if q.event_shape != p.event_shape:
         raise ValueError(f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model.")
-    m, S, L = q.u_mean, q.u_scale, q.L
-    M, D = m.shape[0], q.num_outputs or 1
-    if q.diagonal:
-        log_det_q = jnp.sum(jnp.log(jnp.square(S)))
-    else:
-        log_det_q = jnp.sum(jnp.log(jnp.square(jnp.diagonal(S, axis1=-2, axis2=-1))))
+    m, S = q._q()
+    M, D = m.shape
+    scales = S if q.diagonal else linalg.diagonal(S)
+    log_det_q = jnp.sum(jnp.log(jnp.square(scales)))
     if q.whiten:
-        S = S if q.diagonal else jnp.tril(S)
-        return (jnp.sum(S * S) + jnp.sum(m * m) - M * D - log_det_q) / 2
-    m = m.reshape(M, D)
-    if q.diagonal:
-        S = S.reshape(M, D).T[:, :, None] * jnp.eye(M, dtype=S.dtype)
-    else:
-        S = jnp.tril(S.reshape(D, M, M))
-    log_det_p = jnp.sum(jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1))) * 2
-    if L.ndim == 2:
-        columns = jnp.concatenate([m, S.transpose(1, 0, 2).reshape(M, D * M)], axis=1)
+        squares = sum(jnp.sum(s * s) for s in jax.tree.leaves(S))
+        return (squares + jnp.sum(m * m) - M * D - log_det_q) / 2
+    log_det_p = jnp.sum(jnp.log(linalg.diagonal(q.L))) * 2
+    if q.L.ndim == 2:
         log_det_p = log_det_p * D
-    else:
-        columns = jnp.concatenate([m.T[:, :, None], S], axis=2)
-    white = linalg.solve_lower(L, columns)
-    return (jnp.sum(white * white) - M * D + log_det_p - log_det_q) / 2
+    if q.diagonal:
+        S = S.T[:, :, None] * jnp.eye(M, dtype=S.dtype)
+    pairs = (
+        [(q.L, jnp.concatenate([m.T[:, :, None], S], axis=2))]
+        if not isinstance(S, BlockDiagonal)
+        else [
+            (L, jnp.concatenate([rows, block], axis=2))
+            for L, rows, block in zip(q.L.blocks, S.split(m.T[:, :, None]), S.blocks, strict=True)
+        ]
+    )
+    squares = sum(jnp.sum(jnp.square(_whitened(L, columns))) for L, columns in pairs)
+    return (squares - M * D + log_det_p - log_det_q) / 2
+
+
+def _whitened(L: Any, columns: Array) -> Array:
+    """``L^-1`` times ``[D, M, K]``, all outputs as right-hand sides of one solve where they share ``L``."""
+    if L.ndim == 2:
+        columns = columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)
+    return linalg.solve_lower(L, columns)

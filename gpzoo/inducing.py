@@ -1,27 +1,22 @@
-"""Inducing variables, their covariances by multiple dispatch, and where they start."""
+"""Inducing variables, and their covariances by multiple dispatch."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import Array, random
+from jax import Array
 from multipledispatch import Dispatcher
 
-from gpzoo import checks
+from gpzoo import checks, linalg
+from gpzoo.fields import Fields
 from gpzoo.kernels.base import Kernel, Scaled, Sum
 from gpzoo.kernels.double_sum import DoubleSum
-from gpzoo.kernels.nonstationary import Constant
-
-#: Number of inputs beyond which :class:`kmeans` runs on minibatches.
-LARGE = 10_000
+from gpzoo.kernels.nonstationary import Constant, White
 
 
-class InducingVariable:
+class InducingVariable(Fields):
     """What ``u`` is; a pytree whose leaves are trained. Subclasses list their array fields in ``data_fields``.
 
     ``u`` and ``f`` are jointly Gaussian, and that is all a posterior needs to know: a new (inter-domain) inducing
@@ -35,27 +30,6 @@ class InducingVariable:
     """
 
     data_fields: ClassVar[tuple[str, ...]] = ("Z",)
-    static_fields: ClassVar[tuple[str, ...]] = ()
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        jax.tree_util.register_pytree_with_keys(cls, cls._flatten_with_keys, cls._unflatten)
-
-    def _flatten_with_keys(self) -> tuple[tuple, tuple]:
-        keys = tuple((jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in self.data_fields)
-        return keys, tuple(getattr(self, name) for name in self.static_fields)
-
-    @classmethod
-    def _unflatten(cls, static: tuple, data: tuple) -> InducingVariable:
-        # __init__ is bypassed: JAX rebuilds inducing variables around placeholders that no check would let pass.
-        self = object.__new__(cls)
-        for name, value in zip(cls.static_fields + cls.data_fields, tuple(static) + tuple(data), strict=True):
-            object.__setattr__(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.data_fields + self.static_fields)
-        return f"{type(self).__name__}({fields})"
 
 
 class InducingPoints(InducingVariable):
@@ -87,6 +61,32 @@ class InducingPatches(InducingVariable):
 
     def __init__(self, Z: Array) -> None:
         self.Z = _inducing_inputs(Z, "[M, h * w] or [D, M, h * w], one flattened patch per row", max_ndim=3)
+
+
+class Blocks(InducingVariable):
+    """``u = (u_1, ..., u_C)``: separate inducing variables for each part of a sum of kernels.
+
+    For ``f = f_1 + ... + f_C`` with independent parts, each represented in its own space: weighted convolution plus RBF
+    (convolutional GPs, eq. 20-21), one patch response per channel (eq. 22-23, C.21). ``Kuu`` is block-diagonal, and
+    nothing larger than a block is ever factorised, whatever the covariance of ``q(u)`` (appendix C). White noise in the
+    sum has no inducing variables of its own and is not counted as a part.
+
+    Args:
+        *parts: one inducing variable per part of the kernel, in order; a single one is shared by all parts (the same
+            inducing inputs, separate outputs).
+
+    Raises:
+        TypeError: if a part is no inducing variable.
+    """
+
+    data_fields = ("parts",)
+
+    def __init__(self, *parts: InducingVariable) -> None:
+        if not parts or not all(isinstance(part, InducingVariable) for part in parts):
+            raise TypeError(
+                f"Blocks takes inducing variables, one per part of the kernel, got {[type(p).__name__ for p in parts]}."
+            )
+        self.parts = tuple(parts)
 
 
 def _inducing_inputs(Z: Array, wanted: str, max_ndim: int | None = None) -> Array:
@@ -198,165 +198,48 @@ def _patches_Kuf_of_index(inducing: InducingPatches, kernel: Kernel, X: Array) -
     return kernel(_rows(inducing.Z, 1), _rows(X, 3))
 
 
+@Kuu.register(Blocks, Kernel)
+def _blocks_Kuu(inducing: Blocks, kernel: Kernel) -> linalg.BlockDiagonal:
+    found: list[tuple[list, Array]] = []
+    blocks = []
+    for u, part in block_pairs(inducing, kernel):
+        # Parts that share inducing inputs and base kernel share their block, which is then factorised once.
+        prior = part.base if isinstance(part, DoubleSum) and isinstance(u, InducingPatches) else part
+        leaves, structure = jax.tree.flatten((u, prior))
+        key = [structure, *map(id, leaves)]
+        known = [block for other, block in found if other == key]
+        blocks.append(known[0] if known else Kuu(u, part))
+        found.append((key, blocks[-1]))
+    if len({block.ndim for block in blocks}) == 1:
+        return linalg.BlockDiagonal(*blocks)
+    batch = jnp.broadcast_shapes(*(block.shape[:-2] for block in blocks))
+    return linalg.BlockDiagonal(*(jnp.broadcast_to(block, batch + block.shape[-2:]) for block in blocks))
+
+
+@Kuf.register(Blocks, Kernel, object)
+def _blocks_Kuf(inducing: Blocks, kernel: Kernel, X: Array) -> Array:
+    return linalg.concatenate([Kuf(u, part, X) for u, part in block_pairs(inducing, kernel)], -2)
+
+
+def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
+    """Each block of ``inducing`` (or of its initialisers) with the part of the kernel that it belongs to.
+
+    Raises:
+        TypeError: if the kernel is not a sum.
+        ValueError: if the numbers of blocks and parts differ.
+    """
+    if not isinstance(kernel, Sum):
+        raise TypeError(f"{type(inducing).__name__} go with a sum of kernels, got {type(kernel).__name__}.")
+    parts = [part for part in kernel.parts if not isinstance(part, White)]
+    blocks = inducing.parts if len(inducing.parts) > 1 else inducing.parts * len(parts)
+    if len(blocks) != len(parts):
+        raise ValueError(
+            f"{type(inducing).__name__} has {len(blocks)} parts, but the kernel is a sum of {len(parts)} besides white "
+            f"noise: {', '.join(type(part).__name__ for part in parts)}. Give one each, or one that all share."
+        )
+    return list(zip(blocks, parts, strict=True))
+
+
 def _rows(X: Array, ndim: int) -> Array:
     # A kernel that only counts inputs need not see one set of them per output.
     return X[0] if jnp.ndim(X) == ndim + 2 else X
-
-
-# -- where they start --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Initialiser:
-    num_inducing: int
-
-    #: What it makes.
-    variable: ClassVar[type[InducingVariable]]
-
-    def __post_init__(self) -> None:
-        if int(self.num_inducing) != self.num_inducing or self.num_inducing < 1:
-            raise ValueError(
-                f"{type(self).__name__} needs a whole number of inducing variables >= 1, got {self.num_inducing}."
-            )
-
-    def __call__(self, key: Array, X: Array, kernel: Kernel) -> InducingVariable:
-        """An inducing variable for a site with this kernel at these inputs, ``[N, ...]`` or ``[D, N, ...]``.
-
-        Raises:
-            TypeError: under a transformation such as ``jax.jit``.
-            ValueError: if the inputs do not have enough distinct rows.
-        """
-        if not checks.is_concrete(key) or not checks.is_concrete(X):
-            raise TypeError(
-                f"{type(self).__name__} looks at the inputs' numbers, so it cannot run under jax.jit, vmap or grad: "
-                "initialisers run outside jit. Create the parameters first with guide.init_params, then jit."
-            )
-        X = np.asarray(checks.floating("X", X))
-        checks.finite("X", X)
-        if kernel.input_ndim is not None and X.ndim == kernel.input_ndim + 2:
-            keys = random.split(key, X.shape[0])
-            made = [self._initialise(k, x, kernel) for k, x in zip(keys, X, strict=True)]
-            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
-        return self._initialise(key, X, kernel)
-
-    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingVariable:
-        raise NotImplementedError
-
-    def _first_distinct(self, rows: np.ndarray) -> np.ndarray:
-        first = _distinct(rows, self.num_inducing)
-        if len(first) < self.num_inducing:
-            raise self._too_many(len(first), "distinct rows")
-        return first
-
-    def _too_many(self, available: int, what: str) -> ValueError:
-        return ValueError(
-            f"{type(self).__name__}({self.num_inducing}) asks for {self.num_inducing} inducing variables, but X has "
-            f"only {available} {what}. Ask for at most {available}."
-        )
-
-
-class kmeans(_Initialiser):
-    """Inducing points at the centres of ``num_inducing`` k-means clusters; images are clustered as vectors."""
-
-    variable = InducingPoints
-
-    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
-        from sklearn.cluster import KMeans, MiniBatchKMeans
-        from sklearn.exceptions import ConvergenceWarning
-
-        M, rows = self.num_inducing, X.reshape(len(X), -1)
-        self._first_distinct(rows)
-        options = {"n_init": 1, "random_state": int(random.bits(key, dtype=jnp.uint32))}
-        large = len(rows) > LARGE
-        method = MiniBatchKMeans(M, batch_size=max(1024, 4 * M), **options) if large else KMeans(M, **options)
-        with warnings.catch_warnings():
-            # Centres that coincide are replaced by rows.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            centres = method.fit(rows).cluster_centers_.astype(X.dtype)
-        pool = np.concatenate([centres, rows])
-        return InducingPoints(pool[self._first_distinct(pool)].reshape(M, *X.shape[1:]))
-
-
-class random_subset(_Initialiser):
-    """Inducing points at ``num_inducing`` distinct rows of the inputs, drawn at random."""
-
-    variable = InducingPoints
-
-    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
-        order = np.asarray(random.permutation(key, len(X)))
-        return InducingPoints(X[order[self._first_distinct(X[order].reshape(len(X), -1))]])
-
-
-class unique_patches(_Initialiser):
-    """Inducing patches at distinct patches of random inputs, for kernels that are or contain a double sum.
-
-    The distinct patches of ``M = num_inducing`` random inputs (of more, should those have too few) are pooled, and
-    ``M`` of them drawn.
-    """
-
-    variable = InducingPatches
-
-    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
-        M, N, view = self.num_inducing, X.shape[0], _view(self, kernel)
-        key_inputs, key_patches = random.split(key)
-        order = np.asarray(random.permutation(key_inputs, N))
-        count = M
-        while True:
-            pool = np.asarray(view.view(jnp.asarray(X[order[:count]]))).reshape(-1, view.view_size)
-            pool = pool[_distinct(pool)]
-            if len(pool) >= M:
-                return InducingPatches(pool[np.asarray(random.permutation(key_patches, len(pool)))[:M]])
-            if count >= N:
-                raise self._too_many(len(pool), "distinct patches")
-            count *= 2
-
-
-class uniform_patches(_Initialiser):
-    """``num_inducing`` inducing patches of uniform noise in [0, 1], for kernels that are or contain a double sum.
-
-    The start of the rectangles experiment (convolutional GPs, section 4.1), for images with pixels in [0, 1].
-    """
-
-    variable = InducingPatches
-
-    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
-        return InducingPatches(random.uniform(key, (self.num_inducing, _view(self, kernel).view_size), X.dtype))
-
-
-def _view(initialiser: _Initialiser, kernel: Kernel) -> Any:
-    views = list(_views(kernel))
-    if not views:
-        raise TypeError(
-            f"{type(initialiser).__name__} needs a kernel with a DoubleSum (or Convolutional) in it, got "
-            f"{type(kernel).__name__}. Use kmeans or random_subset."
-        )
-    sizes = sorted({view.view_size for view in views})
-    if len(sizes) > 1:
-        raise ValueError(
-            f"The kernel's double sums have views of different sizes ({sizes}), and inducing patches only one. "
-            "Sample one GaussianProcess site for each and add their values."
-        )
-    return views[0]
-
-
-def _views(kernel: Kernel) -> Any:
-    if isinstance(kernel, DoubleSum):
-        yield kernel.view
-    elif isinstance(kernel, Scaled):
-        yield from _views(kernel.kernel)
-    elif isinstance(kernel, Sum):
-        for part in kernel.parts:
-            yield from _views(part)
-
-
-def _distinct(rows: np.ndarray, limit: int | None = None) -> np.ndarray:
-    """Indices of the first occurrences of distinct rows, in order; of the first ``limit`` of them."""
-    # Rows are compared as bytes, which sorts many times faster than by columns; adding zero makes -0 and 0 the same.
-    rows = np.ascontiguousarray(rows + np.zeros((), rows.dtype))
-    as_bytes = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
-    end = len(rows) if limit is None else limit
-    while True:
-        first = np.sort(np.unique(as_bytes[:end], return_index=True)[1])
-        if end >= len(rows) or (limit is not None and len(first) >= limit):
-            return first[:limit]
-        end *= 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +12,7 @@ from jax import Array
 from jax.scipy.linalg import solve_triangular
 
 from gpzoo.checks import is_concrete
+from gpzoo.fields import Fields
 
 #: Jitter relative to the mean diagonal of a covariance matrix, by dtype.
 RELATIVE_JITTER = {"float64": 1e-6, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
@@ -16,6 +20,87 @@ RELATIVE_JITTER = {"float64": 1e-6, "float32": 1e-5, "bfloat16": 1e-2, "float16"
 
 class FactorisationError(ValueError):
     """A covariance matrix that is not numerically positive definite; the message says which and what to try."""
+
+
+class BlockDiagonal(Fields):
+    """A block-diagonal matrix, held as its blocks: covariances of independent groups of variables.
+
+    :func:`cholesky` and :func:`solve_lower` take it where they take an array, and work on one block at a time. Blocks
+    that are the same object are factorised once.
+
+    Args:
+        *blocks: square matrices ``[..., M_i, M_i]``; leading axes broadcast.
+
+    Raises:
+        ValueError: if there is no block, or one is not square.
+    """
+
+    data_fields = ("blocks",)
+
+    def __init__(self, *blocks: Array) -> None:
+        if not blocks or any(jnp.ndim(block) < 2 or block.shape[-1] != block.shape[-2] for block in blocks):
+            raise ValueError(f"Blocks must be square matrices, at least one; got {[jnp.shape(b) for b in blocks]}.")
+        self.blocks = tuple(blocks)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each block."""
+        return tuple(block.shape[-1] for block in self.blocks)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the matrix as a whole."""
+        size = sum(self.sizes)
+        return (*jnp.broadcast_shapes(*(block.shape[:-2] for block in self.blocks)), size, size)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes, leading ones included."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """Precision of the entries."""
+        return jnp.result_type(*self.blocks)
+
+    def split(self, B: Array, axis: int = -2) -> list[Array]:
+        """``B`` cut along ``axis`` into the rows that go with each block."""
+        ends = np.cumsum(self.sizes)[:-1].tolist()
+        return jnp.split(B, ends, axis=axis)
+
+    def map(self, function: Callable[..., Array], *others: Any) -> BlockDiagonal:
+        """``function`` of every block, and of the corresponding blocks of other block-diagonal matrices."""
+        return BlockDiagonal(*map(function, self.blocks, *(other.blocks for other in others)))
+
+    def dense(self) -> Array:
+        """The matrix with its zeros, ``[..., M, M]``."""
+        out, start = jnp.zeros(self.shape, self.dtype), 0
+        for block in self.blocks:
+            end = start + block.shape[-1]
+            out, start = out.at[..., start:end, start:end].set(block), end
+        return out
+
+    def __matmul__(self, B: Array) -> Array:
+        if not isinstance(B, BlockDiagonal):
+            return concatenate([block @ rows for block, rows in zip(self.blocks, self.split(B), strict=True)], -2)
+        if B.sizes == self.sizes:
+            return self.map(jnp.matmul, B)
+        return self @ B.dense()
+
+
+def concatenate(parts: list[Array], axis: int) -> Array:
+    """``jnp.concatenate`` along an axis counted from the end, leading axes broadcast."""
+    batch = jnp.broadcast_shapes(*(part.shape[:-2] for part in parts))
+    return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-2:]) for part in parts], axis=axis)
+
+
+def diagonal(K: Array | BlockDiagonal) -> Array:
+    """The diagonals of matrices ``[..., M, M]``: ``[..., M]``."""
+    if not isinstance(K, BlockDiagonal):
+        return jnp.diagonal(K, axis1=-2, axis2=-1)
+    batch = K.shape[:-2]
+    parts = [jnp.diagonal(block, axis1=-2, axis2=-1) for block in K.blocks]
+    return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-1:]) for part in parts], axis=-1)
 
 
 def add_jitter(K: Array, jitter: float | Array | None = None) -> Array:
@@ -36,21 +121,29 @@ def add_jitter(K: Array, jitter: float | Array | None = None) -> Array:
     return K + amount[..., None, None] * jnp.eye(K.shape[-1], dtype=K.dtype)
 
 
-def cholesky(K: Array, name: str = "covariance", jitter: float | Array | None = None) -> Array:
+def cholesky(
+    K: Array | BlockDiagonal, name: str = "covariance", jitter: float | Array | None = None
+) -> Array | BlockDiagonal:
     """Lower Cholesky factor of ``K`` plus jitter.
 
     Args:
-        K: covariance matrices ``[..., M, M]``.
+        K: covariance matrices ``[..., M, M]``, or block-diagonal ones, of which each block is factorised.
         name: what the matrix is, for the error message.
         jitter: see :func:`add_jitter`.
 
     Returns:
-        Lower-triangular factors ``[..., M, M]``.
+        Lower-triangular factors ``[..., M, M]``, block-diagonal where ``K`` is.
 
     Raises:
         FactorisationError: outside ``jit``, when the factor is not finite. Inside ``jit`` the factor is NaN, which
             :func:`gpzoo.inference.fit` detects and reports through :func:`explain`.
     """
+    if isinstance(K, BlockDiagonal):
+        factors: dict[int, Array] = {}
+        for i, block in enumerate(K.blocks):
+            if id(block) not in factors:
+                factors[id(block)] = cholesky(block, f"block {i} of {name}", jitter)
+        return BlockDiagonal(*(factors[id(block)] for block in K.blocks))
     L = jnp.linalg.cholesky(add_jitter(K, jitter), symmetrize_input=False)
     if is_concrete(L) and not bool(jnp.all(jnp.isfinite(L))):
         raise FactorisationError(explain(np.asarray(K), name, jitter))
@@ -83,11 +176,15 @@ def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> st
     )
 
 
-def solve_lower(L: Array, B: Array, *, transpose: bool = False) -> Array:
+def solve_lower(L: Array | BlockDiagonal, B: Array, *, transpose: bool = False) -> Array:
     """``L^-1 B``, or ``L^-T B`` with ``transpose``, for lower-triangular ``L``.
 
-    ``L`` is ``[..., M, M]`` and ``B`` ``[..., M, K]``; leading axes broadcast.
+    ``L`` is ``[..., M, M]`` and ``B`` ``[..., M, K]``; leading axes broadcast. With a block-diagonal ``L`` no solve is
+    larger than a block.
     """
+    if isinstance(L, BlockDiagonal):
+        parts = [solve_lower(block, b, transpose=transpose) for block, b in zip(L.blocks, L.split(B), strict=True)]
+        return concatenate(parts, -2)
     batch = jnp.broadcast_shapes(L.shape[:-2], B.shape[:-2])
     L = jnp.broadcast_to(L, batch + L.shape[-2:])
     B = jnp.broadcast_to(B, batch + B.shape[-2:])

@@ -21,7 +21,8 @@ from numpyro.primitives import _PYRO_STACK, Messenger
 from gpzoo.distributions import GaussianProcess, InducingPosterior, rows_first
 from gpzoo.inducing import InducingVariable, Kuu
 from gpzoo.inference.setup import Sites, find_sites
-from gpzoo.linalg import cholesky
+from gpzoo.initialisers import structure
+from gpzoo.linalg import BlockDiagonal, cholesky, diagonal
 from gpzoo.marginals import DrawLog
 
 #: How GP sites are represented in the current call, and the numbers of the inputs' rows or None.
@@ -61,9 +62,10 @@ class InducingGuide:
     Args:
         model: a NumPyro program.
         inducing: what initialises the inducing variables: an initialiser such as
-            :func:`~gpzoo.inducing.kmeans`, an inducing variable, or a mapping from site name to either.
+            :func:`~gpzoo.initialisers.kmeans`, an inducing variable, or a mapping from site name to either.
         whiten: whether ``q`` is over ``v = L^-1 u``; one for all, or by site name.
-        covariance: ``"full"`` or ``"diagonal"``; one for all, or by site name.
+        covariance: ``"full"``, ``"diagonal"`` or, with :class:`~gpzoo.inducing.Blocks`, ``"block_diagonal"`` (the
+            mean-field approximation between blocks); one for all, or by site name.
         initial_scale: factor of the initial standard deviations of ``q`` relative to the prior's; one for all, or by
             site name (deep GPs start inner layers at 1e-5).
         hyperparameters: ``"point"`` or ``"normal"``, for latent sites that are not GPs.
@@ -89,8 +91,8 @@ class InducingGuide:
         init_loc_fn: Callable = init_to_median,
     ) -> None:
         kinds = set(covariance.values()) if isinstance(covariance, Mapping) else {covariance}
-        if not kinds <= {"full", "diagonal"}:
-            raise ValueError(f"covariance must be 'full' or 'diagonal', got {sorted(kinds)}.")
+        if not kinds <= {"full", "block_diagonal", "diagonal"}:
+            raise ValueError(f"covariance must be 'full', 'block_diagonal' or 'diagonal', got {sorted(kinds)}.")
         if hyperparameters not in ("point", "normal"):
             raise ValueError(f"hyperparameters must be 'point' or 'normal', got {hyperparameters!r}.")
         for entry in inducing.values() if isinstance(inducing, Mapping) else (inducing,):
@@ -203,9 +205,7 @@ def _parameter(inducing: InducingVariable) -> Any:
 
 def _variable(initialiser: Any, parameter: Any) -> InducingVariable:
     leaves = parameter if isinstance(parameter, tuple) else (parameter,)
-    if isinstance(initialiser, InducingVariable):
-        return jax.tree.unflatten(jax.tree.structure(initialiser), leaves)
-    return initialiser.variable._unflatten((), leaves)
+    return jax.tree.unflatten(structure(initialiser), leaves)
 
 
 class _PosteriorHandler(Messenger):
@@ -262,30 +262,40 @@ class _PosteriorHandler(Messenger):
         if not isinstance(prior, GaussianProcess):
             raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
         guide, dtype = self.guide, prior.X.dtype
-        diagonal = _for_site(guide.covariance, name, "full") == "diagonal"
+        covariance = _for_site(guide.covariance, name, "full")
         whiten = _for_site(guide.whiten, name, True)
         initialiser = _for_site(guide.inducing, name)
         start = numpyro.param(f"{name}_inducing", lambda key: self._start(f"{name}_inducing", initialiser, key, prior))
         inducing = _variable(initialiser, start)
-        M = jax.eval_shape(lambda u, k: Kuu(u, k), inducing, prior.kernel).shape[-1]
-        outputs = () if prior.num_outputs is None else (prior.num_outputs,)
+        shape = jax.eval_shape(lambda u, k: Kuu(u, k), inducing, prior.kernel)
+        if covariance == "block_diagonal" and not isinstance(shape, BlockDiagonal):
+            raise ValueError(
+                f"InducingGuide(covariance='block_diagonal') needs blocks of inducing variables at site {name!r}, such "
+                "as blocks(unique_patches(100), kmeans(100)) for a sum of two kernels."
+            )
+        M, outputs = shape.shape[-1], () if prior.num_outputs is None else (prior.num_outputs,)
         mean = numpyro.param(f"{name}_mean", jnp.zeros((M, *outputs), dtype))
 
-        def initial_scale(_: Array) -> Array:
+        def initial_scale(_: Array) -> Any:
             factor = jnp.asarray(_for_site(guide.initial_scale, name, 1.0), dtype)
-            if diagonal:
+            if covariance == "diagonal":
                 if whiten:
                     return jnp.broadcast_to(factor, (M, *outputs))
-                variance = jnp.diagonal(Kuu(inducing, prior.kernel), axis1=-2, axis2=-1)
+                variance = diagonal(Kuu(inducing, prior.kernel))
                 return factor * jnp.sqrt(rows_first(variance, (M, *outputs)))
-            root = jnp.eye(M, dtype=dtype)
             if not whiten:
                 root = cholesky(Kuu(inducing, prior.kernel), f"Kuu of site {name!r}", prior.jitter)
-            return factor * jnp.broadcast_to(root, (*outputs, M, M))
+                root = root.dense() if covariance == "full" and isinstance(root, BlockDiagonal) else root
+            elif covariance == "full":
+                root = jnp.eye(M, dtype=dtype)
+            else:
+                root = shape.map(lambda block: jnp.eye(block.shape[-1], dtype=dtype))
+            roots = jax.tree.map(lambda r: factor * jnp.broadcast_to(r, (*outputs, *r.shape[-2:])), root)
+            return roots.blocks if isinstance(roots, BlockDiagonal) else roots
 
-        scale = numpyro.param(
-            f"{name}_scale", initial_scale, constraint=constraints.softplus_positive if diagonal else constraints.real
-        )
+        positive = constraints.softplus_positive if covariance == "diagonal" else constraints.real
+        scale = numpyro.param(f"{name}_scale", initial_scale, constraint=positive)
+        scale = BlockDiagonal(*scale) if covariance == "block_diagonal" else scale
         if self.how == "mean":
             cholesky(Kuu(inducing, prior.kernel), f"Kuu of site {name!r}", prior.jitter)
             return prior.mean  # q(u) starts at the prior's mean

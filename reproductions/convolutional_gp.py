@@ -17,8 +17,9 @@ from jax import Array, random
 from numpyro.infer import SVI
 
 from gpzoo import datasets
-from gpzoo.inducing import InducingPoints, kmeans, uniform_patches, unique_patches
+from gpzoo.inducing import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
+from gpzoo.initialisers import kmeans, uniform_patches, unique_patches
 from gpzoo.models import convolutional_gp, gp_classification
 from gpzoo.models.hyperparameters import rbf
 from gpzoo.reproductions.contract import Experiment, Outcome, Run

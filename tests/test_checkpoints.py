@@ -20,8 +20,8 @@ from jax import random
 from numpyro.infer import SVI
 
 from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import kmeans
 from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, fit
+from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF
 
 KEY = random.key(0)

@@ -20,8 +20,9 @@ from numpyro.distributions import kl_divergence
 from numpyro.infer import SVI
 
 from gpzoo.distributions import GaussianProcess, InducingPosterior
-from gpzoo.inducing import InducingPoints, random_subset
+from gpzoo.inducing import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+from gpzoo.initialisers import random_subset
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.linalg import FactorisationError

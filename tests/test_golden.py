@@ -7,9 +7,9 @@ import numpyro
 import pytest
 
 from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import InducingPatches, InducingPoints, Kuf, Kuu
+from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, Kuf, Kuu
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
-from gpzoo.kernels import RBF, Convolutional, White
+from gpzoo.kernels import RBF, Convolutional, Flattened, White
 from gpzoo.likelihoods import Bernoulli, Gaussian, RobustMax
 
 CASES = [
@@ -18,6 +18,7 @@ CASES = [
     "convgp_01_ti_rect_bernoulli",
     "convgp_03_weighted_digits_robustmax",
     "convgp_05_weighted_unwhitened_gaussian",
+    "convgp_06_colour_perchannel_weighted",
     "convgp_12_weighted_plus_white",
 ]
 
@@ -44,7 +45,10 @@ class Case:
             for k in names
             if k in self.given
         }
-        self.image_shape = tuple(int(i) for i in self.given["image_shape"]) if "image_shape" in self.given else None
+        self.image_shape = None
+        if "image_shape" in self.given:
+            height, width = (int(i) for i in self.given["image_shape"])
+            self.image_shape = (height, width, self.given["X"].shape[1] // (height * width))
         self.patch_shape = tuple(int(i) for i in self.given["patch_shape"]) if self.image_shape else None
         self.outputs = self.given["q_mu"].shape[1]
         self.num_data = int(np.asarray(self.given["num_data"]).ravel()[0])
@@ -53,7 +57,7 @@ class Case:
 
     def inputs(self, name):
         X = self.given[name]
-        return X.reshape(len(X), *self.image_shape, 1) if self.image_shape else X
+        return X.reshape(len(X), *self.image_shape) if self.image_shape else X
 
     def labels(self, name):
         Y = self.given[name]
@@ -206,3 +210,90 @@ def test_covariances_of_inducing_patches(case):
     close(Kuu(Z, k), case.wanted["Kzz"])
     close(Kuf(Z, k, case.inputs("X")), case.wanted["Kzx"])
     close(k.diag(case.inputs("X")), case.wanted["Kdiag"])
+
+
+# -- a sum of two processes, each with inducing variables in its own space ---------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sum_case(golden):
+    return golden("convgp_10_sum_meanfield")
+
+
+class SumCase:
+    """Convolution plus RBF of the flattened image, as one site with blocks."""
+
+    def __init__(self, arrays, meta, dtype):
+        self.given = {k[3:]: jnp.asarray(v, dtype if v.dtype.kind == "f" else None) for k, v in arrays.items()}
+        self.wanted = {k[4:]: v for k, v in arrays.items() if k.startswith("out_")}
+        self.meta = meta
+        self.jitter, self.num_data = float(arrays["in_jitter"]), int(arrays["in_num_data"])
+        q_mu, q_sqrt = (self.given[name] for name in ("q_mu", "q_sqrt"))
+        self.kernel_names = ("conv_variance", "conv_lengthscales", "W", "rbf_variance", "rbf_lengthscales")
+        self.kernel_names += ("white_variance",)
+        self.params = {name: self.given[name] for name in self.kernel_names}
+        self.params |= {
+            "f_inducing": (self.given["Z_conv"], self.given["Z_rbf"].reshape(-1, 8, 8, 1)),
+            "f_mean": jnp.concatenate([q_mu[:, 0::2], q_mu[:, 1::2]]),
+            "f_scale": (q_sqrt[0::2], q_sqrt[1::2]),
+        }
+        start = Blocks(InducingPatches(self.params["f_inducing"][0]), InducingPoints(self.params["f_inducing"][1]))
+        self.guide = InducingGuide(self.program, start, covariance="block_diagonal")
+
+    def data(self, suffix=""):
+        return self.given[f"X{suffix}"].reshape(-1, 8, 8, 1), self.given[f"Y{suffix}"][:, 0].astype(int)
+
+    def kernel(self, values):
+        base = RBF(values["conv_variance"], values["conv_lengthscales"])
+        whole = RBF(values["rbf_variance"], values["rbf_lengthscales"]) + White(values["white_variance"])
+        return Convolutional(base, (8, 8), (3, 3), values["W"], mean=True) + Flattened(whole)
+
+    def program(self, X, y=None):
+        values = {name: numpyro.param(name, self.params[name]) for name in self.kernel_names}
+        f = numpyro.sample("f", GaussianProcess(self.kernel(values), X, num_outputs=10, jitter=self.jitter))
+        with numpyro.plate("data", max(self.num_data, len(X)), subsample_size=len(X)):
+            numpyro.sample("y", RobustMax(f, squash=self.meta["robustmax_cdf_squash"]), obs=y)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-8), (np.float32, 1e-4)])
+def test_sum_of_two_processes(sum_case, dtype, tolerance):
+    case = SumCase(*sum_case, dtype)
+    X, y = case.data()
+    X_test, y_test = case.data("_test")
+    loss = GaussianProcessELBO(sum_sites=False)
+
+    @jax.jit
+    def run(params):
+        terms = lambda p: loss.loss(jax.random.key(0), p, case.program, case.guide, X, y)  # noqa: E731
+        moments = [
+            case.guide.posterior(params, *data, rng_key=jax.random.key(0))["f"].marginals()
+            for data in ((X, y), (X_test, y_test))
+        ]
+        u = Blocks(InducingPatches(params["f_inducing"][0]), InducingPoints(params["f_inducing"][1]))
+        covariances = Kuu(u, case.kernel(params)), Kuf(u, case.kernel(params), X)
+        return terms(params), jax.grad(lambda p: sum(terms(p).values()))(params), moments, covariances
+
+    terms, gradients, moments, (K, cross) = run(case.params)
+    close(-(terms["f"] + terms["y"]), case.wanted["elbo"], tolerance)
+    close(terms["f"], case.wanted["KL"], tolerance)
+    for suffix, (mean, variance) in zip(("", "_test"), moments, strict=True):
+        close(mean, case.wanted[f"fmean{suffix}"], tolerance)
+        close(variance, case.wanted[f"fvar{suffix}"], tolerance)
+    for i, name in enumerate(("conv", "rbf")):
+        close(K.blocks[i], case.wanted[f"Kzz_{name}"], tolerance)
+        close(cross[6 * i : 6 * i + 6], case.wanted[f"Kzx_{name}"], tolerance)
+    if dtype == np.float64:
+        wanted = {name: case.wanted[f"grad_{name}"] for name in case.kernel_names}
+        for name, gradient in wanted.items():
+            close(-gradients[name], gradient, 1e-6)
+        close(-gradients["f_inducing"][0], case.wanted["grad_Z_conv"], 1e-6)
+        close(-gradients["f_inducing"][1], case.wanted["grad_Z_rbf"], 1e-6)
+        q_mu, q_sqrt = case.wanted["grad_q_mu"], case.wanted["grad_q_sqrt"]
+        close(-gradients["f_mean"], np.concatenate([q_mu[:, 0::2], q_mu[:, 1::2]]), 1e-6)
+        for i in range(2):
+            close(-gradients["f_scale"][i], np.tril(q_sqrt[i::2]), 1e-6)
+        found = predict(
+            jax.random.key(0), case.program, X_test, guide=case.guide, params=case.params, test_data={"y": y_test}
+        )["y"]
+        close(found.log_density, case.wanted["log_density_test"].sum(-1))
+        close(found.probs, case.wanted["ymean_test"])

@@ -12,8 +12,9 @@ from numpyro import handlers
 from numpyro.infer import Predictive, Trace_ELBO
 
 from gpzoo.distributions import GaussianProcess, InducingPosterior
-from gpzoo.inducing import InducingPoints, kmeans
+from gpzoo.inducing import InducingPoints
 from gpzoo.inference import InducingGuide, predict
+from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.marginals import GaussianMarginals

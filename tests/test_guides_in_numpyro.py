@@ -26,8 +26,9 @@ from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
 from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import InducingPoints, kmeans, random_subset
+from gpzoo.inducing import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide
+from gpzoo.initialisers import kmeans, random_subset
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 

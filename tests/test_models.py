@@ -14,8 +14,8 @@ from numpyro.infer.inspect import get_model_relations
 
 from gpzoo import datasets
 from gpzoo.datasets.files import find
-from gpzoo.inducing import kmeans, unique_patches
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict
+from gpzoo.initialisers import kmeans, unique_patches
 from gpzoo.models import convolutional_gp, gp_classification, gp_regression
 
 KEY = random.key(0)

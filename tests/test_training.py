@@ -16,9 +16,10 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
 from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import InducingPoints, kmeans
+from gpzoo.inducing import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit
 from gpzoo.inference.training import _compile, _indices
+from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax
 from gpzoo.linalg import FactorisationError

@@ -1,7 +1,7 @@
 """Covariance functions: pytrees of hyperparameters."""
 
-from gpzoo.kernels.base import Elementary, Kernel, Product, Scaled, Sum
-from gpzoo.kernels.double_sum import Convolutional, DoubleSum
+from gpzoo.kernels.base import Elementary, Flattened, Kernel, Product, Scaled, Sum
+from gpzoo.kernels.double_sum import Convolutional, DoubleSum, MultiChannel
 from gpzoo.kernels.nonstationary import ArcCosine, Constant, Linear, Polynomial, White
 from gpzoo.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic, Stationary
 
@@ -12,11 +12,13 @@ __all__ = [
     "Convolutional",
     "DoubleSum",
     "Elementary",
+    "Flattened",
     "Kernel",
     "Linear",
     "Matern12",
     "Matern32",
     "Matern52",
+    "MultiChannel",
     "Periodic",
     "Polynomial",
     "Product",

@@ -13,9 +13,10 @@ import numpy as np
 from jax import Array
 
 from gpzoo import checks
+from gpzoo.fields import Fields
 
 
-class Kernel:
+class Kernel(Fields):
     """A covariance function; a pytree whose leaves are its hyperparameters.
 
     ``kernel(X)`` is the Gram matrix ``[N, N]`` (white noise adds to its diagonal), ``kernel(X, Z)`` a cross-covariance
@@ -34,34 +35,9 @@ class Kernel:
 
     #: Rank of a single input: 1 for vectors, 3 for images, ``None`` where only the number of inputs matters.
     input_ndim: ClassVar[int | None] = 1
-    data_fields: ClassVar[tuple[str, ...]] = ()
-    static_fields: ClassVar[tuple[str, ...]] = ()
 
     # NumPy arrays would otherwise multiply a kernel entry by entry instead of leaving ``array * kernel`` to it.
     __array_ufunc__ = None
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        jax.tree_util.register_pytree_with_keys(cls, cls._flatten_with_keys, cls._unflatten, cls._flatten)
-
-    def _flatten(self) -> tuple[tuple, tuple]:
-        return tuple(getattr(self, f) for f in self.data_fields), tuple(getattr(self, f) for f in self.static_fields)
-
-    def _flatten_with_keys(self) -> tuple[tuple, tuple]:
-        keys = tuple((jax.tree_util.GetAttrKey(f), getattr(self, f)) for f in self.data_fields)
-        return keys, tuple(getattr(self, f) for f in self.static_fields)
-
-    @classmethod
-    def _unflatten(cls, static: tuple, data: tuple) -> Kernel:
-        # __init__ is bypassed: JAX rebuilds kernels around placeholders that no check would let pass.
-        self = object.__new__(cls)
-        for name, value in zip(cls.static_fields + cls.data_fields, tuple(static) + tuple(data), strict=True):
-            object.__setattr__(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.data_fields + self.static_fields)
-        return f"{type(self).__name__}({fields})"
 
     # -- what a subclass writes --------------------------------------------------------------------------------------
 
@@ -227,7 +203,7 @@ class _Combination(Kernel):
             raise ValueError(
                 f"{type(self).__name__} got kernels on inputs of different rank "
                 f"({', '.join(f'{type(part).__name__}: {part.input_ndim}' for part in parts)}). "
-                "Sample one GaussianProcess site for each and add their values."
+                "Put those on vectors into Flattened(...), or sample one GaussianProcess site for each and add them."
             )
         self.parts = tuple(parts)
 
@@ -324,6 +300,60 @@ class Scaled(Kernel):
 
     def _diag(self, X: Array) -> Array:
         return self.scale * self.kernel._diag(X)
+
+
+class Flattened(Kernel):
+    """A kernel on vectors, for inputs of another rank: ``k(x, x') = k_0(vec x, vec x')``.
+
+    Brings a kernel on whole images into a sum with kernels on patches (convolutional GPs, section 4.3); inducing
+    points are then images.
+
+    Args:
+        kernel: kernel on vectors.
+        input_ndim: rank of a single input, 3 for images ``[H, W, C]``.
+
+    Raises:
+        TypeError: if ``kernel`` is not a kernel.
+        ValueError: if ``kernel`` does not take vectors, or the rank is not 2 or more.
+    """
+
+    data_fields = ("kernel",)
+    static_fields = ("input_ndim",)
+
+    def __init__(self, kernel: Kernel, input_ndim: int = 3) -> None:
+        if not isinstance(kernel, Kernel):
+            raise TypeError(f"Flattened takes a kernel, got {type(kernel).__name__}.")
+        if kernel.input_ndim not in (1, None):
+            raise ValueError(f"Flattened takes a kernel on vectors; {type(kernel).__name__} is on other inputs.")
+        if operator.index(input_ndim) < 2:
+            raise ValueError(f"input_ndim must be the rank of an input that is no vector, 2 or more; got {input_ndim}.")
+        self.kernel, self.input_ndim = kernel, operator.index(input_ndim)
+
+    @property
+    def batched(self) -> bool:
+        """Whether the kernel carries a leading axis, one per output."""
+        return self.kernel.batched
+
+    def _batch_axes(self) -> Kernel:
+        return self._unflatten((self.input_ndim,), (self.kernel._batch_axes(),))
+
+    def _check_fields(self) -> None:
+        self.kernel._check_fields()
+
+    def _cross(self, X: Array, Z: Array) -> Array:
+        if X.shape[1:] != Z.shape[1:]:
+            raise ValueError(f"Flattened got inputs of different shapes: X {X.shape}, Z {Z.shape}.")
+        return self.kernel._cross(_vectors(X), _vectors(Z))
+
+    def _gram(self, X: Array) -> Array:
+        return self.kernel._gram(_vectors(X))
+
+    def _diag(self, X: Array) -> Array:
+        return self.kernel._diag(_vectors(X))
+
+
+def _vectors(X: Array) -> Array:
+    return X.reshape(X.shape[0], -1)
 
 
 def positive(name: str, value: float | Array, *, or_zero: bool = False) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,14 +10,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpzoo import checks
-from gpzoo.kernels.base import Kernel, cast
-from gpzoo.kernels.stationary import RBF
+from gpzoo.kernels import view_sums
+from gpzoo.kernels.base import Kernel, Sum, cast
 from gpzoo.views import Patches
-
-#: Bytes of base-kernel values that a chunk of inputs may hold, by platform. On a CPU, one large input at a time is as
-#: fast as several, and small ones go together; an accelerator needs many at once to be busy.
-CHUNK_BYTES = {"cpu": 2**18}
-DEFAULT_CHUNK_BYTES = 2**28
 
 
 class DoubleSum(Kernel):
@@ -31,8 +26,9 @@ class DoubleSum(Kernel):
     diagonal, and nothing to covariances between different inputs.
 
     Neither values nor gradients ever hold the base kernel between all views of a batch: inputs are taken in chunks.
-    Where the base is an :class:`~gpzoo.kernels.RBF` with a single lengthscale, gradients are formed along with the
-    values; those exist in reverse mode and to first order only (the base ``1.0 * RBF(...)`` has all others).
+    Where the base is an :class:`~gpzoo.kernels.RBF` with a single lengthscale, or a sum with such kernels in it,
+    gradients are formed along with the values; those exist in reverse mode and to first order only (a lengthscale per
+    column, ``jnp.full(view_size, lengthscale)``, gives the kernel all others).
 
     Args:
         base: kernel on views, vectors of length ``view.view_size``.
@@ -125,21 +121,11 @@ class DoubleSum(Kernel):
         weights = jnp.ones(self.view.num_views, dtype) if self.weights is None else self.weights
         return weights / self.view.num_views if self.mean else weights
 
-    @property
-    def _analytic(self) -> bool:
-        return type(self.base) is RBF and jnp.ndim(self.base.lengthscale) == 0 and self.base.active_dims is None
-
     def _cross_view(self, X: Array, Z: Array) -> Array:
-        weights = self._weights(X.dtype)
-        if not self._analytic:
-            return _cross_view(self.base, self.view, weights, X, Z)
-        return self.base.variance * _rbf_cross_view(self.view, X, self.base.lengthscale, weights, Z)
+        return view_sums.cross_view(self.base, self.view, self._weights(X.dtype), X, Z)
 
     def _diag(self, X: Array) -> Array:
-        weights = self._weights(X.dtype)
-        if not self._analytic:
-            return _diag(self.base, self.view, weights, X)
-        return self.base.variance * _rbf_diag(self.view, X, self.base.lengthscale, weights)
+        return view_sums.diag(self.base, self.view, self._weights(X.dtype), X)
 
     def _cross(self, X: Array, Z: Array) -> Array:
         weights = self._weights(X.dtype)
@@ -159,156 +145,61 @@ def Convolutional(
     weights: Array | None = None,
     *,
     mean: bool = False,
+    channels: str | int = "separate",
 ) -> DoubleSum:
     """The convolutional kernel: a :class:`DoubleSum` over the patches of an image (convolutional GPs, eq. 14 and 18).
 
     Args:
         base: kernel on flattened patches, ``[h w]``.
-        image_shape: ``(H, W)`` or ``(H, W, C)``; with several channels the patches of each are separate responses.
+        image_shape: ``(H, W)`` or ``(H, W, C)``.
         patch_shape: ``(h, w)``.
         weights: one per patch ``[P]`` (``[D, P]`` for one kernel per output); ``None`` for the translation-invariant
             kernel, all ones.
         mean: divide the weights by ``P``, as the authors' code does.
+        channels: what becomes of colour (section 4.4), see :class:`~gpzoo.views.Patches`: ``"separate"`` takes the
+            patches of all channels together, ``"joint"`` patches of all channels (colour-patch). A base kernel that is
+            a sum over the channels' columns makes the latter additive (eq. 25).
 
     Raises:
         ValueError: if the shapes do not fit each other.
     """
-    return DoubleSum(base, Patches(image_shape, patch_shape), weights, mean=mean)
+    return DoubleSum(base, Patches(image_shape, patch_shape, channels=channels), weights, mean=mean)
 
 
-# -- any base kernel: chunks of inputs, evaluated again for their gradients --------------------------------------------
+def MultiChannel(
+    base: Kernel | Sequence[Kernel],
+    image_shape: Sequence[int],
+    patch_shape: Sequence[int],
+    weights: Array | None = None,
+    *,
+    mean: bool = False,
+) -> Sum:
+    """The multi-channel convolutional kernel (convolutional GPs, eq. 22): a patch response of its own per channel.
 
+    ``f(x) = sum_c sum_p w_pc g_c(x[pc])`` is a sum of one :class:`DoubleSum` per channel. Its inducing variables are
+    blocks with the same patches for every channel (eq. 23): ``blocks(unique_patches(1000))``.
 
-def _map(evaluate: Callable, inputs: Any, values_per_input: int) -> Any:
-    """``evaluate`` on every input, as many at once as :data:`CHUNK_BYTES` allows."""
-    N, dtype = jax.tree.leaves(inputs)[0].shape[0], jax.tree.leaves(inputs)[0].dtype
-    budget = CHUNK_BYTES.get(jax.default_backend(), DEFAULT_CHUNK_BYTES)
-    most = min(N, budget // (values_per_input * dtype.itemsize))
-    # A chunk that divides N leaves no remainder, which would be compiled as a second loop body. A batch of one makes
-    # XLA's CPU loops several times slower than no batch at all.
-    size = next((size for size in range(most, most // 2, -1) if N % size == 0), most)
-    return jax.lax.map(evaluate, inputs, batch_size=size if size > 1 else None)
+    Args:
+        base: kernel on flattened patches ``[h w]`` that all ``g_c`` have (``Kuu`` is then factorised once, C.21), or
+            one per channel.
+        image_shape: ``(H, W, C)``.
+        patch_shape: ``(h, w)``.
+        weights: one per channel and patch position, ``[C, (H - h + 1) (W - w + 1)]``; ``None`` for ones.
+        mean: divide the weights by the number of patches of all channels.
 
-
-def _cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> Array:
-    @jax.checkpoint
-    def one(x: Array) -> Array:
-        return weights @ base._cross(view.view(x[None])[0], Z)
-
-    return _map(one, X, weights.shape[0] * Z.shape[0])
-
-
-def _diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
-    @jax.checkpoint
-    def one(x: Array) -> Array:
-        V = view.view(x[None])[0]
-        # A Gram matrix of the base would first be made exactly symmetric, at half the cost again. White noise is all
-        # that it has beyond the covariances: what a variance has and the covariance with an equal input lacks.
-        noise = base._diag(V) - jax.vmap(lambda v: base._cross(v[None], v[None])[0, 0])(V)
-        return weights @ (base._cross(V, V) @ weights) + jnp.square(weights) @ noise
-
-    return _map(one, X, weights.shape[0] ** 2)
-
-
-# -- RBF base with one lengthscale: derivatives formed with the values -------------------------------------------------
-
-
-def _factors(A: Array) -> tuple[Array, Array]:
-    """Rows ``l(a)`` and ``r(a)`` with ``l(a) . r(b) = -|a - b|^2 / 2``, so that one product gives all exponents."""
-    half = -jnp.sum(A * A, -1, keepdims=True) / 2
-    return jnp.concatenate([A, half, jnp.ones_like(half)], -1), jnp.concatenate([A, jnp.ones_like(half), half], -1)
-
-
-def _product(A: Array, B: Array) -> Array:
-    # Accelerators otherwise round float32 products to ten bits.
-    return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
-
-
-def _view_factors(view: Any, x: Array, centre: Array, lengthscale: Array) -> Array:
-    return _factors((view.view(x[None])[0] - centre) / lengthscale)[1]
-
-
-@jax.custom_vjp
-def _rbf_cross_view(view: Any, X: Array, lengthscale: Array, weights: Array, Z: Array) -> Array:
-    """:func:`_cross_view` of an RBF base with unit variance."""
-    centre = jnp.mean(Z, 0)
-    left = _factors((Z - centre) / lengthscale)[0]
-
-    def one(x: Array) -> Array:
-        # A sum, not a product with a vector: XLA fuses it with the exponentials.
-        return jnp.sum(jnp.exp(_product(left, _view_factors(view, x, centre, lengthscale).T)) * weights, -1)
-
-    return _map(one, X, weights.shape[0] * Z.shape[0])
-
-
-def _rbf_cross_view_forward(view: Any, X: Array, lengthscale: Array, weights: Array, Z: Array) -> tuple[Array, tuple]:
-    centre, size = jnp.mean(Z, 0), Z.shape[-1]
-    left = _factors((Z - centre) / lengthscale)[0]
-
-    def one(x: Array) -> tuple[Array, Array, Array]:
-        right = _view_factors(view, x, centre, lengthscale)
-        # With k = exp(l . r): the sums over views of w k, w k a and w k (l . r), which are the value and all that its
-        # derivatives with respect to z and lengthscale need, are one product with the rows r.
-        sums = _product(jnp.exp(_product(left, right.T)), weights[:, None] * right)
-        value = sums[:, size]
-        return (
-            value,
-            -2 * jnp.sum(left * sums, -1) / lengthscale,
-            (sums - left * value[:, None])[:, :size] / lengthscale,
-        )
-
-    value, by_lengthscale, by_Z = _map(one, X, weights.shape[0] * Z.shape[0])
-    return value, (view, X, lengthscale, weights, Z, by_lengthscale, by_Z)
-
-
-def _rbf_cross_view_backward(saved: tuple, cotangent: Array) -> tuple:
-    view, X, lengthscale, weights, Z, by_lengthscale, by_Z = saved
-    centre = jnp.mean(Z, 0)
-    left = _factors((Z - centre) / lengthscale)[0]
-
-    def by_weights(inputs: tuple[Array, Array]) -> Array:
-        x, g = inputs
-        return jnp.sum(jnp.exp(_product(_view_factors(view, x, centre, lengthscale), left.T)) * g, -1)
-
-    d_weights = jnp.sum(_map(by_weights, (X, cotangent), weights.shape[0] * Z.shape[0]), 0)
-    d_view, d_X = _pull(lambda view, X: _cross_view(RBF(1.0, lengthscale), view, weights, X, Z), view, X, cotangent)
-    return d_view, d_X, jnp.vdot(cotangent, by_lengthscale), d_weights, jnp.einsum("nm,nme->me", cotangent, by_Z)
-
-
-_rbf_cross_view.defvjp(_rbf_cross_view_forward, _rbf_cross_view_backward)
-
-
-@jax.custom_vjp
-def _rbf_diag(view: Any, X: Array, lengthscale: Array, weights: Array) -> Array:
-    """:func:`_diag` of an RBF base with unit variance."""
-    return _rbf_diag_forward(view, X, lengthscale, weights)[0]
-
-
-def _rbf_diag_forward(view: Any, X: Array, lengthscale: Array, weights: Array) -> tuple[Array, tuple]:
-    def one(x: Array) -> tuple[Array, Array, Array]:
-        views = view.view(x[None])[0]
-        left, right = _factors((views - jnp.mean(views, 0)) / lengthscale)
-        exponent = _product(left, right.T)
-        weighted = jnp.exp(exponent) * weights
-        rows = jnp.sum(weighted, -1)
-        return jnp.vdot(weights, rows), rows, -2 * jnp.vdot(weights, jnp.sum(weighted * exponent, -1)) / lengthscale
-
-    value, rows, by_lengthscale = _map(one, X, weights.shape[0] ** 2)
-    return value, (view, X, lengthscale, weights, rows, by_lengthscale)
-
-
-def _rbf_diag_backward(saved: tuple, cotangent: Array) -> tuple:
-    view, X, lengthscale, weights, rows, by_lengthscale = saved
-    d_view, d_X = _pull(lambda view, X: _diag(RBF(1.0, lengthscale), view, weights, X), view, X, cotangent)
-    return d_view, d_X, jnp.vdot(cotangent, by_lengthscale), 2 * (cotangent @ rows)
-
-
-_rbf_diag.defvjp(_rbf_diag_forward, _rbf_diag_backward)
-
-
-def _pull(evaluate: Callable, view: Any, X: Array, cotangent: Array) -> tuple:
-    """Cotangents of the view and the inputs, by differentiating another evaluation.
-
-    No other result depends on it, so under ``jit`` it is dropped where these two are not asked for.
+    Raises:
+        ValueError: if the shapes do not fit each other.
     """
-    return jax.vjp(evaluate, view, X)[1](cotangent)
+    if len(image_shape) != 3:
+        raise ValueError(f"image_shape must be (H, W, C), got {tuple(image_shape)}.")
+    C = int(image_shape[2])
+    bases = [base] * C if isinstance(base, Kernel) else list(base)
+    views = [Patches(image_shape, patch_shape, channels=c) for c in range(C)]
+    if len(bases) != C:
+        raise ValueError(f"base must be one kernel or one for each of {C} channels, got {len(bases)}.")
+    if weights is None:
+        weights = jnp.ones((C, views[0].num_views))
+    if jnp.shape(weights) != (C, views[0].num_views):
+        raise ValueError(f"weights must be [C, P] = {(C, views[0].num_views)}, got shape {jnp.shape(weights)}.")
+    scaled = weights / C if mean else weights
+    return Sum(*(DoubleSum(*part, mean=mean) for part in zip(bases, views, scaled, strict=True)))

@@ -1,0 +1,221 @@
+"""Where inducing variables start: initialisers, which look at a site's own inputs and run outside ``jit``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from gpzoo import checks
+from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, InducingVariable, block_pairs
+from gpzoo.kernels.base import Kernel, Scaled, Sum
+from gpzoo.kernels.double_sum import DoubleSum
+
+#: Number of inputs beyond which :class:`kmeans` runs on minibatches.
+LARGE = 10_000
+
+
+@dataclass(frozen=True)
+class _Initialiser:
+    num_inducing: int
+
+    #: What it makes.
+    variable: ClassVar[type[InducingVariable]]
+
+    def __post_init__(self) -> None:
+        if int(self.num_inducing) != self.num_inducing or self.num_inducing < 1:
+            raise ValueError(
+                f"{type(self).__name__} needs a whole number of inducing variables >= 1, got {self.num_inducing}."
+            )
+
+    def __call__(self, key: Array, X: Array, kernel: Kernel) -> InducingVariable:
+        """An inducing variable for a site with this kernel at these inputs, ``[N, ...]`` or ``[D, N, ...]``.
+
+        Raises:
+            TypeError: under a transformation such as ``jax.jit``.
+            ValueError: if the inputs do not have enough distinct rows.
+        """
+        if not checks.is_concrete(key) or not checks.is_concrete(X):
+            raise TypeError(
+                f"{type(self).__name__} looks at the inputs' numbers, so it cannot run under jax.jit, vmap or grad: "
+                "initialisers run outside jit. Create the parameters first with guide.init_params, then jit."
+            )
+        X = np.asarray(checks.floating("X", X))
+        checks.finite("X", X)
+        if kernel.input_ndim is not None and X.ndim == kernel.input_ndim + 2:
+            keys = random.split(key, X.shape[0])
+            made = [self._initialise(k, x, kernel) for k, x in zip(keys, X, strict=True)]
+            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
+        return self._initialise(key, X, kernel)
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingVariable:
+        raise NotImplementedError
+
+    def _first_distinct(self, rows: np.ndarray) -> np.ndarray:
+        first = _distinct(rows, self.num_inducing)
+        if len(first) < self.num_inducing:
+            raise self._too_many(len(first), "distinct rows")
+        return first
+
+    def _too_many(self, available: int, what: str) -> ValueError:
+        return ValueError(
+            f"{type(self).__name__}({self.num_inducing}) asks for {self.num_inducing} inducing variables, but X has "
+            f"only {available} {what}. Ask for at most {available}."
+        )
+
+
+class kmeans(_Initialiser):
+    """Inducing points at the centres of ``num_inducing`` k-means clusters; images are clustered as vectors."""
+
+    variable = InducingPoints
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+        from sklearn.cluster import KMeans, MiniBatchKMeans
+        from sklearn.exceptions import ConvergenceWarning
+
+        M, rows = self.num_inducing, X.reshape(len(X), -1)
+        self._first_distinct(rows)
+        options = {"n_init": 1, "random_state": int(random.bits(key, dtype=jnp.uint32))}
+        large = len(rows) > LARGE
+        method = MiniBatchKMeans(M, batch_size=max(1024, 4 * M), **options) if large else KMeans(M, **options)
+        with warnings.catch_warnings():
+            # Centres that coincide are replaced by rows.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            centres = method.fit(rows).cluster_centers_.astype(X.dtype)
+        pool = np.concatenate([centres, rows])
+        return InducingPoints(pool[self._first_distinct(pool)].reshape(M, *X.shape[1:]))
+
+
+class random_subset(_Initialiser):
+    """Inducing points at ``num_inducing`` distinct rows of the inputs, drawn at random."""
+
+    variable = InducingPoints
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+        order = np.asarray(random.permutation(key, len(X)))
+        return InducingPoints(X[order[self._first_distinct(X[order].reshape(len(X), -1))]])
+
+
+class unique_patches(_Initialiser):
+    """Inducing patches at distinct patches of random inputs, for kernels that are or contain a double sum.
+
+    The distinct patches of ``M = num_inducing`` random inputs (of more, should those have too few) are pooled, and
+    ``M`` of them drawn.
+    """
+
+    variable = InducingPatches
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+        M, N, views = self.num_inducing, X.shape[0], _views(self, kernel)
+        key_inputs, key_patches = random.split(key)
+        order = np.asarray(random.permutation(key_inputs, N))
+        count = M
+        while True:
+            chosen = jnp.asarray(X[order[:count]])
+            pool = np.concatenate([np.asarray(view.view(chosen)).reshape(-1, view.view_size) for view in views])
+            pool = pool[_distinct(pool)]
+            if len(pool) >= M:
+                return InducingPatches(pool[np.asarray(random.permutation(key_patches, len(pool)))[:M]])
+            if count >= N:
+                raise self._too_many(len(pool), "distinct patches")
+            count *= 2
+
+
+class uniform_patches(_Initialiser):
+    """``num_inducing`` inducing patches of uniform noise in [0, 1], for kernels that are or contain a double sum.
+
+    The start of the rectangles experiment (convolutional GPs, section 4.1), for images with pixels in [0, 1].
+    """
+
+    variable = InducingPatches
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+        return InducingPatches(random.uniform(key, (self.num_inducing, _views(self, kernel)[0].view_size), X.dtype))
+
+
+class blocks:
+    """Initial :class:`Blocks`: an initialiser for each part of a sum of kernels, or one whose result all parts share.
+
+    ``blocks(unique_patches(750), kmeans(750))``
+
+    Args:
+        *parts: initialisers, in the order of the kernel's parts.
+
+    Raises:
+        TypeError: if a part is no initialiser.
+    """
+
+    variable = Blocks
+
+    def __init__(self, *parts: Any) -> None:
+        if not parts or not all(callable(part) and hasattr(part, "variable") for part in parts):
+            raise TypeError(f"blocks takes initialisers such as kmeans(100), got {parts}.")
+        self.parts = tuple(parts)
+
+    def __call__(self, key: Array, X: Array, kernel: Kernel) -> Blocks:
+        """Inducing variables for a site with this kernel at these inputs; see the initialisers of the parts.
+
+        Raises:
+            TypeError: if the kernel is not a sum.
+            ValueError: if the numbers of initialisers and of the kernel's parts differ.
+        """
+        pairs = block_pairs(self, kernel)
+        if len(self.parts) == 1:
+            return Blocks(self.parts[0](key, X, kernel))
+        keys = random.split(key, len(pairs))
+        return Blocks(*(make(k, X, part) for k, (make, part) in zip(keys, pairs, strict=True)))
+
+
+def structure(inducing: Any) -> Any:
+    """The tree structure of an inducing variable, or of those that an initialiser makes."""
+    if isinstance(inducing, blocks):
+        parts = [jax.tree.unflatten(s, [0] * s.num_leaves) for s in map(structure, inducing.parts)]
+        return jax.tree.structure(Blocks._unflatten((), (tuple(parts),)))
+    if not isinstance(inducing, InducingVariable):
+        inducing = inducing.variable._unflatten((), (0,) * len(inducing.variable.data_fields))
+    return jax.tree.structure(inducing)
+
+
+def _views(initialiser: _Initialiser, kernel: Kernel) -> list[Any]:
+    views = list(_found_views(kernel))
+    if not views:
+        raise TypeError(
+            f"{type(initialiser).__name__} needs a kernel with a DoubleSum (or Convolutional) in it, got "
+            f"{type(kernel).__name__}. Use kmeans or random_subset."
+        )
+    sizes = sorted({view.view_size for view in views})
+    if len(sizes) > 1:
+        raise ValueError(
+            f"The kernel's double sums have views of different sizes ({sizes}), and inducing patches only one. "
+            "Sample one GaussianProcess site for each and add their values."
+        )
+    return views
+
+
+def _found_views(kernel: Kernel) -> Iterator[Any]:
+    if isinstance(kernel, DoubleSum):
+        yield kernel.view
+    elif isinstance(kernel, Scaled):
+        yield from _found_views(kernel.kernel)
+    elif isinstance(kernel, Sum):
+        for part in kernel.parts:
+            yield from _found_views(part)
+
+
+def _distinct(rows: np.ndarray, limit: int | None = None) -> np.ndarray:
+    """Indices of the first occurrences of distinct rows, in order; of the first ``limit`` of them."""
+    # Rows are compared as bytes, which sorts many times faster than by columns; adding zero makes -0 and 0 the same.
+    rows = np.ascontiguousarray(rows + np.zeros((), rows.dtype))
+    as_bytes = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
+    end = len(rows) if limit is None else limit
+    while True:
+        first = np.sort(np.unique(as_bytes[:end], return_index=True)[1])
+        if end >= len(rows) or (limit is not None and len(first) >= limit):
+            return first[:limit]
+        end *= 2

@@ -1,0 +1,398 @@
+"""Inducing variables in blocks: sums of kernels with a space for each part, mean-field and full (appendix C)."""
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from helpers import KEY, adam, bound, marginals, randomised, terms, trained
+from numpyro.distributions.kl import kl_divergence
+from numpyro.infer import SVI
+
+from gpzoo.distributions import GaussianProcess, InducingPosterior
+from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, Kuf, Kuu
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
+from gpzoo.initialisers import blocks, kmeans, unique_patches
+from gpzoo.kernels import RBF, Convolutional, Flattened, Matern32, MultiChannel, White
+from gpzoo.likelihoods import Bernoulli, Gaussian
+from gpzoo.linalg import BlockDiagonal, cholesky, diagonal, solve_lower
+
+SHAPE = (5, 4, 1)
+
+
+def images(N=12, channels=1, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).uniform(size=(N, 5, 4, channels)))
+
+
+def labels(X):
+    return jnp.asarray(np.asarray(jnp.mean(X, axis=(1, 2, 3)) > 0.5), int)
+
+
+def two_kernels():
+    return Convolutional(RBF(1.3, 0.7), SHAPE, (2, 2)), RBF(0.6, 2.0)
+
+
+def sum_kernel(white=True):
+    conv, whole = two_kernels()
+    return conv + Flattened(whole) + White(0.1) if white else conv + Flattened(whole)
+
+
+def inducing():
+    rng = np.random.default_rng(1)
+    return Blocks(InducingPatches(rng.uniform(size=(3, 4))), InducingPoints(rng.uniform(size=(2, *SHAPE))))
+
+
+# -- algebra -----------------------------------------------------------------------------------------------------------
+
+
+def spd(rng, *shape):
+    A = rng.normal(size=(*shape, shape[-1]))
+    return jnp.asarray(A @ np.swapaxes(A, -1, -2) + np.eye(shape[-1]))
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_block_diagonal_matrices_equal_dense_ones(batch):
+    rng = np.random.default_rng(0)
+    K = BlockDiagonal(spd(rng, *batch, 3), spd(rng, *batch, 2))
+    B = jnp.asarray(rng.normal(size=(*batch, 5, 4)))
+    dense = K.dense()
+    assert K.shape == dense.shape == (*batch, 5, 5) and K.sizes == (3, 2) and K.ndim == dense.ndim
+    L = cholesky(K, "K", 0.01)
+    whole = cholesky(dense, "K", 0.01)
+    pairs = [
+        (L.dense(), whole),
+        (K @ B, dense @ B),
+        ((K @ L).dense(), dense @ L.dense()),
+        (diagonal(K), diagonal(dense)),
+        (solve_lower(L, B), solve_lower(whole, B)),
+        (solve_lower(L, B, transpose=True), solve_lower(whole, B, transpose=True)),
+    ]
+    for ours, wanted in pairs:
+        np.testing.assert_allclose(ours, wanted, atol=1e-12)
+
+
+def test_blocks_that_differ_in_outputs_are_broadcast():
+    rng = np.random.default_rng(0)
+    L = BlockDiagonal(cholesky(spd(rng, 2, 3)), cholesky(spd(rng, 2)))
+    B = jnp.asarray(rng.normal(size=(5, 4)))
+    np.testing.assert_allclose(solve_lower(L, B), jnp.linalg.solve(L.dense(), jnp.stack([B, B])), atol=1e-12)
+
+
+def test_jitter_is_relative_to_each_block():
+    K = BlockDiagonal(1e6 * jnp.ones((2, 2)), 1e-6 * jnp.ones((2, 2)))
+    for block in cholesky(K).blocks:
+        assert bool(jnp.isfinite(block).all())
+    with pytest.raises(ValueError, match="factorisation of block 1 of Kuu failed"):
+        cholesky(BlockDiagonal(jnp.eye(2), -jnp.eye(2)), "Kuu")
+
+
+def test_blocks_are_square():
+    with pytest.raises(ValueError, match="square matrices"):
+        BlockDiagonal(jnp.ones((2, 3)))
+
+
+# -- covariances -------------------------------------------------------------------------------------------------------
+
+
+def test_covariances_of_blocks():
+    u, X = inducing(), images()
+    conv, whole = two_kernels()
+    K, cross = Kuu(u, sum_kernel()), Kuf(u, sum_kernel(), X)
+    assert [block.shape for block in K.blocks] == [(3, 3), (2, 2)]
+    np.testing.assert_allclose(K.blocks[0], RBF(1.3, 0.7)(u.parts[0].Z))
+    np.testing.assert_allclose(K.blocks[1], whole(u.parts[1].Z.reshape(2, -1)))
+    np.testing.assert_allclose(cross[:3], Kuf(u.parts[0], conv, X))
+    np.testing.assert_allclose(cross[3:], whole(u.parts[1].Z.reshape(2, -1), X.reshape(12, -1)))
+
+
+def test_joint_covariance_with_blocks_is_positive_definite():
+    u, X, kernel = inducing(), images(), sum_kernel(white=False)
+    joint = jnp.block([[Kuu(u, kernel).dense(), Kuf(u, kernel, X)], [Kuf(u, kernel, X).T, kernel(X)]])
+    assert np.linalg.eigvalsh(joint).min() > -1e-10
+
+
+def test_channels_with_one_base_kernel_share_a_block():
+    u = Blocks(InducingPatches(np.random.default_rng(1).uniform(size=(3, 4))))
+    shared = Kuu(u, MultiChannel(RBF(), (5, 4, 3), (2, 2)))
+    assert len(shared.blocks) == 3 and len({id(block) for block in shared.blocks}) == 1
+    assert len({id(block) for block in cholesky(shared).blocks}) == 1
+    own = Kuu(u, MultiChannel([RBF(), RBF(2.0), RBF()], (5, 4, 3), (2, 2)))
+    assert len({id(block) for block in own.blocks}) == 3
+
+
+def test_blocks_of_outputs_with_their_own_kernels():
+    conv, _ = two_kernels()
+    many = conv + Flattened(RBF(jnp.asarray([0.6, 1.0]), 2.0))
+    u, X = inducing(), images()
+    assert [block.shape for block in Kuu(u, many).blocks] == [(2, 3, 3), (2, 2, 2)]
+    np.testing.assert_allclose(Kuf(u, many, X)[0], Kuf(u, conv + Flattened(RBF(0.6, 2.0)), X))
+
+
+def test_errors_name_the_way_out():
+    u, X = inducing(), images()
+    with pytest.raises(TypeError, match="Blocks go with a sum of kernels, got DoubleSum"):
+        Kuu(u, two_kernels()[0])
+    with pytest.raises(ValueError, match="Blocks has 2 parts, but the kernel is a sum of 3 besides white noise"):
+        Kuf(u, sum_kernel() + sum_kernel().parts[0], X)
+    with pytest.raises(TypeError, match="Blocks takes inducing variables"):
+        Blocks(kmeans(3))
+    with pytest.raises(ValueError, match=r"blocks of sizes \(2, 3\), but its Kuu has blocks of sizes \(3, 2\)"):
+        InducingPosterior(GaussianProcess(sum_kernel(), X), u, jnp.zeros(5), BlockDiagonal(jnp.eye(2), jnp.eye(3)))
+    with pytest.raises(ValueError, match="its Kuu has no blocks"):
+        InducingPosterior(
+            GaussianProcess(RBF(), jnp.zeros((2, 1))),
+            InducingPoints(jnp.asarray([[0.0], [1.0]])),
+            jnp.zeros(2),
+            BlockDiagonal(jnp.eye(1), jnp.eye(1)),
+        )
+    X, model = images(), partial(one_site, num_outputs=None)
+    with pytest.raises(ValueError, match=r"'block_diagonal'.* needs blocks of inducing variables at site 'f'"):
+        InducingGuide(model, InducingPoints(X[:2]), covariance="block_diagonal").init_params(KEY, X, labels(X))
+
+
+# -- posteriors --------------------------------------------------------------------------------------------------------
+
+
+def posterior(covariance, num_outputs, whiten=True):
+    rng = np.random.default_rng(2)
+    outputs = () if num_outputs is None else (num_outputs,)
+    prior = GaussianProcess(sum_kernel(), images(), num_outputs=num_outputs)
+    mean = jnp.asarray(rng.normal(size=(5, *outputs)))
+    factor = lambda M: jnp.asarray(np.tril(rng.normal(size=(*outputs, M, M))) + 2 * np.eye(M))  # noqa: E731
+    if covariance == "diagonal":
+        scale = jnp.asarray(rng.uniform(0.5, 1.5, size=(5, *outputs)))
+    else:
+        scale = factor(5) if covariance == "full" else BlockDiagonal(factor(3), factor(2))
+    return InducingPosterior(prior, inducing(), mean, scale, whiten=whiten)
+
+
+def dense_scale(q):
+    if q.diagonal:
+        return jnp.eye(5) * jnp.atleast_2d(q.u_scale.T)[:, None, :]
+    scale = q.u_scale.dense() if isinstance(q.u_scale, BlockDiagonal) else q.u_scale
+    return jnp.tril(scale.reshape(-1, 5, 5))
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+@pytest.mark.parametrize("num_outputs", [None, 2])
+@pytest.mark.parametrize("covariance", ["full", "block_diagonal", "diagonal"])
+def test_posterior_and_kl_equal_dense_algebra(covariance, num_outputs, whiten):
+    q = posterior(covariance, num_outputs, whiten)
+    kernel, X = q.prior.kernel, q.prior.X
+    K = Kuu(q.inducing, kernel).dense()
+    jitter = jnp.concatenate([jnp.full(3, 1.3), jnp.full(2, 0.6)]) * 1e-6
+    K = K + jnp.diag(jitter)
+    L, cross = jnp.linalg.cholesky(K), Kuf(q.inducing, kernel, X)
+    m = q.u_mean.reshape(5, -1)
+    S = dense_scale(q)
+    if whiten:
+        m, S = L @ m, L @ S
+    means, covariances, divergence = [], [], 0.0
+    for d in range(num_outputs or 1):
+        gain = jnp.linalg.solve(K, cross).T
+        means.append(gain @ m[:, d])
+        covariances.append(kernel(X) + gain @ (S[d] @ S[d].T - K) @ gain.T)
+        divergence += kl_divergence(
+            dist.MultivariateNormal(m[:, d], S[d] @ S[d].T), dist.MultivariateNormal(jnp.zeros(5), K)
+        )
+    mean, covariance_matrix = q.moments()
+    np.testing.assert_allclose(mean.reshape(12, -1), jnp.stack(means, 1), atol=1e-8)
+    np.testing.assert_allclose(covariance_matrix.reshape(-1, 12, 12), jnp.stack(covariances), atol=1e-8)
+    variance = q.marginals()[1].reshape(12, -1)
+    np.testing.assert_allclose(variance.T, jnp.diagonal(jnp.stack(covariances), axis1=1, axis2=2), atol=1e-8)
+    np.testing.assert_allclose(kl_divergence(q, q.prior), divergence, rtol=1e-7)
+    u_mean, u_covariance = q.inducing_moments()
+    np.testing.assert_allclose(u_mean.reshape(5, -1), m, atol=1e-10)
+    np.testing.assert_allclose(u_covariance.reshape(-1, 5, 5), S @ jnp.swapaxes(S, 1, 2), atol=1e-10)
+
+
+@pytest.mark.parametrize("num_outputs", [None, 2])
+def test_draws_of_u_have_the_law_of_q(num_outputs):
+    q = posterior("block_diagonal", num_outputs)
+    draws = jax.vmap(q.draw_inducing)(jax.random.split(KEY, 20_000)).reshape(20_000, 5, -1)
+    S = dense_scale(q)
+    for d in range(num_outputs or 1):
+        wanted = S[d] @ S[d].T
+        np.testing.assert_allclose(np.cov(draws[:, :, d].T), wanted, atol=0.05 * float(jnp.abs(wanted).max()))
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+def one_site(X, y=None, *, num_outputs=None, num_data=None):
+    conv, whole = two_kernels()
+    weights = numpyro.param("weights", jnp.linspace(0.5, 1.5, 12))
+    kernel = Convolutional(conv.base, SHAPE, (2, 2), weights) + Flattened(whole)
+    f = numpyro.sample("f", GaussianProcess(kernel, X, num_outputs=num_outputs))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Bernoulli(f), obs=y)
+
+
+def two_sites(X, y=None):
+    conv, whole = two_kernels()
+    weights = numpyro.param("weights", jnp.linspace(0.5, 1.5, 12))
+    patches = numpyro.sample("conv", GaussianProcess(Convolutional(conv.base, SHAPE, (2, 2), weights), X))
+    rest = numpyro.sample("whole", GaussianProcess(whole, X.reshape(len(X), -1)))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Bernoulli(patches + rest), obs=y)
+
+
+def test_mean_field_blocks_equal_the_program_with_two_sites():
+    X = images()
+    y, u = labels(X), inducing()
+    together = InducingGuide(one_site, u, covariance="block_diagonal")
+    apart = InducingGuide(two_sites, {"conv": u.parts[0], "whole": InducingPoints(u.parts[1].Z.reshape(2, -1))})
+    params = randomised(trained(two_sites, apart, X, y))
+    joined = {
+        "weights": params["weights"],
+        "f_inducing": (params["conv_inducing"], params["whole_inducing"].reshape(2, *SHAPE)),
+        "f_mean": jnp.concatenate([params["conv_mean"], params["whole_mean"]]),
+        "f_scale": (params["conv_scale"], params["whole_scale"]),
+    }
+    ours, theirs = terms(one_site, together, joined, X, y), terms(two_sites, apart, params, X, y)
+    np.testing.assert_allclose(ours["y"], theirs["y"], rtol=1e-10)
+    np.testing.assert_allclose(ours["f"], theirs["conv"] + theirs["whole"], rtol=1e-10)
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+def test_block_diagonal_scale_equals_the_full_one_with_zeros(whiten):
+    X = images()
+    y = labels(X)
+    guides = {c: InducingGuide(one_site, inducing(), covariance=c, whiten=whiten) for c in ("full", "block_diagonal")}
+    params = trained(one_site, guides["block_diagonal"], X, y)
+    rng = np.random.default_rng(3)
+    params["f_mean"] = jnp.asarray(rng.normal(size=5))
+    params["f_scale"] = tuple(s + 0.1 * np.tril(rng.normal(size=s.shape)) for s in params["f_scale"])
+    dense = {**params, "f_scale": BlockDiagonal(*params["f_scale"]).dense()}
+    blocked, full = (bound(one_site, guides[c], p, X, y) for c, p in (("block_diagonal", params), ("full", dense)))
+    np.testing.assert_allclose(blocked, full, rtol=1e-10)
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+@pytest.mark.parametrize("covariance", ["full", "block_diagonal", "diagonal"])
+def test_q_starts_at_the_prior(covariance, whiten):
+    X = images()
+    guide = InducingGuide(one_site, inducing(), covariance=covariance, whiten=whiten)
+    params = trained(one_site, guide, X, labels(X))
+    kl = terms(one_site, guide, params, X, labels(X))["f"]
+    if covariance == "diagonal" and not whiten:
+        assert kl < 0  # the prior of u is not diagonal
+    else:
+        np.testing.assert_allclose(kl, 0, atol=1e-6)
+
+
+def multi_channel(X, y=None):
+    kernel = MultiChannel(RBF(1.3, 0.7), X.shape[1:], (2, 2), numpyro.param("weights", jnp.ones((2, 12))))
+    f = numpyro.sample("f", GaussianProcess(kernel, X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, 0.3), obs=y)
+
+
+def sum_of_channels(X, y=None):
+    weights = numpyro.param("weights", jnp.ones((2, 12)))
+    channels = [
+        numpyro.sample(
+            f"f{c}", GaussianProcess(Convolutional(RBF(1.3, 0.7), (5, 4), (2, 2), weights[c]), X[..., c, None])
+        )
+        for c in range(2)
+    ]
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(channels[0] + channels[1], 0.3), obs=y)
+
+
+def test_multi_channel_equals_the_sum_of_channel_processes():
+    X = images(channels=2)
+    y = jnp.sin(jnp.sum(X, axis=(1, 2, 3)))
+    Z = jnp.asarray(np.random.default_rng(1).uniform(size=(3, 4)))
+    together = InducingGuide(multi_channel, Blocks(InducingPatches(Z)), covariance="block_diagonal")
+    apart = InducingGuide(sum_of_channels, InducingPatches(Z))
+    params = randomised(trained(sum_of_channels, apart, X, y))
+    params["weights"] = jnp.asarray(np.random.default_rng(4).normal(size=(2, 12)))
+    joined = {
+        "weights": params["weights"],
+        "f_inducing": Z,
+        "f_mean": jnp.concatenate([params["f0_mean"], params["f1_mean"]]),
+        "f_scale": (params["f0_scale"], params["f1_scale"]),
+    }
+    ours = bound(multi_channel, together, joined, X, y)
+    np.testing.assert_allclose(ours, bound(sum_of_channels, apart, params, X, y), rtol=1e-10)
+    mean, variance = marginals(together, joined, X, y)
+    pairs = [marginals(apart, params, X, y, site=f"f{c}") for c in range(2)]
+    np.testing.assert_allclose(mean, pairs[0][0] + pairs[1][0], atol=1e-10)
+    np.testing.assert_allclose(variance, pairs[0][1] + pairs[1][1], atol=1e-10)
+
+
+def test_full_covariance_explains_data_better_than_mean_field():
+    X = images(30)
+    y = jnp.mean(X, axis=(1, 2, 3)) - 0.5
+    bounds = {}
+    for covariance in ("full", "block_diagonal"):
+        guide = InducingGuide(regression_sum, inducing(), covariance=covariance)
+        params = guide.init_params(KEY, X, y)
+        svi = SVI(regression_sum, guide, adam(0.05), GaussianProcessELBO())
+        params = fit(svi, KEY, 1500, X, y, init_params=params, progress=False).params
+        bounds[covariance] = float(bound(regression_sum, guide, params, X, y))
+    assert bounds["full"] > bounds["block_diagonal"] + 0.1
+
+
+def regression_sum(X, y=None, *, num_data=None):
+    f = numpyro.sample("f", GaussianProcess(sum_kernel(white=False), X))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Gaussian(f, 0.3), obs=y)
+
+
+# -- cost --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+@pytest.mark.parametrize("covariance", ["full", "block_diagonal"])
+@pytest.mark.parametrize("channels", [2, 4])
+def test_nothing_larger_than_a_block_is_factorised(channels, covariance, whiten):
+    X, M = images(channels=channels), 7
+    y = jnp.zeros(12)
+
+    def program(X, y=None):
+        kernel = MultiChannel(Matern32(1.3, 0.7), X.shape[1:], (2, 2))
+        f = numpyro.sample("f", GaussianProcess(kernel, X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.3), obs=y)
+
+    guide = InducingGuide(program, blocks(unique_patches(M)), covariance=covariance, whiten=whiten)
+    svi = SVI(program, guide, adam(0.01), GaussianProcessELBO())
+    params = guide.init_params(KEY, X, y)
+    state = jax.jit(lambda: svi.init(KEY, X, y, init_params=params))()
+    compiled = jax.jit(svi.update).lower(state, X, y).compile().as_text()
+    calls = [line for line in compiled.splitlines() if "potrf" in line or "trsm" in line or "cholesky" in line]
+    sizes = [int(n) for line in calls for n in re.findall(r"f64\[(\d+),\1\]", line.split("custom_call_target")[0])]
+    assert sizes and max(sizes) == M
+    factorisations = [line for line in calls if "potrf" in line and "custom-call(" in line]
+    assert len(factorisations) == 1  # one for all channels
+
+
+# -- everything else that takes a guide --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covariance", ["full", "block_diagonal"])
+def test_training_prediction_checkpoints_and_export(covariance, tmp_path):
+    X = images(60)
+    y = labels(X)
+    guide = InducingGuide(one_site, blocks(unique_patches(6), kmeans(5)), covariance=covariance)
+
+    def run(steps, checkpoint):
+        svi = SVI(one_site, guide, adam(0.05), GaussianProcessELBO())
+        settings = {"batch_size": 30, "num_data": 60, "progress": False}
+        return fit(svi, KEY, steps, X, y, checkpoint=checkpoint, **settings)
+
+    whole = run(60, None)
+    run(30, tmp_path / "checkpoint")
+    resumed = run(60, tmp_path / "checkpoint")
+    jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
+    assert whole.losses[-10:].mean() < 0.8 * whole.losses[0]
+    found = predict(KEY, one_site, X, guide=guide, params=whole.params, test_data={"y": y})["y"]
+    assert np.mean((found.mean > 0.5) == (y == 1)) > 0.8
+    tree = to_arviz(KEY, one_site, guide, whole.params, X[:5], y[:5], num_draws=7)
+    assert tree["posterior"]["f_u"].shape == (1, 7, 11)

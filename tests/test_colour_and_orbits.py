@@ -1,0 +1,361 @@
+"""Double sums over colour patches and orbits, kernels on whole images, and what appendix B says of them."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpzoo.inducing import Blocks, InducingPatches, Kuf, Kuu
+from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Flattened, Linear, Matern32, MultiChannel, White
+from gpzoo.views import Orbit, Patches
+
+SHAPE = (5, 4, 3)
+
+
+def toy(dtype="float64", N=3, M=4, size=12):
+    rng = np.random.default_rng(1)
+    X = jnp.asarray(rng.uniform(size=(N, *SHAPE)), dtype)
+    return X, jnp.asarray(rng.uniform(size=(M, size)), dtype), jnp.asarray(rng.normal(size=12), dtype)
+
+
+def naive(base, V, w, Z):
+    """Both sums by loops over all pairs of views."""
+    N, P, _ = V.shape
+    diag, cross = np.zeros(N), np.zeros((N, len(Z)))
+    for n, p in itertools.product(range(N), range(P)):
+        diag[n] += sum(w[p] * w[q] * base(V[n, p], V[n, q]) for q in range(P))
+        cross[n] += [w[p] * base(V[n, p], z) for z in Z]
+    return diag, cross
+
+
+def rbf(variance, lengthscale, columns=slice(None)):
+    return lambda a, b: variance * np.exp(-np.sum((a[columns] - b[columns]) ** 2) / (2 * lengthscale**2))
+
+
+def close(ours, wanted, tolerance=1e-12):
+    wanted = np.asarray(wanted)
+    assert ours.shape == wanted.shape
+    assert np.abs(np.asarray(ours) - wanted).max() <= tolerance * np.abs(wanted).max()
+
+
+def additive(variances=(1.3, 0.4, 0.8), lengthscales=(0.7, 0.5, 0.9)):
+    """Eq. 25: one kernel per channel of a colour patch, added."""
+    parts = [
+        RBF(v, s, active_dims=range(4 * c, 4 * c + 4))
+        for c, (v, s) in enumerate(zip(variances, lengthscales, strict=True))
+    ]
+    return parts[0] + parts[1] + parts[2]
+
+
+# -- colour ------------------------------------------------------------------------------------------------------------
+
+
+def test_colour_patches_hold_one_channel_after_the_other():
+    X, _, _ = toy()
+    V = Patches(SHAPE, (2, 2), channels="joint").view(X)
+    assert V.shape == (3, 12, 12)
+    patch = X[1, 2:4, 1:3]  # position (2, 1) of 4 x 3
+    np.testing.assert_array_equal(V[1, 2 * 3 + 1], np.moveaxis(patch, 2, 0).ravel())
+
+
+def test_patches_of_one_channel():
+    X, _, _ = toy()
+    separate, one = Patches(SHAPE, (2, 2)), Patches(SHAPE, (2, 2), channels=1)
+    assert (one.num_views, one.view_size) == (12, 4)
+    np.testing.assert_array_equal(one.view(X), separate.view(X)[:, 12:24])
+    gray = Patches(SHAPE[:2], (2, 2), channels="joint")
+    np.testing.assert_array_equal(gray.view(X[..., :1]), Patches(SHAPE[:2], (2, 2)).view(X[..., :1]))
+
+
+@pytest.mark.parametrize("channels", [3, -1, "all", True, 1.0])
+def test_channels_are_checked(channels):
+    with pytest.raises(ValueError, match="channels must be 'separate', 'joint' or the number of one of the 3 channels"):
+        Patches(SHAPE, (2, 2), channels=channels)
+
+
+BASES = {
+    "colour patch": (RBF(1.3, 0.7), rbf(1.3, 0.7)),
+    "additive": (
+        additive(),
+        lambda a, b: sum(
+            rbf(v, s, slice(4 * c, 4 * c + 4))(a, b)
+            for c, (v, s) in enumerate(zip((1.3, 0.4, 0.8), (0.7, 0.5, 0.9), strict=True))
+        ),
+    ),
+    "columns apart": (RBF(1.3, 0.7, active_dims=(7, 0)), rbf(1.3, 0.7, [7, 0])),
+    "scaled, with others": (
+        0.5 * (RBF(1.3, 0.7) + 2.0 * Linear(0.3)) + Constant(0.1),
+        lambda a, b: 0.5 * rbf(1.3, 0.7)(a, b) + 0.3 * np.dot(a, b) + 0.1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_base_kernels_on_colour_patches_against_loops(name):
+    base, scalar = BASES[name]
+    X, Z, w = toy()
+    kernel = Convolutional(base, SHAPE, (2, 2), w, channels="joint")
+    wanted = naive(scalar, np.asarray(kernel.view.view(X)), np.asarray(w), np.asarray(Z))
+    ours = jax.jit(lambda k: (k.diag(X), Kuf(InducingPatches(Z), k, X).T, k(X), Kuu(InducingPatches(Z), k)))(kernel)
+    close(ours[0], wanted[0])
+    close(ours[1], wanted[1])
+    close(jnp.diagonal(ours[2]), wanted[0])
+    close(ours[3], [[scalar(np.asarray(a), np.asarray(b)) for b in Z] for a in Z])
+
+
+def test_noise_in_a_base_with_other_parts():
+    X, Z, w = toy()
+    clean = Convolutional(additive(), SHAPE, (2, 2), w, channels="joint")
+    noisy = Convolutional(additive() + 2.0 * White(0.3), SHAPE, (2, 2), w, channels="joint")
+    close(noisy.diag(X), clean.diag(X) + 0.6 * jnp.sum(w**2))
+    close(noisy.cross_view(X, Z), clean.cross_view(X, Z))
+
+
+def test_weights_per_channel_against_loops():
+    rng = np.random.default_rng(2)
+    X, Z, _ = toy(size=4)
+    w = rng.normal(size=(3, 12))
+    kernel = MultiChannel([RBF(1.3, 0.7), RBF(0.4, 0.5), RBF(0.8, 0.9)], SHAPE, (2, 2), jnp.asarray(w))
+    diag, cross = np.zeros(3), []
+    for c, (v, s) in enumerate([(1.3, 0.7), (0.4, 0.5), (0.8, 0.9)]):
+        V = np.asarray(Patches(SHAPE, (2, 2), channels=c).view(X))
+        part = naive(rbf(v, s), V, w[c], np.asarray(Z))
+        diag += part[0]
+        cross.append(part[1].T)
+    close(kernel.diag(X), diag)
+    close(Kuf(Blocks(InducingPatches(Z)), kernel, X), np.concatenate(cross))
+
+
+def test_multi_channel_with_weights_alike_is_the_additive_colour_patch():
+    """Eq. 24: with weights that do not depend on the channel the models are the same."""
+    X, _, w = toy()
+    many = MultiChannel(
+        [RBF(v, s) for v, s in zip((1.3, 0.4, 0.8), (0.7, 0.5, 0.9), strict=True)], SHAPE, (2, 2), jnp.tile(w, (3, 1))
+    )
+    close(jax.jit(lambda k: k(X))(many), Convolutional(additive(), SHAPE, (2, 2), w, channels="joint")(X))
+
+
+def test_multi_channel_mean_is_over_all_patches():
+    X, _, _ = toy()
+    one, mean = MultiChannel(RBF(), SHAPE, (2, 2)), MultiChannel(RBF(), SHAPE, (2, 2), mean=True)
+    close(mean.diag(X), one.diag(X) / 36**2)
+
+
+def test_multi_channel_errors():
+    with pytest.raises(ValueError, match=r"image_shape must be \(H, W, C\), got \(5, 4\)"):
+        MultiChannel(RBF(), (5, 4), (2, 2))
+    with pytest.raises(ValueError, match="one for each of 3 channels, got 2"):
+        MultiChannel([RBF(), RBF()], SHAPE, (2, 2))
+    with pytest.raises(ValueError, match=r"weights must be \[C, P\] = \(3, 12\), got shape \(36,\)"):
+        MultiChannel(RBF(), SHAPE, (2, 2), jnp.ones(36))
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-8), ("float32", 1e-4)])
+def test_gradients_of_an_additive_base(dtype, tolerance):
+    X, Z, w = toy(dtype)
+    rng = np.random.default_rng(3)
+    factors = jnp.asarray(rng.normal(size=3), dtype), jnp.asarray(rng.normal(size=(3, 4)), dtype)
+    arguments = (jnp.asarray([1.3, 0.4, 0.8], dtype), jnp.asarray([0.7, 0.5, 0.9], dtype), w, Z, X)
+    view = Patches(SHAPE, (2, 2), channels="joint")
+
+    def ours(arguments, factors):
+        variances, lengthscales, w, Z, X = arguments
+        kernel = DoubleSum(additive(variances, lengthscales), view, w)
+        return jnp.vdot(factors[0], kernel.diag(X)) + jnp.vdot(factors[1], kernel.cross_view(X, Z))
+
+    def wanted(arguments, factors):
+        variances, lengthscales, w, Z, X = arguments
+        V = view.view(X)
+
+        def base(A, B):
+            square = (
+                jnp.square(A[:, :, None, :] - B[:, None, :, :]).reshape(len(A), A.shape[1], B.shape[1], 3, 4).sum(-1)
+            )
+            return jnp.sum(variances * jnp.exp(-square / (2 * lengthscales**2)), -1)
+
+        diag = jnp.einsum("p,npq,q->n", w, base(V, V), w)
+        return jnp.vdot(factors[0], diag) + jnp.vdot(
+            factors[1], jnp.einsum("p,npm->nm", w, base(V, jnp.stack([Z] * 3)))
+        )
+
+    gradients = jax.jit(jax.grad(ours))(arguments, factors)
+    exact = jax.tree.map(lambda a: a.astype("float64"), (arguments, factors))
+    for gradient, reference in zip(gradients, jax.jit(jax.grad(wanted))(*exact), strict=True):
+        assert gradient.dtype == dtype
+        close(gradient, reference, tolerance)
+
+
+def test_active_columns_out_of_range():
+    X, Z, _ = toy()
+    with pytest.raises(ValueError, match=r"active_dims \(12,\) is out of range for views of size 12"):
+        Convolutional(RBF(active_dims=(12,)), SHAPE, (2, 2), channels="joint").cross_view(X, Z)
+
+
+# -- whole images ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", [RBF(1.3, 0.7), Matern32(1.3, 0.7) + White(0.2)])
+def test_flattened_kernels(base):
+    X, _, _ = toy()
+    kernel, flat = Flattened(base), X.reshape(3, -1)
+    for ours, wanted in [
+        (kernel(X), base(flat)),
+        (kernel(X, X[:2]), base(flat, flat[:2])),
+        (kernel.diag(X), base.diag(flat)),
+    ]:
+        np.testing.assert_array_equal(ours, wanted)
+    total = kernel + Convolutional(RBF(), SHAPE, (2, 2))
+    close(total(X), base(flat) + Convolutional(RBF(), SHAPE, (2, 2))(X))
+
+
+def test_flattened_kernels_with_outputs():
+    X, _, _ = toy()
+    many = Flattened(RBF(jnp.asarray([1.3, 0.5]), 0.7))
+    assert many.batched and many(X).shape == (2, 3, 3)
+    close(many(X)[1], RBF(0.5, 0.7)(X.reshape(3, -1)))
+
+
+def test_flattened_errors():
+    with pytest.raises(TypeError, match="Flattened takes a kernel, got float"):
+        Flattened(1.0)
+    with pytest.raises(ValueError, match="DoubleSum is on other inputs"):
+        Flattened(Convolutional(RBF(), SHAPE, (2, 2)))
+    with pytest.raises(ValueError, match="2 or more; got 1"):
+        Flattened(RBF(), 1)
+    with pytest.raises(ValueError, match="different shapes"):
+        Flattened(RBF())(jnp.zeros((2, 3, 2, 1)), jnp.zeros((2, 2, 3, 1)))
+
+
+# -- orbits ------------------------------------------------------------------------------------------------------------
+
+
+def test_orbit_of_one_element_is_the_base_kernel():
+    X, _, _ = toy()
+    flat = X.reshape(3, -1)
+    kernel = DoubleSum(RBF(1.3, 0.7), Orbit.of_images(SHAPE))
+    close(kernel(X), RBF(1.3, 0.7)(flat))
+    close(kernel.diag(X), RBF(1.3, 0.7).diag(flat))
+    close(Kuf(InducingPatches(flat[:2]), kernel, X), RBF(1.3, 0.7)(flat[:2], flat))
+
+
+def test_orbits_of_images():
+    image = jnp.arange(9.0).reshape(1, 3, 3, 1)
+    turned = Orbit.of_images((3, 3), rotations=True).view(image)[0].reshape(4, 3, 3)
+    np.testing.assert_array_equal(turned, [np.rot90(image[0, :, :, 0], k) for k in range(4)])
+    assert Orbit.of_images((3, 3), flips=True).num_views == 4
+    assert Orbit.of_images((3, 3), flips=True, rotations=True).num_views == 8  # the symmetries of the square
+    shifted = Orbit.of_images((3, 3), shifts=1)
+    views = {tuple(view) for view in np.asarray(shifted.view(image + 1)[0]).tolist()}
+    assert shifted.num_views == 9 and (0, 0, 0, 1, 2, 3, 4, 5, 6) in views and (5, 6, 0, 8, 9, 0, 0, 0, 0) in views
+    np.testing.assert_array_equal(shifted.view(image)[0, 0], image.ravel())
+
+
+def test_colour_moves_with_its_pixel():
+    X, _, _ = toy()
+    flipped = Orbit.of_images(SHAPE, flips=True).view(X).reshape(3, 4, *SHAPE)
+    np.testing.assert_array_equal(flipped[:, 1], X[:, :, ::-1])
+    np.testing.assert_array_equal(flipped[:, 2], X[:, ::-1])
+
+
+@pytest.mark.parametrize("base", [RBF(1.3, 2.0), Matern32(1.3, 2.0)])
+def test_kernels_over_an_orbit_are_invariant(base):
+    rng = np.random.default_rng(4)
+    X = jnp.asarray(rng.uniform(size=(3, 4, 4, 2)))
+    kernel = DoubleSum(base, Orbit.of_images((4, 4, 2), rotations=True, flips=True))
+    evaluate = jax.jit(lambda X, Z: (kernel(X, Z), kernel.cross_view(X, Z.reshape(3, -1)), kernel.diag(X)))
+    for moved in (jnp.rot90(X, axes=(1, 2)), X[:, :, ::-1]):
+        for ours, wanted in zip(evaluate(moved, X), evaluate(X, X), strict=True):
+            close(ours, wanted, 1e-12)
+    V = np.asarray(kernel.view.view(X))
+    scalar = lambda a, b: float(base(a[None], b[None])[0, 0])  # noqa: E731
+    if isinstance(base, RBF):
+        diag, cross = naive(rbf(1.3, 2.0), V, np.ones(8), V[:, 0])
+        close(kernel.diag(X), diag)
+        close(kernel.cross_view(X, V[:, 0]), cross)
+    assert scalar(V[0, 0], V[0, 1]) < 1.3
+
+
+def test_orbits_of_vectors():
+    """f(x, y) = f(y, x)."""
+    orbit = Orbit([(0, 1), (1, 0), (0, 1)])
+    assert (orbit.num_views, orbit.view_size, orbit.input_ndim) == (2, 2, 1)
+    X = jnp.asarray(np.random.default_rng(5).normal(size=(4, 2)))
+    kernel = DoubleSum(RBF(), orbit)
+    close(kernel(X, X[:, ::-1]), kernel(X), 1e-12)
+    assert (
+        orbit == Orbit([(0, 1), (1, 0)]) and hash(orbit) == hash(Orbit([(0, 1), (1, 0)])) and orbit != Orbit([(0, 1)])
+    )
+
+
+def test_gradients_reach_inputs_through_an_orbit():
+    X = jnp.asarray(np.random.default_rng(5).normal(size=(2, 3)))
+    orbit = Orbit([(0, 1, 2), (2, -1, 0)])
+    kernel = DoubleSum(RBF(), orbit)
+    gradient = jax.jit(jax.grad(lambda X: jnp.sum(jnp.sin(kernel.diag(X)))))(X)
+    for n, i in itertools.product(range(2), range(3)):
+        step = jnp.zeros_like(X).at[n, i].set(1e-6)
+        numeric = jnp.sum(jnp.sin(kernel.diag(X + step)) - jnp.sin(kernel.diag(X - step))) / 2e-6
+        np.testing.assert_allclose(gradient[n, i], numeric, atol=1e-7)
+
+
+def test_orbit_errors():
+    with pytest.raises(ValueError, match=r"square images, got image_shape \(3, 4, 1\)"):
+        Orbit.of_images((3, 4), rotations=True)
+    with pytest.raises(ValueError, match="shifts must be between 0 and 2 pixels, got 3"):
+        Orbit.of_images((3, 4), shifts=3)
+    with pytest.raises(ValueError, match="entries from -1 to 1; got shape"):
+        Orbit([(0, 2)])
+    with pytest.raises(ValueError, match=r"table must be integers \[views, size\]"):
+        Orbit([0.5, 1.0])
+    with pytest.raises(ValueError, match=r"of shape \(2,\), got shape \(4, 3\)"):
+        Orbit([(0, 1)]).view(jnp.zeros((4, 3)))
+
+
+# -- appendix B: neither degenerate nor universal ----------------------------------------------------------------------
+
+
+def single_pixels(size, positions):
+    X = np.zeros((len(positions), size, size, 1))
+    for n, (i, j) in enumerate(positions):
+        X[n, i, j] = 1
+    return jnp.asarray(X)
+
+
+def rank(K):
+    eigenvalues = np.linalg.eigvalsh(K)
+    return int(np.sum(eigenvalues > 1e-9 * eigenvalues.max()))
+
+
+@pytest.mark.parametrize("patch", [(2, 2), (3, 3), (2, 3)])
+def test_images_of_one_pixel_have_a_kernel_matrix_of_low_rank(patch):
+    """B.2: images of a single pixel share their w h patches with a pixel in them, so w h + 1 of them are dependent.
+
+    The proof counts only those patches (B.8). A blank patch has a response too: where it counts, images at the edge,
+    or weights, make it one more.
+    """
+    (h, w), rng = patch, np.random.default_rng(6)
+    everywhere = list(itertools.product(range(8), range(8)))
+    inside = [(i, j) for i, j in everywhere if h <= i + 1 <= 9 - h and w <= j + 1 <= 9 - w]
+    weights = jnp.asarray(rng.normal(size=(9 - h) * (9 - w)))
+    rbf = RBF(1.0, 0.5)
+
+    def found(base, weights, positions):
+        X = single_pixels(8, [positions[k] for k in rng.permutation(len(positions))])
+        return rank(jax.jit(lambda X: Convolutional(base, (8, 8), patch, weights)(X))(X)), X
+
+    assert found(rbf, None, inside[: h * w + 1])[0] <= h * w
+    assert found(rbf * Linear(), weights, everywhere)[0] == h * w  # no response to blank patches: g(0) = 0
+    most, X = found(rbf, weights, everywhere)
+    assert most == h * w + 1
+    assert rank(Flattened(rbf)(X)) == 64  # the RBF kernel on whole images tells them apart
+
+
+def test_images_with_distinct_corner_patches_have_a_kernel_matrix_of_full_rank():
+    """B.2: one free patch each, and the kernel is not degenerate however many images there are."""
+    X = np.zeros((40, 8, 8, 1))
+    X[:, :2, :2, 0] = np.random.default_rng(6).uniform(-3, 3, size=(40, 2, 2))
+    kernel = Convolutional(RBF(1.0, 0.5), (8, 8), (2, 2))
+    eigenvalues = np.linalg.eigvalsh(jax.jit(lambda X: kernel(X))(jnp.asarray(X)))
+    assert eigenvalues.min() > 1e-3
