@@ -1,6 +1,18 @@
 """One NumPyro program per paper; a new variant is a new file here."""
 
-from gpzoo.models.convolutional import convolutional_gp
+from gpzoo.models.convolutional import (
+    colour_patch_gp,
+    convolutional_gp,
+    convolutional_plus_rbf_gp,
+    multi_channel_gp,
+)
 from gpzoo.models.sparse import gp_classification, gp_regression
 
-__all__ = ["convolutional_gp", "gp_classification", "gp_regression"]
+__all__ = [
+    "colour_patch_gp",
+    "convolutional_gp",
+    "convolutional_plus_rbf_gp",
+    "gp_classification",
+    "gp_regression",
+    "multi_channel_gp",
+]

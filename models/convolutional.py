@@ -1,4 +1,9 @@
-"""Convolutional Gaussian processes (van der Wilk, Rasmussen, Hensman 2017)."""
+"""Convolutional Gaussian processes (van der Wilk, Rasmussen, Hensman 2017): every model of the paper.
+
+As in the authors' code, sums over patches are divided by the number of patches, which only rescales variances, and
+kernels have a little white noise. Images are ``[N, H, W, C]`` with pixels in [0, 1]; two classes use the probit
+Bernoulli likelihood, more the robust-max.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,9 @@ import jax.numpy as jnp
 import numpyro
 from jax import Array
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.kernels import RBF, Convolutional, White
-from gpzoo.likelihoods import Bernoulli, RobustMax
-from gpzoo.models.hyperparameters import positive
+from gpzoo.kernels import RBF, Convolutional, Flattened, Kernel, MultiChannel, Sum, White
+from gpzoo.models.hyperparameters import positive, rbf
+from gpzoo.models.sparse import classify
 from gpzoo.views import Patches
 
 
@@ -27,29 +31,145 @@ def convolutional_gp(
 ) -> None:
     """``f(x) = sum_p w_p g(x[p])`` (eq. 13 and 17), ``g ~ GP(0, RBF)`` on patches, one function per class.
 
-    With ``weighted=False`` all weights are one and the model is translation invariant (section 4.1). As in the authors'
-    code the sum is divided by the number of patches, which only rescales the variance, and a little white noise is
-    added to the kernel. Inducing variables are patches (eq. 15, 16 and 19):
+    With ``weighted=False`` all weights are one and the model is translation invariant (section 4.1). The patches of
+    every channel are separate, the baseline of section 4.4. Inducing variables are patches (eq. 15, 16 and 19):
     ``InducingGuide(convolutional_gp, unique_patches(750))``.
 
     Args:
-        X: images ``[N, H, W, C]`` in [0, 1].
+        X: images ``[N, H, W, C]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         patch_shape: height and width of a patch, in pixels.
-        weighted: one weight per patch position, trained (section 4.2), or none.
-        num_classes: two use the probit Bernoulli likelihood, more the robust-max.
+        weighted: one weight per patch, trained (section 4.2), or none.
+        num_classes: number of classes.
         variance: where the variance of ``g`` starts.
         lengthscale: where its lengthscale starts, in units of pixel values.
         white: variance of the white noise, fixed.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
-    weights = None
-    if weighted:
-        weights = numpyro.param("weights", jnp.ones(Patches(X.shape[1:], patch_shape).num_views, X.dtype))
-    kernel = Convolutional(base, X.shape[1:], patch_shape, weights, mean=True) + White(jnp.asarray(white, X.dtype))
+    weights = _weights(X, patch_shape) if weighted else None
+    kernel = Convolutional(base, X.shape[1:], patch_shape, weights, mean=True) + _white(white, X)
+    classify(kernel, X, y, num_classes=num_classes, num_data=num_data)
 
-    binary = num_classes == 2
-    f = numpyro.sample("f", GaussianProcess(kernel, X, num_outputs=None if binary else num_classes))
-    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        numpyro.sample("y", Bernoulli(f) if binary else RobustMax(f), obs=y)
+
+def convolutional_plus_rbf_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    patch_shape: tuple[int, int],
+    num_classes: int = 2,
+    variance: float = 1.0,
+    lengthscale: float = 1.0,
+    rbf_variance: float = 1.0,
+    rbf_lengthscale: float = 5.0,
+    white: float = 1e-3,
+    num_data: int | None = None,
+) -> None:
+    """``f(x) = f_conv(x) + f_rbf(x)``: weighted convolution, and an RBF of the whole image (section 4.3, eq. 20-21).
+
+    Inducing variables are patches for one, images for the other:
+    ``InducingGuide(convolutional_plus_rbf_gp, blocks(unique_patches(750), kmeans(750)))`` with correlations between
+    the two in ``q(u)``, and without them with ``covariance="block_diagonal"`` (mean-field).
+
+    Args:
+        X: images ``[N, H, W, C]``.
+        y: labels ``0 .. num_classes - 1``, ``[N]``.
+        patch_shape: height and width of a patch, in pixels.
+        num_classes: number of classes.
+        variance: where the variance of the patch response starts.
+        lengthscale: where its lengthscale starts, in units of pixel values.
+        rbf_variance: where the variance of the RBF of the image starts.
+        rbf_lengthscale: where its lengthscale starts.
+        white: variance of the white noise, fixed; it belongs to the RBF, as in the authors' code.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
+    conv = Convolutional(base, X.shape[1:], patch_shape, _weights(X, patch_shape), mean=True)
+    whole = rbf("rbf", X, variance=rbf_variance, lengthscale=rbf_lengthscale, ard=False) + _white(white, X)
+    classify(conv + Flattened(whole), X, y, num_classes=num_classes, num_data=num_data)
+
+
+def colour_patch_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    patch_shape: tuple[int, int],
+    additive: bool = False,
+    num_classes: int = 2,
+    variance: float = 1.0,
+    lengthscale: float = 1.0,
+    white: float = 1e-3,
+    num_data: int | None = None,
+) -> None:
+    """``f(x) = sum_p w_p g(x[p])`` with ``g`` on patches of all channels together (section 4.4).
+
+    With ``additive=True`` the covariance of ``g`` is a sum over channels (eq. 24-25), each with a variance and a
+    lengthscale of its own. Inducing variables are colour patches: ``InducingGuide(colour_patch_gp,
+    unique_patches(1000))``.
+
+    Args:
+        X: images ``[N, H, W, C]``.
+        y: labels ``0 .. num_classes - 1``, ``[N]``.
+        patch_shape: height and width of a patch, in pixels.
+        additive: whether channels add, or interact.
+        num_classes: number of classes.
+        variance: where the variance of ``g`` starts, of each channel's part if additive.
+        lengthscale: where its lengthscale starts, in units of pixel values.
+        white: variance of the white noise, fixed.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    base: Kernel
+    if additive:
+        C, size = X.shape[3], patch_shape[0] * patch_shape[1]
+        variances = positive("variance", jnp.full(C, variance), X)
+        lengthscales = positive("lengthscale", jnp.full(C, lengthscale), X)
+        columns = [range(c * size, (c + 1) * size) for c in range(C)]
+        base = Sum(*(RBF(variances[c], lengthscales[c], active_dims=columns[c]) for c in range(C)))
+    else:
+        base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
+    weights = _weights(X, patch_shape, channels="joint")
+    kernel = Convolutional(base, X.shape[1:], patch_shape, weights, mean=True, channels="joint") + _white(white, X)
+    classify(kernel, X, y, num_classes=num_classes, num_data=num_data)
+
+
+def multi_channel_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    patch_shape: tuple[int, int],
+    num_classes: int = 2,
+    variance: float = 1.0,
+    lengthscale: float = 1.0,
+    white: float = 1e-3,
+    num_data: int | None = None,
+) -> None:
+    """``f(x) = sum_c sum_p w_pc g_c(x[pc])``: a patch response of its own for each channel (section 4.4, eq. 22).
+
+    The responses have one kernel and share their inducing patches (eq. 23): ``InducingGuide(multi_channel_gp,
+    blocks(unique_patches(1000)), covariance="block_diagonal")`` is the paper's mean-field approximation,
+    ``covariance="full"`` has all correlations between channels.
+
+    Args:
+        X: images ``[N, H, W, C]``.
+        y: labels ``0 .. num_classes - 1``, ``[N]``.
+        patch_shape: height and width of a patch, in pixels.
+        num_classes: number of classes.
+        variance: where the variance of the responses starts.
+        lengthscale: where their lengthscale starts, in units of pixel values.
+        white: variance of the white noise on every patch response, fixed.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X)) + _white(white, X)
+    weights = _weights(X, patch_shape).reshape(X.shape[3], -1)
+    kernel = MultiChannel(base, X.shape[1:], patch_shape, weights, mean=True)
+    classify(kernel, X, y, num_classes=num_classes, num_data=num_data)
+
+
+def _weights(X: Array, patch_shape: tuple[int, int], channels: str = "separate") -> Array:
+    """The trained weights of all patches, ones at first."""
+    view = Patches(X.shape[1:], patch_shape, channels=channels)
+    return numpyro.param("weights", jnp.ones(view.num_views, X.dtype))
+
+
+def _white(variance: float, X: Array) -> White:
+    return White(jnp.asarray(variance, X.dtype))

@@ -20,7 +20,7 @@ def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0,
 
     Args:
         name: prefix of the parameters, usually the GP site's name.
-        X: the inputs ``[N, d]``, for their number of dimensions and precision.
+        X: the inputs ``[N, ...]``, for their precision and, with ``ard``, their number of dimensions.
         variance: where the variance starts.
         lengthscale: where the lengthscales start, in the units of ``X``.
         ard: one lengthscale per dimension (automatic relevance determination), or one for all.

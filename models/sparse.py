@@ -55,7 +55,23 @@ def gp_classification(
         kernel: makes the kernel from a site name and the inputs.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
+    classify(kernel("f", X), X, y, num_classes=num_classes, num_data=num_data)
+
+
+def classify(kernel: Kernel, X: Array, y: Array | None, *, num_classes: int, num_data: int | None) -> None:
+    """What every classifier of the zoo ends with: ``f ~ GP(0, kernel)``, and labels given ``f``.
+
+    Two classes: one function and the probit Bernoulli likelihood; more: one function per class, with the same kernel,
+    and the robust-max likelihood.
+
+    Args:
+        kernel: covariance function on the inputs.
+        X: inputs ``[N, ...]``.
+        y: labels ``0 .. num_classes - 1``, ``[N]``.
+        num_classes: number of classes ``K``.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
     binary = num_classes == 2
-    f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, num_outputs=None if binary else num_classes))
+    f = numpyro.sample("f", GaussianProcess(kernel, X, num_outputs=None if binary else num_classes))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", Bernoulli(f) if binary else RobustMax(f), obs=y)

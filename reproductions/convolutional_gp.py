@@ -143,7 +143,7 @@ def rectangles(run: Run) -> Outcome:
         ("invariant", "quick"): _Setting(1000, 0.05, 100, 16, uniform_patches),
         ("invariant", "paper"): _Setting(16_000, 0.03, 100, 16, uniform_patches, variance=30.0),
         ("weighted", "quick"): _Setting(1600, 0.05, 100, 16, uniform_patches, variance=10.0),
-        ("weighted", "paper"): _Setting(12_000, 0.03, 100, 16, uniform_patches, variance=10.0),
+        ("weighted", "paper"): _Setting(16_000, 0.03, 100, 16, uniform_patches, variance=30.0),
     }
     return _train(run, data, settings[run.variant, run.preset], (3, 3))
 

@@ -15,12 +15,20 @@ from numpyro.infer.inspect import get_model_relations
 from gpzoo import datasets
 from gpzoo.datasets.files import find
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict
-from gpzoo.initialisers import kmeans, unique_patches
-from gpzoo.models import convolutional_gp, gp_classification, gp_regression
+from gpzoo.initialisers import blocks, kmeans, unique_patches
+from gpzoo.models import (
+    colour_patch_gp,
+    convolutional_gp,
+    convolutional_plus_rbf_gp,
+    gp_classification,
+    gp_regression,
+    multi_channel_gp,
+)
 
 KEY = random.key(0)
 RNG = np.random.default_rng(0)
 INPUTS = jnp.asarray(RNG.standard_normal((9, 2)))
+COLOUR = jnp.asarray(RNG.uniform(size=(9, 5, 5, 3)))
 IMAGES = jnp.asarray(RNG.uniform(size=(9, 5, 5, 1)))
 NUMBERS = jnp.asarray(RNG.standard_normal(9))
 conv = partial(convolutional_gp, patch_shape=(3, 3))
@@ -51,6 +59,38 @@ PROGRAMS = {
         jnp.arange(9) % 2,
         2,
         unique_patches(4),
+        {"variance", "lengthscale", "weights"},
+    ),
+    "convolution plus rbf": (
+        partial(convolutional_plus_rbf_gp, patch_shape=(3, 3)),
+        IMAGES,
+        jnp.arange(9) % 2,
+        2,
+        blocks(unique_patches(4), kmeans(3)),
+        {"variance", "lengthscale", "weights", "rbf_variance", "rbf_lengthscale"},
+    ),
+    "colour patches": (
+        partial(colour_patch_gp, patch_shape=(3, 3), num_classes=10),
+        COLOUR,
+        jnp.arange(9),
+        10,
+        unique_patches(4),
+        {"variance", "lengthscale", "weights"},
+    ),
+    "additive colour patches": (
+        partial(colour_patch_gp, patch_shape=(3, 3), additive=True),
+        COLOUR,
+        jnp.arange(9) % 2,
+        2,
+        unique_patches(4),
+        {"variance", "lengthscale", "weights"},
+    ),
+    "channels": (
+        partial(multi_channel_gp, patch_shape=(3, 3), num_classes=3),
+        COLOUR,
+        jnp.arange(9) % 3,
+        3,
+        blocks(unique_patches(4)),
         {"variance", "lengthscale", "weights"},
     ),
     "invariant convolution": (

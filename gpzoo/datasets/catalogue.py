@@ -58,6 +58,11 @@ _RECIPES: dict[str, _Recipe] = {
     "mnist": _Recipe(
         "handwritten digits, 28x28, 10 classes, 60,000 / 10,000", sources.mnist, (tuple(sources.MNIST_SHA256),)
     ),
+    "cifar10": _Recipe(
+        "colour photographs, 32x32, 10 classes, 50,000 / 10,000",
+        sources.cifar10,
+        (tuple(sources.CIFAR10_SHA256), (sources.CIFAR10_TAR,)),
+    ),
 }
 _RECIPES |= {
     f"uci/{name}": _Recipe(

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -122,6 +123,36 @@ def obtain(file: str, urls: Sequence[str], sha256: str | None = None, advice: st
         f"cannot download {file}; tried {'; '.join(failures)}. Without a network, get the file{wanted} elsewhere "
         f"and put it at {path}, or set the environment variable {VARIABLE} to the folder that holds {file}.{advice}"
     ) from cause
+
+
+def keep(file: str, array: np.ndarray) -> None:
+    """Keep an array that took long to make in the user's cache folder, for :func:`kept`; it appears when complete.
+
+    A cache that cannot be written costs time at the next start, not data: it is told of by a warning.
+    """
+    path = folders()[-1] / file
+    temporary = path.with_name(f".{file}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as out:
+            np.save(out, array)
+        os.replace(temporary, path)
+    except OSError as error:
+        message = f"cannot keep {path} ({error.strerror or error}): it will be made again at the next start."
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def kept(file: str, sha256: str) -> np.ndarray | None:
+    """The array of :func:`keep`, or ``None`` if there is none or its bytes are not those expected."""
+    path = folders()[-1] / file
+    try:
+        array = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    return array if hashlib.sha256(np.ascontiguousarray(array)).hexdigest() == sha256 else None
 
 
 def _writable_folder() -> Path:
