@@ -4,7 +4,9 @@ import errno
 import gzip
 import hashlib
 import io
+import lzma
 import os
+import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +94,39 @@ def small_uci(monkeypatch):
     return arrays, {url: texts[Path(file).stem] for file, url in table.texts.items()}
 
 
+@pytest.fixture
+def small_cifar10(monkeypatch):
+    """Twelve images: their packed files and their published archive, whose sums the loader expects, and the arrays."""
+    rng = np.random.RandomState(2)
+    images, labels = rng.randint(256, size=(12, 32, 32, 3)).astype(np.uint8), rng.randint(10, size=12).astype(np.uint8)
+    red, green, blue = (images[..., c].astype(np.int16) for c in range(3))
+    planes = np.stack([green, red - green, blue - green])
+    for axis in (2, 3):
+        planes = np.diff(planes, axis=axis, prepend=0)
+    stream = io.BytesIO()
+    np.savez(stream, y_train=labels[:8], y_test=labels[8:])
+    packed = {
+        "cifar10_images.xz": lzma.compress(planes.astype(np.uint8).tobytes()),
+        "cifar10_labels.npz": stream.getvalue(),
+    }
+    published = np.concatenate([labels[:, None], np.moveaxis(images, -1, 1).reshape(12, -1)], axis=1)
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            content = published[2 * i : 2 * i + 2].tobytes()
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    tar = stream.getvalue()
+    records = np.concatenate([labels[:, None], images.reshape(12, -1)], axis=1)
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in packed.items()}
+    monkeypatch.setattr(sources, "CIFAR10_SHA256", sums)
+    monkeypatch.setattr(sources, "CIFAR10_TAR_SHA256", hashlib.sha256(tar).hexdigest())
+    monkeypatch.setattr(sources, "_CIFAR10_RECORDS", hashlib.sha256(records).hexdigest())
+    monkeypatch.setattr(sources, "_CIFAR10_TRAIN", 8)
+    return packed, tar, (images, labels)
+
+
 # Files: read, verified, downloaded
 
 
@@ -158,6 +193,85 @@ def test_downloads_go_to_the_cache_if_the_data_folder_is_read_only(cache, small_
     datasets.load("mnist")
     assert not list(folder.iterdir())
     assert sorted(path.name for path in cache.iterdir()) == sorted(MNIST_NAMES)
+
+
+def check_small_cifar10(dataset, arrays):
+    images, labels = arrays
+    assert dataset.X_train.shape == (8, 32, 32, 3) and dataset.X_test.shape == (4, 32, 32, 3)
+    np.testing.assert_array_equal(np.concatenate([dataset.X_train, dataset.X_test]), images / np.float32(255))
+    np.testing.assert_array_equal(np.concatenate([dataset.y_train, dataset.y_test]), labels)
+    assert dataset.X_train.dtype == np.float32 and dataset.y_train.dtype == np.int32
+
+
+def unpack(packed, tmp_path, monkeypatch):
+    for name, content in packed.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setenv("GPZOO_DATA", str(tmp_path))
+
+
+def test_cifar10_is_unpacked_once(cache, small_cifar10, tmp_path, monkeypatch):
+    packed, _, arrays = small_cifar10
+    unpack(packed, tmp_path, monkeypatch)
+    first = datasets.load("cifar10")
+    check_small_cifar10(first, arrays)
+    assert first.source == f"file in {tmp_path}" and [path.name for path in cache.iterdir()] == ["cifar10.npy"]
+    monkeypatch.setattr(lzma, "decompress", None)
+    second = datasets.load("cifar10")
+    check_small_cifar10(second, arrays)
+    assert second.sha256 == first.sha256 == sources.CIFAR10_SHA256
+
+
+def test_cifar10_is_downloaded_where_there_is_no_file(cache, small_cifar10, monkeypatch):
+    _, tar, arrays = small_cifar10
+    asked = serve(monkeypatch, {sources._CIFAR10_URL: tar})
+    dataset = datasets.load("cifar10")
+    check_small_cifar10(dataset, arrays)
+    assert dataset.sha256 == {sources.CIFAR10_TAR: sources.CIFAR10_TAR_SHA256} and asked == [sources._CIFAR10_URL]
+    check_small_cifar10(datasets.load("cifar10"), arrays)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:200], lambda b: b[:-1] + b"?", lambda b: b""])
+def test_a_damaged_cache_is_made_again(cache, small_cifar10, tmp_path, monkeypatch, damage):
+    packed, _, arrays = small_cifar10
+    unpack(packed, tmp_path, monkeypatch)
+    datasets.load("cifar10")
+    kept = cache / "cifar10.npy"
+    good = kept.read_bytes()
+    kept.write_bytes(damage(good))
+    check_small_cifar10(datasets.load("cifar10"), arrays)
+    assert kept.read_bytes() == good
+
+
+def test_a_cache_that_cannot_be_written_costs_no_data(small_cifar10, tmp_path, monkeypatch):
+    packed, _, arrays = small_cifar10
+    unpack(packed, tmp_path, monkeypatch)
+    (tmp_path / "blocker").touch()
+    monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / "blocker" / project)
+    with pytest.warns(RuntimeWarning, match=r"cannot keep .*cifar10.npy \(Not a directory\): it will be made again"):
+        dataset = datasets.load("cifar10")
+    check_small_cifar10(dataset, arrays)
+
+
+def test_damaged_cifar10_is_refused(cache, small_cifar10, tmp_path, monkeypatch):
+    packed, _, _ = small_cifar10
+    unpack({**packed, "cifar10_images.xz": packed["cifar10_images.xz"][:-20]}, tmp_path, monkeypatch)
+    with pytest.raises(DatasetError, match=r"cifar10_images.xz is damaged or is another version"):
+        datasets.load("cifar10")
+
+
+@pytest.mark.parametrize("content", [b"not an archive", "empty archive"])
+def test_an_archive_of_something_else_is_refused(cache, small_cifar10, monkeypatch, content):
+    if content == "empty archive":
+        stream = io.BytesIO()
+        tarfile.open(fileobj=stream, mode="w:gz").close()
+        content = stream.getvalue()
+    monkeypatch.setattr(sources, "CIFAR10_TAR_SHA256", hashlib.sha256(content).hexdigest())
+    serve(monkeypatch, {sources._CIFAR10_URL: content})
+    with pytest.raises(
+        DatasetError, match=r"cifar-10-binary.tar.gz is damaged .*of the records, found a file that cannot"
+    ):
+        datasets.load("cifar10")
 
 
 @pytest.mark.parametrize("split", [0, 2])
@@ -396,3 +510,13 @@ def test_real_mnist_has_its_known_statistics():
     assert abs(dataset.X_train.mean(dtype=np.float64) - 0.1307) < 1e-4
     assert dataset.y_train[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert len(dataset.classes(0, 1).X_train) == 5923 + 6742
+
+
+def test_real_cifar10_has_its_known_statistics():
+    real(*sources.CIFAR10_SHA256)
+    dataset = datasets.load("cifar10")
+    assert dataset.X_train.shape == (50_000, 32, 32, 3) and dataset.X_test.shape == (10_000, 32, 32, 3)
+    means = dataset.X_train.mean(axis=(0, 1, 2), dtype=np.float64)
+    np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=1e-4)
+    assert dataset.y_train[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert np.bincount(dataset.y_test).tolist() == [1000] * 10

@@ -45,6 +45,7 @@ CIFAR10_SHA256 = {
 CIFAR10_TAR = "cifar-10-binary.tar.gz"
 CIFAR10_TAR_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 _CIFAR10_URL = f"https://www.cs.toronto.edu/~kriz/{CIFAR10_TAR}"
+_CIFAR10_TRAIN = 50_000
 _CIFAR10_KEPT = "cifar10.npy"
 _CIFAR10_RECORDS = "6c26dc22248c27188ea71613ba27ba80e119551206d074f556c3fa2df5594a42"
 
@@ -304,27 +305,24 @@ def cifar10() -> Dataset:
     takes several seconds, so that its result is kept in the user's cache folder (184 MB).
     """
     paths = [find(file) for file in CIFAR10_SHA256]
+    records = kept(_CIFAR10_KEPT, _CIFAR10_RECORDS)
     if all(paths):
-        source, sha256 = f"file in {paths[0].parent}", dict(CIFAR10_SHA256)
-        records = kept(_CIFAR10_KEPT, _CIFAR10_RECORDS)
-        unpack = lambda: _cifar10_from_xz(*paths)  # noqa: E731
-    else:
-        records = kept(_CIFAR10_KEPT, _CIFAR10_RECORDS)
+        source, sha256, origin = f"file in {paths[0].parent}", dict(CIFAR10_SHA256), paths[0]
+    elif records is not None:
         source, sha256 = "kept in the cache folder", {_CIFAR10_KEPT: _CIFAR10_RECORDS}
-        if records is None:
-            path, source = obtain(CIFAR10_TAR, [_CIFAR10_URL], CIFAR10_TAR_SHA256)
-            sha256 = {CIFAR10_TAR: CIFAR10_TAR_SHA256}
-            unpack = lambda: _cifar10_from_tar(path)  # noqa: E731
+    else:
+        origin, source = obtain(CIFAR10_TAR, [_CIFAR10_URL], CIFAR10_TAR_SHA256)
+        sha256 = {CIFAR10_TAR: CIFAR10_TAR_SHA256}
     if records is None:
-        records = unpack()
-        if (found := hashlib.sha256(records).hexdigest()) != _CIFAR10_RECORDS:
-            raise damaged(paths[0] if all(paths) else path, f"{_CIFAR10_RECORDS} of the records", found)
+        records = _cifar10_from_xz(*paths) if all(paths) else _cifar10_from_tar(origin)
+        if (found := _sha256(records)) != _CIFAR10_RECORDS:
+            raise damaged(origin, f"{_CIFAR10_RECORDS} of the records", found)
         keep(_CIFAR10_KEPT, records)
     # By a table: dividing 184 million bytes takes five times as long.
     pixels = (np.arange(256) / np.float32(255)).astype(np.float32)[records[:, 1:]].reshape(-1, 32, 32, 3)
     labels = records[:, 0].astype(np.int32)
-    split = 50_000
-    return Dataset("cifar10", pixels[:split], labels[:split], pixels[split:], labels[split:], source, sha256)
+    train, test = slice(None, _CIFAR10_TRAIN), slice(_CIFAR10_TRAIN, None)
+    return Dataset("cifar10", pixels[train], labels[train], pixels[test], labels[test], source, sha256)
 
 
 def _cifar10_from_xz(images: Path, labels: Path) -> np.ndarray:
