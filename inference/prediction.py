@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -116,19 +117,8 @@ def predict(
         drawn = find_sites(
             handlers.substitute(model, data=given), train_args, dict(train_kwargs or {}), frozenset()
         ).drawn
-    run = _Runner(model, guide, drawn, static, train_static)
+    one_batch = _compiled(_Runner(model, guide, drawn, static, train_static), draws)
     train = None if train_args is None else (train_args, train_arrays)
-
-    @jax.jit
-    def one_batch(keys: Array, samples: dict, rows: Array, batch: tuple, tests: dict, arrays: dict, rest: tuple) -> Any:
-        def one_draw(draw: tuple) -> dict[str, SitePrediction]:
-            return run(*draw, rows, batch, tests, arrays, *rest)
-
-        if draws == 1:
-            return one_draw(jax.tree.map(lambda x: x[0], (keys, samples)))
-        each = jax.lax.map(one_draw, (keys, samples), batch_size=min(10, draws))
-        return {name: _mixture(prediction) for name, prediction in each.items()}
-
     keys = random.split(rng_key, draws)
     rest = (dict(params or {}), train)
     parts = []
@@ -247,6 +237,36 @@ class _Runner:
                     f"GP site {name!r} is observed in training: give predict its data to condition on, "
                     "train_args=(X, y)."
                 )
+
+
+#: Compiled predictions of each guide, so that predicting again, as during training, compiles nothing.
+_COMPILED: WeakKeyDictionary[InducingGuide, dict[tuple, Callable]] = WeakKeyDictionary()
+
+
+def _compiled(run: _Runner, draws: int) -> Callable:
+    key = (run.model, run.drawn, *(tuple(sorted(s.items())) for s in (run.static, run.train_static)), draws)
+    try:
+        hash(key)
+    except TypeError:  # what cannot be hashed could change in place, unnoticed: it is compiled anew
+        key = None
+    known = {} if run.guide is None or key is None else _COMPILED.setdefault(run.guide, {})
+    if key in known:
+        return known[key]
+
+    @jax.jit
+    def one_batch(keys: Array, samples: dict, rows: Array, batch: tuple, tests: dict, arrays: dict, rest: tuple) -> Any:
+        def one_draw(draw: tuple) -> dict[str, SitePrediction]:
+            return run(*draw, rows, batch, tests, arrays, *rest)
+
+        if draws == 1:
+            return one_draw(jax.tree.map(lambda x: x[0], (keys, samples)))
+        each = jax.lax.map(one_draw, (keys, samples), batch_size=min(10, draws))
+        return {name: _mixture(prediction) for name, prediction in each.items()}
+
+    if len(known) >= 4:
+        known.clear()
+    known[key] = one_batch
+    return one_batch
 
 
 def _conditioned(model: Callable, given: dict, drawn: frozenset[str], rows: Array | None) -> Callable:

@@ -36,6 +36,8 @@ def fit(
     init_params: dict[str, Any] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 180.0,
+    callback: Callable[[int, float, dict[str, Any]], None] | None = None,
+    callback_steps: int = 1000,
     progress: bool = True,
     **kwargs: Any,
 ) -> FitResult:
@@ -57,6 +59,10 @@ def fit(
             the same arguments, and ends with the same bits. Written every ``checkpoint_seconds``, at the end, and on
             SIGINT and SIGTERM.
         checkpoint_seconds: seconds between checkpoints.
+        callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and the last, to
+            evaluate the parameters so far; ``seconds`` is the time in training, without the time in callbacks. A
+            resumed training goes on from its checkpoint, so that steps after it are reported again, the same.
+        callback_steps: steps between two calls.
         progress: show a progress bar with the ELBO and steps per second.
         **kwargs: the model's keyword arguments, passed whole.
 
@@ -71,8 +77,10 @@ def fit(
         CheckpointError: when the checkpoint is unreadable or of another training.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
     """
-    if num_steps < 0:
-        raise ValueError(f"num_steps must be 0 or more, got {num_steps}.")
+    if num_steps < 0 or callback_steps < 1:
+        raise ValueError(
+            f"num_steps must be 0 or more and callback_steps 1 or more, got {num_steps} and {callback_steps}."
+        )
     data, num_rows = _rows(args, batch_size)
     arrays, static = split_arrays(kwargs)
     guide = svi.guide
@@ -112,6 +120,8 @@ def fit(
         with _Signals(keeper is not None) as signals, _Bar(progress, num_steps, done, ways) as bar:
             while done < num_steps and not failed and not signals.received:
                 count = min(chunk, num_steps - done)
+                if callback is not None:
+                    count = min(count, callback_steps - done % callback_steps)
                 indices = jnp.zeros((_MAX_CHUNK, 0), jnp.int32)
                 if not full:
                     rows = _indices(order, done, count, num_rows, size)
@@ -135,6 +145,16 @@ def fit(
                 if keeper is not None and time.perf_counter() - saved > checkpoint_seconds:
                     saved = time.perf_counter()
                     keeper.save(done, _kept(state, losses[:done], before + saved - started))
+                if callback is not None and not failed and (done % callback_steps == 0 or done == num_steps):
+                    paused = time.perf_counter()
+                    try:
+                        callback(done, before + paused - started, svi.get_params(state) | (state.mutable_state or {}))
+                    except BaseException:
+                        if keeper is not None:
+                            keeper.save(done, _kept(state, losses[:done], before + paused - started))
+                            keeper.close()
+                        raise
+                    started += time.perf_counter() - paused
         seconds = before + time.perf_counter() - started
         if keeper is not None:
             keeper.save(done, _kept(state, losses[:done], seconds))

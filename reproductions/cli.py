@@ -103,7 +103,7 @@ def reproduce(
     Args:
         experiment: what to run.
         variant: one of its variants, or ``None`` for the default.
-        preset: ``"quick"`` or ``"paper"``.
+        preset: one of its presets.
         seed: of every random key of the run.
         output: folder for the results, or ``None`` for one under ``runs/`` named after the run.
         debug: keep the traceback of known failures.
@@ -112,6 +112,7 @@ def reproduce(
 
     variant = experiment.default_variant if variant is None else variant
     _choose(f"variant of {experiment.paper} {experiment.name}", variant, experiment.variants)
+    _choose(f"preset of {experiment.paper} {experiment.name}", preset, experiment.presets)
     if output is None:
         output = Path("runs") / f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}"
     with known_failures(debug):
@@ -225,10 +226,11 @@ def data_command(name: str | None, debug: bool) -> None:
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
 def results_command(folder: Path, output: Path, debug: bool) -> None:
-    """Write the page of results from the recorded result files."""
+    """Write the page of results, and its figures, from the recorded result files."""
     with known_failures(debug):
         output.write_text(report.results_page(folder, all_experiments()), encoding="utf-8")
-    click.echo(f"Written to {output}")
+        figures = report.draw_curves(folder, all_experiments())
+    click.echo(f"Written to {', '.join(map(str, [output, *figures]))}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ import gpzoo
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PRESETS = ("quick", "paper")
+#: Every preset: minutes on two CPU cores; an hour there, for experiments that have it; the paper's sizes.
+PRESETS = ("quick", "cpu", "paper")
 
 
 class ReproductionError(RuntimeError):
@@ -54,7 +55,8 @@ class Run:
         paper: the paper's name, as its model file is called.
         experiment: name within the paper.
         variant: name within the experiment.
-        preset: ``"quick"`` (minutes on two CPU cores) or ``"paper"`` (the paper's sizes).
+        preset: one of the experiment's, such as ``"quick"`` (minutes on two CPU cores) or ``"paper"`` (the paper's
+            sizes).
         seed: of every random key of the run.
         output: folder that everything is written to.
     """
@@ -97,6 +99,7 @@ class Outcome:
         data: what was trained on.
         dtype: floating type of training, such as ``"float32"``.
         elbo: the learning curve: the bound at every step ``[steps]``, or a pair of step numbers and values.
+        curve: metrics on the test set in the course of training, each with its ``step`` and ``seconds`` of training.
         figures: file name without suffix to a figure, or to a function that makes one.
         posterior: the posterior for ArviZ, if the experiment exports one.
     """
@@ -108,6 +111,7 @@ class Outcome:
     data: DataRecord
     dtype: str
     elbo: ArrayLike | tuple[ArrayLike, ArrayLike]
+    curve: Sequence[Mapping[str, float]] = ()
     figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
     posterior: Posterior | None = None
 
@@ -124,9 +128,10 @@ class Experiment:
         run: trains and evaluates one variant.
         default_variant: the variant that runs when none is named.
         data: names of the data sets it loads.
+        presets: those of :data:`PRESETS` that it has.
 
     Raises:
-        ValueError: if the default is not one of the variants.
+        ValueError: if the default is not one of the variants, or a preset is unknown.
     """
 
     paper: str
@@ -136,8 +141,11 @@ class Experiment:
     run: Callable[[Run], Outcome]
     default_variant: str
     data: Sequence[str] = ()
+    presets: Sequence[str] = ("quick", "paper")
 
     def __post_init__(self) -> None:
+        if unknown := set(self.presets) - set(PRESETS):
+            raise ValueError(f"Presets are {', '.join(PRESETS)}; {self.paper} {self.name} has {sorted(unknown)}.")
         if self.default_variant not in self.variants:
             raise ValueError(
                 f"default_variant {self.default_variant!r} of {self.paper} {self.name} is not among its variants: "
@@ -199,6 +207,7 @@ def make_result(outcome: Outcome, run: Run, paper_metrics: Mapping[str, float | 
         **run.identity,
         "metrics": metrics,
         "paper_metrics": {name: paper_metrics.get(name) for name in metrics},
+        "curve": [dict(point) for point in outcome.curve],
         "settings": dict(outcome.settings),
         "steps": int(outcome.steps),
         "seconds_training": float(outcome.seconds_training),
@@ -285,7 +294,7 @@ def _claim(run: Run) -> None:
 
 def _write_pictures(outcome: Outcome, run: Run) -> None:
     """Write the learning curve, the figures and the posterior: every one is tried, then the failures are reported."""
-    from gpzoo.reproductions.figures import learning_curve
+    from gpzoo.reproductions.figures import learning_curve, test_curves
 
     def save(figure: Figure | Callable[[], Figure], path: Path) -> None:
         figure = figure() if callable(figure) else figure
@@ -297,6 +306,8 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
             posterior.to_netcdf(str(temporary), engine="h5netcdf")
 
     figures = {**outcome.figures, "learning_curve": lambda: learning_curve(outcome.elbo)}
+    if outcome.curve:
+        figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve})
     jobs = [(run.output / f"{name}.png", save, figure) for name, figure in figures.items()]
     if outcome.posterior is not None:
         jobs.append((run.output / "posterior.nc", export, outcome.posterior))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.typing import ArrayLike
+
+from gpzoo.reproductions.contract import write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,4 +59,63 @@ def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
         axes.set_ylim(shown.min() - margin, shown.max() + margin)
     axes.set(xlabel="optimisation step", ylabel="evidence lower bound (nats)")
     axes.legend(loc="lower right")
+    return figure
+
+
+class Curve:
+    """Test metrics in the course of training; a callback for :func:`gpzoo.inference.fit`.
+
+    Points are kept on disk, so that a resumed run has those from before.
+
+    Args:
+        path: file to keep them in.
+        evaluate: parameters to metrics by name.
+    """
+
+    def __init__(self, path: Path, evaluate: Callable[[dict[str, Any]], Mapping[str, float]]) -> None:
+        self.path, self.evaluate = path, evaluate
+        self.points: dict[int, dict[str, float]] = {}
+        if path.is_file():
+            self.points = {int(point["step"]): point for point in json.loads(path.read_text(encoding="utf-8"))}
+
+    def __call__(self, step: int, seconds: float, params: dict[str, Any]) -> dict[str, float]:
+        """Evaluate, keep and return the metrics after ``step`` steps."""
+        metrics = {name: float(value) for name, value in self.evaluate(params).items()}
+        self.points[step] = {"step": step, "seconds": round(seconds, 3), **metrics}
+        write_json(self.path, self.until(step))
+        return metrics
+
+    def until(self, step: int) -> list[dict[str, float]]:
+        """The points up to ``step``, in order."""
+        return [self.points[at] for at in sorted(self.points) if at <= step]
+
+
+def test_curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
+    """Test error and nlpp against time in training, a line per variant (convolutional GPs, figures 2 and 3).
+
+    Args:
+        curves: variant to its points, each with ``seconds``, ``error`` (a fraction) and ``nlpp``.
+
+    Returns:
+        A figure that belongs to no window.
+    """
+    from matplotlib.figure import Figure
+
+    longest = max(point["seconds"] for points in curves.values() for point in points)
+    unit, name = next(
+        (u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if longest >= 3 * u or u == 1
+    )
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    for axes, metric, scale, label in zip(
+        figure.subplots(1, 2), ("error", "nlpp"), (100, 1), ("test error (%)", "test nlpp (nats)"), strict=True
+    ):
+        for variant, points in curves.items():
+            time = [point["seconds"] / unit for point in points]
+            axes.plot(time, [scale * point[metric] for point in points], marker=".", label=variant)
+        # The first evaluations lie far above: the frame is that of the rest.
+        later = [scale * point[metric] for points in curves.values() for point in points[len(points) // 5 :]]
+        margin = 0.08 * (max(later) - min(later)) or 0.08 * abs(max(later)) or 0.01
+        axes.set_ylim(min(later) - margin, max(later) + margin)
+        axes.set(xlabel=f"time in training ({name})", ylabel=label)
+    figure.axes[1].legend(fontsize=8)
     return figure

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpzoo.reproductions.contract import PRESETS, Experiment, ReproductionError
+from gpzoo.reproductions.contract import Experiment, ReproductionError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -86,7 +86,7 @@ def results_page(folder: Path, experiments: Sequence[Experiment]) -> str:
     results = {}
     for experiment in experiments:
         for variant in experiment.variants:
-            for preset in PRESETS:
+            for preset in experiment.presets:
                 path = result_path(folder, experiment.paper, experiment.name, variant, preset)
                 if path.is_file():
                     results[path] = _read(path, experiment.paper, experiment.name, variant, preset)
@@ -98,8 +98,8 @@ def results_page(folder: Path, experiments: Sequence[Experiment]) -> str:
         "# Results",
         "",
         "Written by `gpzoo results` from the files in `reproductions/results/`: do not edit. `quick` runs are small",
-        "and not meant to reach the paper's numbers; `paper` runs have the paper's sizes. Differences are ours minus",
-        "the paper's.",
+        "and not meant to reach the paper's numbers, `cpu` runs take up to an hour on two CPU cores, `paper` runs have",
+        "the paper's sizes. Differences are ours minus the paper's.",
     ]
     for paper in dict.fromkeys(experiment.paper for experiment in experiments):
         lines += ["", f"## {paper}"]
@@ -109,10 +109,47 @@ def results_page(folder: Path, experiments: Sequence[Experiment]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def curves_path(folder: Path, experiment: Experiment, preset: str) -> Path:
+    """Where the figure of the test metrics of all variants of an experiment is kept."""
+    return folder / experiment.paper / f"{experiment.name}-{preset}.png"
+
+
+def draw_curves(folder: Path, experiments: Sequence[Experiment]) -> list[Path]:
+    """Draw test error and nlpp against time, all recorded variants of an experiment and preset in one figure.
+
+    Args:
+        folder: holds the result files, and gets the figures.
+        experiments: all there are.
+
+    Returns:
+        The figures written.
+    """
+    from gpzoo.reproductions.figures import test_curves
+
+    written = []
+    for experiment in experiments:
+        for preset in experiment.presets:
+            curves = _curves(folder, experiment, preset)
+            if curves:
+                path = curves_path(folder, experiment, preset)
+                test_curves(curves).savefig(path, format="png", dpi=130, metadata={"Software": None})
+                written.append(path)
+    return written
+
+
+def _curves(folder: Path, experiment: Experiment, preset: str) -> dict[str, list[dict[str, float]]]:
+    curves = {}
+    for variant in experiment.variants:
+        path = result_path(folder, experiment.paper, experiment.name, variant, preset)
+        if path.is_file() and (curve := _read(path, experiment.paper, experiment.name, variant, preset).get("curve")):
+            curves[variant] = curve
+    return curves
+
+
 def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mapping[str, Any]]) -> list[str]:
     numbers, runs = [], []
     for variant, paper_metrics in experiment.variants.items():
-        for preset in PRESETS:
+        for preset in experiment.presets:
             result = results.get(result_path(folder, experiment.paper, experiment.name, variant, preset))
             if result is not None:
                 for metric, ours in result["metrics"].items():
@@ -125,6 +162,11 @@ def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mappin
                     numbers.append((variant, preset, metric, "not run", number(paper), "-", ""))
     headings = ("variant", "preset", "metric", "ours", "paper", "difference", "")
     lines = ["", f"### {experiment.name}", "", experiment.description, "", *_markdown(headings, numbers)]
+    for preset in experiment.presets:
+        if _curves(folder, experiment, preset):
+            # Links start from the page, which lies at the top.
+            path = curves_path(Path("reproductions/results"), experiment, preset).as_posix()
+            lines += ["", f"![Test error and nlpp against time in training, {experiment.name}, {preset}]({path})"]
     if runs:
         headings = (
             "variant",

@@ -59,9 +59,14 @@ def text(result):
 
 
 FIELDS = [
-    "paper", "experiment", "variant", "preset", "seed", "metrics", "paper_metrics", "settings", "steps",
+    "paper", "experiment", "variant", "preset", "seed", "metrics", "paper_metrics", "curve", "settings", "steps",
     "seconds_training", "seconds_per_step", "peak_memory_bytes", "device", "dtype", "versions", "data", "finished",
 ]  # fmt: skip
+
+
+def test_presets_are_known():
+    with pytest.raises(ValueError, match=r"Presets are quick, cpu, paper; toy squares has \['huge'\]"):
+        experiment(presets=("quick", "huge"))
 
 
 def test_result_file_has_the_fields_and_nothing_else(run):
@@ -88,6 +93,40 @@ def test_files_of_a_run(run):
     written = {path.name for path in run.output.iterdir()}
     assert written == {"run.json", "result.json", "learning_curve.png", "one.png", "two.png"}
     assert (run.output / "one.png").read_bytes().startswith(b"\x89PNG")
+
+
+POINTS = [{"step": 100 * i, "seconds": 60.0 * i, "error": 0.1 / i, "nlpp": 0.3 / i} for i in range(1, 6)]
+
+
+def test_test_metrics_over_time_are_recorded_and_drawn(run):
+    result = contract.execute(experiment(outcome(curve=POINTS)), run)
+    assert result["curve"] == POINTS and (run.output / "test_curves.png").is_file()
+
+
+def test_all_variants_are_drawn_in_one_figure(tmp_path):
+    for variant in ("plain", "fancy"):
+        run = Run("toy", "squares", variant, "paper", 0, tmp_path / variant)
+        result = contract.execute(experiment(outcome(curve=POINTS)), run)
+        path = report.result_path(tmp_path / "results", "toy", "squares", variant, "paper")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        contract.write_json(path, result)
+    assert report.draw_curves(tmp_path / "results", [experiment()]) == [tmp_path / "results/toy/squares-paper.png"]
+    page = report.results_page(tmp_path / "results", [experiment()])
+    assert "squares, paper](reproductions/results/toy/squares-paper.png)" in page and "squares-quick.png" not in page
+    figure = figures.test_curves({"plain": POINTS, "fancy": POINTS})
+    error, nlpp = figure.axes
+    assert error.get_xlabel() == "time in training (minutes)" and len(error.lines) == len(nlpp.lines) == 2
+    np.testing.assert_allclose(error.lines[0].get_ydata(), [10, 5, 10 / 3, 2.5, 2])
+
+
+def test_a_curve_is_kept_for_the_run_that_resumes(tmp_path):
+    first = figures.Curve(tmp_path / "curve.json", lambda params: {"error": params["x"]})
+    for step in (10, 20, 30):
+        first(step, 1.5 * step, {"x": np.float32(step)})
+    second = figures.Curve(tmp_path / "curve.json", lambda params: {"error": -1.0})
+    assert second(20, 31.0, {}) == {"error": -1.0}
+    assert [point["error"] for point in second.until(30)] == [10.0, -1.0, 30.0]
+    assert [point["step"] for point in second.until(20)] == [10, 20]
 
 
 @pytest.mark.filterwarnings("default")

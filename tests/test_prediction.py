@@ -8,7 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from helpers import deep, positive, regression, sine
+from helpers import deep, positive, regression, sine, trained
 from jax import random
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, Predictive
@@ -17,8 +17,9 @@ from gpzoo.distributions import GaussianProcess
 from gpzoo.inducing import InducingPoints
 from gpzoo.inference import InducingGuide, predict
 from gpzoo.inference.guides import representing
+from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF, White
-from gpzoo.likelihoods import Bernoulli, Expected, Softmax
+from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
 
 KEY = random.key(0)
 X, y = sine(10)
@@ -292,3 +293,39 @@ def test_labels_per_datum_are_not_classes():
     guide, params = prepared(labels, X, jnp.ones((10, 3)))
     found = predict(KEY, labels, NEW, guide=guide, params=params)["y"]
     assert found.probs is None and found.mean.shape == (7, 3)
+
+
+def test_predicting_again_compiles_nothing():
+    X, y = sine()
+    traced = []
+
+    def program(X, y=None):
+        traced.append(len(X))
+        regression(X, y)
+
+    guide = InducingGuide(program, kmeans(4))
+    params = trained(program, guide, X, y)
+    first = predict(KEY, program, X, guide=guide, params=params)["y"]
+    runs = len(traced)
+    changed = {**params, "f_mean": params["f_mean"] + 1}
+    second = predict(KEY, program, X, guide=guide, params=changed)["y"]
+    assert len(traced) == runs and np.abs(second.mean - first.mean).max() > 0.1
+    predict(KEY, program, X[:7], guide=guide, params=params)
+    assert len(traced) > runs
+
+
+def test_arguments_that_may_change_in_place_are_compiled_anew():
+    X, y = sine()
+
+    def program(X, y=None, *, offsets=(0.0,)):
+        f = numpyro.sample("f", GaussianProcess(RBF(), X, mean=jnp.full(len(X), offsets[0])))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    guide = InducingGuide(program, kmeans(4))
+    params = trained(program, guide, X, y)
+    offsets = [1.0]
+    first = predict(KEY, program, X, guide=guide, params=params, offsets=offsets)["y"].mean
+    offsets[0] = 3.0
+    second = predict(KEY, program, X, guide=guide, params=params, offsets=offsets)["y"].mean
+    np.testing.assert_allclose(second - first, 2.0)

@@ -364,3 +364,50 @@ def test_mutable_state_is_among_the_results():
 
     # NumPyro's own start runs the program once too.
     assert float(train(make(counting), 5, X, y).params["steps"]["count"]) == 6.0
+
+
+# -- evaluation while training -----------------------------------------------------------------------------------------
+
+
+def watched(steps, every, seen, **kwargs):
+    X, y = sine()
+    guide = InducingGuide(regression, kmeans(5))
+    svi = SVI(regression, guide, adam(0.02), GaussianProcessELBO())
+
+    def note(step, seconds, params):
+        seen.append((step, seconds, jax.tree.map(np.asarray, params)))
+
+    settings = {"batch_size": 20, "num_data": len(X), "progress": False, "callback_steps": every}
+    return fit(svi, KEY, steps, X, y, **settings, **{"callback": note} | kwargs)
+
+
+def test_a_callback_sees_the_parameters_of_its_step():
+    seen = []
+    result = watched(25, 10, seen)
+    assert [step for step, _, _ in seen] == [10, 20, 25]
+    times = [seconds for _, seconds, _ in seen]
+    assert 0 < times[0] < times[1] < times[2] <= result.seconds
+    for step, _, params in seen:
+        alone = watched(step, 10, [])
+        jax.tree.map(np.testing.assert_array_equal, params, jax.tree.map(np.asarray, alone.params))
+
+
+def test_callbacks_change_nothing():
+    np.testing.assert_array_equal(watched(25, 7, []).losses, watched(25, 1, [], callback=None).losses)
+
+
+def test_a_callback_that_fails_loses_nothing(tmp_path):
+    def fail(step, seconds, params):
+        raise RuntimeError(f"step {step}")
+
+    with pytest.raises(RuntimeError, match="step 10"):
+        watched(25, 10, [], callback=fail, checkpoint=tmp_path / "c")
+    seen = []
+    resumed = watched(25, 10, seen, checkpoint=tmp_path / "c")
+    assert [step for step, _, _ in seen] == [20, 25]
+    np.testing.assert_array_equal(resumed.losses, watched(25, 10, []).losses)
+
+
+def test_steps_between_callbacks_are_checked():
+    with pytest.raises(ValueError, match="callback_steps 1 or more, got 5 and 0"):
+        watched(5, 0, [])

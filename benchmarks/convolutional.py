@@ -1,0 +1,328 @@
+"""Seconds and memory of one training step of the convolutional paper's models, ours beside GPflow's.
+
+    python benchmarks/convolutional.py [--sizes rectangles mnist-100 ...] [--dtypes float32 float64] [--pairs 15]
+    python benchmarks/convolutional.py --gpflow-python PATH   # GPflow in an environment of its own
+    python benchmarks/convolutional.py --costs                # ours alone, against patches, inducing patches, minibatch
+
+Both libraries take the same model and data through forward pass, backward pass and Adam, compiled, each in a process of
+its own. A shared machine drifts by more than they differ, so that they run in alternation, and the ratio is the median
+over pairs. Memory is the process's peak above what it held after its imports. The bounds at the start are compared,
+which shows that the models are the same.
+
+A step is also held against the arithmetic it cannot do without at the rates this machine has: the kernel's inner
+products and exponentials once (the diagonal's once per pair of patches), the products of the derivatives, and the
+products with the inducing covariances. The rest of that time is overhead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+NUM_DATA = 60_000
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model and a minibatch: ``patch`` 0 is the RBF kernel of whole images."""
+
+    batch: int
+    inducing: int
+    patch: int
+    classes: int
+    side: int = 28
+
+    @property
+    def views(self) -> int:
+        """Patches per image."""
+        return (self.side - self.patch + 1) ** 2
+
+    def limit(self, flops: float, exps: float) -> float:
+        """Seconds of the step's arithmetic at these rates per second (double-sum models)."""
+        B, M, P, E, D = self.batch, self.inducing, self.views, self.patch**2, self.classes if self.classes > 2 else 1
+        cross, square = B * P * M, B * P * P / 2
+        products = 2 * E * (2 * cross + square) + 3 * 2 * B * M * M * (D + 1) + M**3
+        return products / flops + (cross + square) / exps
+
+
+SIZES = {
+    "rectangles": Size(100, 16, 3, 2),
+    "mnist-32": Size(32, 750, 5, 10),
+    "mnist-100": Size(100, 750, 5, 10),
+    "mnist-200": Size(200, 750, 5, 10),
+    "mnist-rbf": Size(200, 750, 0, 10),
+}
+
+
+def data(size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Images of strokes, labels, inducing inputs that are distinct patches or images, and the start of ``q(u)``."""
+    rng = np.random.default_rng(0)
+    grid = (np.arange(size.side) + 0.5) / size.side
+    count = max(size.batch, 100 if size.patch else size.inducing)
+    ends = rng.uniform(0.15, 0.85, size=(count, 2, 2))
+    X = np.zeros((count, size.side, size.side))
+    for t in np.linspace(0, 1, 15):
+        across, down = ((1 - t) * ends[:, 0] + t * ends[:, 1]).T[:, :, None]
+        blob = np.exp(-((grid - across) ** 2)[:, None, :] / 0.004 - ((grid - down) ** 2)[:, :, None] / 0.004)
+        X = np.maximum(X, blob)
+    X[X < 0.05] = 0
+    y = rng.integers(size.classes, size=count)
+    if size.patch:
+        windows = np.lib.stride_tricks.sliding_window_view(X, (size.patch, size.patch), axis=(1, 2))
+        windows = np.unique(windows.reshape(-1, size.patch**2), axis=0)
+        Z = windows[rng.choice(len(windows), size.inducing, replace=False)]
+    else:
+        Z = X[: size.inducing].reshape(size.inducing, -1)
+    D = size.classes if size.classes > 2 else 1
+    q_mu = 0.5 * np.sin(0.37 * np.arange(size.inducing)[:, None] + 1.3 * np.arange(D))
+    q_sqrt = np.broadcast_to(0.5 * np.eye(size.inducing), (D, size.inducing, size.inducing))
+    return X[: size.batch], y[: size.batch], Z, q_mu, q_sqrt
+
+
+def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
+    """One training step of gpzoo, which returns the bound before it."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    import optax
+    from numpyro.infer import SVI
+
+    from gpzoo import InducingPatches, InducingPoints
+    from gpzoo.inference import GaussianProcessELBO, InducingGuide
+    from gpzoo.inference.guides import representing
+    from gpzoo.models import convolutional_gp, gp_classification
+
+    numpyro.enable_x64(dtype == "float64")
+    X, y, Z, q_mu, q_sqrt = data(size)
+    settings: dict[str, Any] = {"num_classes": size.classes, "num_data": NUM_DATA}
+    if size.patch:
+        model, inducing = convolutional_gp, InducingPatches(jnp.asarray(Z, dtype))
+        settings |= {"patch_shape": (size.patch, size.patch), "lengthscale": 1.5, "white": 1e-12}
+    else:
+        X, model, inducing = X.reshape(len(X), -1), gp_classification, InducingPoints(jnp.asarray(Z, dtype))
+    X, y = jnp.asarray(X[..., None] if size.patch else X, dtype), jnp.asarray(y)
+    guide = InducingGuide(model, inducing)
+    svi = SVI(model, guide, optax.adam(1e-3), GaussianProcessELBO())
+    params = guide.init_params(jax.random.key(0), X, y, **settings)
+    single = size.classes == 2
+    params["f_mean"] = jnp.asarray(q_mu[:, 0] if single else q_mu, dtype)
+    params["f_scale"] = jnp.asarray(q_sqrt[0] if single else q_sqrt, dtype)
+    with representing("marginals"):
+        state = svi.init(jax.random.key(0), X, y, init_params=params, **settings)
+    update = jax.jit(lambda state, X, y: svi.update(state, X, y, **settings), donate_argnums=0)
+
+    def step() -> float:
+        nonlocal state
+        state, loss = update(state, X, y)
+        return -float(loss)
+
+    return step, f"jax {jax.__version__} on {jax.devices()[0].device_kind}"
+
+
+def gpflow_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
+    """The same step of GPflow."""
+    import gpflow
+    import tensorflow as tf
+
+    gpflow.config.set_default_float(np.dtype(dtype).type)
+    gpflow.config.set_default_jitter(1e-6 if dtype == "float64" else 1e-4)
+    X, y, Z, q_mu, q_sqrt = data(size)
+    X, Z = X.reshape(len(X), -1).astype(dtype), Z.astype(dtype)
+    likelihood = gpflow.likelihoods.MultiClass(size.classes) if size.classes > 2 else gpflow.likelihoods.Bernoulli()
+    if size.patch:
+        base = gpflow.kernels.SquaredExponential(lengthscales=1.5)
+        kernel = gpflow.kernels.Convolutional(base, [size.side] * 2, [size.patch] * 2)
+        inducing = gpflow.inducing_variables.InducingPatches(Z)
+    else:
+        kernel = gpflow.kernels.SquaredExponential(lengthscales=np.ones(X.shape[1], dtype))
+        inducing = gpflow.inducing_variables.InducingPoints(Z)
+    settings = {"num_latent_gps": q_mu.shape[1], "whiten": True, "num_data": NUM_DATA}
+    model = gpflow.models.SVGP(kernel, likelihood, inducing, **settings)
+    model.q_mu.assign(q_mu.astype(dtype))
+    model.q_sqrt.assign(q_sqrt.astype(dtype))
+    batch = tf.constant(X), tf.constant(y[:, None].astype(dtype))
+    optimiser = tf.keras.optimizers.Adam(1e-3)
+
+    @tf.function
+    def update() -> Any:
+        with tf.GradientTape() as tape:
+            loss = model.training_loss(batch)
+        variables = model.trainable_variables
+        optimiser.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    return lambda: -float(update()), f"gpflow {gpflow.__version__}, tensorflow {tf.__version__}"
+
+
+def resident() -> float:
+    """The most memory this process has held so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def work(library: str, size: Size, dtype: str) -> None:
+    """A process of one library: a line comes in, a step is taken, its seconds go out; at the end the memory."""
+    if library == "gpzoo":
+        import jax
+        import numpyro  # noqa: F401
+        import optax  # noqa: F401
+        import threadpoolctl
+
+        import gpzoo.models  # noqa: F401
+
+        if jax.default_backend() == "cpu":
+            threadpoolctl.threadpool_limits(1, user_api="blas")
+    else:
+        import gpflow  # noqa: F401
+        import tensorflow  # noqa: F401
+    imported = resident()
+    step, versions = (gpzoo_step if library == "gpzoo" else gpflow_step)(size, dtype)
+    bound = step()
+    step()
+    print(json.dumps({"bound": bound, "versions": versions}), flush=True)
+    for line in sys.stdin:
+        if line.strip() == "memory":
+            print(json.dumps(resident() - imported), flush=True)
+            continue
+        start = time.perf_counter()
+        step()
+        print(json.dumps(time.perf_counter() - start), flush=True)
+
+
+class Worker:
+    """The other end of :func:`work`."""
+
+    def __init__(self, python: str, library: str, size: str, dtype: str) -> None:
+        command = [python, __file__, "--work", library, "--sizes", size, "--dtypes", dtype]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        self.process = subprocess.Popen(command, **pipes)
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{library} did not start; run: {' '.join(command)}")
+        self.first = json.loads(line)
+
+    def ask(self, what: str) -> float:
+        """Take a ``"step"``, or report ``"memory"``."""
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def rates(dtype: str) -> tuple[float, float]:
+    """Floating-point operations of a large matrix product and exponentials, both per second."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+
+    numpyro.enable_x64(dtype == "float64")
+    A, v = jnp.ones((2048, 2048), dtype), jnp.linspace(-1, 0, 2**22, dtype=dtype)
+    product, exponential = jax.jit(lambda A: A @ A), jax.jit(lambda v: jnp.exp(v).reshape(-1, 64).sum(1))
+
+    def best(function: Callable, argument: Any) -> float:
+        function(argument).block_until_ready()
+        times = []
+        for _ in range(10):
+            start = time.perf_counter()
+            function(argument).block_until_ready()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    return 2 * 2048**3 / best(product, A), v.size / best(exponential, v)
+
+
+def compare(names: list[str], dtypes: list[str], pairs: int, gpflow_python: str | None) -> None:
+    """Print a line per size and precision."""
+    print("size, dtype: seconds per step (ours, GPflow, ratio), MB above imports (ours, GPflow, ratio), ours / limit")
+    for dtype in dtypes:
+        flops, exps = rates(dtype)
+        print(f"{dtype}: {flops / 1e9:.0f} GFLOP/s in a large product, {exps / 1e9:.2f} billion exponentials a second")
+        for name in names:
+            workers = [Worker(sys.executable, "gpzoo", name, dtype)]
+            if gpflow_python:
+                workers.append(Worker(gpflow_python, "gpflow", name, dtype))
+            times = [[worker.ask("step") for worker in workers] for _ in range(pairs)]
+            memory = [worker.ask("memory") for worker in workers]
+            ours = statistics.median(t[0] for t in times)
+            parts = [f"{ours:.4f}"]
+            if gpflow_python:
+                ratios = sorted(t[1] / t[0] for t in times)
+                low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
+                theirs = statistics.median(t[1] for t in times)
+                parts[0] += f" s, {theirs:.4f} s, {statistics.median(ratios):.2f} times ({low:.2f} to {high:.2f})"
+                parts.append(f"{memory[0]:.0f} MB, {memory[1]:.0f} MB, {memory[0] / memory[1]:.2f}")
+                apart = abs(workers[0].first["bound"] / workers[1].first["bound"] - 1)
+                parts.append(f"bounds apart by {apart:.1g}")
+            else:
+                parts.append(f"{memory[0]:.0f} MB")
+            if SIZES[name].patch:
+                parts.append(f"{ours / SIZES[name].limit(flops, exps):.1f} times the limit")
+            print(f"  {name}, {dtype}: {'; '.join(parts)}", flush=True)
+            for worker in workers:
+                worker.close()
+    print("; ".join(worker.first["versions"] for worker in workers))
+
+
+def costs(dtype: str, steps: int) -> None:
+    """Print our seconds per step against patches, inducing patches and minibatch."""
+    import threadpoolctl
+
+    base = {"batch": 100, "inducing": 250, "patch": 5, "classes": 10, "side": 28}
+    sweeps = {"side": (12, 20, 28, 36), "inducing": (100, 250, 500, 750), "batch": (32, 100, 200)}
+    with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        for name, values in sweeps.items():
+            for value in values:
+                size = Size(**{**base, name: value})
+                step, _ = gpzoo_step(size, dtype)
+                step(), step()
+                times = []
+                for _ in range(steps):
+                    start = time.perf_counter()
+                    step()
+                    times.append(time.perf_counter() - start)
+                shape = f"P {size.views}, M {size.inducing}, B {size.batch}"
+                print(f"{shape}, {dtype}: {statistics.median(times):.4f} s", flush=True)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--dtypes", nargs="+", choices=["float32", "float64"], default=["float32", "float64"])
+    parser.add_argument("--pairs", type=int, default=15, help="timed steps of each library")
+    parser.add_argument("--gpflow-python", help="interpreter that has GPflow; this one if it has it")
+    parser.add_argument("--costs", action="store_true")
+    parser.add_argument("--work", choices=["gpzoo", "gpflow"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(arguments.work, SIZES[arguments.sizes[0]], arguments.dtypes[0])
+        return
+    if arguments.costs:
+        for dtype in arguments.dtypes:
+            costs(dtype, arguments.pairs)
+        return
+    python = arguments.gpflow_python
+    if python is None:
+        from importlib.util import find_spec
+
+        python = sys.executable if find_spec("gpflow") else None
+        if python is None:
+            print("GPflow is not installed here: our times only (see --gpflow-python).")
+    compare(arguments.sizes, arguments.dtypes, arguments.pairs, python)
+
+
+if __name__ == "__main__":
+    main()
