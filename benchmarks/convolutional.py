@@ -64,8 +64,8 @@ SIZES = {
 }
 
 
-def data(size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Images of strokes, labels, inducing inputs that are distinct patches or images, and the start of ``q(u)``."""
+def data(size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Images of strokes, labels, inducing inputs that are distinct patches or images, and a mean of ``q(u)``."""
     rng = np.random.default_rng(0)
     grid = (np.arange(size.side) + 0.5) / size.side
     count = max(size.batch, 100 if size.patch else size.inducing)
@@ -85,8 +85,7 @@ def data(size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np
         Z = X[: size.inducing].reshape(size.inducing, -1)
     D = size.classes if size.classes > 2 else 1
     q_mu = 0.5 * np.sin(0.37 * np.arange(size.inducing)[:, None] + 1.3 * np.arange(D))
-    q_sqrt = np.broadcast_to(0.5 * np.eye(size.inducing), (D, size.inducing, size.inducing))
-    return X[: size.batch], y[: size.batch], Z, q_mu, q_sqrt
+    return X[: size.batch], y[: size.batch], Z, q_mu
 
 
 def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
@@ -103,7 +102,7 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
     from gpzoo.models import convolutional_gp, gp_classification
 
     numpyro.enable_x64(dtype == "float64")
-    X, y, Z, q_mu, q_sqrt = data(size)
+    X, y, Z, q_mu = data(size)
     settings: dict[str, Any] = {"num_classes": size.classes, "num_data": NUM_DATA}
     if size.patch:
         model, inducing = convolutional_gp, InducingPatches(jnp.asarray(Z, dtype))
@@ -111,14 +110,18 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
     else:
         X, model, inducing = X.reshape(len(X), -1), gp_classification, InducingPoints(jnp.asarray(Z, dtype))
     X, y = jnp.asarray(X[..., None] if size.patch else X, dtype), jnp.asarray(y)
-    guide = InducingGuide(model, inducing)
+    guide = InducingGuide(model, inducing, initial_scale=0.5)
     svi = SVI(model, guide, optax.adam(1e-3), GaussianProcessELBO())
     params = guide.init_params(jax.random.key(0), X, y, **settings)
-    single = size.classes == 2
-    params["f_mean"] = jnp.asarray(q_mu[:, 0] if single else q_mu, dtype)
-    params["f_scale"] = jnp.asarray(q_sqrt[0] if single else q_sqrt, dtype)
-    with representing("marginals"):
-        state = svi.init(jax.random.key(0), X, y, init_params=params, **settings)
+    params["f_mean"] = jnp.asarray(q_mu[:, 0] if size.classes == 2 else q_mu, dtype)
+
+    @jax.jit
+    def init(params: dict, X: jax.Array, y: jax.Array) -> Any:
+        with representing("marginals"):
+            return svi.init(jax.random.key(0), X, y, init_params=params, **settings)
+
+    state = init(params, X, y)
+    del params
     update = jax.jit(lambda state, X, y: svi.update(state, X, y, **settings), donate_argnums=0)
 
     def step() -> float:
@@ -136,7 +139,7 @@ def gpflow_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
 
     gpflow.config.set_default_float(np.dtype(dtype).type)
     gpflow.config.set_default_jitter(1e-6 if dtype == "float64" else 1e-4)
-    X, y, Z, q_mu, q_sqrt = data(size)
+    X, y, Z, q_mu = data(size)
     X, Z = X.reshape(len(X), -1).astype(dtype), Z.astype(dtype)
     likelihood = gpflow.likelihoods.MultiClass(size.classes) if size.classes > 2 else gpflow.likelihoods.Bernoulli()
     if size.patch:
@@ -149,7 +152,7 @@ def gpflow_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
     settings = {"num_latent_gps": q_mu.shape[1], "whiten": True, "num_data": NUM_DATA}
     model = gpflow.models.SVGP(kernel, likelihood, inducing, **settings)
     model.q_mu.assign(q_mu.astype(dtype))
-    model.q_sqrt.assign(q_sqrt.astype(dtype))
+    model.q_sqrt.assign(0.5 * model.q_sqrt)
     batch = tf.constant(X), tf.constant(y[:, None].astype(dtype))
     optimiser = tf.keras.optimizers.Adam(1e-3)
 
