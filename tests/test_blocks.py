@@ -350,9 +350,8 @@ def regression_sum(X, y=None, *, num_data=None):
 
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("covariance", ["full", "block_diagonal"])
-@pytest.mark.parametrize("channels", [2, 4])
-def test_nothing_larger_than_a_block_is_factorised(channels, covariance, whiten):
-    X, M = images(channels=channels), 7
+def test_nothing_larger_than_a_block_is_factorised(covariance, whiten):
+    X, M = images(channels=3), 7
     y = jnp.zeros(12)
 
     def program(X, y=None):
@@ -376,11 +375,10 @@ def test_nothing_larger_than_a_block_is_factorised(channels, covariance, whiten)
 # -- everything else that takes a guide --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("covariance", ["full", "block_diagonal"])
-def test_training_prediction_checkpoints_and_export(covariance, tmp_path):
+def test_training_prediction_checkpoints_and_export(tmp_path):
     X = images(60)
     y = labels(X)
-    guide = InducingGuide(one_site, blocks(unique_patches(6), kmeans(5)), covariance=covariance)
+    guide = InducingGuide(one_site, blocks(unique_patches(6), kmeans(5)), covariance="block_diagonal")
 
     def run(steps, checkpoint):
         svi = SVI(one_site, guide, adam(0.05), GaussianProcessELBO())
