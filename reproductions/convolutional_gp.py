@@ -228,7 +228,7 @@ def mnist(run: Run) -> Outcome:
     if run.preset == "quick":
         setting = _Setting(800, 0.02, 100, 100, start, evaluations=4)
     elif run.preset == "cpu":
-        setting = _Setting(20_000, 0.01, 100, 250, start, evaluations=10)
+        setting = _Setting(22_000, 0.01, 100, 250, start, evaluations=11)
     else:
         every = {"rbf": 60_000, "weighted-rbf": 20_000, "weighted-rbf-full": 20_000}.get(run.variant, 30_000)
         setting = _Setting(3 * every, _staircase(every), 200, 750, start, evaluations=15)
