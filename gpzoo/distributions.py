@@ -405,16 +405,18 @@ def _check_q(site: str, mean: Array, scale: Any, L: Any, num_outputs: int | None
             f"The mean of q(u) of site {site!r} has shape {mean.shape}, expected {(M, *outputs)} "
             f"for {M} inducing variables."
         )
-    if scale.shape not in ((M, *outputs), (*outputs, M, M)):
+    if isinstance(scale, BlockDiagonal):
+        if not isinstance(L, BlockDiagonal):
+            raise ValueError(
+                f"The scale of q(u) of site {site!r} has blocks, but Kuu has none: use Blocks of inducing variables."
+            )
+        shapes, wanted = [block.shape for block in scale.blocks], [(*outputs, size, size) for size in L.sizes]
+        if shapes != wanted:
+            raise ValueError(f"The scale of q(u) of site {site!r} has blocks of shapes {shapes}, expected {wanted}.")
+    elif scale.shape not in ((M, *outputs), (*outputs, M, M)):
         raise ValueError(
             f"The scale of q(u) of site {site!r} has shape {scale.shape}, expected {(*outputs, M, M)} (a Cholesky "
             f"factor) or {(M, *outputs)} (standard deviations)."
-        )
-    blocks = L.sizes if isinstance(L, BlockDiagonal) else None
-    if isinstance(scale, BlockDiagonal) and scale.sizes != blocks:
-        raise ValueError(
-            f"The scale of q(u) of site {site!r} has blocks of sizes {scale.sizes}, but its Kuu "
-            + (f"has blocks of sizes {blocks}." if blocks else "has no blocks: use Blocks of inducing variables.")
         )
 
 

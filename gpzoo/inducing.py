@@ -139,8 +139,10 @@ def _unregistered(name: str, more: str, inducing: Any, kernel: Any) -> TypeError
     pair, third = f"{type(inducing).__name__}, {type(kernel).__name__}", ", object" if more else ""
     return TypeError(
         f"{name} is not defined for the pair ({pair}). Choose inducing variables that go with this kernel "
-        f"(InducingPoints go with every one), or register the pair: decorate a function of (inducing, kernel{more}) "
-        f"with @gpzoo.inducing.{name}.register({pair}{third}), and one for {'Kuu' if third else 'Kuf'} likewise."
+        "(InducingPoints go with every one; in a sum of kernels on different spaces give each part its own, such as "
+        "blocks(unique_patches(100), kmeans(100))), or register the pair: decorate a function of "
+        f"(inducing, kernel{more}) with @gpzoo.inducing.{name}.register({pair}{third}), and one for "
+        f"{'Kuu' if third else 'Kuf'} likewise."
     )
 
 
@@ -228,9 +230,9 @@ def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
         TypeError: if the kernel is not a sum.
         ValueError: if the numbers of blocks and parts differ.
     """
-    if not isinstance(kernel, Sum):
+    parts = [part for part in _addends(kernel) if not isinstance(_unscaled(part), White)]
+    if not isinstance(_unscaled(kernel), Sum) or not parts:
         raise TypeError(f"{type(inducing).__name__} go with a sum of kernels, got {type(kernel).__name__}.")
-    parts = [part for part in kernel.parts if not isinstance(part, White)]
     blocks = inducing.parts if len(inducing.parts) > 1 else inducing.parts * len(parts)
     if len(blocks) != len(parts):
         raise ValueError(
@@ -238,6 +240,19 @@ def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
             f"noise: {', '.join(type(part).__name__ for part in parts)}. Give one each, or one that all share."
         )
     return list(zip(blocks, parts, strict=True))
+
+
+def _unscaled(kernel: Kernel) -> Kernel:
+    return _unscaled(kernel.kernel) if isinstance(kernel, Scaled) else kernel
+
+
+def _addends(kernel: Kernel) -> list[Kernel]:
+    """The parts of a sum, with the factors that stand before it."""
+    if isinstance(kernel, Sum):
+        return [addend for part in kernel.parts for addend in _addends(part)]
+    if isinstance(kernel, Scaled) and isinstance(_unscaled(kernel), Sum):
+        return [Scaled(part, kernel.scale) for part in _addends(kernel.kernel)]
+    return [kernel]
 
 
 def _rows(X: Array, ndim: int) -> Array:

@@ -145,17 +145,18 @@ class blocks:
     ``blocks(unique_patches(750), kmeans(750))``
 
     Args:
-        *parts: initialisers, in the order of the kernel's parts.
+        *parts: initialisers or inducing variables, in the order of the kernel's parts.
 
     Raises:
-        TypeError: if a part is no initialiser.
+        TypeError: if a part is neither.
     """
 
     variable = Blocks
 
     def __init__(self, *parts: Any) -> None:
-        if not parts or not all(callable(part) and hasattr(part, "variable") for part in parts):
-            raise TypeError(f"blocks takes initialisers such as kmeans(100), got {parts}.")
+        fine = [isinstance(p, InducingVariable) or (callable(p) and hasattr(p, "variable")) for p in parts]
+        if not parts or not all(fine):
+            raise TypeError(f"blocks takes initialisers such as kmeans(100), or inducing variables; got {parts}.")
         self.parts = tuple(parts)
 
     def __call__(self, key: Array, X: Array, kernel: Kernel) -> Blocks:
@@ -166,10 +167,12 @@ class blocks:
             ValueError: if the numbers of initialisers and of the kernel's parts differ.
         """
         pairs = block_pairs(self, kernel)
-        if len(self.parts) == 1:
-            return Blocks(self.parts[0](key, X, kernel))
-        keys = random.split(key, len(pairs))
-        return Blocks(*(make(k, X, part) for k, (make, part) in zip(keys, pairs, strict=True)))
+        # One that all parts share looks at the whole kernel, and so at the patches of every channel.
+        pairs = [(self.parts[0], kernel)] if len(self.parts) == 1 else pairs
+        made = []
+        for k, (start, part) in zip(random.split(key, len(pairs)), pairs, strict=True):
+            made.append(start if isinstance(start, InducingVariable) else start(k, X, part))
+        return Blocks(*made)
 
 
 def structure(inducing: Any) -> Any:

@@ -61,8 +61,11 @@ class Patches:
                 f"patch_shape {patch} does not fit into image_shape {image}: patches are at most as large as the image."
             )
         image = image if len(image) == 3 else (*image, 1)
-        number = isinstance(channels, int) and not isinstance(channels, bool) and 0 <= channels < image[2]
-        if channels not in ("separate", "joint") and not number:
+        if isinstance(channels, int | np.integer) and not isinstance(channels, bool):
+            channels, known = int(channels), 0 <= channels < image[2]
+        else:
+            known = isinstance(channels, str) and channels in ("separate", "joint")
+        if not known:
             raise ValueError(
                 f"channels must be 'separate', 'joint' or the number of one of the {image[2]} channels, counted from "
                 f"0; got {channels!r}."
@@ -109,7 +112,7 @@ class Orbit:
 
     The views of a kernel that is invariant to a finite group (convolutional GPs, appendix D.2, eq. D.29): with every
     element of the group among the transformations, ``DoubleSum(base, Orbit(...))`` is the prior of functions that do
-    not change when their input is transformed. Views are flattened inputs, the first of them as it is.
+    not change when their input is transformed. Views are flattened inputs.
 
     ``Orbit.of_images((28, 28), rotations=True, shifts=1)``; ``Orbit([(0, 1), (1, 0)])`` for ``f(x, y) = f(y, x)``.
 
@@ -144,7 +147,7 @@ class Orbit:
     def of_images(
         cls, image_shape: Sequence[int], *, rotations: bool = False, flips: bool = False, shifts: int = 0
     ) -> Orbit:
-        """The orbit of images ``[H, W, C]`` under all compositions of the transformations asked for.
+        """The orbit of images ``[H, W, C]`` under all compositions of the transformations asked for, itself first.
 
         Args:
             image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
@@ -163,6 +166,7 @@ class Orbit:
             raise ValueError(f"Rotations by 90 degrees need square images, got image_shape {shape}.")
         if shifts != int(shifts) or not 0 <= shifts < min(H, W):
             raise ValueError(f"shifts must be between 0 and {min(H, W) - 1} pixels, got {shifts}.")
+        shifts = int(shifts)
         turned = [np.arange(np.prod(shape)).reshape(shape)]
         if flips:
             turned = [view for image in turned for view in (image, image[:, ::-1], image[::-1], image[::-1, ::-1])]

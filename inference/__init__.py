@@ -4,7 +4,7 @@ from gpzoo.inference.arviz import to_arviz
 from gpzoo.inference.checkpoints import CheckpointError
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import InducingGuide
-from gpzoo.inference.prediction import SitePrediction, predict
+from gpzoo.inference.prediction import Predictor, SitePrediction, predict
 from gpzoo.inference.report import FitResult, NonFiniteError
 from gpzoo.inference.training import fit
 
@@ -14,6 +14,7 @@ __all__ = [
     "GaussianProcessELBO",
     "InducingGuide",
     "NonFiniteError",
+    "Predictor",
     "SitePrediction",
     "fit",
     "predict",

@@ -204,7 +204,7 @@ def _parameter(inducing: InducingVariable) -> Any:
 
 
 def _variable(initialiser: Any, parameter: Any) -> InducingVariable:
-    leaves = parameter if isinstance(parameter, tuple) else (parameter,)
+    leaves = parameter if isinstance(parameter, tuple | list) else (parameter,)
     return jax.tree.unflatten(structure(initialiser), leaves)
 
 
@@ -295,6 +295,12 @@ class _PosteriorHandler(Messenger):
 
         positive = constraints.softplus_positive if covariance == "diagonal" else constraints.real
         scale = numpyro.param(f"{name}_scale", initial_scale, constraint=positive)
+        if isinstance(scale, tuple | list) != (covariance == "block_diagonal"):
+            form = f"{len(scale)} blocks" if isinstance(scale, tuple | list) else f"one array of shape {scale.shape}"
+            raise ValueError(
+                f"{name}_scale is {form}, but the guide has covariance={covariance!r}. BlockDiagonal(*blocks).dense() "
+                "(gpzoo.linalg) makes one array of blocks."
+            )
         scale = BlockDiagonal(*scale) if covariance == "block_diagonal" else scale
         if self.how == "mean":
             cholesky(Kuu(inducing, prior.kernel), f"Kuu of site {name!r}", prior.jitter)

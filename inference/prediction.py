@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -90,6 +89,77 @@ def predict(
             of the program that ``params`` or ``posterior_samples`` give no value; a guide that has not seen data; an
             observed GP site without ``train_args``; sites that the guide draws jointly, in several batches.
     """
+    return _predict(
+        _compile,
+        rng_key,
+        model,
+        args,
+        kwargs,
+        guide=guide,
+        params=params,
+        posterior_samples=posterior_samples,
+        train_args=train_args,
+        train_kwargs=train_kwargs,
+        test_data=test_data,
+        num_draws=num_draws,
+        batch_size=batch_size,
+    )
+
+
+class Predictor:
+    """:func:`predict` with a trained guide, again and again: compiled once, for evaluations during training.
+
+    ``predictor(rng_key, X, params=params, test_data={"y": y})["y"]``
+
+    As under ``jax.jit``, what the program reads from anywhere but its arguments is fixed by the first call.
+
+    Args:
+        model: the program.
+        guide: its guide, which has seen data.
+        num_draws: draws of the sites that must be drawn.
+        batch_size: rows at a time.
+    """
+
+    def __init__(self, model: Callable, guide: InducingGuide, *, num_draws: int = 100, batch_size: int = 1000) -> None:
+        self.model, self.guide = model, guide
+        self.settings = {"num_draws": num_draws, "batch_size": batch_size}
+        self._compiled: dict[str, Callable] = {}
+
+    def __call__(
+        self,
+        rng_key: Array,
+        *args: Any,
+        params: Mapping[str, Any],
+        test_data: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, SitePrediction]:
+        """Predict at new inputs with these parameters; see :func:`predict`."""
+        settings = {"guide": self.guide, "params": params, "test_data": test_data, **self.settings}
+        return _predict(self._compile, rng_key, self.model, args, kwargs, **settings)
+
+    def _compile(self, run: _Runner, draws: int) -> Callable:
+        key = repr(sorted(run.static.items()))
+        if key not in self._compiled:
+            self._compiled[key] = _compile(run, draws)
+        return self._compiled[key]
+
+
+def _predict(
+    compile_run: Callable,
+    rng_key: Array,
+    model: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    *,
+    guide: InducingGuide | None,
+    params: Mapping[str, Any] | None,
+    num_draws: int,
+    batch_size: int,
+    test_data: Mapping[str, Any] | None,
+    posterior_samples: Mapping[str, Array] | None = None,
+    train_args: tuple | None = None,
+    train_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, SitePrediction]:
     _check_arguments(guide, posterior_samples, params, train_args, num_draws, batch_size)
     args, test_data = jax.tree.map(_array, (args, dict(test_data or {})))
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves((args, test_data))]
@@ -117,7 +187,7 @@ def predict(
         drawn = find_sites(
             handlers.substitute(model, data=given), train_args, dict(train_kwargs or {}), frozenset()
         ).drawn
-    one_batch = _compiled(_Runner(model, guide, drawn, static, train_static), draws)
+    one_batch = compile_run(_Runner(model, guide, drawn, static, train_static), draws)
     train = None if train_args is None else (train_args, train_arrays)
     keys = random.split(rng_key, draws)
     rest = (dict(params or {}), train)
@@ -239,20 +309,7 @@ class _Runner:
                 )
 
 
-#: Compiled predictions of each guide, so that predicting again, as during training, compiles nothing.
-_COMPILED: WeakKeyDictionary[InducingGuide, dict[tuple, Callable]] = WeakKeyDictionary()
-
-
-def _compiled(run: _Runner, draws: int) -> Callable:
-    key = (run.model, run.drawn, *(tuple(sorted(s.items())) for s in (run.static, run.train_static)), draws)
-    try:
-        hash(key)
-    except TypeError:  # what cannot be hashed could change in place, unnoticed: it is compiled anew
-        key = None
-    known = {} if run.guide is None or key is None else _COMPILED.setdefault(run.guide, {})
-    if key in known:
-        return known[key]
-
+def _compile(run: _Runner, draws: int) -> Callable:
     @jax.jit
     def one_batch(keys: Array, samples: dict, rows: Array, batch: tuple, tests: dict, arrays: dict, rest: tuple) -> Any:
         def one_draw(draw: tuple) -> dict[str, SitePrediction]:
@@ -263,9 +320,6 @@ def _compiled(run: _Runner, draws: int) -> Callable:
         each = jax.lax.map(one_draw, (keys, samples), batch_size=min(10, draws))
         return {name: _mixture(prediction) for name, prediction in each.items()}
 
-    if len(known) >= 4:
-        known.clear()
-    known[key] = one_batch
     return one_batch
 
 

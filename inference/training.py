@@ -61,7 +61,7 @@ def fit(
         checkpoint_seconds: seconds between checkpoints.
         callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and the last, to
             evaluate the parameters so far; ``seconds`` is the time in training, without the time in callbacks. A
-            resumed training goes on from its checkpoint, so that steps after it are reported again, the same.
+            resumed training goes on from its checkpoint: steps from there on are reported again, the same.
         callback_steps: steps between two calls.
         progress: show a progress bar with the ELBO and steps per second.
         **kwargs: the model's keyword arguments, passed whole.
@@ -116,6 +116,24 @@ def fit(
                 state, kept, before = tree["state"], np.asarray(tree["losses"]), float(tree["seconds"])
                 losses = np.concatenate([kept, np.zeros(max(num_steps - done, 0))])
         started, saved = time.perf_counter(), time.perf_counter()
+
+        def report() -> float:
+            """Seconds in the callback; what it raises is raised once the checkpoint is written."""
+            if callback is None or not done or (done % callback_steps and done < num_steps):
+                return 0.0
+            paused = time.perf_counter()
+            # Copies: the next steps take over the state's own arrays.
+            params = jax.tree.map(jnp.copy, svi.get_params(state) | (state.mutable_state or {}))
+            try:
+                callback(done, before + paused - started, params)
+            except BaseException:
+                if keeper is not None:
+                    keeper.save(done, _kept(state, losses[:done], before + paused - started))
+                    keeper.close()
+                raise
+            return time.perf_counter() - paused
+
+        started += report()  # a training that stopped in a callback owes it still
         chunk, failed = 1, False
         with _Signals(keeper is not None) as signals, _Bar(progress, num_steps, done, ways) as bar:
             while done < num_steps and not failed and not signals.received:
@@ -145,16 +163,8 @@ def fit(
                 if keeper is not None and time.perf_counter() - saved > checkpoint_seconds:
                     saved = time.perf_counter()
                     keeper.save(done, _kept(state, losses[:done], before + saved - started))
-                if callback is not None and not failed and (done % callback_steps == 0 or done == num_steps):
-                    paused = time.perf_counter()
-                    try:
-                        callback(done, before + paused - started, svi.get_params(state) | (state.mutable_state or {}))
-                    except BaseException:
-                        if keeper is not None:
-                            keeper.save(done, _kept(state, losses[:done], before + paused - started))
-                            keeper.close()
-                        raise
-                    started += time.perf_counter() - paused
+                if not failed:
+                    started += report()
         seconds = before + time.perf_counter() - started
         if keeper is not None:
             keeper.save(done, _kept(state, losses[:done], seconds))

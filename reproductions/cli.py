@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -228,7 +229,8 @@ def data_command(name: str | None, debug: bool) -> None:
 def results_command(folder: Path, output: Path, debug: bool) -> None:
     """Write the page of results, and its figures, from the recorded result files."""
     with known_failures(debug):
-        output.write_text(report.results_page(folder, all_experiments()), encoding="utf-8")
+        links = os.path.relpath(folder, output.parent)
+        output.write_text(report.results_page(folder, all_experiments(), links), encoding="utf-8")
         figures = report.draw_curves(folder, all_experiments())
     click.echo(f"Written to {', '.join(map(str, [output, *figures]))}")
 

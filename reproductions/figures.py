@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,12 +79,15 @@ class Curve:
         if path.is_file():
             self.points = {int(point["step"]): point for point in json.loads(path.read_text(encoding="utf-8"))}
 
-    def __call__(self, step: int, seconds: float, params: dict[str, Any]) -> dict[str, float]:
-        """Evaluate, keep and return the metrics after ``step`` steps."""
+    def __call__(self, step: int, seconds: float, params: dict[str, Any]) -> None:
+        """Evaluate and keep the metrics after ``step`` steps."""
         metrics = {name: float(value) for name, value in self.evaluate(params).items()}
         self.points[step] = {"step": step, "seconds": round(seconds, 3), **metrics}
-        write_json(self.path, self.until(step))
-        return metrics
+        try:
+            write_json(self.path, self.until(step))
+        except OSError as error:
+            # Training is worth more than a point of its curve.
+            warnings.warn(f"cannot write {self.path}: {error.strerror or error}.", RuntimeWarning, stacklevel=2)
 
     def until(self, step: int) -> list[dict[str, float]]:
         """The points up to ``step``, in order."""

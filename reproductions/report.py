@@ -73,12 +73,13 @@ def result_path(folder: Path, paper: str, experiment: str, variant: str, preset:
     return folder / paper / f"{experiment}-{variant}-{preset}.json"
 
 
-def results_page(folder: Path, experiments: Sequence[Experiment]) -> str:
+def results_page(folder: Path, experiments: Sequence[Experiment], links: str = "reproductions/results") -> str:
     """The text of ``RESULTS.md``: every number in it comes from a file in ``folder``.
 
     Args:
         folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``.
         experiments: all there are; a variant whose paper preset has no file is listed as not run.
+        links: ``folder`` as seen from the page, for its figures.
 
     Raises:
         ReproductionError: if a file is damaged, describes another run than its name says, or belongs to no experiment.
@@ -105,7 +106,7 @@ def results_page(folder: Path, experiments: Sequence[Experiment]) -> str:
         lines += ["", f"## {paper}"]
         for experiment in experiments:
             if experiment.paper == paper:
-                lines += _section(folder, experiment, results)
+                lines += _section(folder, experiment, results, links)
     return "\n".join(lines) + "\n"
 
 
@@ -146,7 +147,7 @@ def _curves(folder: Path, experiment: Experiment, preset: str) -> dict[str, list
     return curves
 
 
-def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mapping[str, Any]]) -> list[str]:
+def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mapping[str, Any]], links: str) -> list[str]:
     numbers, runs = [], []
     for variant, paper_metrics in experiment.variants.items():
         for preset in experiment.presets:
@@ -164,8 +165,7 @@ def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mappin
     lines = ["", f"### {experiment.name}", "", experiment.description, "", *_markdown(headings, numbers)]
     for preset in experiment.presets:
         if _curves(folder, experiment, preset):
-            # Links start from the page, which lies at the top.
-            path = curves_path(Path("reproductions/results"), experiment, preset).as_posix()
+            path = curves_path(Path(links), experiment, preset).as_posix()
             lines += ["", f"![Test error and nlpp against time in training, {experiment.name}, {preset}]({path})"]
     if runs:
         headings = (

@@ -124,6 +124,16 @@ def test_channels_with_one_base_kernel_share_a_block():
     assert len({id(block) for block in own.blocks}) == 3
 
 
+def test_factors_before_a_sum_belong_to_its_parts():
+    u, X = inducing(), images()
+    conv, whole = two_kernels()
+    scaled = 2.0 * (conv + Flattened(whole) + 3.0 * White(0.1))
+    plain = Kuu(u, conv + Flattened(whole))
+    for block, wanted in zip(Kuu(u, scaled).blocks, plain.blocks, strict=True):
+        np.testing.assert_allclose(block, 2 * wanted)
+    np.testing.assert_allclose(Kuf(u, scaled, X), 2 * Kuf(u, conv + Flattened(whole), X))
+
+
 def test_blocks_of_outputs_with_their_own_kernels():
     conv, _ = two_kernels()
     many = conv + Flattened(RBF(jnp.asarray([0.6, 1.0]), 2.0))
@@ -138,11 +148,15 @@ def test_errors_name_the_way_out():
         Kuu(u, two_kernels()[0])
     with pytest.raises(ValueError, match="Blocks has 2 parts, but the kernel is a sum of 3 besides white noise"):
         Kuf(u, sum_kernel() + sum_kernel().parts[0], X)
+    with pytest.raises(TypeError, match="Blocks go with a sum of kernels, got Sum"):
+        Kuu(u, White() + White())
+    with pytest.raises(TypeError, match=r"give each part its own, such as blocks\("):
+        Kuu(u.parts[0], sum_kernel())
     with pytest.raises(TypeError, match="Blocks takes inducing variables"):
         Blocks(kmeans(3))
-    with pytest.raises(ValueError, match=r"blocks of sizes \(2, 3\), but its Kuu has blocks of sizes \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"blocks of shapes \[\(2, 2\), \(3, 3\)\], expected \[\(3, 3\), \(2, 2\)\]"):
         InducingPosterior(GaussianProcess(sum_kernel(), X), u, jnp.zeros(5), BlockDiagonal(jnp.eye(2), jnp.eye(3)))
-    with pytest.raises(ValueError, match="its Kuu has no blocks"):
+    with pytest.raises(ValueError, match="has blocks, but Kuu has none"):
         InducingPosterior(
             GaussianProcess(RBF(), jnp.zeros((2, 1))),
             InducingPoints(jnp.asarray([[0.0], [1.0]])),
@@ -157,10 +171,14 @@ def test_errors_name_the_way_out():
 # -- posteriors --------------------------------------------------------------------------------------------------------
 
 
-def posterior(covariance, num_outputs, whiten=True):
+def posterior(covariance, num_outputs, whiten=True, own_kernels=False):
     rng = np.random.default_rng(2)
     outputs = () if num_outputs is None else (num_outputs,)
-    prior = GaussianProcess(sum_kernel(), images(), num_outputs=num_outputs)
+    kernel = sum_kernel()
+    if own_kernels:
+        conv, _ = two_kernels()
+        kernel = conv + jnp.asarray([1.0, 2.0]) * Flattened(RBF(0.6, 2.0)) + White(0.1)
+    prior = GaussianProcess(kernel, images(), num_outputs=num_outputs)
     mean = jnp.asarray(rng.normal(size=(5, *outputs)))
     factor = lambda M: jnp.asarray(np.tril(rng.normal(size=(*outputs, M, M))) + 2 * np.eye(M))  # noqa: E731
     if covariance == "diagonal":
@@ -178,26 +196,27 @@ def dense_scale(q):
 
 
 @pytest.mark.parametrize("whiten", [True, False])
-@pytest.mark.parametrize("num_outputs", [None, 2])
+@pytest.mark.parametrize("num_outputs, own_kernels", [(None, False), (2, False), (2, True)])
 @pytest.mark.parametrize("covariance", ["full", "block_diagonal", "diagonal"])
-def test_posterior_and_kl_equal_dense_algebra(covariance, num_outputs, whiten):
-    q = posterior(covariance, num_outputs, whiten)
-    kernel, X = q.prior.kernel, q.prior.X
-    K = Kuu(q.inducing, kernel).dense()
-    jitter = jnp.concatenate([jnp.full(3, 1.3), jnp.full(2, 0.6)]) * 1e-6
-    K = K + jnp.diag(jitter)
-    L, cross = jnp.linalg.cholesky(K), Kuf(q.inducing, kernel, X)
-    m = q.u_mean.reshape(5, -1)
-    S = dense_scale(q)
-    if whiten:
-        m, S = L @ m, L @ S
-    means, covariances, divergence = [], [], 0.0
+def test_posterior_and_kl_equal_dense_algebra(covariance, num_outputs, own_kernels, whiten):
+    q = posterior(covariance, num_outputs, whiten, own_kernels)
+    X = q.prior.X
+    m, S = q.u_mean.reshape(5, -1), dense_scale(q)
+    whites, means, covariances, divergence = [], [], [], 0.0
     for d in range(num_outputs or 1):
-        gain = jnp.linalg.solve(K, cross).T
-        means.append(gain @ m[:, d])
-        covariances.append(kernel(X) + gain @ (S[d] @ S[d].T - K) @ gain.T)
+        factor = 1.0 + d if own_kernels else 1.0
+        conv, _ = two_kernels()
+        kernel = conv + factor * Flattened(RBF(0.6, 2.0)) + White(0.1)
+        variances = jnp.concatenate([jnp.full(3, 1.3), jnp.full(2, 0.6 * factor)])
+        K = Kuu(q.inducing, kernel).dense() + jnp.diag(variances * 1e-6)
+        L = jnp.linalg.cholesky(K) if whiten else jnp.eye(5)
+        u_mean, root = L @ m[:, d], L @ S[d]
+        gain = jnp.linalg.solve(K, Kuf(q.inducing, kernel, X)).T
+        means.append(gain @ u_mean)
+        covariances.append(kernel(X) + gain @ (root @ root.T - K) @ gain.T)
+        whites.append((u_mean, root @ root.T))
         divergence += kl_divergence(
-            dist.MultivariateNormal(m[:, d], S[d] @ S[d].T), dist.MultivariateNormal(jnp.zeros(5), K)
+            dist.MultivariateNormal(u_mean, root @ root.T), dist.MultivariateNormal(jnp.zeros(5), K)
         )
     mean, covariance_matrix = q.moments()
     np.testing.assert_allclose(mean.reshape(12, -1), jnp.stack(means, 1), atol=1e-8)
@@ -206,8 +225,9 @@ def test_posterior_and_kl_equal_dense_algebra(covariance, num_outputs, whiten):
     np.testing.assert_allclose(variance.T, jnp.diagonal(jnp.stack(covariances), axis1=1, axis2=2), atol=1e-8)
     np.testing.assert_allclose(kl_divergence(q, q.prior), divergence, rtol=1e-7)
     u_mean, u_covariance = q.inducing_moments()
-    np.testing.assert_allclose(u_mean.reshape(5, -1), m, atol=1e-10)
-    np.testing.assert_allclose(u_covariance.reshape(-1, 5, 5), S @ jnp.swapaxes(S, 1, 2), atol=1e-10)
+    for d, (wanted_mean, wanted_covariance) in enumerate(whites):
+        np.testing.assert_allclose(u_mean.reshape(5, -1)[:, d], wanted_mean, atol=1e-10)
+        np.testing.assert_allclose(u_covariance.reshape(-1, 5, 5)[d], wanted_covariance, atol=1e-10)
 
 
 @pytest.mark.parametrize("num_outputs", [None, 2])
@@ -270,6 +290,20 @@ def test_block_diagonal_scale_equals_the_full_one_with_zeros(whiten):
     dense = {**params, "f_scale": BlockDiagonal(*params["f_scale"]).dense()}
     blocked, full = (bound(one_site, guides[c], p, X, y) for c, p in (("block_diagonal", params), ("full", dense)))
     np.testing.assert_allclose(blocked, full, rtol=1e-10)
+
+
+def test_parameters_of_another_covariance_are_refused():
+    X = images()
+    y = labels(X)
+    guides = {c: InducingGuide(one_site, inducing(), covariance=c) for c in ("full", "block_diagonal")}
+    params = {c: trained(one_site, guide, X, y) for c, guide in guides.items()}
+    with pytest.raises(ValueError, match="f_scale is 2 blocks, but the guide has covariance='full'"):
+        bound(one_site, guides["full"], params["block_diagonal"], X, y)
+    with pytest.raises(ValueError, match=r"f_scale is one array of shape \(5, 5\), but .*'block_diagonal'"):
+        bound(one_site, guides["block_diagonal"], params["full"], X, y)
+    as_lists = {name: list(v) if isinstance(v, tuple) else v for name, v in params["block_diagonal"].items()}
+    kept = bound(one_site, guides["block_diagonal"], as_lists, X, y)
+    np.testing.assert_allclose(kept, bound(one_site, guides["block_diagonal"], params["block_diagonal"], X, y))
 
 
 @pytest.mark.parametrize("whiten", [True, False])

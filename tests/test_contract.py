@@ -123,10 +123,18 @@ def test_a_curve_is_kept_for_the_run_that_resumes(tmp_path):
     first = figures.Curve(tmp_path / "curve.json", lambda params: {"error": params["x"]})
     for step in (10, 20, 30):
         first(step, 1.5 * step, {"x": np.float32(step)})
+        assert first.points[step] == {"step": step, "seconds": 1.5 * step, "error": step}
     second = figures.Curve(tmp_path / "curve.json", lambda params: {"error": -1.0})
-    assert second(20, 31.0, {}) == {"error": -1.0}
+    second(20, 31.0, {})
     assert [point["error"] for point in second.until(30)] == [10.0, -1.0, 30.0]
     assert [point["step"] for point in second.until(20)] == [10, 20]
+
+
+def test_a_curve_that_cannot_be_written_does_not_end_the_training(tmp_path):
+    curve = figures.Curve(tmp_path / "gone" / "curve.json", lambda params: {"error": 0.5})
+    with pytest.warns(RuntimeWarning, match=r"cannot write .*curve.json: No such file"):
+        curve(10, 1.0, {})
+    assert curve.until(10) == [{"step": 10, "seconds": 1.0, "error": 0.5}]
 
 
 @pytest.mark.filterwarnings("default")

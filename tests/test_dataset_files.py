@@ -218,7 +218,8 @@ def test_cifar10_is_unpacked_once(cache, small_cifar10, tmp_path, monkeypatch):
     monkeypatch.setattr(lzma, "decompress", None)
     second = datasets.load("cifar10")
     check_small_cifar10(second, arrays)
-    assert second.sha256 == first.sha256 == sources.CIFAR10_SHA256
+    assert first.sha256 == sources.CIFAR10_SHA256 and second.source == "kept in the cache folder"
+    assert "cifar10" in {entry.name for entry in datasets.available() if entry.present}
 
 
 def test_cifar10_is_downloaded_where_there_is_no_file(cache, small_cifar10, monkeypatch):
@@ -257,20 +258,6 @@ def test_damaged_cifar10_is_refused(cache, small_cifar10, tmp_path, monkeypatch)
     packed, _, _ = small_cifar10
     unpack({**packed, "cifar10_images.xz": packed["cifar10_images.xz"][:-20]}, tmp_path, monkeypatch)
     with pytest.raises(DatasetError, match=r"cifar10_images.xz is damaged or is another version"):
-        datasets.load("cifar10")
-
-
-@pytest.mark.parametrize("content", [b"not an archive", "empty archive"])
-def test_an_archive_of_something_else_is_refused(cache, small_cifar10, monkeypatch, content):
-    if content == "empty archive":
-        stream = io.BytesIO()
-        tarfile.open(fileobj=stream, mode="w:gz").close()
-        content = stream.getvalue()
-    monkeypatch.setattr(sources, "CIFAR10_TAR_SHA256", hashlib.sha256(content).hexdigest())
-    serve(monkeypatch, {sources._CIFAR10_URL: content})
-    with pytest.raises(
-        DatasetError, match=r"cifar-10-binary.tar.gz is damaged .*of the records, found a file that cannot"
-    ):
         datasets.load("cifar10")
 
 

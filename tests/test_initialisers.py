@@ -186,6 +186,13 @@ def test_one_initialiser_is_shared_by_all_parts():
     assert [part.Z.shape for part in made.parts] == [(3, 6)]
 
 
+def test_blocks_take_inducing_variables_as_they_are():
+    Z = np.random.default_rng(3).uniform(size=(2, 6))
+    made = blocks(InducingPatches(Z), kmeans(4))(KEY, images(), convolutional() + Flattened(RBF()))
+    np.testing.assert_array_equal(made.parts[0].Z, Z)
+    assert made.parts[1].Z.shape == (4, 5, 4, 1)
+
+
 def test_patches_of_the_start_come_from_all_channels_of_a_shared_block():
     kernel = MultiChannel(RBF(), (5, 4, 2), (2, 3))
     X = images(channels=2)
@@ -199,5 +206,5 @@ def test_blocks_refuse_kernels_that_do_not_match():
         blocks(kmeans(3))(KEY, vectors(), RBF())
     with pytest.raises(ValueError, match="blocks has 2 parts, but the kernel is a sum of 3 besides white noise"):
         blocks(kmeans(3), kmeans(3))(KEY, vectors(), RBF() + RBF() + Constant() + White())
-    with pytest.raises(TypeError, match="blocks takes initialisers"):
+    with pytest.raises(TypeError, match="blocks takes initialisers such as"):
         blocks(3)

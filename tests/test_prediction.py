@@ -15,7 +15,7 @@ from numpyro.infer import MCMC, NUTS, Predictive
 
 from gpzoo.distributions import GaussianProcess
 from gpzoo.inducing import InducingPoints
-from gpzoo.inference import InducingGuide, predict
+from gpzoo.inference import InducingGuide, Predictor, predict
 from gpzoo.inference.guides import representing
 from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF, White
@@ -295,37 +295,42 @@ def test_labels_per_datum_are_not_classes():
     assert found.probs is None and found.mean.shape == (7, 3)
 
 
-def test_predicting_again_compiles_nothing():
+def test_a_predictor_compiles_once():
     X, y = sine()
     traced = []
 
-    def program(X, y=None):
+    def program(X, y=None, *, shift=0.0):
         traced.append(len(X))
-        regression(X, y)
+        f = numpyro.sample("f", GaussianProcess(RBF(), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f + (5.0 if shift is True else float(shift)), 0.1), obs=y)
 
     guide = InducingGuide(program, kmeans(4))
     params = trained(program, guide, X, y)
-    first = predict(KEY, program, X, guide=guide, params=params)["y"]
+    predictor = Predictor(program, guide)
+    first = predictor(KEY, X, params=params, test_data={"y": y})["y"]
+    wanted = predict(KEY, program, X, guide=guide, params=params, test_data={"y": y})["y"]
+    np.testing.assert_array_equal(first.log_density, wanted.log_density)
     runs = len(traced)
-    changed = {**params, "f_mean": params["f_mean"] + 1}
-    second = predict(KEY, program, X, guide=guide, params=changed)["y"]
+    second = predictor(KEY, X, params={**params, "f_mean": params["f_mean"] + 1}, test_data={"y": y})["y"]
     assert len(traced) == runs and np.abs(second.mean - first.mean).max() > 0.1
-    predict(KEY, program, X[:7], guide=guide, params=params)
+    for shift, wanted in ((1, 1.0), (True, 5.0), (2.0, 2.0)):  # 1 equals True, but the programs differ
+        shifted = predictor(KEY, X, params=params, shift=shift)["y"].mean
+        np.testing.assert_allclose(shifted - first.mean, wanted, atol=1e-9)
     assert len(traced) > runs
 
 
-def test_arguments_that_may_change_in_place_are_compiled_anew():
+def test_predict_sees_what_a_program_reads_from_outside():
     X, y = sine()
+    outside = {"mean": 0.0}
 
-    def program(X, y=None, *, offsets=(0.0,)):
-        f = numpyro.sample("f", GaussianProcess(RBF(), X, mean=jnp.full(len(X), offsets[0])))
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(), X, mean=jnp.full(len(X), outside["mean"])))
         with numpyro.plate("data", len(X)):
             numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
     guide = InducingGuide(program, kmeans(4))
     params = trained(program, guide, X, y)
-    offsets = [1.0]
-    first = predict(KEY, program, X, guide=guide, params=params, offsets=offsets)["y"].mean
-    offsets[0] = 3.0
-    second = predict(KEY, program, X, guide=guide, params=params, offsets=offsets)["y"].mean
-    np.testing.assert_allclose(second - first, 2.0)
+    first = predict(KEY, program, X, guide=guide, params=params)["y"].mean
+    outside["mean"] = 2.0
+    np.testing.assert_allclose(predict(KEY, program, X, guide=guide, params=params)["y"].mean - first, 2.0)

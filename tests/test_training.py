@@ -375,7 +375,7 @@ def watched(steps, every, seen, **kwargs):
     svi = SVI(regression, guide, adam(0.02), GaussianProcessELBO())
 
     def note(step, seconds, params):
-        seen.append((step, seconds, jax.tree.map(np.asarray, params)))
+        seen.append((step, seconds, params))
 
     settings = {"batch_size": 20, "num_data": len(X), "progress": False, "callback_steps": every}
     return fit(svi, KEY, steps, X, y, **settings, **{"callback": note} | kwargs)
@@ -404,8 +404,15 @@ def test_a_callback_that_fails_loses_nothing(tmp_path):
         watched(25, 10, [], callback=fail, checkpoint=tmp_path / "c")
     seen = []
     resumed = watched(25, 10, seen, checkpoint=tmp_path / "c")
-    assert [step for step, _, _ in seen] == [20, 25]
+    assert [step for step, _, _ in seen] == [10, 20, 25]
     np.testing.assert_array_equal(resumed.losses, watched(25, 10, []).losses)
+
+
+def test_a_finished_training_reports_its_end_again(tmp_path):
+    watched(20, 10, [], checkpoint=tmp_path / "c")
+    seen = []
+    watched(20, 10, seen, checkpoint=tmp_path / "c")
+    assert [step for step, _, _ in seen] == [20]
 
 
 def test_steps_between_callbacks_are_checked():

@@ -61,7 +61,7 @@ _RECIPES: dict[str, _Recipe] = {
     "cifar10": _Recipe(
         "colour photographs, 32x32, 10 classes, 50,000 / 10,000",
         sources.cifar10,
-        (tuple(sources.CIFAR10_SHA256), (sources.CIFAR10_TAR,)),
+        (tuple(sources.CIFAR10_SHA256), (sources.CIFAR10_TAR,), (sources.CIFAR10_KEPT,)),
     ),
 }
 _RECIPES |= {

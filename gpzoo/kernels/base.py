@@ -118,7 +118,8 @@ class Kernel(Fields):
             wrong, wanted = X.ndim == 0, "[N, ...]"
         else:
             wrong = X.ndim != self.input_ndim + 1 and not self._has_outputs(X)
-            wanted = "[N, height, width, channels]" if self.input_ndim == 3 else "[N, features]"
+            named = {1: "[N, features]", 3: "[N, height, width, channels]"}
+            wanted = named.get(self.input_ndim, f"of {self.input_ndim + 1} axes, [N, ...]")
         if wrong:
             hint = f" A single feature is {name}[:, None]." if self.input_ndim == 1 and X.ndim == 1 else ""
             raise ValueError(

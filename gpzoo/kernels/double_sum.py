@@ -27,8 +27,8 @@ class DoubleSum(Kernel):
 
     Neither values nor gradients ever hold the base kernel between all views of a batch: inputs are taken in chunks.
     Where the base is an :class:`~gpzoo.kernels.RBF` with a single lengthscale, or a sum with such kernels in it,
-    gradients are formed along with the values; those exist in reverse mode and to first order only (a lengthscale per
-    column, ``jnp.full(view_size, lengthscale)``, gives the kernel all others).
+    gradients are formed along with the values; those exist in reverse mode only (a lengthscale per column,
+    ``jnp.full(view_size, lengthscale)``, gives the kernel forward mode too).
 
     Args:
         base: kernel on views, vectors of length ``view.view_size``.
@@ -161,6 +161,7 @@ def Convolutional(
             a sum over the channels' columns makes the latter additive (eq. 25).
 
     Raises:
+        TypeError: if ``base`` is not a kernel.
         ValueError: if the shapes do not fit each other.
     """
     return DoubleSum(base, Patches(image_shape, patch_shape, channels=channels), weights, mean=mean)
@@ -184,21 +185,22 @@ def MultiChannel(
             one per channel.
         image_shape: ``(H, W, C)``.
         patch_shape: ``(h, w)``.
-        weights: one per channel and patch position, ``[C, (H - h + 1) (W - w + 1)]``; ``None`` for ones.
+        weights: one per channel and patch position, ``[C, (H - h + 1) (W - w + 1)]``, the same for all outputs;
+            ``None`` for ones.
         mean: divide the weights by the number of patches of all channels.
 
     Raises:
+        TypeError: if ``base`` is not a kernel.
         ValueError: if the shapes do not fit each other.
     """
     if len(image_shape) != 3:
         raise ValueError(f"image_shape must be (H, W, C), got {tuple(image_shape)}.")
     C = int(image_shape[2])
-    bases = [base] * C if isinstance(base, Kernel) else list(base)
+    bases = [base] * C if isinstance(base, Kernel) else list(base) if isinstance(base, Sequence) else [base]
     views = [Patches(image_shape, patch_shape, channels=c) for c in range(C)]
     if len(bases) != C:
         raise ValueError(f"base must be one kernel or one for each of {C} channels, got {len(bases)}.")
-    if weights is None:
-        weights = jnp.ones((C, views[0].num_views))
+    weights = jnp.ones((C, views[0].num_views)) if weights is None else checks.floating("weights", weights)
     if jnp.shape(weights) != (C, views[0].num_views):
         raise ValueError(f"weights must be [C, P] = {(C, views[0].num_views)}, got shape {jnp.shape(weights)}.")
     scaled = weights / C if mean else weights

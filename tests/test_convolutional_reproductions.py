@@ -1,0 +1,99 @@
+"""The experiments of the convolutional paper: every variant has its program, and one is run from end to end."""
+
+import itertools
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+
+from gpzoo import datasets
+from gpzoo.inference import InducingGuide
+from gpzoo.reproductions import convolutional_gp as paper
+from gpzoo.reproductions.contract import Run, execute
+
+KEY = random.key(0)
+EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
+CASES = [
+    (name, variant, preset)
+    for name, experiment in EXPERIMENTS.items()
+    for variant, preset in itertools.product(experiment.variants, experiment.presets)
+]
+
+
+def small(name, **options):
+    """A data set of the real one's form."""
+    shape, classes = {"cifar10": ((12, 12, 3), 10), "mnist": ((12, 12, 1), 10)}.get(name, ((12, 12, 1), 2))
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(size=(60, *shape)).astype(np.float32), np.arange(60, dtype=np.int32) % classes
+    return datasets.Dataset(name, X[:40], y[:40], X[40:], y[40:], "generated", {name: "0" * 64})
+
+
+@pytest.mark.parametrize("name, variant, preset", CASES)
+def test_every_variant_and_preset_has_settings(name, variant, preset, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(datasets, "load", small)
+    monkeypatch.setattr(datasets.Dataset, "subset", lambda self, **counts: self)
+    monkeypatch.setattr(paper, "_train", lambda *arguments: seen.append(arguments))
+    EXPERIMENTS[name].run(Run("convolutional", name, variant, preset, 0, tmp_path))
+    _, data, setting, patch_shape = seen[0]
+    assert patch_shape == ((3, 3) if name == "rectangles" else (5, 5))
+    assert data.name.startswith(name.split("-")[0]) and setting.steps >= 200
+    if preset == "paper":
+        sizes = {"rectangles": {1200, 16}, "mnist-0-vs-1": {50}, "mnist": {750}, "cifar10": {1000}}
+        assert setting.num_inducing in sizes[name]
+
+
+COVARIANCES = {
+    "rbf": (4, "full"),
+    "invariant": (4, "full"),
+    "weighted": (4, "full"),
+    "weighted-rbf": (8, "block_diagonal"),
+    "weighted-rbf-full": (8, "full"),
+    "colour-patch": (4, "full"),
+    "additive": (4, "full"),
+    "multi-channel": (12, "block_diagonal"),
+}
+
+
+@pytest.mark.parametrize("variant", COVARIANCES)
+def test_every_variant_has_a_program_and_a_guide(variant):
+    data = small("cifar10" if variant in ("colour-patch", "additive", "multi-channel") else "mnist")
+    X = data.X_train.reshape(40, -1) if variant == "rbf" else data.X_train
+    X, y = jnp.asarray(X[:8]), jnp.asarray(data.y_train[:8])
+    setting = paper._Setting(1, 0.1, None, 4, {"variance": 3.0})
+    model, inducing, covariance = paper._program(variant, (5, 5), 10, setting, X)
+    params = InducingGuide(model, inducing, covariance=covariance).init_params(KEY, X, y)
+    num_inducing, wanted = COVARIANCES[variant]
+    assert covariance == wanted and params["f_mean"].shape == (num_inducing, 10)
+    variance = params["f_variance" if variant == "rbf" else "variance"]
+    np.testing.assert_allclose(variance, np.full((3,) if variant == "additive" else (), 3.0))
+    assert ("weights" in params) == (variant not in ("rbf", "invariant"))
+    with pytest.raises(ValueError, match="no program for variant 'other'"):
+        paper._program("other", (5, 5), 10, setting, X)
+
+
+def test_the_schedule_of_the_authors():
+    schedule = paper._staircase(30_000)
+    for step in (0, 29_999, 30_000, 89_999, 90_000):
+        np.testing.assert_allclose(float(schedule.rate(step)), 0.001 * 10 ** -(step // 30_000 / 3), rtol=1e-5)
+    assert "30000" in schedule.name
+
+
+def test_a_run_from_end_to_end(standard_promotion, tmp_path):
+    digits = datasets.load("digits").subset(300, 100)
+    setting = paper._Setting(120, 0.05, 50, 12, {"variance": 10.0}, evaluations=3)
+    train = lambda run: paper._train(run, digits, setting, (3, 3))  # noqa: E731
+    experiment = replace(EXPERIMENTS["mnist"], run=train)
+    run = Run("convolutional", "mnist", "weighted-rbf", "quick", 0, tmp_path)
+    result = execute(experiment, run)
+    assert [point["step"] for point in result["curve"]] == [40, 80, 120]
+    errors = [point["error"] for point in result["curve"]]
+    assert errors[-1] == result["metrics"]["error"] < 0.5 and result["metrics"]["wrong_images"] == 100 * errors[-1]
+    assert result["settings"]["inducing"] == "blocks(unique_patches, kmeans)"
+    assert result["settings"]["covariance"] == "block_diagonal"
+    written = {path.name for path in tmp_path.iterdir()}
+    assert {"result.json", "curve.json", "test_curves.png", "learning_curve.png", "posterior.nc"} <= written
+    # Started again, there is nothing left to train.
+    assert execute(experiment, run)["metrics"] == result["metrics"]
