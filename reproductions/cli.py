@@ -187,7 +187,7 @@ def list_command() -> None:
         for experiment in experiments:
             if experiment.paper != paper:
                 continue
-            click.echo(f"  {experiment.name}: {experiment.description}")
+            click.echo(f"  {experiment.name}: {experiment.description} Presets: {', '.join(experiment.presets)}.")
             width = max(map(len, experiment.variants))
             for variant, metrics in experiment.variants.items():
                 known = ", ".join(f"{name} {report.number(v)}" for name, v in metrics.items() if v is not None)

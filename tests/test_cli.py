@@ -112,7 +112,7 @@ def test_list_prints_every_variant_with_the_papers_numbers(gpzoo_command):
     lines = gpzoo_command("list").stdout.splitlines()
     assert lines == [
         "toy",
-        "  squares: Squares and other rectangles.",
+        "  squares: Squares and other rectangles. Presets: quick, paper.",
         "    plain  error 0.02, nlpp 0.2  (default)",
         "    fancy  error 0.01",
     ]
