@@ -204,7 +204,7 @@ def rectangles(run: Run) -> Outcome:
     whole = partial(_Setting, batch_size=None, start={"lengthscale": 5.0})
     settings = {
         ("rbf", "quick"): whole(200, 0.05, num_inducing=300),
-        ("rbf", "paper"): whole(1200, 0.05, num_inducing=1200),
+        ("rbf", "paper"): whole(1200, 0.05, num_inducing=1200, start={"variance": 15.0, "lengthscale": 7.0}),
         ("invariant", "quick"): noise(1000, 0.05),
         ("invariant", "paper"): noise(16_000, 0.03, start={"variance": 30.0}),
         ("weighted", "quick"): noise(1600, 0.05, start={"variance": 10.0}),
