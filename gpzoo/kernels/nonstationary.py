@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpzoo.kernels.base import Elementary, columns, positive
-from gpzoo.kernels.stationary import inner, root, squared_distance
+from gpzoo.kernels.stationary import Lengthscaled, inner, root, squared_distance
 
 
-class Linear(Elementary):
+class Linear(Lengthscaled):
     """``variance * sum_i x_i x'_i / lengthscale_i^2``: linear functions through the origin with independent slopes.
 
     Args:
@@ -28,24 +28,6 @@ class Linear(Elementary):
         ValueError: if ``variance`` or ``lengthscale`` is known and not positive, their shapes do not go together, and
             on evaluation if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
     """
-
-    data_fields = ("variance", "lengthscale")
-    static_fields = ("active_dims",)
-    per_column = ("lengthscale",)
-
-    def __init__(
-        self,
-        variance: float | Array = 1.0,
-        lengthscale: float | Array = 1.0,
-        active_dims: Iterable[int] | None = None,
-    ) -> None:
-        self.variance = positive("variance", variance)
-        self.lengthscale = positive("lengthscale", lengthscale)
-        self.active_dims = columns(active_dims)
-        self._check_fields()
-
-    def _scaled(self, X: Array) -> Array:
-        return self._columns(X) / self.lengthscale
 
     def _cross(self, X: Array, Z: Array) -> Array:
         return self.variance * inner(self._scaled(X), self._scaled(Z))

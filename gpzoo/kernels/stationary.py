@@ -105,20 +105,8 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     return r, jnp.where(r > smallest, tangent / (2 * jnp.maximum(r, smallest)), 0)
 
 
-class Stationary(Elementary):
-    """``k(x, x') = variance * profile(sum_i (x_i - x'_i)^2 / lengthscale_i^2)``.
-
-    Args:
-        variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
-        lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs; with a leading ``D`` for one
-            kernel per output.
-        active_dims: the input columns that the kernel sees; all if ``None``.
-
-    Raises:
-        TypeError: if a hyperparameter is not numeric or ``active_dims`` not a sequence of integers.
-        ValueError: if ``variance`` or ``lengthscale`` is known and not positive, their shapes do not go together, and
-            on evaluation if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
-    """
+class Lengthscaled(Elementary):
+    """A kernel with a variance, and lengthscales for the columns that it sees."""
 
     data_fields = ("variance", "lengthscale")
     static_fields = ("active_dims",)
@@ -135,12 +123,28 @@ class Stationary(Elementary):
         self.active_dims = columns(active_dims)
         self._check_fields()
 
+    def _scaled(self, X: Array) -> Array:
+        return self._columns(X) / self.lengthscale
+
+
+class Stationary(Lengthscaled):
+    """``k(x, x') = variance * profile(sum_i (x_i - x'_i)^2 / lengthscale_i^2)``.
+
+    Args:
+        variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
+        lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs; with a leading ``D`` for one
+            kernel per output.
+        active_dims: the input columns that the kernel sees; all if ``None``.
+
+    Raises:
+        TypeError: if a hyperparameter is not numeric or ``active_dims`` not a sequence of integers.
+        ValueError: if ``variance`` or ``lengthscale`` is known and not positive, their shapes do not go together, and
+            on evaluation if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
+    """
+
     def profile(self, square: Array) -> Array:
         """The correlation at scaled squared distances ``square``; 1 at 0."""
         raise NotImplementedError(f"{type(self).__name__} does not define its profile.")
-
-    def _scaled(self, X: Array) -> Array:
-        return self._columns(X) / self.lengthscale
 
     def _cross(self, X: Array, Z: Array) -> Array:
         # Centred before it is scaled: a time stamp in seconds would lose its last digits to the division.
