@@ -314,8 +314,7 @@ def cifar10() -> Dataset:
             path, source = obtain(CIFAR10_TAR, [_CIFAR10_URL], CIFAR10_TAR_SHA256)
             records, sha256 = _cifar10_from_tar(path), {CIFAR10_TAR: CIFAR10_TAR_SHA256}
         keep(CIFAR10_KEPT, records)
-    # By a table: dividing 184 million bytes takes five times as long.
-    pixels = (np.arange(256) / np.float32(255)).astype(np.float32)[records[:, 1:]].reshape(-1, 32, 32, 3)
+    pixels = np.divide(records[:, 1:], np.float32(255), dtype=np.float32).reshape(-1, 32, 32, 3)
     labels = records[:, 0].astype(np.int32)
     train, test = slice(None, _CIFAR10_TRAIN), slice(_CIFAR10_TRAIN, None)
     return Dataset("cifar10", pixels[train], labels[train], pixels[test], labels[test], source, sha256)
