@@ -146,13 +146,13 @@ def keep(file: str, array: np.ndarray) -> None:
 
 
 def kept(file: str, sha256: str) -> np.ndarray | None:
-    """The array of :func:`keep`, or ``None`` if there is none or its bytes are not those expected."""
+    """The array of :func:`keep`, mapped from its file; ``None`` if there is none or its bytes are not as expected."""
     path = folders()[-1] / file
     try:
-        array = np.load(path)
+        array = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError):
         return None
-    return array if hashlib.sha256(np.ascontiguousarray(array)).hexdigest() == sha256 else None
+    return array if hashlib.sha256(array).hexdigest() == sha256 else None
 
 
 def _writable_folder() -> Path:
