@@ -437,15 +437,11 @@ def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Array:
         log_det_p = log_det_p * D
     if q.diagonal:
         S = S.T[:, :, None] * jnp.eye(M, dtype=S.dtype)
-    pairs = (
-        [(q.L, jnp.concatenate([m.T[:, :, None], S], axis=2))]
-        if not isinstance(S, BlockDiagonal)
-        else [
-            (L, jnp.concatenate([rows, block], axis=2))
-            for L, rows, block in zip(q.L.blocks, S.split(m.T[:, :, None]), S.blocks, strict=True)
-        ]
-    )
-    squares = sum(jnp.sum(jnp.square(_whitened(L, columns))) for L, columns in pairs)
+    means = m.T[:, :, None]
+    groups = [(q.L, means, S)]
+    if isinstance(S, BlockDiagonal):
+        groups = list(zip(q.L.blocks, S.split(means), S.blocks, strict=True))
+    squares = sum(jnp.sum(jnp.square(_whitened(L, jnp.concatenate(columns, axis=2)))) for L, *columns in groups)
     return (squares - M * D + log_det_p - log_det_q) / 2
 
 

@@ -11,7 +11,7 @@ from multipledispatch import Dispatcher
 
 from gpzoo import checks, linalg
 from gpzoo.fields import Fields
-from gpzoo.kernels.base import Kernel, Scaled, Sum
+from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
 from gpzoo.kernels.double_sum import DoubleSum
 from gpzoo.kernels.nonstationary import Constant, White
 
@@ -227,32 +227,18 @@ def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
     """Each block of ``inducing`` (or of its initialisers) with the part of the kernel that it belongs to.
 
     Raises:
-        TypeError: if the kernel is not a sum.
         ValueError: if the numbers of blocks and parts differ.
     """
-    parts = [part for part in _addends(kernel) if not isinstance(_unscaled(part), White)]
-    if not isinstance(_unscaled(kernel), Sum) or not parts:
-        raise TypeError(f"{type(inducing).__name__} go with a sum of kernels, got {type(kernel).__name__}.")
+    found = [(factor, part) for factor, part in addends(kernel) if not isinstance(part, White)]
+    parts = [part if factor is None else Scaled(part, factor) for factor, part in found]
     blocks = inducing.parts if len(inducing.parts) > 1 else inducing.parts * len(parts)
-    if len(blocks) != len(parts):
+    if len(blocks) != len(parts) or not parts:
         raise ValueError(
-            f"{type(inducing).__name__} has {len(blocks)} parts, but the kernel is a sum of {len(parts)} besides white "
-            f"noise: {', '.join(type(part).__name__ for part in parts)}. Give one each, or one that all share."
+            f"{type(inducing).__name__} has {len(inducing.parts)} parts, but the kernel is a sum of {len(parts)} "
+            f"besides white noise ({', '.join(type(part).__name__ for part in parts)}). Give one each, or one that all "
+            "share."
         )
     return list(zip(blocks, parts, strict=True))
-
-
-def _unscaled(kernel: Kernel) -> Kernel:
-    return _unscaled(kernel.kernel) if isinstance(kernel, Scaled) else kernel
-
-
-def _addends(kernel: Kernel) -> list[Kernel]:
-    """The parts of a sum, with the factors that stand before it."""
-    if isinstance(kernel, Sum):
-        return [addend for part in kernel.parts for addend in _addends(part)]
-    if isinstance(kernel, Scaled) and isinstance(_unscaled(kernel), Sum):
-        return [Scaled(part, kernel.scale) for part in _addends(kernel.kernel)]
-    return [kernel]
 
 
 def _rows(X: Array, ndim: int) -> Array:

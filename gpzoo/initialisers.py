@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ from jax import Array, random
 
 from gpzoo import checks
 from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, InducingVariable, block_pairs
-from gpzoo.kernels.base import Kernel, Scaled, Sum
+from gpzoo.kernels.base import Kernel, addends
 from gpzoo.kernels.double_sum import DoubleSum
 
 #: Number of inputs beyond which :class:`kmeans` runs on minibatches.
@@ -163,7 +162,6 @@ class blocks:
         """Inducing variables for a site with this kernel at these inputs; see the initialisers of the parts.
 
         Raises:
-            TypeError: if the kernel is not a sum.
             ValueError: if the numbers of initialisers and of the kernel's parts differ.
         """
         pairs = block_pairs(self, kernel)
@@ -186,7 +184,7 @@ def structure(inducing: Any) -> Any:
 
 
 def _views(initialiser: _Initialiser, kernel: Kernel) -> list[Any]:
-    views = list(_found_views(kernel))
+    views = [part.view for _, part in addends(kernel) if isinstance(part, DoubleSum)]
     if not views:
         raise TypeError(
             f"{type(initialiser).__name__} needs a kernel with a DoubleSum (or Convolutional) in it, got "
@@ -199,16 +197,6 @@ def _views(initialiser: _Initialiser, kernel: Kernel) -> list[Any]:
             "Sample one GaussianProcess site for each and add their values."
         )
     return views
-
-
-def _found_views(kernel: Kernel) -> Iterator[Any]:
-    if isinstance(kernel, DoubleSum):
-        yield kernel.view
-    elif isinstance(kernel, Scaled):
-        yield from _found_views(kernel.kernel)
-    elif isinstance(kernel, Sum):
-        for part in kernel.parts:
-            yield from _found_views(part)
 
 
 def _distinct(rows: np.ndarray, limit: int | None = None) -> np.ndarray:

@@ -63,12 +63,11 @@ class BlockDiagonal(Fields):
         """Precision of the entries."""
         return jnp.result_type(*self.blocks)
 
-    def split(self, B: Array, axis: int = -2) -> list[Array]:
-        """``B`` cut along ``axis`` into the rows that go with each block."""
-        ends = np.cumsum(self.sizes)[:-1].tolist()
-        return jnp.split(B, ends, axis=axis)
+    def split(self, B: Array) -> list[Array]:
+        """``B``, ``[..., M, K]``, cut into the rows that go with each block."""
+        return jnp.split(B, np.cumsum(self.sizes)[:-1].tolist(), axis=-2)
 
-    def map(self, function: Callable[..., Array], *others: Any) -> BlockDiagonal:
+    def map(self, function: Callable[..., Array], *others: BlockDiagonal) -> BlockDiagonal:
         """``function`` of every block, and of the corresponding blocks of other block-diagonal matrices."""
         return BlockDiagonal(*map(function, self.blocks, *(other.blocks for other in others)))
 
@@ -80,12 +79,11 @@ class BlockDiagonal(Fields):
             out, start = out.at[..., start:end, start:end].set(block), end
         return out
 
-    def __matmul__(self, B: Array) -> Array:
+    def __matmul__(self, B: Array | BlockDiagonal) -> Array | BlockDiagonal:
+        """Times rows ``[..., M, K]``, or times a matrix of the same blocks."""
         if not isinstance(B, BlockDiagonal):
             return concatenate([block @ rows for block, rows in zip(self.blocks, self.split(B), strict=True)], -2)
-        if B.sizes == self.sizes:
-            return self.map(jnp.matmul, B)
-        return self @ B.dense()
+        return self.map(jnp.matmul, B)
 
 
 def concatenate(parts: list[Array], axis: int) -> Array:

@@ -144,11 +144,11 @@ def test_blocks_of_outputs_with_their_own_kernels():
 
 def test_errors_name_the_way_out():
     u, X = inducing(), images()
-    with pytest.raises(TypeError, match="Blocks go with a sum of kernels, got DoubleSum"):
+    with pytest.raises(ValueError, match=r"Blocks has 2 parts, but .* a sum of 1 besides white noise \(DoubleSum\)"):
         Kuu(u, two_kernels()[0])
     with pytest.raises(ValueError, match="Blocks has 2 parts, but the kernel is a sum of 3 besides white noise"):
         Kuf(u, sum_kernel() + sum_kernel().parts[0], X)
-    with pytest.raises(TypeError, match="Blocks go with a sum of kernels, got Sum"):
+    with pytest.raises(ValueError, match="a sum of 0 besides white noise"):
         Kuu(u, White() + White())
     with pytest.raises(TypeError, match=r"give each part its own, such as blocks\("):
         Kuu(u.parts[0], sum_kernel())
@@ -312,11 +312,11 @@ def test_q_starts_at_the_prior(covariance, whiten):
     X = images()
     guide = InducingGuide(one_site, inducing(), covariance=covariance, whiten=whiten)
     params = trained(one_site, guide, X, labels(X))
-    kl = terms(one_site, guide, params, X, labels(X))["f"]
+    divergence = -terms(one_site, guide, params, X, labels(X))["f"]
     if covariance == "diagonal" and not whiten:
-        assert kl < 0  # the prior of u is not diagonal
+        assert divergence > 0.01  # the prior of u is not diagonal
     else:
-        np.testing.assert_allclose(kl, 0, atol=1e-6)
+        np.testing.assert_allclose(divergence, 0, atol=1e-6)
 
 
 def multi_channel(X, y=None):

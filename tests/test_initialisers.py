@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_inducing import convolutional, images, vectors
 
 from gpzoo import initialisers
 from gpzoo.inducing import Blocks, InducingPatches, InducingPoints
@@ -11,18 +12,6 @@ from gpzoo.initialisers import blocks, kmeans, random_subset, uniform_patches, u
 from gpzoo.kernels import RBF, Constant, Convolutional, Flattened, MultiChannel, White
 
 KEY = jax.random.key(0)
-
-
-def vectors(N=30, d=2, dtype="float64"):
-    return np.random.default_rng(0).normal(size=(N, d)).astype(dtype)
-
-
-def images(N=8, channels=1):
-    return np.random.default_rng(1).uniform(size=(N, 5, 4, channels))
-
-
-def convolutional(**kwargs):
-    return Convolutional(RBF(1.3, 0.7), (5, 4), (2, 3), **kwargs)
 
 
 def test_kmeans_finds_clusters():
@@ -202,8 +191,8 @@ def test_patches_of_the_start_come_from_all_channels_of_a_shared_block():
 
 
 def test_blocks_refuse_kernels_that_do_not_match():
-    with pytest.raises(TypeError, match="blocks go with a sum of kernels, got RBF"):
-        blocks(kmeans(3))(KEY, vectors(), RBF())
+    with pytest.raises(ValueError, match="blocks has 2 parts, but the kernel is a sum of 1 besides"):
+        blocks(kmeans(3), kmeans(3))(KEY, vectors(), RBF())
     with pytest.raises(ValueError, match="blocks has 2 parts, but the kernel is a sum of 3 besides white noise"):
         blocks(kmeans(3), kmeans(3))(KEY, vectors(), RBF() + RBF() + Constant() + White())
     with pytest.raises(TypeError, match="blocks takes initialisers such as"):

@@ -303,6 +303,16 @@ class Scaled(Kernel):
         return self.scale * self.kernel._diag(X)
 
 
+def addends(kernel: Kernel) -> list[tuple[Any, Kernel]]:
+    """A kernel as a sum: its parts, each with the product of the factors that stand before it (``None`` for none)."""
+    if isinstance(kernel, Sum):
+        return [addend for part in kernel.parts for addend in addends(part)]
+    if isinstance(kernel, Scaled):
+        inner = addends(kernel.kernel)
+        return [(kernel.scale if factor is None else kernel.scale * factor, part) for factor, part in inner]
+    return [(None, kernel)]
+
+
 class Flattened(Kernel):
     """A kernel on vectors, for inputs of another rank: ``k(x, x') = k_0(vec x, vec x')``.
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gpzoo.kernels.base import Kernel, Scaled, Sum
+from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
 from gpzoo.kernels.nonstationary import White
 from gpzoo.kernels.stationary import RBF
 
@@ -27,7 +27,7 @@ DEFAULT_CHUNK_BYTES = 2**28
 def cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> Array:
     """``sum_p w_p k(T_p x_n, z_m)``: ``[N, M]``, for weights ``[P]``, inputs ``[N, ...]`` and ``Z [M, view_size]``."""
     values = []
-    for scale, part in _addends(base):
+    for scale, part in _parts(base):
         if isinstance(part, White):
             values.append(jnp.zeros((X.shape[0], Z.shape[0]), X.dtype))
         elif _single_lengthscale(part):
@@ -42,7 +42,7 @@ def cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> A
 def diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
     """``sum_pq w_p w_q k(T_p x_n, T_q x_n)``: ``[N]``; white noise in the base counts where ``p = q``."""
     values = []
-    for scale, part in _addends(base):
+    for scale, part in _parts(base):
         if isinstance(part, White):
             values.append(jnp.broadcast_to(part.variance * jnp.vdot(weights, weights), X.shape[:1]))
         elif _single_lengthscale(part):
@@ -60,26 +60,15 @@ def _single_lengthscale(base: Kernel) -> bool:
     return type(base) is RBF and jnp.ndim(base.lengthscale) == 0
 
 
-def _addends(base: Kernel) -> list[tuple[Any, Kernel]]:
-    """A kernel as a sum, each part with a factor or ``None``; parts without a way of their own are left together."""
-    found: list[tuple[Any, Kernel]] = []
-    others: list[Kernel] = []
-
-    def visit(scale: Any, part: Kernel) -> None:
-        if isinstance(part, Sum):
-            for addend in part.parts:
-                visit(scale, addend)
-        elif isinstance(part, Scaled):
-            visit(part.scale if scale is None else scale * part.scale, part.kernel)
-        elif isinstance(part, White) or _single_lengthscale(part):
-            found.append((scale, part))
+def _parts(base: Kernel) -> list[tuple[Any, Kernel]]:
+    """The addends of a base kernel with their factors; those without a way of their own are left together."""
+    own, others = [], []
+    for factor, part in addends(base):
+        if isinstance(part, White) or _single_lengthscale(part):
+            own.append((factor, part))
         else:
-            others.append(part if scale is None else Scaled(part, scale))
-
-    visit(None, base)
-    if others:
-        found.append((None, Sum(*others) if len(others) > 1 else others[0]))
-    return found
+            others.append(part if factor is None else Scaled(part, factor))
+    return own + ([(None, Sum(*others) if len(others) > 1 else others[0])] if others else [])
 
 
 def _columns(views: Array, dims: tuple[int, ...] | None) -> Array:
