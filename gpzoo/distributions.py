@@ -20,6 +20,9 @@ from gpzoo.marginals import DrawLog, GaussianMarginals
 
 _LOG_2PI = 1.8378770664093453
 
+#: Inputs at a time, on CPU.
+_INPUTS = 1000
+
 
 class _ProcessAtInputs(dist.Distribution):
     """A Gaussian over the values of ``num_outputs`` independent functions at ``N`` inputs: ``[N]`` or ``[N, D]``.
@@ -235,7 +238,7 @@ class InducingPosterior(_ProcessAtInputs):
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
-    pytree_data_fields = ("prior", "inducing", "u_mean", "u_scale", "L", "rows")
+    pytree_data_fields = ("prior", "inducing", "u_mean", "u_scale", "L", "L_inverse", "rows")
     pytree_aux_fields = ("num_outputs", "whiten", "value_as", "site", "log")
 
     def __init__(
@@ -256,7 +259,7 @@ class InducingPosterior(_ProcessAtInputs):
         self.whiten, self.value_as, self.site, self.log = whiten, value_as, site, log
         self._init_events(prior.event_shape[0], prior.num_outputs)
         covariance = Kuu(inducing, prior.kernel)
-        self.L = linalg.cholesky(covariance, f"Kuu of site {site!r}", prior.jitter)
+        self.L, self.L_inverse = linalg.cholesky_and_inverse(covariance, f"Kuu of site {site!r}", prior.jitter)
         _check_q(site, u_mean, u_scale, self.L, prior.num_outputs)
 
     @property
@@ -272,11 +275,10 @@ class InducingPosterior(_ProcessAtInputs):
     def _covariance_name(self) -> str:
         return f"the joint posterior covariance of site {self.site!r} at {self.event_shape[0]} inputs"
 
-    def _projections(self) -> tuple[Array, Array, Array, Any]:
-        """``A``, the outer factor ``B`` (``[M, N]`` or ``[D, M, N]``), and ``m`` and ``S`` as :meth:`_q` gives them."""
-        A = linalg.solve_lower(self.L, Kuf(self.inducing, self.prior.kernel, self.prior.X))
-        B = A if self.whiten else linalg.solve_lower(self.L, A, transpose=True)
-        return A, B, *self._q()
+    def _projections(self, X: Array) -> tuple[Array, Array]:
+        """``A`` and the outer factor ``B``, ``[M, N]`` or ``[D, M, N]``, at inputs ``X``."""
+        A = _product(self.L_inverse, Kuf(self.inducing, self.prior.kernel, X))
+        return A, A if self.whiten else _product(self.L_inverse.mT, A)
 
     def _q(self) -> tuple[Array, Any]:
         """``m`` as ``[M, D]`` and ``S`` as ``[M, D]`` or with ``D`` first, ``D = 1`` for a site ``[N]``."""
@@ -285,35 +287,58 @@ class InducingPosterior(_ProcessAtInputs):
             m, S = m[:, None], S[:, None] if self.diagonal else jax.tree.map(lambda s: s[None], S)
         return m, S if self.diagonal else jax.tree.map(jnp.tril, S)
 
-    def _mean(self, B: Array, m: Array) -> Array:
-        mean = B.T @ m if B.ndim == 2 else jnp.einsum("dmn,md->nd", B, m)
-        mean = mean[:, 0] if self.num_outputs is None else mean
-        return mean if self.prior.loc is None else mean + self.prior.loc
-
     def marginals(self) -> tuple[Array, Array]:
         """Mean and variance at every input, both of the event's shape (eq. 7 and 8)."""
-        A, B, m, S = self._projections()
-        kff = self.prior.kernel.diag(self.prior.X)
-        variance = kff - jnp.sum(A * A, axis=-2) + jnp.sum(jnp.square(_spread(B, S, self.diagonal)), axis=-2)
+        X, N = self.prior.X, self.event_shape[0]
+        axis = 1 if self.prior.kernel._has_outputs(X) else 0
+        m, S = self._q()
+        if jax.default_backend() != "cpu" or N <= _INPUTS:
+            mean, variance = self._marginals_at(X, m, S)
+        else:
+            # Some inputs at a time, whose projections stay in the caches: up to half the time of all at once.
+            rest, whole = jnp.split(X, [N % _INPUTS], axis=axis)
+            chunks = whole.reshape(*X.shape[:axis], -1, _INPUTS, *X.shape[axis + 1 :])
+            each = jax.lax.map(lambda x: self._marginals_at(x, m, S), jnp.moveaxis(chunks, axis, 0))
+            parts = [jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in each]
+            if N % _INPUTS:
+                first = self._marginals_at(rest, m, S)
+                parts = [jnp.concatenate(pair, axis=1) for pair in zip(first, parts, strict=True)]
+            mean, variance = parts
+        return self._shaped(mean), self._without_loc(variance)
+
+    def _marginals_at(self, X: Array, m: Array, S: Any) -> tuple[Array, Array]:
+        """Mean of the zero-mean part and variance, ``[D, N]`` each, at inputs ``X``."""
+        A, B = self._projections(X)
+        kff = self.prior.kernel.diag(X)
+        variance = kff - jnp.sum(A * A, axis=-2) + _spread_squared(B, S, self.diagonal)
         # Rounding can take kff - |A|^2 below zero where the data determine f.
-        floor = jnp.finfo(variance.dtype).eps * kff
-        variance = jnp.maximum(variance, floor)
-        return self._mean(B, m), variance[0] if self.num_outputs is None else variance.T
+        variance = jnp.maximum(variance, jnp.finfo(variance.dtype).eps * kff)
+        return self._mean_at(B, m), variance
+
+    def _mean_at(self, B: Array, m: Array) -> Array:
+        return linalg.matmul(m.T, B) if B.ndim == 2 else jnp.einsum("dmn,md->dn", B, m)
+
+    def _shaped(self, per_output: Array) -> Array:
+        """``[D, N]`` to the event's shape, plus the prior's mean."""
+        mean = self._without_loc(per_output)
+        return mean if self.prior.loc is None else mean + self.prior.loc
+
+    def _without_loc(self, per_output: Array) -> Array:
+        return per_output[0] if self.num_outputs is None else per_output.T
 
     def moments(self) -> tuple[Array, Array]:
         """Mean ``[N]`` or ``[N, D]`` and joint covariance ``[N, N]`` or ``[D, N, N]`` over the inputs."""
-        A, B, m, S = self._projections()
+        (A, B), (m, S) = self._projections(self.prior.X), self._q()
         spread = _spread(B, S, self.diagonal)
         Kff = self.prior.kernel(self.prior.X)
-        transposed = jnp.swapaxes
-        covariance = Kff - transposed(A, -1, -2) @ A + transposed(spread, -1, -2) @ spread
-        return self._mean(B, m), covariance[0] if self.num_outputs is None else covariance
+        covariance = Kff - linalg.matmul(A.mT, A) + linalg.matmul(spread.mT, spread)
+        return self._shaped(self._mean_at(B, m)), covariance[0] if self.num_outputs is None else covariance
 
     @property
     def mean(self) -> Array:
         """Posterior mean, of the event's shape."""
-        _, B, m, _ = self._projections()
-        return self._mean(B, m)
+        _, B = self._projections(self.prior.X)
+        return self._shaped(self._mean_at(B, self._q()[0]))
 
     @property
     def variance(self) -> Array:
@@ -391,11 +416,54 @@ def _spread(B: Array, S: Any, diagonal: bool) -> Array:
     if isinstance(S, BlockDiagonal):
         parts = [_spread(rows, block, False) for rows, block in zip(S.split(B), S.blocks, strict=True)]
         return linalg.concatenate(parts, -2)
-    if B.ndim == 2:
-        # One product with all factors side by side; XLA is slow at many small ones.
-        D, M, _ = S.shape
-        return (S.transpose(0, 2, 1).reshape(D * M, M) @ B).reshape(D, M, -1)
-    return jnp.einsum("dmk,dmn->dkn", S, B)
+    return _stacked(jnp.swapaxes(S, -1, -2), B)
+
+
+def _spread_squared(B: Array, S: Any, diagonal: bool) -> Array:
+    """``diag(B^T S B)``, ``[D, N]``: the squares of :func:`_spread`, summed over inducing variables."""
+    M, N = B.shape[-2:]
+    if diagonal:
+        return jnp.einsum("md,...mn->dn" if B.ndim == 2 else "md,dmn->dn", jnp.square(S), jnp.square(B))
+    if isinstance(S, BlockDiagonal):
+        return sum(_spread_squared(rows, S_i, False) for rows, S_i in zip(S.split(B), S.blocks, strict=True))
+    if N > 2 * M:
+        # With many inputs the covariance itself is cheaper: its quadratic form has one product less in its derivative.
+        return _quadratic(linalg.matmul(S, jnp.swapaxes(S, -1, -2)), B)
+    return jnp.sum(jnp.square(_spread(B, S, False)), axis=-2)
+
+
+def _quadratic(Q: Array, B: Array) -> Array:
+    """``b_n^T Q_d b_n`` for symmetric ``Q [D, M, M]`` and the columns of ``B [M, N]`` or ``[D, M, N]``: ``[D, N]``."""
+    if jax.default_backend() != "cpu":
+        return jax.vmap(_quadratic_form, in_axes=(0, None if B.ndim == 2 else 0))(Q, B)
+    # XLA on CPU is slow at batched products.
+    return jnp.stack([_quadratic_form(Q[d], B if B.ndim == 2 else B[d]) for d in range(len(Q))])
+
+
+@jax.custom_jvp
+def _quadratic_form(Q: Array, B: Array) -> Array:
+    return jnp.sum(B * linalg.matmul(Q, B), axis=0)
+
+
+@_quadratic_form.defjvp
+def _quadratic_form_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    # Q is symmetric, so that its product with B serves the derivative with respect to B as well.
+    (Q, B), (dQ, dB) = primals, tangents
+    QB = linalg.matmul(Q, B)
+    return jnp.sum(B * QB, axis=0), jnp.sum(B * linalg.matmul(dQ, B), axis=0) + 2 * jnp.sum(dB * QB, axis=0)
+
+
+def _stacked(Q: Array, B: Array) -> Array:
+    """``Q @ B``, ``[D, M, N]``."""
+    if B.ndim == 3:
+        return linalg.matmul(Q, B)
+    # One product with all matrices above each other; XLA is slow at many small ones.
+    D, M, _ = Q.shape
+    return linalg.matmul(Q.reshape(D * M, M), B).reshape(D, M, -1)
+
+
+def _product(A: Any, B: Array) -> Array:
+    return A @ B if isinstance(A, BlockDiagonal) else linalg.matmul(A, B)
 
 
 def _check_q(site: str, mean: Array, scale: Any, L: Any, num_outputs: int | None) -> None:
@@ -438,15 +506,15 @@ def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Array:
     if q.diagonal:
         S = S.T[:, :, None] * jnp.eye(M, dtype=S.dtype)
     means = m.T[:, :, None]
-    groups = [(q.L, means, S)]
+    groups = [(q.L_inverse, means, S)]
     if isinstance(S, BlockDiagonal):
-        groups = list(zip(q.L.blocks, S.split(means), S.blocks, strict=True))
-    squares = sum(jnp.sum(jnp.square(_whitened(L, jnp.concatenate(columns, axis=2)))) for L, *columns in groups)
+        groups = list(zip(q.L_inverse.blocks, S.split(means), S.blocks, strict=True))
+    squares = sum(jnp.sum(jnp.square(_whitened(R, jnp.concatenate(columns, axis=2)))) for R, *columns in groups)
     return (squares - M * D + log_det_p - log_det_q) / 2
 
 
-def _whitened(L: Any, columns: Array) -> Array:
-    """``L^-1`` times ``[D, M, K]``, all outputs as right-hand sides of one solve where they share ``L``."""
-    if L.ndim == 2:
+def _whitened(inverse: Any, columns: Array) -> Array:
+    """``L^-1`` times ``[D, M, K]``, the columns of all outputs in one product where they share ``L``."""
+    if inverse.ndim == 2:
         columns = columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)
-    return linalg.solve_lower(L, columns)
+    return _product(inverse, columns)

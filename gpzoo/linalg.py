@@ -82,8 +82,15 @@ class BlockDiagonal(Fields):
     def __matmul__(self, B: Array | BlockDiagonal) -> Array | BlockDiagonal:
         """Times rows ``[..., M, K]``, or times a matrix of the same blocks."""
         if not isinstance(B, BlockDiagonal):
-            return concatenate([block @ rows for block, rows in zip(self.blocks, self.split(B), strict=True)], -2)
-        return self.map(jnp.matmul, B)
+            return concatenate(
+                [matmul(block, rows) for block, rows in zip(self.blocks, self.split(B), strict=True)], -2
+            )
+        return self.map(matmul, B)
+
+    @property
+    def mT(self) -> BlockDiagonal:
+        """The transposed matrix."""
+        return self.map(lambda block: jnp.swapaxes(block, -1, -2))
 
 
 def concatenate(parts: list[Array], axis: int) -> Array:
@@ -146,6 +153,57 @@ def cholesky(
     if is_concrete(L) and not bool(jnp.all(jnp.isfinite(L))):
         raise FactorisationError(explain(np.asarray(K), name, jitter))
     return L
+
+
+def cholesky_and_inverse(
+    K: Array | BlockDiagonal, name: str = "covariance", jitter: float | Array | None = None
+) -> tuple[Array | BlockDiagonal, Array | BlockDiagonal]:
+    """The factor of :func:`cholesky` and its inverse ``L^-1``, for covariances that many columns are solved with.
+
+    Derivatives of both are matrix products with the inverse: several times faster than solves at the sizes of inducing
+    variables, and so is a product with ``L^-1`` than a solve with many columns.
+
+    Args:
+        K: see :func:`cholesky`.
+        name: see :func:`cholesky`.
+        jitter: see :func:`cholesky`.
+
+    Returns:
+        ``L`` and ``L^-1``, each ``[..., M, M]`` and lower-triangular, block-diagonal where ``K`` is.
+
+    Raises:
+        FactorisationError: see :func:`cholesky`.
+    """
+    if isinstance(K, BlockDiagonal):
+        pairs: dict[int, tuple[Array, Array]] = {}
+        for i, block in enumerate(K.blocks):
+            if id(block) not in pairs:
+                pairs[id(block)] = cholesky_and_inverse(block, f"block {i} of {name}", jitter)
+        factors, inverses = zip(*(pairs[id(block)] for block in K.blocks), strict=True)
+        return BlockDiagonal(*factors), BlockDiagonal(*inverses)
+    L, inverse = _cholesky_and_inverse(add_jitter(K, jitter))
+    if is_concrete(L) and not bool(jnp.all(jnp.isfinite(L))):
+        raise FactorisationError(explain(np.asarray(K), name, jitter))
+    return L, inverse
+
+
+@jax.custom_jvp
+def _cholesky_and_inverse(K: Array) -> tuple[Array, Array]:
+    L = jnp.linalg.cholesky(K, symmetrize_input=False)
+    return L, solve_triangular(L, jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape), lower=True)
+
+
+@_cholesky_and_inverse.defjvp
+def _cholesky_and_inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
+    L, inverse = _cholesky_and_inverse(*primals)
+    P = jnp.tril(matmul(matmul(inverse, tangents[0]), jnp.swapaxes(inverse, -1, -2)))
+    P = P - jnp.eye(P.shape[-1], dtype=P.dtype) * P / 2
+    return (L, inverse), (matmul(L, P), -matmul(P, inverse))
+
+
+def matmul(A: Array, B: Array) -> Array:
+    """``A @ B`` in the full precision of its arguments: accelerators otherwise round float32 factors to ten bits."""
+    return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
 
 
 def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> str:

@@ -3,8 +3,10 @@
 from gpzoo.inference.arviz import to_arviz
 from gpzoo.inference.checkpoints import CheckpointError
 from gpzoo.inference.elbo import GaussianProcessELBO
+from gpzoo.inference.functions import draw_functions
 from gpzoo.inference.guides import InducingGuide
-from gpzoo.inference.prediction import Predictor, SitePrediction, predict
+from gpzoo.inference.mixtures import SitePrediction
+from gpzoo.inference.prediction import Predictor, predict
 from gpzoo.inference.report import FitResult, NonFiniteError
 from gpzoo.inference.training import fit
 
@@ -16,6 +18,7 @@ __all__ = [
     "NonFiniteError",
     "Predictor",
     "SitePrediction",
+    "draw_functions",
     "fit",
     "predict",
     "to_arviz",

@@ -15,8 +15,9 @@ from numpyro import handlers
 import gpzoo
 from gpzoo.distributions import GaussianProcess
 from gpzoo.inference.guides import InducingGuide, representing
+from gpzoo.inference.minibatches import split_arrays
 from gpzoo.inference.setup import unmasked
-from gpzoo.inference.training import one_blas_thread, split_arrays
+from gpzoo.inference.surroundings import one_blas_thread
 
 #: Arguments with more entries than this are not copied into ``constant_data``.
 _SMALL = 1_000_000

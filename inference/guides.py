@@ -26,17 +26,18 @@ from gpzoo.linalg import BlockDiagonal, cholesky, diagonal
 from gpzoo.marginals import DrawLog
 
 #: How GP sites are represented in the current call, and the numbers of the inputs' rows or None.
-_REPRESENTATION: ContextVar[tuple[str, Array | None]] = ContextVar("representation", default=("joint", None))
+_REPRESENTATION: ContextVar[tuple[str | Callable, Array | None]] = ContextVar("representation", default=("joint", None))
 
 
 @contextmanager
-def representing(how: str, rows: Array | None = None) -> Iterator[None]:
+def representing(how: str | Callable, rows: Array | None = None) -> Iterator[None]:
     """Choose how guides represent GP sites in this context.
 
     Args:
         how: ``"joint"``: draws over all inputs together; ``"marginals"``: marginals where the program allows and a
             draw per input elsewhere; ``"mean"``: the posterior mean, for starting values; ``"conditional"``: a draw of
-            ``u``, recorded as ``<site>_u``, and a joint draw given it.
+            ``u``, recorded as ``<site>_u``, and a joint draw given it. Or a function of the site's
+            :class:`~gpzoo.distributions.InducingPosterior` and a random key that returns the value, an array.
         rows: numbers that identify the inputs' rows, see :class:`~gpzoo.marginals.GaussianMarginals`.
     """
     token = _REPRESENTATION.set((how, rows))
@@ -309,6 +310,8 @@ class _PosteriorHandler(Messenger):
         posterior = InducingPosterior(
             prior, inducing, mean, scale, whiten=whiten, value_as=mode, site=name, log=log, rows=self.rows
         )
+        if callable(self.how):
+            return self.how(posterior, numpyro.prng_key())
         if self.how == "conditional":
             posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
             numpyro.deterministic(f"{name}_u", posterior.inducing_moments()[0])

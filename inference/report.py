@@ -31,6 +31,8 @@ class FitResult(NamedTuple):
         seconds: wall time of the steps, compilation included, over all resumptions.
         expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
             ``"draw"``.
+
+    Of several trainings (see :func:`fit`), ``params``, ``losses`` and ``state`` have a leading axis.
     """
 
     params: dict[str, Any]
@@ -38,6 +40,11 @@ class FitResult(NamedTuple):
     state: SVIState
     seconds: float
     expectations: dict[str, str]
+
+    def member(self, k: int) -> FitResult:
+        """The result of training ``k`` of several; ``seconds`` are those of all."""
+        params, state = jax.tree.map(lambda x: x[k], (self.params, self.state))
+        return self._replace(params=params, losses=self.losses[k], state=state)
 
 
 class NonFiniteError(FloatingPointError):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,17 @@ from jax import Array, lax, random
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
+from gpzoo.datasets import Table
 from gpzoo.inference.checkpoints import Checkpoints
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import InducingGuide, representing
-from gpzoo.inference.report import FitResult, check_scales, expectations, explain_failure
+from gpzoo.inference.minibatches import Resident, Streamed, described, is_arrays, member_of, order_seed, split_arrays
+from gpzoo.inference.report import FitResult, NonFiniteError, check_scales, expectations, explain_failure
+from gpzoo.inference.surroundings import Bar, Signals, one_blas_thread
+from gpzoo.linalg import FactorisationError
 
-#: Most steps between two visits of the host, and seconds aimed at between them.
-_MAX_CHUNK, _CHUNK_SECONDS = 1000, 1.0
+#: Seconds aimed at between two visits of the host.
+_CHUNK_SECONDS = 1.0
 
 
 def fit(
@@ -33,6 +36,8 @@ def fit(
     num_steps: int,
     *args: Any,
     batch_size: int | None = None,
+    in_axes: int | Sequence[int | None] | None = 0,
+    member_kwargs: Collection[str] = (),
     init_params: dict[str, Any] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 180.0,
@@ -46,14 +51,26 @@ def fit(
     One update is compiled and looped over on the device; data are arguments of the compiled program, never constants.
     Every epoch visits the rows in a new random order (rows that do not fill a minibatch wait for the next epoch).
 
+    With several keys, ``random.split(key, K)``, this is ``K`` trainings in one compiled program (folds, seeds,
+    restarts), each with the numbers that it would have alone: on an accelerator all take a step at once, on CPU, where
+    one step fills the cores, they take turns. One that fails stops; the others go on.
+
+    With a :class:`~gpzoo.datasets.Table` in place of arrays the rows may be more than the device or memory hold: they
+    are read, shuffled in windows and handed over while the device computes. Initial values are found on a sample.
+
     Args:
         svi: NumPyro's object, holding model, guide, optimiser (any optax transformation or schedule) and objective.
         rng_key: fixes initial values, minibatches and draws: the same key and data give the same result on the same
-            device.
+            device. Keys ``[K]`` for ``K`` trainings.
         num_steps: updates in total, those of a resumed training included.
-        *args: the model's positional arguments; arrays among them have one row per datum.
+        *args: the model's positional arguments; arrays among them have one row per datum. Or one table, whose groups
+            are the arguments.
         batch_size: rows per minibatch; ``None`` for all rows in every step. The model must scale its data terms, with
             ``numpyro.plate("data", num_data, subsample_size=X.shape[0])``.
+        in_axes: with several keys, which positional arguments have a leading axis ``K`` (0) and which are shared by
+            all (``None``): one for all, or one for each.
+        member_kwargs: with several keys, names of the keyword arguments that have a leading axis ``K``; others are
+            shared. ``init_params`` always have one.
         init_params: initial values by name; others come from the guide's ``init_params`` on the whole data.
         checkpoint: directory for checkpoints. A training that was stopped goes on from there when started again with
             the same arguments, and ends with the same bits. Written every ``checkpoint_seconds``, at the end, and on
@@ -67,13 +84,15 @@ def fit(
         **kwargs: the model's keyword arguments, passed whole.
 
     Returns:
-        A :class:`FitResult`.
+        A :class:`FitResult`; with several keys everything in it has a leading axis ``K``, and
+        :meth:`FitResult.member` gives one.
 
     Raises:
-        ValueError: for rows that disagree in number, ``num_steps`` or a ``batch_size`` out of range, or bad data (NaN,
-            labels).
+        ValueError: for rows or members that disagree in number, ``num_steps`` or a ``batch_size`` out of range, or bad
+            data (NaN, labels).
         NonFiniteError: when the ELBO or a gradient is not finite, naming the site; nothing computed before is lost.
-        FactorisationError: when that is due to a Cholesky factorisation, naming the site.
+        FactorisationError: when that is due to a Cholesky factorisation, naming the site. With several keys a
+            NonFiniteError says so, after the others are done.
         CheckpointError: when the checkpoint is unreadable or of another training.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
     """
@@ -81,195 +100,298 @@ def fit(
         raise ValueError(
             f"num_steps must be 0 or more and callback_steps 1 or more, got {num_steps} and {callback_steps}."
         )
-    data, num_rows = _rows(args, batch_size)
-    arrays, static = split_arrays(kwargs)
-    guide = svi.guide
-    with one_blas_thread():
-        if isinstance(guide, InducingGuide):
-            init_params = guide.init_params(rng_key, *data, given=init_params, **kwargs)
-        order = _order_seed(rng_key)
-        full = batch_size is None
-        size = num_rows if full else batch_size
-        first = data if full else _take(data, _indices(order, 0, 1, num_rows, size)[0])
+    several = rng_key.ndim > (0 if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else 1)
+    keys = list(rng_key) if several else [rng_key]
+    with one_blas_thread(), closing(_source(args, batch_size, keys, in_axes if several else None)) as source:
+        training = _Training(svi, keys, source, kwargs, member_kwargs, init_params)
+        keeper = None
+        if checkpoint is not None:
+            keeper = Checkpoints(checkpoint, training.settings(kwargs))
+            training.restore(keeper)
+        training.run(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
+    return training.result
+
+
+def _source(
+    args: tuple, batch_size: int | None, keys: list[Array], in_axes: int | None | Sequence[int | None] | None
+) -> Resident | Streamed:
+    seeds = [order_seed(key) for key in keys]
+    if not any(isinstance(a, Table) for a in args):
+        axes = None
+        if len(keys) > 1 or in_axes is not None:
+            given = tuple(in_axes) if isinstance(in_axes, list | tuple) else (in_axes,) * len(args)
+            if len(given) != len(args) or any(axis not in (0, None) for axis in given):
+                raise ValueError(f"in_axes is 0 or None for each of the {len(args)} positional arguments, got {given}.")
+            axes = tuple(axis == 0 for axis in given)
+        return Resident(args, batch_size, seeds, axes)
+    if len(args) > 1 or len(keys) > 1:
+        raise ValueError(
+            f"A table is the only positional argument of fit and is trained on with one key; got {len(args)} "
+            f"arguments and {len(keys)} keys."
+        )
+    return Streamed(args[0], batch_size, seeds[0])
+
+
+class _Training:
+    """The state of one call of :func:`fit`: everything on the device, losses ``[K, steps]``, and where it stands."""
+
+    def __init__(
+        self,
+        svi: SVI,
+        keys: list[Array],
+        source: Resident | Streamed,
+        kwargs: dict[str, Any],
+        member_kwargs: Collection[str],
+        init_params: dict[str, Any] | None,
+    ) -> None:
+        self.svi, self.keys, self.source = svi, keys, source
+        self.arrays, self.static = split_arrays(kwargs)
+        self.several = source.axes is not None
+        self.array_axes = {name: name in member_kwargs for name in self.arrays} if self.several else None
+        if unknown := sorted(set(member_kwargs) - set(self.arrays if self.several else ())):
+            raise ValueError(f"member_kwargs names {unknown}, which are not arrays given by keyword to several keys.")
+        lengths = {n: {len(x) for x in jax.tree.leaves(self.arrays[n])} for n in member_kwargs}
+        if wrong := {name: length for name, length in lengths.items() if length != {len(keys)}}:
+            raise ValueError(f"member_kwargs have leading axes {wrong}, but there are {len(keys)} keys.")
+        self.losses = np.zeros((len(keys), 0))
+        self.done, self.before = 0, 0.0
+        #: Of each member that stopped early: the number of its steps, and the loss of the one it did not take.
+        self.failed: dict[int, tuple[int, float]] = {}
+        states = [self._start(k, init_params) for k in range(len(keys))]
+        self.state = jax.tree.map(lambda *x: jnp.stack(x), *states) if self.several else states[0]
+        self.one = _step_loop(svi, self.static, source)
+        self.all = jax.jit(self._all_members() if self.several else self.one, donate_argnums=0)
+
+    def _member(self, k: int) -> dict:
+        return member_of(self.arrays, self.array_axes, k)
+
+    def _start(self, k: int, given: dict[str, Any] | None) -> SVIState:
+        """The initial state of a member, and what there is to say of its data beforehand."""
+        svi, arrays, static = self.svi, self._member(k), self.static
+        if given is not None and self.several:
+            given = jax.tree.map(lambda x: x[k], given)
+        sample, first = self.source.all_rows(k), self.source.batch(k, 0)
+        if isinstance(svi.guide, InducingGuide):
+            given = svi.guide.init_params(self.keys[k], *sample, given=given, **arrays, **static)
 
         def init(key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
             with representing("marginals") if isinstance(svi.loss, GaussianProcessELBO) else nullcontext():
                 return svi.init(key, *batch, init_params=params, **arrays, **static)
 
-        state = jax.jit(init)(rng_key, init_params, first, arrays)
-        ways = expectations(svi, state, data if isinstance(guide, InducingGuide) else first, arrays, static)
-        if not full:
-            check_scales(svi, state, first, arrays, static, num_rows)
+        if k == 0:
+            self.init = jax.jit(init)
+        state = self.init(self.keys[k], given, first, arrays)
+        whole = sample if isinstance(svi.guide, InducingGuide) else first
+        self.ways = expectations(svi, state, whole, arrays, static)
+        if k == 0 and not self.source.full:
+            check_scales(svi, state, first, arrays, static, self.source.num_rows)
+        return state
 
-        run = _compile(svi, static, full)
-        losses = np.zeros(num_steps)
-        keeper, done, before = None, 0, 0.0
-        if checkpoint is not None:
-            nowhere = jnp.zeros((_MAX_CHUNK, 0 if full else size), jnp.int32)
-            text = run.lower(state, data, arrays, nowhere, 0).as_text()
-            program = {"program (model, guide, optimiser, versions)": hashlib.sha256(text.encode()).hexdigest()[:16]}
-            keeper = Checkpoints(checkpoint, _settings(data, kwargs, size, rng_key, state) | program)
-            if (
-                restored := keeper.restore({"state": state, "losses": np.zeros(0), "seconds": np.zeros(())})
-            ) is not None:
-                done, tree = restored
-                state, kept, before = tree["state"], np.asarray(tree["losses"]), float(tree["seconds"])
-                losses = np.concatenate([kept, np.zeros(max(num_steps - done, 0))])
-        started, saved = time.perf_counter(), time.perf_counter()
+    def _all_members(self) -> Callable:
+        source, K = self.source, len(self.keys)
+
+        def all_members(states: SVIState, data: tuple, arrays: dict, feed: Any, counts: Array) -> tuple:
+            if jax.default_backend() != "cpu":
+                axes = jax.tree.map(lambda own: 0 if own else None, (source.axes, self.array_axes))
+                return jax.vmap(self.one, in_axes=(0, *axes, 0, 0))(states, data, arrays, feed, counts)
+
+            def member(k: Array) -> tuple:
+                own = jax.tree.map(lambda x: x[k], (states, feed, counts))
+                rest = member_of(data, source.axes, k), member_of(arrays, self.array_axes, k)
+                return self.one(own[0], *rest, *own[1:])
+
+            return lax.map(member, jnp.arange(K))
+
+        return all_members
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What must be the same for this training to be continued."""
+        feed = jax.eval_shape(lambda: self._feed(0, 1)) if isinstance(self.source, Resident) else self._feed(0, 1)
+        text = self.all.lower(self.state, self.source.data, self.arrays, feed, self._counts(1)).as_text()
+        settings = {"program (model, guide, optimiser, versions)": hashlib.sha256(text.encode()).hexdigest()[:16]}
+        plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
+        settings |= {f"argument {name}": value for name, value in plain.items()}
+        for name, value in kwargs.items():
+            if is_arrays(value):
+                settings |= described(f"argument {name}", value)
+        # Restoring would cut or fill arrays of another shape without a word.
+        settings["state"] = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(self.state))
+        typed = [jnp.issubdtype(key.dtype, jax.dtypes.prng_key) for key in self.keys]
+        words = [np.asarray(random.key_data(k) if t else k).ravel() for k, t in zip(self.keys, typed, strict=True)]
+        return settings | self.source.settings() | {"rng_key": [int(word) for word in np.concatenate(words)]}
+
+    def restore(self, keeper: Checkpoints) -> None:
+        """Go on from the newest checkpoint, if there is one."""
+        restored = keeper.restore({"state": self.state, "losses": np.zeros(0), "seconds": np.zeros(())})
+        if restored is None:
+            return
+        self.done, tree = restored
+        self.state, self.before = tree["state"], float(tree["seconds"])
+        self.losses = np.asarray(tree["losses"]).reshape(len(self.keys), self.done)
+        for k, losses in enumerate(self.losses):
+            if self.done and np.isnan(losses[-1]):
+                taken = int(np.flatnonzero(np.isnan(losses))[0])
+                self.failed[k] = taken, np.nan
+
+    def save(self, keeper: Checkpoints, seconds: float) -> None:
+        """Keep the state; it is written when complete."""
+        losses = self.losses[:, : self.done].ravel()
+        keeper.save(self.done, {"state": self.state, "losses": losses, "seconds": np.float64(seconds)})
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        num_steps: int,
+        keeper: Checkpoints | None,
+        checkpoint_seconds: float,
+        callback: Callable | None,
+        callback_steps: int,
+        progress: bool,
+    ) -> None:
+        """Train up to ``num_steps`` in all, chunk by chunk; the result is in :attr:`result`."""
+        missing = max(num_steps - self.losses.shape[1], 0)
+        self.losses = np.concatenate([self.losses, np.full((len(self.keys), missing), np.nan)], axis=1)
+        started = saved = time.perf_counter()
 
         def report() -> float:
             """Seconds in the callback; what it raises is raised once the checkpoint is written."""
-            if callback is None or not done or (done % callback_steps and done < num_steps):
+            if callback is None or not self.done or (self.done % callback_steps and self.done < num_steps):
                 return 0.0
             paused = time.perf_counter()
             # Copies: the next steps take over the state's own arrays.
-            params = jax.tree.map(jnp.copy, svi.get_params(state) | (state.mutable_state or {}))
             try:
-                callback(done, before + paused - started, params)
+                callback(self.done, self.before + paused - started, jax.tree.map(jnp.copy, self.params))
             except BaseException:
                 if keeper is not None:
-                    keeper.save(done, _kept(state, losses[:done], before + paused - started))
+                    self.save(keeper, self.before + paused - started)
                     keeper.close()
                 raise
             return time.perf_counter() - paused
 
+        def size(start: int) -> int:
+            """Steps of the chunk that begins at ``start``."""
+            count = min(chunk, self.source.chunk, num_steps - start)
+            return min(count, callback_steps - start % callback_steps) if callback is not None else count
+
         started += report()  # a training that stopped in a callback owes it still
-        chunk, failed = 1, False
-        with _Signals(keeper is not None) as signals, _Bar(progress, num_steps, done, ways) as bar:
-            while done < num_steps and not failed and not signals.received:
-                count = min(chunk, num_steps - done)
-                if callback is not None:
-                    count = min(count, callback_steps - done % callback_steps)
-                indices = jnp.zeros((_MAX_CHUNK, 0), jnp.int32)
-                if not full:
-                    rows = _indices(order, done, count, num_rows, size)
-                    indices = jnp.asarray(np.pad(rows, ((0, _MAX_CHUNK - count), (0, 0))))
+        chunk, feed, count = 1, None, 0
+        with Signals(keeper is not None) as signals, Bar(progress, num_steps, self.done, self.ways) as bar:
+            while self.done < num_steps and len(self.failed) < len(self.keys) and not signals.received:
                 tick = time.perf_counter()
-                start = _copy(state)
-                state, values, begun = run(state, data, arrays, indices, count)
-                begun = int(begun)
-                losses[done : done + begun] = np.asarray(values)[:begun]
-                failed = not (np.isfinite(losses[done : done + begun]).all() and _finite(state.optim_state))
-                if failed:
-                    again = lambda s, n: run(s, data, arrays, indices, n)  # noqa: B023, E731
-                    state, begun = _last_good(again, start, begun)
-                done += begun
+                if feed is None:
+                    count = size(self.done)
+                    feed = self._feed(self.done, count)
+                next_count = size(self.done + count)
+                feed = self._advance(feed, count, next_count)
                 elapsed = time.perf_counter() - tick
-                bar.update(done, losses[max(0, done - 100) : done])
-                if chunk > 1:  # the first call measures compilation
-                    chunk = int(np.clip(_CHUNK_SECONDS * count / max(elapsed, 1e-6), 1, _MAX_CHUNK))
-                else:
-                    chunk = 10
+                bar.update(self.done, self.losses[:, max(0, self.done - 100) : self.done])
+                first, count = chunk == 1, next_count
+                # The first call measures compilation.
+                chunk = 10 if first else int(np.clip(_CHUNK_SECONDS * count / max(elapsed, 1e-6), 1, self.source.chunk))
                 if keeper is not None and time.perf_counter() - saved > checkpoint_seconds:
                     saved = time.perf_counter()
-                    keeper.save(done, _kept(state, losses[:done], before + saved - started))
-                if not failed:
+                    self.save(keeper, self.before + saved - started)
+                if len(self.failed) < len(self.keys):
                     started += report()
-        seconds = before + time.perf_counter() - started
+        seconds = self.before + time.perf_counter() - started
         if keeper is not None:
-            keeper.save(done, _kept(state, losses[:done], seconds))
+            self.save(keeper, seconds)
             keeper.close()
-        params = svi.get_params(state) | (state.mutable_state or {})
-        result = FitResult(params, losses[:done], state, seconds, ways)
-        if failed:
-            batch = data if full else _take(data, _indices(order, done, 1, num_rows, size)[0])
-            explain_failure(svi, result, batch, arrays, static, done, float(losses[done]))
+        losses = self.losses[:, : self.done]
+        self.result = FitResult(self.params, losses if self.several else losses[0], self.state, seconds, self.ways)
+        if self.failed:
+            self._explain(num_steps)
         signals.propagate()
-    return result
 
+    @property
+    def params(self) -> dict[str, Any]:
+        """Constrained values of every parameter, and mutable state."""
+        get = lambda state: self.svi.get_params(state) | (state.mutable_state or {})  # noqa: E731
+        return jax.vmap(get)(self.state) if self.several else get(self.state)
 
-def _kept(state: SVIState, losses: np.ndarray, seconds: float) -> dict[str, Any]:
-    return {"state": state, "losses": losses, "seconds": np.float64(seconds)}
+    def _feed(self, start: int, count: int) -> Any:
+        return self.source.feed(start, count)
 
+    def _counts(self, count: int) -> Any:
+        return np.array([0 if k in self.failed else count for k in range(len(self.keys))]) if self.several else count
 
-# -- data ------------------------------------------------------------------------------------------------------------
+    def _advance(self, feed: Any, count: int, next_count: int) -> Any:
+        """Take ``count`` steps; returns the feed of the chunk after, which is made while the device computes."""
+        start = jax.tree.map(jnp.copy, self.state)
+        counts = self._counts(count)
+        self.state, values, begun = self.all(self.state, self.source.data, self.arrays, feed, counts)
+        ahead = self._feed(self.done + count, next_count) if next_count > 0 else None
+        values, begun = (np.asarray(x).reshape(len(self.keys), -1) for x in (values, begun))
+        finite = np.atleast_1d(_finite(self.state.optim_state, self.several))
+        most = 0
+        for k in range(len(self.keys)):
+            if k in self.failed:
+                continue
+            taken = int(begun[k, 0])
+            new = values[k, :taken]
+            self.losses[k, self.done : self.done + taken] = new
+            if not (np.isfinite(new).all() and finite[k]):
+                taken = self._back(k, start, feed, taken)
+                self.failed[k] = self.done + taken, float(self.losses[k, self.done + taken])
+                self.losses[k, self.done + taken :] = np.nan
+            most = max(most, taken)
+        self.done += most
+        return ahead
 
+    def _back(self, k: int, start: SVIState, feed: Any, begun: int) -> int:
+        """Put member ``k`` back to its last state with finite parameters; returns how many steps of the chunk it has.
 
-def is_arrays(value: Any) -> bool:
-    """Whether an argument is arrays through and through, to be passed to a compiled program rather than built in."""
-    leaves = jax.tree.leaves(value)
-    return bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
+        Nothing is selected or copied step by step for this: the chunk is run again, which gives the same numbers.
+        """
+        of_k = (lambda tree: jax.tree.map(lambda x: x[k], tree)) if self.several else (lambda tree: tree)
+        data = member_of(self.source.data, self.source.axes, k)
+        again = jax.jit(self.one)
+        good, taken = of_k(start), 0
+        for count in (begun - 1, begun - 2):
+            if count <= 0:
+                break
+            state, _, _ = again(of_k(start), data, self._member(k), of_k(feed), count)
+            if bool(_finite(state.optim_state, False)):
+                good, taken = state, count
+                break
+        self.state = jax.tree.map(lambda x, y: x.at[k].set(y), self.state, good) if self.several else good
+        return taken
 
-
-def split_arrays(arguments: dict) -> tuple[dict, dict]:
-    """Arguments that are arrays, for the device, and the others, which are part of the program."""
-    arrays = {name: jax.tree.map(jnp.asarray, value) for name, value in arguments.items() if is_arrays(value)}
-    return arrays, {name: value for name, value in arguments.items() if name not in arrays}
-
-
-def _rows(args: tuple, batch_size: int | None) -> tuple[tuple, int]:
-    arrays = [np.shape(leaf) for leaf in jax.tree.leaves(args)]
-    if not arrays or any(len(shape) == 0 for shape in arrays):
-        raise ValueError(
-            "fit takes the data as positional arguments, arrays with one row per datum; others by keyword."
-        )
-    counts = {shape[0] for shape in arrays}
-    if len(counts) > 1:
-        raise ValueError(
-            f"The positional arguments have different numbers of rows, {sorted(counts)}: each is cut into minibatches. "
-            "Pass arrays that are not per datum by keyword."
-        )
-    num_rows = counts.pop()
-    if num_rows == 0:
-        raise ValueError("The data are empty: no rows.")
-    if batch_size is not None and not 1 <= batch_size <= num_rows:
-        raise ValueError(f"batch_size must be between 1 and the number of rows, {num_rows}; got {batch_size}.")
-    return jax.tree.map(jnp.asarray, args), num_rows
-
-
-def _take(data: tuple, rows: Any) -> tuple:
-    return jax.tree.map(lambda x: jnp.take(x, jnp.asarray(rows), axis=0), data)
-
-
-def _order_seed(rng_key: Array) -> int:
-    return int(random.bits(random.fold_in(rng_key, 0x0BDE), (), jnp.uint32))
-
-
-def _indices(seed: int, start: int, count: int, num_rows: int, size: int) -> np.ndarray:
-    """Rows of the minibatches of steps ``start`` to ``start + count``, ``[count, size]``, a function of these alone."""
-    per_epoch = num_rows // size
-    out = np.empty((count, size), np.int32)
-    epoch, order = -1, np.zeros(0, np.int64)
-    for i in range(count):
-        now, position = divmod(start + i, per_epoch)
-        if now != epoch:
-            epoch, order = now, np.random.Generator(np.random.Philox(key=[seed, now])).permutation(num_rows)
-        out[i] = order[position * size : (position + 1) * size]
-    return out
-
-
-def _settings(data: tuple, kwargs: dict[str, Any], size: int, rng_key: Array, state: SVIState) -> dict[str, Any]:
-    key = random.key_data(rng_key) if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else rng_key
-    plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
-    settings = _described("data", data) | {f"argument {name}": value for name, value in plain.items()}
-    for name, value in kwargs.items():
-        if is_arrays(value):
-            settings |= _described(f"argument {name}", value)
-    # Restoring would cut or fill arrays of another shape without a word.
-    shapes = {"state": ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(state))}
-    return settings | shapes | {"batch_size": size, "rng_key": [int(word) for word in np.asarray(key).ravel()]}
-
-
-def _described(name: str, arrays: Any) -> dict[str, Any]:
-    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(arrays)]
-    return {
-        name: ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves),
-        f"{name} sums": [float(np.float64(jnp.sum(leaf.astype(jnp.float32)))) for leaf in leaves],
-    }
+    def _explain(self, num_steps: int) -> None:
+        """Raise what stopped the first member that failed."""
+        k = min(self.failed)
+        step, loss = self.failed[k]
+        own = self.result.member(k) if self.several else self.result
+        own = own._replace(losses=own.losses[:step])
+        batch = self.source.batch(k, step)
+        if not self.several:
+            explain_failure(self.svi, own, batch, self._member(k), self.static, step, loss)
+        try:
+            explain_failure(self.svi, own, batch, self._member(k), self.static, step, loss)
+        except (FactorisationError, NonFiniteError) as error:
+            members = ", ".join(map(str, sorted(self.failed)))
+            raise NonFiniteError(
+                f"Of {len(self.keys)} trainings these failed: {members}; the others are at step {self.done} of "
+                f"{num_steps}. All are in this error's .result, those at their last good step. Member {k}: {error}",
+                self.result,
+            ) from error
 
 
 # -- the compiled loop -----------------------------------------------------------------------------------------------
 
 
-def _compile(svi: SVI, static: dict[str, Any], full: bool) -> Callable:
-    """``run(state, data, arrays, indices, count)``: up to ``count`` updates, fewer if a loss is not finite.
+def _step_loop(svi: SVI, static: dict[str, Any], source: Resident | Streamed) -> Callable:
+    """``run(state, data, arrays, feed, count)``: up to ``count`` updates, fewer if a loss is not finite.
 
     Returns the state, the losses, and the number of steps begun.
     """
 
-    def run(state: SVIState, data: tuple, arrays: dict, indices: Array, count: int) -> tuple[SVIState, Array, Array]:
+    def run(state: SVIState, data: tuple, arrays: dict, feed: Any, count: int) -> tuple[SVIState, Array, Array]:
         def update(i: Array, state: SVIState) -> tuple[SVIState, Array]:
-            batch = data if full else _take(data, indices[i])
+            batch = source.of_step(data, jax.tree.map(lambda x: x[i], feed))
             return svi.update(state, *batch, **arrays, **static)
 
         def body(carry: tuple) -> tuple:
@@ -278,114 +400,16 @@ def _compile(svi: SVI, static: dict[str, Any], full: bool) -> Callable:
             return i + 1, state, values.at[i].set(loss), jnp.isfinite(loss)
 
         loss_type = jax.eval_shape(lambda s: update(jnp.int32(0), s)[1], state).dtype
-        carry = (jnp.int32(0), state, jnp.zeros(_MAX_CHUNK, loss_type), jnp.bool_(True))
+        carry = (jnp.int32(0), state, jnp.zeros(source.chunk, loss_type), jnp.bool_(True))
         i, state, values, _ = lax.while_loop(lambda c: (c[0] < count) & c[3], body, carry)
         return state, values, i
 
-    return jax.jit(run, donate_argnums=0)
+    return run
 
 
-def _copy(state: SVIState) -> SVIState:
-    return jax.tree.map(jnp.copy, state)
-
-
-@jax.jit
-def _finite(tree: Any) -> Array:
+@partial(jax.jit, static_argnums=1)
+def _finite(tree: Any, members: bool) -> Array:
+    """Whether all floating numbers are finite; with ``members``, for each along the leading axis."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in floats]))
-
-
-def _last_good(run: Callable, start: SVIState, begun: int) -> tuple[SVIState, int]:
-    """The last state with finite parameters of a chunk that failed in its step ``begun``, and its number of steps.
-
-    Nothing is selected or copied step by step for this: the chunk is run again, which gives the same numbers.
-    """
-    for count in (begun - 1, begun - 2):
-        if count <= 0:
-            break
-        state, _, _ = run(_copy(start), count)
-        if bool(_finite(state.optim_state)):
-            return state, count
-    return start, 0
-
-
-# -- what is shown ----------------------------------------------------------------------------------------------------
-
-
-class _Bar:
-    """A progress bar with the ELBO (mean of the last steps) and steps per second; silent if not wanted."""
-
-    def __init__(self, wanted: bool, total: int, done: int, expectations: dict[str, str]) -> None:
-        self.bar = None
-        if wanted:
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.completed}/{task.total}"),
-                BarColumn(),
-                TextColumn("ELBO {task.fields[elbo]}"),
-                TextColumn("{task.fields[rate]} steps/s"),
-                TimeRemainingColumn(),
-            )
-            self.bar = Progress(*columns)
-            device = jax.devices()[0]
-            ways = "; ".join(f"{name}: {how}" for name, how in expectations.items())
-            self.bar.console.print(f"Training on {device.platform} ({device.device_kind}). Expectations: {ways}.")
-            self.task = self.bar.add_task("", total=total, completed=done, elbo="", rate="")
-        self.started, self.first = time.perf_counter(), done
-
-    def __enter__(self) -> _Bar:
-        if self.bar is not None:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def update(self, done: int, recent: np.ndarray) -> None:
-        if self.bar is not None and len(recent):
-            rate = (done - self.first) / (time.perf_counter() - self.started)
-            self.bar.update(self.task, completed=done, elbo=f"{-recent.mean():,.1f}", rate=f"{rate:.1f}")
-
-
-# -- the surroundings ------------------------------------------------------------------------------------------------
-
-
-class _Signals:
-    """Turns SIGINT and SIGTERM into a request to stop after the current chunk."""
-
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted and threading.current_thread() is threading.main_thread()
-        self.received: int | None = None
-
-    def __enter__(self) -> _Signals:
-        if self.wanted:
-            self.previous = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        if self.wanted:
-            for number, handler in self.previous.items():
-                signal.signal(number, handler)
-
-    def _note(self, number: int, frame: Any) -> None:
-        self.received = number
-
-    def propagate(self) -> None:
-        if self.received == signal.SIGINT:
-            raise KeyboardInterrupt("Training was interrupted; its checkpoint is written.")
-        if self.received == signal.SIGTERM:
-            raise SystemExit(128 + signal.SIGTERM)
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """On CPU, LAPACK's own threads fight XLA's: with them small factorisations take 50 times as long."""
-    if jax.default_backend() != "cpu":
-        yield
-        return
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1, user_api="blas"):
-        yield
+    each = [jnp.isfinite(x).reshape(x.shape[0] if members else 1, -1).all(axis=1) for x in floats]
+    return jnp.all(jnp.stack(each), axis=0)

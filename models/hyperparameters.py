@@ -8,9 +8,11 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from gpzoo.kernels import RBF
+from gpzoo.likelihoods import Gaussian
+from gpzoo.marginals import GaussianMarginals
 
 
-def positive(name: str, value: float | Array, like: Array) -> Array:
+def positive(name: str, value: float | Array, like: Array | GaussianMarginals) -> Array:
     """A positive ``numpyro.param`` named ``name`` that starts at ``value``, in the precision of ``like``."""
     return numpyro.param(name, jnp.asarray(value, like.dtype), constraint=constraints.softplus_positive)
 
@@ -27,3 +29,8 @@ def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0,
     """
     start = jnp.full(X.shape[-1:] if ard else (), lengthscale, X.dtype)
     return RBF(positive(f"{name}_variance", variance, X), positive(f"{name}_lengthscale", start, X))
+
+
+def gaussian(f: Array | GaussianMarginals, noise_variance: float = 0.05) -> Gaussian:
+    """Gaussian likelihood with the parameter ``noise_variance``, which starts at the value given."""
+    return Gaussian(f, positive("noise_variance", noise_variance, f))

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gpzoo.datasets import sources
+from gpzoo.datasets import large, sources, twins
 from gpzoo.datasets.dataset import Dataset
 from gpzoo.datasets.files import find
+from gpzoo.datasets.taxi import DEFAULT_MONTHS, kept_file, raw_files, taxi
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,51 @@ _RECIPES: dict[str, _Recipe] = {
     ),
 }
 _RECIPES |= {
+    "rectangles-images": _Recipe(
+        "rectangles filled with one image, on another, 28x28, tall against wide, 12,000 / 50,000",
+        large.rectangles_images,
+        ((large.IMAGES,), (large.IMAGES_KEPT,)),
+    ),
+    "year": _Recipe(
+        "the year of a song from its timbre, 515,345 rows, 90 features, regression "
+        "(options split='random' or 'published', seed)",
+        large.year,
+        ((large.TEXTS["year"].file,), (large.TEXTS["year"].kept,)),
+    ),
+    "airline": _Recipe(
+        "delays of US flights of 2008, 700,000 / 100,000, 8 features, regression (option seed)",
+        large.airline,
+        ((large.FLIGHTS, large.PLANES), (large.AIRLINE_KEPT,)),
+    ),
+    "taxi": _Recipe(
+        "durations of taxi journeys in New York, 14 million rows a month, 9 features, regression "
+        "(options months=['2009-01', ..., '2016-06'], seed; needs pyarrow)",
+        taxi,
+        tuple((file,) for month in DEFAULT_MONTHS for file in (*raw_files(month), kept_file(month))),
+    ),
+    "higgs": _Recipe(
+        "collisions with and without a Higgs boson, 11,000,000 rows, 28 features, 2 classes (option seed)",
+        large.higgs,
+        ((large.TEXTS["higgs"].file,), (large.TEXTS["higgs"].kept,)),
+    ),
+    "susy": _Recipe(
+        "collisions with and without supersymmetric particles, 5,000,000 rows, 18 features, 2 classes (option seed)",
+        large.susy,
+        ((large.TEXTS["susy"].file,), (large.TEXTS["susy"].kept,)),
+    ),
+}
+_RECIPES |= {
+    f"{name}-generated": _Recipe(f"a small generated stand-in for {name}, 5,000 rows (options rows, seed)", loader)
+    for name, loader in {
+        "rectangles-images": twins.rectangles_images,
+        "year": twins.year,
+        "airline": twins.airline,
+        "taxi": twins.taxi,
+        "higgs": twins.higgs,
+        "susy": twins.susy,
+    }.items()
+}
+_RECIPES |= {
     f"uci/{name}": _Recipe(
         f"{table.description}, {table.rows:,} rows, {table.features} features, regression "
         f"(option split=0 .. {table.splits - 1})",
@@ -97,12 +143,13 @@ def load(name: str, **options: Any) -> Dataset:
 
     Args:
         name: one of those that :func:`available` lists, such as ``"mnist"`` or ``"uci/boston"``.
-        options: ``seed`` for ``"rectangles"``, ``split`` for ``"uci/..."``.
+        options: those of its loader, which its line in the list names, such as ``split`` for ``"uci/..."``, ``seed``
+            for those drawn or split at random, ``rows`` for ``"...-generated"`` and ``months`` for ``"taxi"``.
 
     Raises:
-        ValueError: if there is no data set of that name, or no such split.
+        ValueError: if there is no data set of that name, or an option has no such value.
         TypeError: if the data set has no such option.
-        DatasetError: if a file is damaged, cannot be downloaded or cannot be written.
+        DatasetError: if a file is damaged, cannot be downloaded or cannot be written, or a package is missing.
     """
     if name not in _RECIPES:
         close = difflib.get_close_matches(str(name), _RECIPES, n=1, cutoff=0.5)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+
+_BLOCK = 65_536
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +80,7 @@ class Dataset:
         mean, std = _mean_and_std(self.X_train)
         # A constant column minus its mean is rounding noise: dividing would blow it up, a factor of 0 clears it.
         scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
-        X_train, X_test = (((X - mean) * scale).astype(_floating(X.dtype)) for X in (self.X_train, self.X_test))
+        X_train, X_test = (_shifted_and_scaled(X, mean, scale) for X in (self.X_train, self.X_test))
         if self.is_classification:
             return replace(self, X_train=X_train, X_test=X_test)
         y_mean, y_std = (float(v) for v in _mean_and_std(self.y_train))
@@ -144,11 +146,23 @@ def _floating(dtype: np.dtype) -> np.dtype:
     return dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
 
 
+def _blocks(values: np.ndarray) -> Iterator[slice]:
+    """Rows that are worked on at once: float64 copies of all the rows of a large set would not fit beside it."""
+    return (slice(start, start + _BLOCK) for start in range(0, len(values), _BLOCK))
+
+
 def _mean_and_std(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Per column, in float64; a deviation of exactly 0 where the column is constant, whatever the rounding."""
-    mean = values.mean(axis=0, dtype=np.float64)
-    std = values.std(axis=0, dtype=np.float64)
-    return mean, np.where(values.max(axis=0) == values.min(axis=0), 0.0, std)
+    mean = sum(values[rows].sum(axis=0, dtype=np.float64) for rows in _blocks(values)) / len(values)
+    variance = sum(np.square(values[rows] - mean).sum(axis=0) for rows in _blocks(values)) / len(values)
+    return mean, np.where(values.max(axis=0) == values.min(axis=0), 0.0, np.sqrt(variance))
+
+
+def _shifted_and_scaled(X: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    result = np.empty(X.shape, _floating(X.dtype))
+    for rows in _blocks(X):
+        result[rows] = (X[rows] - mean) * scale
+    return result
 
 
 def _draw(name: str, count: int | None, total: int, seed: int) -> np.ndarray | slice:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import tempfile
@@ -58,9 +59,14 @@ def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def damaged(what: Path, expected: str, found: str) -> DatasetError:
-    """The error for a file or folder whose contents are not what they must be."""
+    """The error for a file or folder whose sha256 is not what it must be."""
+    return unlike(what, f"sha256 {expected}", found)
+
+
+def unlike(what: Path, expected: str, found: str) -> DatasetError:
+    """The error for a file or folder that differs from what was published in some other way; both in words."""
     return DatasetError(
-        f"{what} is damaged or is another version: expected sha256 {expected}, found {found}. "
+        f"{what} is damaged or is another version: expected {expected}, found {found}. "
         "Delete it and load the data set again to download it anew, or put an intact copy in its place."
     )
 
@@ -78,6 +84,22 @@ def read(path: Path, sha256: str | None = None) -> bytes:
     if sha256 is not None and (found := hashlib.sha256(content).hexdigest()) != sha256:
         raise damaged(path, sha256, found)
     return content
+
+
+def checksum(path: Path, expected: str | None = None) -> str:
+    """The sha256 of a file, read in pieces.
+
+    Raises:
+        DatasetError: if it cannot be read, or ``expected`` is given and is not it.
+    """
+    try:
+        with path.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror or error}.") from error
+    if expected is not None and found != expected:
+        raise damaged(path, expected, found)
+    return found
 
 
 def obtain(file: str, urls: Sequence[str], sha256: str | None = None, advice: str = "") -> tuple[Path, str]:
@@ -125,10 +147,16 @@ def obtain(file: str, urls: Sequence[str], sha256: str | None = None, advice: st
     ) from cause
 
 
-def keep(file: str, array: np.ndarray) -> None:
+def keep(file: str, array: np.ndarray, origin: Mapping[str, str] | None = None) -> None:
     """Keep an array that took long to make in the user's cache folder, for :func:`kept`; it appears when complete.
 
     A cache that cannot be written costs time at the next start, not data: it is told of by a warning.
+
+    Args:
+        file: its name there.
+        array: what to keep.
+        origin: sha256 of the files that it was made from, by name. If given, it is noted beside the array together
+            with the array's own sha256, for :func:`kept_with_origin`.
     """
     path = folders()[-1] / file
     temporary = path.with_name(f".{file}.{os.getpid()}.part")
@@ -137,6 +165,10 @@ def keep(file: str, array: np.ndarray) -> None:
         with temporary.open("wb") as out:
             np.save(out, array)
         os.replace(temporary, path)
+        if origin is not None:
+            note = {"sha256": hashlib.sha256(np.ascontiguousarray(array)).hexdigest(), "origin": dict(origin)}
+            temporary.write_text(json.dumps(note), encoding="utf-8")
+            os.replace(temporary, _note(path))
     except OSError as error:
         message = f"cannot keep {path} ({error.strerror or error}): it will be made again at the next start."
         warnings.warn(message, RuntimeWarning, stacklevel=2)
@@ -153,6 +185,21 @@ def kept(file: str, sha256: str) -> np.ndarray | None:
     except (OSError, ValueError, EOFError):
         return None
     return array if hashlib.sha256(array).hexdigest() == sha256 else None
+
+
+def kept_with_origin(file: str) -> tuple[np.ndarray, dict[str, str]] | None:
+    """As :func:`kept`, by the sha256 that :func:`keep` noted beside the array; also the ``origin`` it noted."""
+    try:
+        note = json.loads(_note(folders()[-1] / file).read_text(encoding="utf-8"))
+        sha256, origin = note["sha256"], note["origin"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    array = kept(file, sha256)
+    return None if array is None else (array, origin)
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
 
 
 def _writable_folder() -> Path:

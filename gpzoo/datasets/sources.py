@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from gpzoo.datasets.dataset import Dataset
-from gpzoo.datasets.files import damaged, find, fingerprint, keep, kept, obtain, read
+from gpzoo.datasets.files import damaged, find, fingerprint, keep, kept, obtain, read, unlike
 
 RECTANGLES_NPZ = "rectangles.npz"
 RECTANGLES_ZIP = "rectangles.zip"
@@ -232,7 +232,7 @@ def rectangles_original() -> Dataset:
         with np.load(io.BytesIO(content)) as archive:
             for part in ("train", "test"):
                 pixels = np.unpackbits(archive[f"X_{part}_bits"], axis=1)
-                arrays |= _images(part, pixels, archive[f"y_{part}"])
+                arrays |= images_and_labels(part, pixels, archive[f"y_{part}"])
         source = f"file in {path.parent}"
     else:
         path, source = obtain(RECTANGLES_ZIP, _RECTANGLES_URLS)
@@ -242,23 +242,31 @@ def rectangles_original() -> Dataset:
 
 
 def _unzip_rectangles(path: Path, content: bytes) -> dict[str, np.ndarray]:
-    """Two text files, one image a line: 784 pixels, then the label."""
     arrays = {}
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for part in ("train", "test"):
-                with archive.open(f"rectangles_{part}.amat") as lines:
-                    table = np.loadtxt(lines, dtype=np.float32, ndmin=2)
-                arrays |= _images(part, table[:, :-1], table[:, -1])
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError) as error:
-        raise damaged(path, f"{_RECTANGLES_CONTENT} of the arrays", f"a file that cannot be read ({error})") from error
+    for part in ("train", "test"):
+        table = unzip_amat(path, content, f"rectangles_{part}.amat", f"sha256 {_RECTANGLES_CONTENT} of the arrays")
+        arrays |= images_and_labels(part, table[:, :-1], table[:, -1])
     found = fingerprint(arrays)
     if found != _RECTANGLES_CONTENT:
         raise damaged(path, f"{_RECTANGLES_CONTENT} of the arrays", found)
     return arrays
 
 
-def _images(part: str, pixels: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+def unzip_amat(path: Path, content: bytes, member: str, expected: str) -> np.ndarray:
+    """A text file in a zip archive of 2007, one image a line: 784 pixels, then the label; float32 ``[N, 785]``.
+
+    Raises:
+        DatasetError: if the archive does not hold such a file; ``expected`` says what it must hold.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(member) as lines:
+            return np.loadtxt(lines, dtype=np.float32, ndmin=2)
+    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError) as error:
+        raise unlike(path, expected, f"a file that cannot be read ({error})") from error
+
+
+def images_and_labels(part: str, pixels: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Rows of 784 pixels as ``X_<part>``, float32 ``[N, 28, 28, 1]``, and labels as ``y_<part>``, int32 ``[N]``."""
     return {f"X_{part}": pixels.reshape(-1, 28, 28, 1).astype(np.float32), f"y_{part}": labels.astype(np.int32)}
 
 

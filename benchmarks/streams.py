@@ -1,0 +1,122 @@
+"""Rows per second and memory of tables larger than memory: written, standardised in one pass, drawn in minibatches.
+
+    python benchmarks/streams.py [--rows 100_000_000] [--format memmap] [--folder FOLDER] [--steps 500]
+
+A table of eight inputs and a target in float32 is written to ``--folder`` (kept there, and used again) or to a
+temporary folder (removed). The pages of files that the system keeps in memory are not the process's: where a table fits
+in them, the rates are those of memory, not of the disk. Peak memory is that of the whole process, Python and libraries
+included, from its start to the end of a stage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from gpzoo.datasets import ArrayTable, Minibatches, ParquetTable, Table, standardised
+
+NAMES = [f"x{i}" for i in range(8)] + ["y"]
+PIECE = 1_000_000
+
+
+def pieces(rows: int) -> Iterator[np.ndarray]:
+    """The table in pieces ``[n, 9]``: inputs of different locations and scales, and a target they explain in part."""
+    for i, start in enumerate(range(0, rows, PIECE)):
+        rng = np.random.Generator(np.random.Philox(key=[0, i]))
+        z = rng.standard_normal((min(PIECE, rows - start), 9), dtype=np.float32)
+        z[:, 8] += np.sin(z[:, 0])
+        yield z * np.logspace(-2, 2, 9, dtype=np.float32) + np.arange(9, dtype=np.float32)
+
+
+def memmap_table(folder: Path, rows: int) -> Table:
+    """The table in one file of bytes, written if it is not there."""
+    path = folder / f"{rows}.bin"
+    if not path.exists():
+        with path.open("wb") as out:
+            for piece in pieces(rows):
+                piece.tofile(out)
+    data = np.memmap(path, np.float32, "r", shape=(rows, 9))
+    return ArrayTable(data[:, :8], data[:, 8])
+
+
+def parquet_table(folder: Path, rows: int) -> Table:
+    """The table in one Parquet file with row groups of a million rows, written if it is not there."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / f"{rows}.parquet"
+    if not path.exists():
+        schema = pa.schema([(name, pa.float32()) for name in NAMES])
+        with pq.ParquetWriter(path, schema, use_dictionary=False) as out:
+            for piece in pieces(rows):
+                out.write_table(pa.table(list(piece.T.copy()), schema=schema), row_group_size=PIECE)
+    return ParquetTable(path, columns=NAMES[:8], target="y")
+
+
+TABLES = {"memmap": memmap_table, "parquet": parquet_table}
+
+
+def peak() -> float:
+    """Most memory the process has had resident, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+
+@contextmanager
+def stage(name: str, rows: int) -> Iterator[None]:
+    """Print the rate of a stage over ``rows`` rows, and the memory it ends with."""
+    started = time.perf_counter()
+    yield
+    seconds = time.perf_counter() - started
+    print(f"{name:12s} {rows:>13,d} rows {seconds:8.1f} s {rows / seconds / 1e6:8.2f} M rows/s   peak {peak():6.0f} MB")
+
+
+def draw(batches: Minibatches, steps: int, chunk: int, work: Callable[[tuple[np.ndarray, ...]], None]) -> None:
+    """Give the minibatches of some steps to ``work``, ``chunk`` steps at a time, as a training would take them."""
+    for step in range(0, steps, chunk):
+        work(batches.take(step, min(chunk, steps - step)))
+
+
+def check(minibatches: tuple[np.ndarray, ...]) -> None:
+    """Refuse minibatches that cannot be of a standardised table."""
+    for array in minibatches:
+        error = abs(float(array.mean(dtype=np.float64)))
+        if error > 10 / np.sqrt(array.size / np.prod(array.shape[2:], initial=1)):
+            raise AssertionError(f"The mean of standardised rows is {error}.")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000_000)
+    parser.add_argument("--format", choices=list(TABLES), default="memmap")
+    parser.add_argument("--folder", type=Path, help="where the table is kept; a temporary folder if not given")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--batch", type=int, default=10_000)
+    parser.add_argument("--chunk", type=int, default=20, help="steps taken at once")
+    parser.add_argument("--window", type=int, default=1_000_000)
+    arguments = parser.parse_args()
+    print(f"{'imports':12s} {'':60s} peak {peak():6.0f} MB")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        with stage("written", arguments.rows):
+            table = TABLES[arguments.format](folder, arguments.rows)
+        with stage("standardised", arguments.rows):
+            table = standardised(table)
+        with Minibatches(table, arguments.batch, seed=0, window=arguments.window) as batches:
+            with stage("first step", arguments.batch):
+                draw(batches, 1, 1, check)
+            with stage("drawn", arguments.steps * arguments.batch):
+                draw(batches, arguments.steps, arguments.chunk, check)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Where a training's rows come from: arrays on the device, for one training or many, or a table that is streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from gpzoo.datasets import Minibatches, Table
+
+#: Most steps between two visits of the host.
+MAX_CHUNK = 1000
+
+#: Most numbers handed to the device at a time: row numbers, or the rows of a table.
+_MOST_NUMBERS = 2**24
+
+#: Rows of a table that initial values are found on, and data are checked on beforehand.
+_SAMPLE_ROWS = 100_000
+
+
+def is_arrays(value: Any) -> bool:
+    """Whether an argument is arrays through and through, to be passed to a compiled program rather than built in."""
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
+
+
+def split_arrays(arguments: dict) -> tuple[dict, dict]:
+    """Arguments that are arrays, for the device, and the others, which are part of the program."""
+    arrays = {name: jax.tree.map(jnp.asarray, value) for name, value in arguments.items() if is_arrays(value)}
+    return arrays, {name: value for name, value in arguments.items() if name not in arrays}
+
+
+def described(name: str, arrays: Any) -> dict[str, Any]:
+    """Shapes, dtypes and sums of arrays, to tell whether a training is continued with the same."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(arrays)]
+    return {
+        name: ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves),
+        f"{name} sums": [float(np.float64(jnp.sum(leaf.astype(jnp.float32)))) for leaf in leaves],
+    }
+
+
+def order_seed(rng_key: Array) -> int:
+    """The seed of the order in which a training with this key visits its rows."""
+    return int(random.bits(random.fold_in(rng_key, 0x0BDE), (), jnp.uint32))
+
+
+class Resident:
+    """Arrays on the device: the minibatches of a step are row numbers, a function of the seed and the step.
+
+    Args:
+        args: the model's positional arguments.
+        batch_size: rows per minibatch, ``None`` for all.
+        seeds: one per member, or one where there are none.
+        axes: for each argument whether it carries a leading member axis; ``None`` where there are no members.
+
+    Raises:
+        ValueError: for rows or members that disagree in number, no rows, or a ``batch_size`` out of range.
+    """
+
+    def __init__(
+        self, args: tuple, batch_size: int | None, seeds: Sequence[int], axes: tuple[bool, ...] | None
+    ) -> None:
+        self.axes = axes
+        shapes = [
+            (np.shape(leaf), axes is not None and axes[i]) for i, a in enumerate(args) for leaf in jax.tree.leaves(a)
+        ]
+        if not shapes or any(len(shape) <= own for shape, own in shapes):
+            raise ValueError(
+                "fit takes the data as positional arguments, arrays with one row per datum; others by keyword. With "
+                "several keys the axis of members comes before the rows."
+            )
+        members = {shape[0] for shape, own in shapes if own}
+        if members - {len(seeds)}:
+            raise ValueError(
+                f"There are {len(seeds)} keys, but the positional arguments have leading axes of {sorted(members)}: "
+                "one member per key. Arguments that all members share are named in in_axes, as None."
+            )
+        counts = {shape[own] for shape, own in shapes}
+        if len(counts) > 1:
+            raise ValueError(
+                f"The positional arguments have different numbers of rows, {sorted(counts)}: each is cut into "
+                "minibatches. Pass arrays that are not per datum by keyword."
+            )
+        self.num_rows = counts.pop()
+        if self.num_rows == 0:
+            raise ValueError("The data are empty: no rows.")
+        if batch_size is not None and not 1 <= batch_size <= self.num_rows:
+            raise ValueError(f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.")
+        self.full, self.seeds = batch_size is None, seeds
+        self.size = self.num_rows if self.full else batch_size
+        self.data = jax.tree.map(jnp.asarray, args)
+        self.chunk = MAX_CHUNK if self.full else int(np.clip(_MOST_NUMBERS // (self.size * len(seeds)), 1, MAX_CHUNK))
+
+    def of_step(self, data: tuple, feed: Array) -> tuple:
+        """Inside the compiled program: the minibatch of a step from the data and that step's part of the feed."""
+        return data if self.full else _take(data, feed)
+
+    def feed(self, start: int, count: int) -> Array:
+        """What ``count`` steps from ``start`` on need: row numbers ``[chunk, size]``, with members before it."""
+        empty = np.zeros((self.chunk - count, self.size), np.int32)
+        if self.full:
+            each = [np.zeros((self.chunk, 0), np.int32) for _ in self.seeds]
+        else:
+            each = [np.concatenate([indices(s, start, count, self.num_rows, self.size), empty]) for s in self.seeds]
+        return jnp.asarray(each[0] if self.axes is None else np.stack(each))
+
+    def all_rows(self, member: int) -> tuple:
+        """The whole data of a member."""
+        return member_of(self.data, self.axes, member)
+
+    def batch(self, member: int, step: int) -> tuple:
+        """The minibatch of a member at a step."""
+        if self.full:
+            return self.all_rows(member)
+        return _take(self.all_rows(member), indices(self.seeds[member], step, 1, self.num_rows, self.size)[0])
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for a training to be continued."""
+        return described("data", self.data) | {"batch_size": self.size}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Streamed:
+    """A table that is drawn from on the host, in windows that are read and shuffled while the device computes.
+
+    Args:
+        table: the rows.
+        batch_size: rows per minibatch.
+        seed: of their order.
+
+    Raises:
+        ValueError: without a ``batch_size``, or for one out of range.
+    """
+
+    axes = None
+    full = False
+    data = ()
+
+    def __init__(self, table: Table, batch_size: int | None, seed: int) -> None:
+        if batch_size is None:
+            raise ValueError("A table is trained on in minibatches: give fit a batch_size.")
+        self.table, self.num_rows, self.size = table, table.num_rows, batch_size
+        self.minibatches = Minibatches(table, batch_size, seed)
+        row = sum(int(np.prod(group.shape)) for group in table.groups)
+        self.chunk = int(np.clip(_MOST_NUMBERS // (batch_size * row), 1, MAX_CHUNK))
+
+    def of_step(self, data: tuple, feed: tuple) -> tuple:
+        """The minibatch of a step is its part of the feed."""
+        return feed
+
+    def feed(self, start: int, count: int) -> tuple:
+        """The minibatches of ``count`` steps from ``start`` on, ``[chunk, size, ...]`` each."""
+        drawn = self.minibatches.take(start, count)
+        if count < self.chunk:
+            drawn = tuple(np.concatenate([x, np.zeros((self.chunk - count, *x.shape[1:]), x.dtype)]) for x in drawn)
+        return jax.tree.map(jnp.asarray, drawn)
+
+    def all_rows(self, member: int) -> tuple:
+        """A sample of the rows, those of the first steps, which stands for them all where initial values are found."""
+        steps = -(-min(_SAMPLE_ROWS, self.num_rows) // self.size)
+        drawn = self.minibatches.take(0, min(steps, self.minibatches.steps_per_epoch))
+        return jax.tree.map(lambda x: jnp.asarray(x.reshape(-1, *x.shape[2:])), drawn)
+
+    def batch(self, member: int, step: int) -> tuple:
+        """The minibatch of a step."""
+        return jax.tree.map(lambda x: jnp.asarray(x[0]), self.minibatches.take(step, 1))
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for a training to be continued."""
+        return {f"table {key}": value for key, value in self.table.fingerprint.items()} | {"batch_size": self.size}
+
+    def close(self) -> None:
+        """End the reading."""
+        self.minibatches.close()
+
+
+def member_of(arguments: Any, axes: Any, member: Any) -> Any:
+    """The arguments of one member, a tuple or a dictionary of which ``axes`` tells what carries the member axis."""
+    if axes is None:
+        return arguments
+    if isinstance(arguments, dict):
+        return {name: _slice(value, axes[name], member) for name, value in arguments.items()}
+    return tuple(_slice(value, own, member) for value, own in zip(arguments, axes, strict=True))
+
+
+def _slice(value: Any, own: bool, member: Any) -> Any:
+    return jax.tree.map(lambda x: x[member], value) if own else value
+
+
+def _take(data: tuple, rows: Any) -> tuple:
+    return jax.tree.map(lambda x: jnp.take(x, jnp.asarray(rows), axis=0), data)
+
+
+def indices(seed: int, start: int, count: int, num_rows: int, size: int) -> np.ndarray:
+    """Rows of the minibatches of steps ``start`` to ``start + count``, ``[count, size]``, a function of these alone."""
+    per_epoch = num_rows // size
+    out = np.empty((count, size), np.int32)
+    epoch, order = -1, np.zeros(0, np.int64)
+    for i in range(count):
+        now, position = divmod(start + i, per_epoch)
+        if now != epoch:
+            epoch, order = now, np.random.Generator(np.random.Philox(key=[seed, now])).permutation(num_rows)
+        out[i] = order[position * size : (position + 1) * size]
+    return out

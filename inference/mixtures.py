@@ -1,0 +1,188 @@
+"""What prediction reports at a site: the mixture over paths of what each path predicts (deep GPs, eq. 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import logsumexp, ndtr, ndtri
+
+#: Bisection alone would need about 60 steps in float64; the bound only keeps NaN from running for ever.
+_MAX_STEPS = 200
+
+
+class SitePrediction(NamedTuple):
+    """Prediction of one site at ``N`` new inputs, as NumPy arrays.
+
+    Attributes:
+        mean: predictive mean, ``[N]`` or ``[N, D]``; ``None`` for labels, which have ``probs``.
+        variance: predictive variance of every entry, the shape of ``mean``; of ``y`` it includes the noise.
+        log_density: ``log p(y* | data)`` per datum, ``[N]``, in nats; ``None`` without test data, and for GP sites.
+        probs: predictive class probabilities ``[N, K]``, where the likelihood has classes.
+        quantiles: of every entry, ``[Q, N]`` or ``[Q, N, D]``, where asked for; ``None`` for labels.
+        draws: one draw per path, ``[S, N]`` or ``[S, N, D]``, where asked for.
+    """
+
+    mean: np.ndarray | None
+    variance: np.ndarray | None
+    log_density: np.ndarray | None = None
+    probs: np.ndarray | None = None
+    quantiles: np.ndarray | None = None
+    draws: np.ndarray | None = None
+
+
+#: The axis of the inputs' rows in each field of a :class:`SitePrediction`.
+ROW_AXES = SitePrediction(0, 0, 0, 0, 1, 1)
+
+
+class Asked(NamedTuple):
+    """What prediction is asked for besides moments and densities.
+
+    Attributes:
+        quantiles: probabilities, or ``None``.
+        keep_draws: whether the result has draws.
+        draws_per_path: one, or more where there is only one path.
+    """
+
+    quantiles: tuple[float, ...] | None
+    keep_draws: bool
+    draws_per_path: int
+
+
+class Path(NamedTuple):
+    """What one path predicts at a site.
+
+    Attributes:
+        prediction: moments, density and class probabilities.
+        gaussian: mean and variance of every entry where the site is Gaussian given the path, else ``None``.
+        draws: ``[draws_per_path, N, ...]``, or ``None`` where they are not needed.
+    """
+
+    prediction: SitePrediction
+    gaussian: tuple[Array, Array] | None = None
+    draws: Array | None = None
+
+
+def of_one_path(path: Path, asked: Asked) -> SitePrediction:
+    """The prediction where there is one path."""
+    return _completed(path.prediction, jax.tree.map(lambda x: x[None], path.gaussian), path.draws, asked)
+
+
+def of_paths(each: Path, asked: Asked) -> SitePrediction:
+    """The equal mixture over the leading axis: moments by the law of total variance, densities averaged (eq. 18)."""
+    path = each.prediction
+    mean = variance = density = probs = draws = None
+    if path.mean is not None:
+        mean = jnp.mean(path.mean, axis=0)
+        variance = jnp.mean(path.variance, axis=0) + jnp.var(path.mean, axis=0)
+    if path.log_density is not None:
+        density = logsumexp(path.log_density, axis=0) - jnp.log(len(path.log_density))
+    if path.probs is not None:
+        probs = jnp.mean(path.probs, axis=0)
+    if each.draws is not None:
+        draws = each.draws.reshape(-1, *each.draws.shape[2:])
+    return _completed(SitePrediction(mean, variance, density, probs), each.gaussian, draws, asked)
+
+
+def _completed(prediction: SitePrediction, gaussian: Any, draws: Array | None, asked: Asked) -> SitePrediction:
+    quantiles = None
+    if asked.quantiles is not None and prediction.mean is not None:
+        if gaussian is None:
+            quantiles = empirical_quantiles(draws, asked.quantiles)
+        else:
+            quantiles = mixture_quantiles(*gaussian, asked.quantiles)
+    return prediction._replace(quantiles=quantiles, draws=draws if asked.keep_draws else None)
+
+
+# -- quantiles ---------------------------------------------------------------------------------------------------------
+
+
+def checked_quantiles(quantiles: Sequence[float] | None) -> tuple[float, ...] | None:
+    """Probabilities as a tuple of floats.
+
+    Raises:
+        ValueError: unless they are a sequence of numbers between 0 and 1, at least one.
+    """
+    if quantiles is None:
+        return None
+    wanted = f"quantiles must be probabilities between 0 and 1 such as (0.05, 0.5, 0.95), got {quantiles!r}."
+    try:
+        values = np.asarray(quantiles, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(wanted) from None
+    if values.ndim != 1 or values.size == 0 or not np.all((values > 0) & (values < 1)):
+        raise ValueError(wanted)
+    return tuple(values.tolist())
+
+
+def empirical_quantiles(draws: Array, quantiles: tuple[float, ...]) -> Array:
+    """The smallest draw with at least the given share of the draws at or below it: always a value that was drawn.
+
+    Args:
+        draws: ``[S, ...]``.
+        quantiles: ``Q`` probabilities.
+
+    Returns:
+        ``[Q, ...]``, of the type of the draws.
+    """
+    # The slack keeps products that round up, such as 0.07 * 100, at their integer.
+    ranks = np.ceil(np.asarray(quantiles) * len(draws) - 1e-9).astype(int)
+    return jnp.sort(draws, axis=0)[np.maximum(ranks, 1) - 1]
+
+
+def mixture_quantiles(mean: Array, variance: Array, quantiles: tuple[float, ...]) -> Array:
+    """Quantiles of equal mixtures of ``S`` Gaussians, to the precision of the means.
+
+    Args:
+        mean: ``[S, ...]``, one mixture for every entry of ``...``.
+        variance: ``[S, ...]``.
+        quantiles: ``Q`` probabilities.
+
+    Returns:
+        ``[Q, ...]``. Where the distribution function is level at a probability (components far apart), the end of that
+        stretch that is farther from the median, or, for the median, its lower end.
+    """
+    scale = jnp.sqrt(variance)
+    upper = np.asarray(quantiles) > 0.5
+    # Upper quantiles are lower ones of the mirrored mixture: tails of the distribution function round to 1, not to 0.
+    sign = jnp.asarray(np.where(upper, -1.0, 1.0), mean.dtype)
+    tail = jnp.asarray(np.where(upper, 1 - np.asarray(quantiles), quantiles), mean.dtype)
+    if len(mean) == 1:
+        shape = (-1, *(1,) * (mean.ndim - 1))
+        return mean + (sign * ndtri(tail)).reshape(shape) * scale
+    return jax.lax.map(lambda of: of[0] * _lower_quantile(of[0] * mean, scale, of[1]), (sign, tail))
+
+
+def _lower_quantile(mean: Array, scale: Array, tail: Array) -> Array:
+    """Newton's method on the distribution function, by bisection where a step leaves the bracket or shrinks slowly."""
+    eps = float(jnp.finfo(mean.dtype).eps)
+    # A little lower than asked: on a level stretch, rounding alone would choose the place.
+    target = tail * (1 - 8 * eps)
+    ends = mean + ndtri(tail) * scale
+    low, high = jnp.min(ends, axis=0), jnp.max(ends, axis=0)
+    spread = jnp.sqrt(jnp.mean(jnp.square(scale), axis=0) + jnp.var(mean, axis=0))
+    start = jnp.clip(jnp.mean(mean, axis=0) + ndtri(tail) * spread, low, high)
+    finest = jnp.min(scale, axis=0)
+
+    def advance(state: tuple) -> tuple:
+        count, x, low, high, last, done = state
+        t = (x - mean) / scale
+        excess = jnp.mean(ndtr(t), axis=0) - target
+        density = jnp.mean(jnp.exp(-jnp.square(t) / 2) / scale, axis=0) / np.sqrt(2 * np.pi).item()
+        low, high = jnp.where(excess < 0, x, low), jnp.where(excess < 0, high, x)
+        newton = x - excess / density
+        good = (newton > low) & (newton < high) & (jnp.abs(newton - x) < last / 2)
+        new = jnp.where(good, newton, low + (high - low) / 2)
+        step = jnp.abs(new - x)
+        found = jnp.abs(excess) <= 2 * eps * target
+        # Entries that are done stay where they are, so that none depends on how long the others take.
+        new = jnp.where(done | found, x, new)
+        done = done | found | (step <= eps * jnp.maximum(jnp.abs(new), finest))
+        return count + 1, new, low, high, step, done
+
+    state = (0, start, low, high, high - low, jnp.zeros(start.shape, bool))
+    return jax.lax.while_loop(lambda s: (s[0] < _MAX_STEPS) & ~jnp.all(s[-1]), advance, state)[1]

@@ -1,0 +1,125 @@
+"""Doubly stochastic deep Gaussian processes (Salimbeni and Deisenroth 2017): GPs whose inputs are other GPs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax import Array
+from numpyro.distributions import Distribution
+
+from gpzoo import checks
+from gpzoo.distributions import GaussianProcess
+from gpzoo.kernels import Kernel, White
+from gpzoo.likelihoods.base import positive_int
+from gpzoo.models.hyperparameters import gaussian, positive, rbf
+
+
+def deep_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    layers: Sequence[Array | int] = (),
+    propagate_inputs: bool = False,
+    likelihood: Callable[[Any], Distribution] = gaussian,
+    num_outputs: int | None = None,
+    kernel: Callable[[str, Array], Kernel] = rbf,
+    layer_noise: float | None = 1e-5,
+    num_data: int | None = None,
+) -> None:
+    """``h_l = GP_l(h_(l-1)) + h_(l-1) W_l``, ``h_0 = x``, and ``f = GP(h_L)`` under a likelihood (eq. 1 and 11).
+
+    Inner layers are the sites ``layer_0``, ``layer_1``, ..., the last one is ``f``. The paper's posterior (eq. 12) is
+    ``InducingGuide(deep_gp, kmeans(100), initial_scale=inner_scales(layers))``.
+
+    Args:
+        X: inputs ``[N, d]``, best standardised.
+        y: what the likelihood is of, ``[N, ...]``.
+        layers: the inner layers, first one first. A matrix ``W``, ``[width below, width]``, is a layer with the mean
+            ``h W`` (see :func:`linear_layers`), a number a layer of that width with mean zero. None is a single GP.
+        propagate_inputs: whether every layer but the first sees ``x`` beside the layer below (Duvenaud et al. 2014),
+            the alternative to linear means: widths below are then ``d`` larger.
+        likelihood: distribution of ``y`` given ``f``, such as :class:`~gpzoo.likelihoods.Bernoulli` or
+            :class:`~gpzoo.likelihoods.RobustMax` or a function that declares parameters of its own.
+        num_outputs: number of functions in the last layer, for likelihoods that take ``[N, K]``; ``None`` for ``[N]``.
+        kernel: makes a layer's kernel from the site's name and the layer's inputs.
+        layer_noise: where the variance of the noise of inner layers starts, which is part of their kernels (eq. 11);
+            ``None`` for no noise.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+
+    Raises:
+        ValueError: if a matrix among ``layers`` does not fit the layer below, or a width is no count.
+    """
+    h = X
+    for i, layer in enumerate(layers):
+        name = f"layer_{i}"
+        covariance = kernel(name, h)
+        if layer_noise is not None:
+            covariance = covariance + White(positive(f"{name}_noise_variance", layer_noise, h))
+        if np.ndim(layer) == 0:
+            prior = GaussianProcess(covariance, h, num_outputs=positive_int(f"layers[{i}]", layer))
+        else:
+            W = _checked_map(i, layer, h)
+            prior = GaussianProcess(covariance, h, h @ W, num_outputs=W.shape[1])
+        h = numpyro.sample(name, prior)
+        if propagate_inputs:
+            h = jnp.concatenate([X, jnp.asarray(h)], axis=-1)
+    f = numpyro.sample("f", GaussianProcess(kernel("f", h), h, num_outputs=num_outputs))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", likelihood(f), obs=y)
+
+
+def linear_layers(X: Array, widths: Sequence[int]) -> tuple[Array, ...]:
+    """The paper's mean maps for inner layers of these widths ("Further Model Details").
+
+    A layer as wide as the one below has the identity; a narrower one projects onto the principal directions of the
+    data as they arrive there (right singular vectors, the data not centred); a wider one pads with zeros.
+
+    Args:
+        X: training inputs ``[N, d]``; only their second moments are used.
+        widths: of the inner layers, first one first.
+
+    Returns:
+        A matrix ``[width below, width]`` for each, in the precision of ``X``.
+
+    Raises:
+        ValueError: if ``X`` is not ``[N, d]``, empty or not finite, or a width is no count.
+    """
+    X = np.asarray(checks.floating("X", X))
+    if X.ndim != 2:
+        raise ValueError(f"X must be [N, d], got shape {X.shape}.")
+    checks.not_empty("X", X)
+    checks.finite("X", X)
+    moments = sum(np.asarray(part, np.float64).T @ part for part in np.array_split(X, -(-len(X) // 2**16)))
+    maps = []
+    for i, width in enumerate(widths):
+        width, below = positive_int(f"widths[{i}]", width), len(moments)
+        if width >= below:
+            W = np.eye(below, width)
+        else:
+            W = np.linalg.eigh(moments)[1][:, ::-1][:, :width]
+            # Eigenvectors have no sign of their own: the largest entry is made positive.
+            W = W * np.sign(np.take_along_axis(W, np.abs(W).argmax(0)[None], 0))
+        maps.append(jnp.asarray(W, X.dtype))
+        moments = W.T @ moments @ W
+    return tuple(maps)
+
+
+def inner_scales(layers: Sequence[Array | int], scale: float = 1e-5) -> dict[str, float]:
+    """Initial standard deviations of ``q(u)``, for ``InducingGuide(initial_scale=...)``: almost none in inner layers.
+
+    The stack then starts as its means alone (supplement of the paper), and the first steps train the last layer.
+    """
+    return {f"layer_{i}": scale for i in range(len(layers))}
+
+
+def _checked_map(i: int, W: Array, h: Array) -> Array:
+    if np.ndim(W) != 2 or W.shape[0] != h.shape[-1]:
+        raise ValueError(
+            f"layers[{i}] has shape {np.shape(W)}, but the layer below it has width {h.shape[-1]}: a mean map is a "
+            f"matrix [{h.shape[-1]}, width]. linear_layers(X, widths) makes them."
+        )
+    return jnp.asarray(W).astype(h.dtype)

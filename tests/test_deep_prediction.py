@@ -1,0 +1,295 @@
+"""Prediction with deep GPs, a mixture over paths: quantiles and draws against paths taken one by one, any batching."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from helpers import positive, randomised, regression
+from jax import random
+from numpyro import handlers
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from gpzoo.distributions import GaussianProcess
+from gpzoo.inducing import InducingPoints
+from gpzoo.inference import InducingGuide, Predictor, predict
+from gpzoo.inference.guides import representing
+from gpzoo.inference.mixtures import empirical_quantiles, mixture_quantiles
+from gpzoo.kernels import RBF, White
+from gpzoo.likelihoods import Expected, Gaussian, Softmax
+from gpzoo.models import deep_gp, linear_layers
+
+KEY = random.key(0)
+RNG = np.random.default_rng(0)
+X = jnp.asarray(RNG.standard_normal((20, 2)))
+NEW = jnp.asarray(RNG.standard_normal((7, 2)))
+TARGETS = jnp.asarray(RNG.standard_normal(7))
+THREE = partial(deep_gp, layers=linear_layers(X, [2, 1]))
+QUANTILES = (0.01, 0.3, 0.5, 0.95)
+
+
+def prepared(model, *args, inducing=X[::4], **kwargs):
+    guide = InducingGuide(model, inducing if isinstance(inducing, dict) else InducingPoints(inducing), **kwargs)
+    return guide, randomised(guide.init_params(KEY, *args))
+
+
+@pytest.fixture(scope="module")
+def three():
+    inducing = {"layer_0": X[::4], "layer_1": X[::4], "f": X[::4, :1]}
+    inducing = {name: InducingPoints(Z) for name, Z in inducing.items()}
+    return prepared(THREE, X, X[:, 0], inducing=inducing, initial_scale=0.4)
+
+
+def assert_same(one, two, rtol=1e-9, atol=1e-11):
+    assert set(one) == set(two)
+    for name in one:
+        for field, a, b in zip(one[name]._fields, one[name], two[name], strict=True):
+            assert (a is None) == (b is None), (name, field)
+            if a is not None:
+                assert a.shape == b.shape and a.dtype == b.dtype
+                np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg=f"{field} of {name}")
+
+
+# -- the mixture of eq. 18, path by path -------------------------------------------------------------------------------
+
+
+def test_three_layers_are_the_mixture_of_their_paths(three):
+    guide, params = three
+    S = 30
+    arguments = {"guide": guide, "params": params, "num_draws": S, "test_data": {"y": TARGETS}}
+    arguments |= {"quantiles": QUANTILES, "keep_draws": True}
+    found = predict(KEY, THREE, NEW, **arguments)
+    assert_same(found, predict(KEY, THREE, NEW, batch_size=3, **arguments))
+
+    def one(key):
+        with handlers.block(), representing("marginals", jnp.arange(7)):
+            run = handlers.substitute(handlers.seed(guide, random.split(key)[0]), data=params)
+            trace = handlers.trace(run).get_trace(NEW)
+        return {
+            name: (*trace[name]["fn"].marginals(), jnp.asarray(trace[name]["value"])) for name in guide.sites.drawn
+        }, (trace["f"]["fn"].marginals())
+
+    one = jax.jit(one)
+    paths = [one(key) for key in random.split(KEY, S)]
+    means, variances = (np.stack([path[1][i] for path in paths]) for i in (0, 1))
+    assert means.std(0).min() > 0.01
+    noisy = variances + float(params["noise_variance"])
+    logs = norm.logpdf(np.asarray(TARGETS), means, np.sqrt(noisy))
+    by_hand = np.log(np.mean(np.exp(logs), axis=0))
+    np.testing.assert_allclose(found["y"].log_density, by_hand, rtol=1e-9)
+    inner = {name: [np.stack([path[0][name][i] for path in paths]) for i in range(3)] for name in guide.sites.drawn}
+    assert set(inner) == {"layer_0", "layer_1"}
+    for name, (mean, variance, draws) in inner.items():
+        np.testing.assert_allclose(found[name].draws, draws, rtol=1e-9, atol=1e-11)
+        check_quantiles(found[name].quantiles, mean, variance)
+    check_quantiles(found["f"].quantiles, means, variances)
+    check_quantiles(found["y"].quantiles, means, noisy)
+
+
+def check_quantiles(found, mean, variance, quantiles=QUANTILES, rtol=1e-10):
+    assert found.shape == (len(quantiles), *mean.shape[1:])
+    mean, variance = mean.reshape(len(mean), -1), variance.reshape(len(mean), -1)
+    for q, row in zip(quantiles, np.asarray(found).reshape(len(quantiles), -1), strict=True):
+        for i, value in enumerate(row):
+            wanted = by_brentq(q, mean[:, i], np.sqrt(variance[:, i]))
+            np.testing.assert_allclose(value, wanted, rtol=rtol, atol=rtol * np.sqrt(variance[:, i]).max())
+
+
+def by_brentq(q, mean, scale):
+    """The quantile of an equal mixture by SciPy, from the tail that it is in."""
+    ends = mean + norm.ppf(q) * scale
+    if np.ptp(ends) < 1e-13 * np.abs(ends).max():
+        return ends[0]
+
+    def excess(x):
+        return norm.cdf(x, mean, scale).mean() - q if q <= 0.5 else 1 - q - norm.sf(x, mean, scale).mean()
+
+    return brentq(excess, ends.min(), ends.max(), xtol=1e-300, rtol=4 * np.finfo(float).eps, maxiter=1000)
+
+
+def test_draws_have_the_moments_that_are_reported(three):
+    guide, params = three
+    S = 4000
+    found = predict(random.key(3), THREE, NEW, guide=guide, params=params, num_draws=S, keep_draws=True)
+    for name, shape in {"layer_0": (S, 7, 2), "layer_1": (S, 7, 1), "f": (S, 7), "y": (S, 7)}.items():
+        site = found[name]
+        assert site.draws.shape == shape
+        deviation = site.draws - site.mean
+        error = np.sqrt(site.variance / S)
+        assert (np.abs(deviation.mean(0)) < 5 * error).all(), name
+        error = np.sqrt(((deviation**2).var(0)) / S)
+        assert (np.abs((deviation**2).mean(0) - site.variance) < 5 * error).all(), name
+    # y is drawn from the draw of f on the same path.
+    noise, residual = float(params["noise_variance"]), found["y"].draws - found["f"].draws
+    assert abs(np.mean(residual**2) / noise - 1) < 5 * np.sqrt(2 / residual.size)
+    assert np.abs(np.corrcoef(residual.T) - np.eye(7)).max() < 5 / np.sqrt(S)
+
+
+# -- data sites that are not Gaussian ----------------------------------------------------------------------------------
+
+
+def poisson(f, exposure):
+    return dist.Poisson(exposure * jnp.exp(f))
+
+
+def counts(X, y=None, w=None, z=None):
+    """Counts with an exposure per datum, from marginals of one site and from a draw of another; a masked site."""
+    f = numpyro.sample("f", GaussianProcess(RBF(positive("variance", 0.3), 1.0), X))
+    g = numpyro.sample("g", GaussianProcess(RBF(0.3, 1.0), X))
+    exposure = 10 * jnp.square(X[:, 1])
+    with numpyro.plate("data", 500, subsample_size=len(X)):
+        numpyro.sample("y", Expected(poisson, f, exposure), obs=y)
+        numpyro.sample("w", dist.Poisson(exposure * jnp.exp(g)), obs=w)
+        with handlers.mask(mask=X[:, 0] > 0):
+            numpyro.sample("z", Gaussian(f, 0.1), obs=z)
+
+
+def test_counts_stay_whole_and_do_not_depend_on_the_batch():
+    guide, params = prepared(counts, X, jnp.ones(20, int), jnp.ones(20, int), jnp.zeros(20))
+    S = 1000
+    go = partial(predict, KEY, counts, NEW, guide=guide, params=params, num_draws=S, quantiles=QUANTILES)
+    found, again = go(keep_draws=True), go(batch_size=3)
+    assert_same({name: site._replace(draws=None) for name, site in found.items()}, again)
+    for name in ("y", "w"):
+        site = found[name]
+        assert site.draws.shape == (S, 7) and np.issubdtype(site.draws.dtype, np.integer)
+        wanted = np.quantile(site.draws, QUANTILES, axis=0, method="inverted_cdf")
+        np.testing.assert_array_equal(site.quantiles, wanted)
+        assert site.quantiles.dtype == site.draws.dtype
+        assert (np.abs(site.draws.mean(0) - site.mean) < 5 * np.sqrt(site.variance / S)).all()
+        assert np.ptp(site.mean) > 5  # the exposures differ
+        assert np.abs(np.corrcoef(site.draws.T) - np.eye(7)).max() < 6 / np.sqrt(S)
+    # The masked Gaussian site, of a process that is not drawn, is one Gaussian.
+    wanted = found["f"].mean + norm.ppf(QUANTILES)[:, None] * np.sqrt(found["f"].variance + 0.1)
+    np.testing.assert_allclose(found["z"].quantiles, wanted, rtol=1e-10)
+
+
+def test_labels_are_drawn_and_have_no_quantiles():
+    def labels(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(2.0, 1.0), X, num_outputs=3))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Softmax(f), obs=y)
+
+    guide, params = prepared(labels, X, jnp.arange(20) % 3)
+    go = partial(predict, KEY, labels, NEW, guide=guide, params=params, num_draws=2000, quantiles=[0.5])
+    found = go(keep_draws=True)
+    assert found["y"].quantiles is None and found["f"].quantiles.shape == (1, 7, 3)
+    shares = (found["y"].draws[..., None] == np.arange(3)).mean(0)
+    # probs are an estimate of their own, from 100 draws of f.
+    assert np.abs(shares - found["y"].probs).max() < 5 * 0.5 * np.sqrt(1 / 2000 + 1 / 100)
+    assert_same(found, go(keep_draws=True, batch_size=2))
+
+
+def test_sites_drawn_jointly():
+    def centred(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", dist.Normal(f - jnp.mean(f), 1e-3), obs=y)
+
+    guide, params = prepared(centred, X, X[:, 0], joint={"f"})
+    found = predict(KEY, centred, NEW, guide=guide, params=params, num_draws=3, keep_draws=True)
+    f = found["f"].draws
+    np.testing.assert_allclose(found["y"].draws, f - f.mean(1, keepdims=True), atol=0.01)
+
+
+# -- one component, and samples ----------------------------------------------------------------------------------------
+
+
+def test_one_component_has_exact_quantiles_and_its_own_draws():
+    guide, params = prepared(regression, X, X[:, 0])
+    found = predict(KEY, regression, NEW, guide=guide, params=params, num_draws=9, quantiles=QUANTILES, keep_draws=True)
+    for name in ("f", "y"):
+        site = found[name]
+        assert site.draws.shape == (9, 7) and (np.ptp(site.draws, axis=0) > 0).all()
+        wanted = site.mean + norm.ppf(QUANTILES)[:, None] * np.sqrt(site.variance)
+        np.testing.assert_allclose(site.quantiles, wanted, rtol=1e-12, atol=1e-12)
+
+    again = Predictor(regression, guide, num_draws=9, quantiles=QUANTILES, keep_draws=True)(KEY, NEW, params=params)
+    assert_same(found, again)
+    plain = predict(KEY, regression, NEW, guide=guide, params=params)
+    assert_same(plain, {name: site._replace(quantiles=None, draws=None) for name, site in found.items()})
+
+    def exact(X, y=None):
+        numpyro.sample("y", GaussianProcess(RBF(1.0, 1.0) + White(0.1), X), obs=y)
+
+    go = partial(predict, KEY, exact, NEW, params={}, train_args=(X, X[:, 0]), num_draws=500, keep_draws=True)
+    site = go()["y"]
+    assert site.draws.shape == (500, 7)
+    assert (np.abs(site.draws.mean(0) - site.mean) < 5 * np.sqrt(site.variance / 500)).all()
+    np.testing.assert_allclose(site.draws, go(batch_size=2)["y"].draws, rtol=1e-6, atol=1e-8)
+
+
+def test_samples_give_one_draw_each():
+    model = handlers.lift(
+        regression, prior={name: dist.LogNormal(0.0, 1.0) for name in ("variance", "lengthscale", "noise")}
+    )
+    rows = np.concatenate([X, NEW])
+    samples = {name: jnp.array([0.5, 1.0, 2.0]) for name in ("variance", "lengthscale")}
+    samples |= {"noise": jnp.full(3, 0.1), "f": jnp.stack([X[:, 0], X[:, 1], -X[:, 0]])}
+    found = predict(
+        KEY,
+        model,
+        NEW,
+        posterior_samples=samples,
+        train_args=(X, X[:, 0]),
+        quantiles=QUANTILES,
+        keep_draws=True,
+    )
+    assert found["f"].draws.shape == found["y"].draws.shape == (3, 7)
+    moments = []
+    for v, f in zip((0.5, 1.0, 2.0), np.asarray(samples["f"]), strict=True):
+        K = v * np.exp(-0.5 * ((rows[:, None] - rows[None]) / v) ** 2).prod(-1)
+        W = np.linalg.solve(K[:20, :20] + 1e-6 * v * np.eye(20), K[:20, 20:])
+        moments.append((W.T @ f, v - (W * K[:20, 20:]).sum(0) + 0.1))
+    mean, variance = np.moveaxis(np.array(moments), 1, 0)
+    check_quantiles(found["y"].quantiles, mean, variance, rtol=1e-4)
+
+
+# -- quantiles on their own --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_mixture_quantiles_are_scipys(dtype):
+    rng = np.random.default_rng(1)
+    quantiles = (1e-6, 0.025, 0.31, 0.5, 0.77, 0.975, 1 - 1e-6)
+    # Smooth, narrow beside their distances, of very different widths, all the same, far from 0.
+    mean = rng.standard_normal((25, 5)) * [1, 10, 1, 0, 1] + [0, 0, 0, 3, 1e3]
+    scale = np.exp(rng.standard_normal((25, 5)) * [0.3, 0.3, 3, 0, 0.3] + [0, -4, 0, 0, 0])
+    mean, variance = mean.astype(dtype), np.square(scale).astype(dtype)
+    found = jax.jit(lambda m, v: mixture_quantiles(m, v, quantiles))(mean, variance)
+    assert found.dtype == dtype and found.shape == (7, 5)
+    mean, scale, eps = mean.astype(np.float64), np.sqrt(variance.astype(np.float64)), float(np.finfo(dtype).eps)
+    for q, row in zip(quantiles, np.asarray(found, np.float64), strict=True):
+        for i, value in enumerate(row):
+            wanted = by_brentq(q, mean[:, i], scale[:, i])
+            # What rounding allows: that of the value itself, and that of the distribution function over its slope.
+            slope = norm.pdf(wanted, mean[:, i], scale[:, i]).mean()
+            assert abs(value - wanted) <= 4 * eps * (abs(wanted) + scale[:, i].max()) + 20 * eps * min(q, 1 - q) / slope
+
+
+def test_quantiles_where_the_distribution_function_is_level():
+    mean = jnp.array([[-100.0], [-90.0], [90.0], [100.0]])
+    found = mixture_quantiles(mean, jnp.ones((4, 1)), (0.25, 0.5, 0.75))[:, 0]
+    assert -100 < found[0] < -90 and -90 <= found[1] < -75 and 90 < found[2] < 100
+    assert np.isnan(mixture_quantiles(jnp.array([0.0, jnp.nan]), jnp.ones(2), (0.3,))).all()
+
+
+def test_empirical_quantiles_are_values_that_were_drawn():
+    draws = jnp.asarray(np.random.default_rng(0).permutation(100))[:, None]
+    levels = (0.001, 0.07, 0.5, 0.505, 0.999)
+    found = empirical_quantiles(draws, levels)[:, 0]
+    np.testing.assert_array_equal(found, [0, 6, 49, 50, 99])
+    assert np.issubdtype(found.dtype, np.integer)
+
+
+def test_quantiles_that_are_none_are_refused():
+    guide, params = prepared(regression, X, X[:, 0])
+    for wrong in ((), (0.0, 0.5), (1.0,), (-0.1,), (float("nan"),), 0.5, "half", [[0.5]], (None,)):
+        with pytest.raises(ValueError, match=r"quantiles must be probabilities between 0 and 1 such as \(0.05, 0.5"):
+            predict(KEY, regression, NEW, guide=guide, params=params, quantiles=wrong)
+    with pytest.raises(ValueError, match="quantiles must be probabilities"):
+        Predictor(regression, guide, quantiles=(2,))
