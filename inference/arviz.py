@@ -59,11 +59,12 @@ def to_arviz(
     params = dict(params)
     latents = guide.sites.latents
 
-    arrays, static = split_arrays(dict(enumerate(args)) | kwargs)
+    positions = [f"argument {i}" for i in range(len(args))]
+    arrays, static = split_arrays(dict(zip(positions, args, strict=True)) | kwargs)
 
     def one(key: Array, arrays: dict, params: dict) -> dict[str, dict[str, Array]]:
         given = arrays | static
-        args = [given.pop(i) for i in range(len(given)) if i in given]
+        args = [given.pop(position) for position in positions]
         guide_key, model_key, predictive_key = random.split(key, 3)
         with handlers.block():
             with representing("conditional"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -43,9 +43,85 @@ def described(name: str, arrays: Any) -> dict[str, Any]:
     }
 
 
+def _typed(rng_key: Array) -> bool:
+    return jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
+
+
+def key_words(rng_key: Array) -> list[int]:
+    """The numbers that a key, of the new kind or the old, consists of."""
+    return np.asarray(random.key_data(rng_key) if _typed(rng_key) else rng_key).ravel().tolist()
+
+
+def split_keys(rng_key: Array) -> tuple[list[Array], bool]:
+    """The key of each training, and whether several were asked for.
+
+    Raises:
+        ValueError: for keys with more than one leading axis, or none.
+    """
+    leading = rng_key.ndim - (0 if _typed(rng_key) else 1)
+    if leading not in (0, 1) or rng_key.size == 0:
+        raise ValueError(f"rng_key must be one key, or keys [K] for K trainings; got shape {rng_key.shape}.")
+    return (list(rng_key), True) if leading else ([rng_key], False)
+
+
 def order_seed(rng_key: Array) -> int:
     """The seed of the order in which a training with this key visits its rows."""
     return int(random.bits(random.fold_in(rng_key, 0x0BDE), (), jnp.uint32))
+
+
+def source_of(
+    args: tuple,
+    batch_size: int | None,
+    keys: Sequence[Array],
+    several: bool,
+    in_axes: int | Sequence[int | None] | None,
+) -> Resident | Streamed:
+    """The rows of the trainings with these keys: the arrays among ``args``, or the table that is the only one of them.
+
+    Raises:
+        ValueError: for an ``in_axes`` that does not go with the arguments; more than a table, or several keys for it;
+            or as the sources.
+    """
+    seeds = [order_seed(key) for key in keys]
+    if any(isinstance(a, Table) for a in args):
+        if len(args) > 1 or several:
+            raise ValueError(
+                "A table is the only positional argument of fit, its groups are the model's, and it is trained on with "
+                f"one key, random.key(0) rather than keys [K]; got {len(args)} arguments and "
+                f"{f'{len(keys)} keys' if several else 'one key'}."
+            )
+        return Streamed(args[0], batch_size, seeds[0])
+    if not several:
+        return Resident(args, batch_size, seeds, None)
+    axes = tuple(in_axes) if isinstance(in_axes, list | tuple) else (in_axes,) * len(args)
+    if len(axes) != len(args) or any(axis is not None and (isinstance(axis, bool) or axis != 0) for axis in axes):
+        raise ValueError(
+            f"in_axes must be 0 (one per key) or None (shared), or one of these for each of the {len(args)} positional "
+            f"arguments; got {in_axes!r}."
+        )
+    return Resident(args, batch_size, seeds, tuple(axis == 0 for axis in axes))
+
+
+def axes_by_name(arrays: dict, member_kwargs: Collection[str], count: int) -> dict[str, bool]:
+    """For each keyword argument whether it carries the member axis.
+
+    Raises:
+        ValueError: for names that are not among ``arrays``, or leading axes other than ``count``.
+    """
+    names = {member_kwargs} if isinstance(member_kwargs, str) else set(member_kwargs)
+    if unknown := sorted(names - set(arrays)):
+        raise ValueError(f"member_kwargs names {unknown}, but the arrays given by keyword are {sorted(arrays)}.")
+    check_members("member_kwargs", {name: arrays[name] for name in names}, count)
+    return {name: name in names for name in arrays}
+
+
+def check_members(what: str, arguments: dict, count: int) -> None:
+    """Raise ValueError unless all arrays have a leading axis of ``count``."""
+    shapes = {name: [np.shape(x) for x in jax.tree.leaves(value)] for name, value in arguments.items()}
+    if wrong := {name: s for name, s in shapes.items() if any(shape[:1] != (count,) for shape in s)}:
+        raise ValueError(
+            f"With {count} keys {what} must have a leading axis of {count}, one entry per key; got shapes {wrong}."
+        )
 
 
 class Resident:
@@ -68,16 +144,15 @@ class Resident:
         shapes = [
             (np.shape(leaf), axes is not None and axes[i]) for i, a in enumerate(args) for leaf in jax.tree.leaves(a)
         ]
-        if not shapes or any(len(shape) <= own for shape, own in shapes):
+        if not shapes or any(len(shape) == 0 for shape, _ in shapes):
             raise ValueError(
-                "fit takes the data as positional arguments, arrays with one row per datum; others by keyword. With "
-                "several keys the axis of members comes before the rows."
+                "fit takes the data as positional arguments, arrays with one row per datum; others by keyword."
             )
-        members = {shape[0] for shape, own in shapes if own}
-        if members - {len(seeds)}:
+        if any(own and (len(shape) < 2 or shape[0] != len(seeds)) for shape, own in shapes):
             raise ValueError(
-                f"There are {len(seeds)} keys, but the positional arguments have leading axes of {sorted(members)}: "
-                "one member per key. Arguments that all members share are named in in_axes, as None."
+                f"With {len(seeds)} keys the positional arguments must be [{len(seeds)}, rows, ...], one data set per "
+                f"key; got shapes {[shape for shape, own in shapes if own]}. For data that all keys share pass "
+                "in_axes=None (or None in its place, as in in_axes=(None, 0))."
             )
         counts = {shape[own] for shape, own in shapes}
         if len(counts) > 1:

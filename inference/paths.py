@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -108,7 +108,7 @@ class Runner:
         def of_row(i: Array) -> dict[str, Array]:
             own = {name: value[i[None]] if name in processes else value for name, value in values.items()}
             data_key, model_key = random.split(random.fold_in(key, rows[i]))
-            model = handlers.substitute(handlers.seed(self.model, model_key), data=own)
+            model = with_values(handlers.seed(self.model, model_key), own)
             with handlers.block():
                 trace = handlers.trace(model).get_trace(
                     *jax.tree.map(lambda x: x[i[None]], batch), **arrays, **self.static
@@ -126,10 +126,10 @@ class Runner:
         with handlers.block():
             if self.guide is not None:
                 with representing("marginals", rows):
-                    guide = handlers.substitute(handlers.seed(self.guide, guide_key), data=known)
+                    guide = with_values(handlers.seed(self.guide, guide_key), known)
                     guide_trace = handlers.trace(guide).get_trace(*args, **kwargs)
             model = _conditioned(self.model, given, self.drawn, rows)
-            model = handlers.substitute(handlers.replay(handlers.seed(model, model_key), guide_trace), data=known)
+            model = with_values(handlers.replay(handlers.seed(model, model_key), guide_trace), known)
             trace = handlers.trace(model).get_trace(*args, **kwargs)
         drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
         self._check_sites(guide_trace | trace, set(known), drawn, training=rows is None)
@@ -148,6 +148,23 @@ class Runner:
                     f"GP site {name!r} is observed in training: give predict its data to condition on, "
                     "train_args=(X, y)."
                 )
+
+
+def with_values(run: Callable, values: Mapping[str, Any], *, processes: bool = True) -> Callable:
+    """``run`` with the values of its sites by name; deterministic sites, which MCMC records too, compute their own.
+
+    Args:
+        run: a program or guide.
+        values: by name; those of sites that ``run`` does not have are ignored.
+        processes: whether GP sites take theirs.
+    """
+
+    def value_of(site: dict[str, Any]) -> Any:
+        if site["type"] == "deterministic" or (not processes and isinstance(site.get("fn"), GaussianProcess)):
+            return None
+        return values.get(site["name"])
+
+    return handlers.substitute(run, substitute_fn=value_of)
 
 
 def check_params(trace: dict, known: set[str]) -> None:

@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from numpyro import handlers
 
 from gpzoo.inference.guides import InducingGuide
 from gpzoo.inference.minibatches import split_arrays
 from gpzoo.inference.mixtures import ROW_AXES, Asked, Path, SitePrediction, checked_quantiles, of_one_path, of_paths
-from gpzoo.inference.paths import Runner
+from gpzoo.inference.paths import Runner, with_values
 from gpzoo.inference.setup import find_sites
 from gpzoo.inference.surroundings import one_blas_thread
 
@@ -182,9 +181,9 @@ def _predict(
     drawn = frozenset()
     if guide is None:
         given = {name: value[0] for name, value in samples.items()} | dict(params or {})
-        drawn = find_sites(
-            handlers.substitute(model, data=given), train_args, dict(train_kwargs or {}), frozenset()
-        ).drawn
+        # GP sites are left open: whether the program takes arrays of them is the question.
+        program = with_values(model, given, processes=False)
+        drawn = find_sites(program, train_args, dict(train_kwargs or {}), frozenset()).drawn
     one_batch = compile_run(Runner(model, guide, drawn, static, train_static, asked), draws)
     train = None if train_args is None else (train_args, train_arrays)
     keys = random.split(rng_key, draws)

@@ -32,7 +32,8 @@ class FitResult(NamedTuple):
         expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
             ``"draw"``.
 
-    Of several trainings (see :func:`fit`), ``params``, ``losses`` and ``state`` have a leading axis.
+    Of several trainings (see :func:`fit`), ``params``, ``losses`` and ``state`` have a leading axis; the losses of one
+    that failed are NaN from the step on that it did not take.
     """
 
     params: dict[str, Any]
@@ -42,9 +43,17 @@ class FitResult(NamedTuple):
     expectations: dict[str, str]
 
     def member(self, k: int) -> FitResult:
-        """The result of training ``k`` of several; ``seconds`` are those of all."""
+        """The result of training ``k`` of several; ``seconds`` are those of all.
+
+        Raises:
+            ValueError: if this is the result of one training.
+            IndexError: if there are not so many.
+        """
+        if self.losses.ndim < 2:
+            raise ValueError("This is the result of one training, which has no members.")
+        losses = self.losses[k]  # arrays on the device would take the last member where k is too large
         params, state = jax.tree.map(lambda x: x[k], (self.params, self.state))
-        return self._replace(params=params, losses=self.losses[k], state=state)
+        return self._replace(params=params, losses=losses, state=state)
 
 
 class NonFiniteError(FloatingPointError):
@@ -125,22 +134,43 @@ def check_scales(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: 
 
 
 def explain_failure(
-    svi: SVI, result: FitResult, batch: tuple, arrays: dict, static: dict, step: int, loss: float
+    svi: SVI,
+    result: FitResult,
+    own: FitResult,
+    batch: tuple,
+    arrays: dict,
+    static: dict,
+    where: str,
+    loss: float,
 ) -> None:
-    """Raise the error that says why step ``step + 1``, with this minibatch and loss, was not taken."""
-    where = f"Training stopped at step {step + 1}"
-    kept = "The last good parameters are in this error's .result."
+    """Raise the error that says why the step with this minibatch and loss was not taken.
+
+    Args:
+        svi: NumPyro's object.
+        result: of ``fit``, for the error.
+        own: of the training that failed: ``result``, or a member of it.
+        batch: the step's minibatch.
+        arrays: the model's keyword arguments that are arrays.
+        static: its other keyword arguments.
+        where: beginning of the message.
+        loss: of the step.
+    """
+    kept = f"The last good parameters are in this error's .result{'' if own is result else ', of all members'}."
     try:
-        _run_once(svi, result.state, batch, arrays, static)
+        _run_once(svi, own.state, batch, arrays, static)
     except FactorisationError as error:
-        raise FactorisationError(f"{where}: {error}") from NonFiniteError(kept, result)
+        if own is result:
+            raise FactorisationError(f"{where}: {error}") from NonFiniteError(kept, result)
+        raise NonFiniteError(f"{where}: {error} {kept}", result) from error
+    key, static = random.split(own.state.rng_key)[1], static | svi.static_kwargs
+    mutable = own.state.mutable_state or {}
     if np.isfinite(loss):
-        params = svi.optim.get_params(result.state.optim_state)
-        key = random.split(result.state.rng_key)[1]
+        params = svi.optim.get_params(own.state.optim_state)
 
         def objective(params: dict) -> Array:
-            merged = svi.constrain_fn(params) | (result.state.mutable_state or {})
-            return svi.loss.loss(key, merged, svi.model, svi.guide, *batch, **arrays, **static, **svi.static_kwargs)
+            return svi.loss.loss(
+                key, svi.constrain_fn(params) | mutable, svi.model, svi.guide, *batch, **arrays, **static
+            )
 
         gradients = jax.jit(jax.grad(objective))(params)
         bad = [n for n, g in gradients.items() if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(g))]
@@ -149,13 +179,11 @@ def explain_failure(
     sites = "unknown sites"
     if isinstance(svi.loss, GaussianProcessELBO):
         terms = GaussianProcessELBO(svi.loss.num_particles, svi.loss.vectorize_particles, sum_sites=False)
-        key = random.split(result.state.rng_key)[1]
-        params = result.params | (result.state.mutable_state or {})
 
         def by_site(params: dict) -> dict:
-            return terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static, **svi.static_kwargs)
+            return terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static)
 
-        values = jax.jit(by_site)(params)
+        values = jax.jit(by_site)(own.params | mutable)
         sites = ", ".join(f"{name!r} ({-float(v):.6g})" for name, v in values.items() if not np.isfinite(float(v)))
     raise NonFiniteError(
         f"{where}: the ELBO is {-loss}, from site(s) {sites}. Look for extreme data or hyperparameters, or lower the "

@@ -44,11 +44,12 @@ class Bar:
         if self.bar is not None:
             self.bar.stop()
 
-    def update(self, done: int, recent: np.ndarray) -> None:
-        """Show that ``done`` steps are taken, with these last losses."""
+    def update(self, done: int, recent: np.ndarray, failed: int = 0) -> None:
+        """Show that ``done`` steps are taken, with these last losses, and how many of several trainings failed."""
         if self.bar is not None and recent.size:
             rate = (done - self.first) / (time.perf_counter() - self.started)
-            self.bar.update(self.task, completed=done, elbo=f"{-np.nanmean(recent):,.1f}", rate=f"{rate:.1f}")
+            elbo = f"{-np.nanmean(recent):,.1f}" + (f" ({failed} failed)" if failed else "")
+            self.bar.update(self.task, completed=done, elbo=elbo, rate=f"{rate:.1f}")
 
 
 class Signals:

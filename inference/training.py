@@ -13,18 +13,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax, random
+from jax import Array, lax
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
-from gpzoo.datasets import Table
 from gpzoo.inference.checkpoints import Checkpoints
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import InducingGuide, representing
-from gpzoo.inference.minibatches import Resident, Streamed, described, is_arrays, member_of, order_seed, split_arrays
-from gpzoo.inference.report import FitResult, NonFiniteError, check_scales, expectations, explain_failure
+from gpzoo.inference.minibatches import (
+    Resident,
+    Streamed,
+    axes_by_name,
+    check_members,
+    described,
+    is_arrays,
+    key_words,
+    member_of,
+    source_of,
+    split_arrays,
+    split_keys,
+)
+from gpzoo.inference.report import FitResult, check_scales, expectations, explain_failure
 from gpzoo.inference.surroundings import Bar, Signals, one_blas_thread
-from gpzoo.linalg import FactorisationError
 
 #: Seconds aimed at between two visits of the host.
 _CHUNK_SECONDS = 1.0
@@ -56,7 +66,8 @@ def fit(
     one step fills the cores, they take turns. One that fails stops; the others go on.
 
     With a :class:`~gpzoo.datasets.Table` in place of arrays the rows may be more than the device or memory hold: they
-    are read, shuffled in windows and handed over while the device computes. Initial values are found on a sample.
+    are read, shuffled in windows and handed over while the device computes. Initial values are found, and data are
+    checked beforehand, on a sample: the rows of the first minibatches.
 
     Args:
         svi: NumPyro's object, holding model, guide, optimiser (any optax transformation or schedule) and objective.
@@ -73,8 +84,8 @@ def fit(
             shared. ``init_params`` always have one.
         init_params: initial values by name; others come from the guide's ``init_params`` on the whole data.
         checkpoint: directory for checkpoints. A training that was stopped goes on from there when started again with
-            the same arguments, and ends with the same bits. Written every ``checkpoint_seconds``, at the end, and on
-            SIGINT and SIGTERM.
+            the same arguments, and ends with the same bits. Written every ``checkpoint_seconds``, at the end, on
+            SIGINT and SIGTERM, and when the callback or the reading of a table fails.
         checkpoint_seconds: seconds between checkpoints.
         callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and the last, to
             evaluate the parameters so far; ``seconds`` is the time in training, without the time in callbacks. A
@@ -90,6 +101,7 @@ def fit(
     Raises:
         ValueError: for rows or members that disagree in number, ``num_steps`` or a ``batch_size`` out of range, or bad
             data (NaN, labels).
+        DatasetError: when rows of a table cannot be read.
         NonFiniteError: when the ELBO or a gradient is not finite, naming the site; nothing computed before is lost.
         FactorisationError: when that is due to a Cholesky factorisation, naming the site. With several keys a
             NonFiniteError says so, after the others are done.
@@ -100,36 +112,16 @@ def fit(
         raise ValueError(
             f"num_steps must be 0 or more and callback_steps 1 or more, got {num_steps} and {callback_steps}."
         )
-    several = rng_key.ndim > (0 if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key) else 1)
-    keys = list(rng_key) if several else [rng_key]
-    with one_blas_thread(), closing(_source(args, batch_size, keys, in_axes if several else None)) as source:
+    keys, several = split_keys(rng_key)
+    with one_blas_thread(), closing(source_of(args, batch_size, keys, several, in_axes)) as source:
         training = _Training(svi, keys, source, kwargs, member_kwargs, init_params)
-        keeper = None
+        keeping = nullcontext()
         if checkpoint is not None:
-            keeper = Checkpoints(checkpoint, training.settings(kwargs))
-            training.restore(keeper)
-        training.run(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
-    return training.result
-
-
-def _source(
-    args: tuple, batch_size: int | None, keys: list[Array], in_axes: int | None | Sequence[int | None] | None
-) -> Resident | Streamed:
-    seeds = [order_seed(key) for key in keys]
-    if not any(isinstance(a, Table) for a in args):
-        axes = None
-        if len(keys) > 1 or in_axes is not None:
-            given = tuple(in_axes) if isinstance(in_axes, list | tuple) else (in_axes,) * len(args)
-            if len(given) != len(args) or any(axis not in (0, None) for axis in given):
-                raise ValueError(f"in_axes is 0 or None for each of the {len(args)} positional arguments, got {given}.")
-            axes = tuple(axis == 0 for axis in given)
-        return Resident(args, batch_size, seeds, axes)
-    if len(args) > 1 or len(keys) > 1:
-        raise ValueError(
-            f"A table is the only positional argument of fit and is trained on with one key; got {len(args)} "
-            f"arguments and {len(keys)} keys."
-        )
-    return Streamed(args[0], batch_size, seeds[0])
+            keeping = closing(Checkpoints(checkpoint, training.settings(kwargs)))
+        with keeping as keeper:
+            if keeper is not None:
+                training.restore(keeper)
+            return training.run(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
 
 
 class _Training:
@@ -147,69 +139,70 @@ class _Training:
         self.svi, self.keys, self.source = svi, keys, source
         self.arrays, self.static = split_arrays(kwargs)
         self.several = source.axes is not None
-        self.array_axes = {name: name in member_kwargs for name in self.arrays} if self.several else None
-        if unknown := sorted(set(member_kwargs) - set(self.arrays if self.several else ())):
-            raise ValueError(f"member_kwargs names {unknown}, which are not arrays given by keyword to several keys.")
-        lengths = {n: {len(x) for x in jax.tree.leaves(self.arrays[n])} for n in member_kwargs}
-        if wrong := {name: length for name, length in lengths.items() if length != {len(keys)}}:
-            raise ValueError(f"member_kwargs have leading axes {wrong}, but there are {len(keys)} keys.")
-        self.losses = np.zeros((len(keys), 0))
+        self.K, self.members = len(keys), (len(keys),) if self.several else ()
+        self.array_axes = axes_by_name(self.arrays, member_kwargs, self.K) if self.several else None
+        if member_kwargs and not self.several:
+            raise ValueError(
+                f"member_kwargs is for several keys, random.split(key, K); got one key and {member_kwargs}."
+            )
+        if self.several and init_params is not None:
+            check_members("init_params", init_params, self.K)
+        self.losses = np.zeros((self.K, 0))
         self.done, self.before = 0, 0.0
-        #: Of each member that stopped early: the number of its steps, and the loss of the one it did not take.
-        self.failed: dict[int, tuple[int, float]] = {}
-        states = [self._start(k, init_params) for k in range(len(keys))]
+        #: Of each member that stopped early: the number of its steps.
+        self.failed: dict[int, int] = {}
+        self.ways: dict[str, str] = {}
+        init, states = jax.jit(self._init), []
+        for k, key in enumerate(keys):
+            try:
+                states.append(self._start(k, key, init_params, init))
+            except Exception as error:
+                if self.several:
+                    error.add_note(f"This is member {k} of {self.K} trainings.")
+                raise
         self.state = jax.tree.map(lambda *x: jnp.stack(x), *states) if self.several else states[0]
         self.one = _step_loop(svi, self.static, source)
-        self.all = jax.jit(self._all_members() if self.several else self.one, donate_argnums=0)
+        self.all = jax.jit(self._all_members if self.several else self.one, donate_argnums=0)
 
-    def _member(self, k: int) -> dict:
-        return member_of(self.arrays, self.array_axes, k)
+    def _init(self, key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
+        with representing("marginals") if isinstance(self.svi.loss, GaussianProcessELBO) else nullcontext():
+            return self.svi.init(key, *batch, init_params=params, **arrays, **self.static)
 
-    def _start(self, k: int, given: dict[str, Any] | None) -> SVIState:
-        """The initial state of a member, and what there is to say of its data beforehand."""
-        svi, arrays, static = self.svi, self._member(k), self.static
+    def _start(self, k: int, key: Array, given: dict[str, Any] | None, init: Callable) -> SVIState:
+        """The initial state of a member, after what there is to check beforehand."""
+        svi, source, arrays = self.svi, self.source, member_of(self.arrays, self.array_axes, k)
         if given is not None and self.several:
             given = jax.tree.map(lambda x: x[k], given)
-        sample, first = self.source.all_rows(k), self.source.batch(k, 0)
+        first = whole = source.batch(k, 0)
         if isinstance(svi.guide, InducingGuide):
-            given = svi.guide.init_params(self.keys[k], *sample, given=given, **arrays, **static)
-
-        def init(key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
-            with representing("marginals") if isinstance(svi.loss, GaussianProcessELBO) else nullcontext():
-                return svi.init(key, *batch, init_params=params, **arrays, **static)
-
-        if k == 0:
-            self.init = jax.jit(init)
-        state = self.init(self.keys[k], given, first, arrays)
-        whole = sample if isinstance(svi.guide, InducingGuide) else first
-        self.ways = expectations(svi, state, whole, arrays, static)
-        if k == 0 and not self.source.full:
-            check_scales(svi, state, first, arrays, static, self.source.num_rows)
+            whole = source.all_rows(k)
+            given = svi.guide.init_params(key, *whole, given=given, **arrays, **self.static)
+        state = init(key, given, first, arrays)
+        # What all members share is looked at once.
+        if k == 0 or any(source.axes) or any(self.array_axes.values()):
+            self.ways = expectations(svi, state, whole, arrays, self.static)
+        if k == 0 and not source.full:
+            check_scales(svi, state, first, arrays, self.static, source.num_rows)
         return state
 
-    def _all_members(self) -> Callable:
-        source, K = self.source, len(self.keys)
+    def _all_members(self, states: SVIState, data: tuple, arrays: dict, feed: Any, counts: Array) -> tuple:
+        if jax.default_backend() != "cpu":
+            axes = jax.tree.map(lambda own: 0 if own else None, (self.source.axes, self.array_axes))
+            return jax.vmap(self.one, in_axes=(0, *axes, 0, 0))(states, data, arrays, feed, counts)
 
-        def all_members(states: SVIState, data: tuple, arrays: dict, feed: Any, counts: Array) -> tuple:
-            if jax.default_backend() != "cpu":
-                axes = jax.tree.map(lambda own: 0 if own else None, (source.axes, self.array_axes))
-                return jax.vmap(self.one, in_axes=(0, *axes, 0, 0))(states, data, arrays, feed, counts)
+        def member(own: tuple) -> tuple:
+            k, state, feed, count = own
+            rest = member_of(data, self.source.axes, k), member_of(arrays, self.array_axes, k)
+            return self.one(state, *rest, feed, count)
 
-            def member(k: Array) -> tuple:
-                own = jax.tree.map(lambda x: x[k], (states, feed, counts))
-                rest = member_of(data, source.axes, k), member_of(arrays, self.array_axes, k)
-                return self.one(own[0], *rest, *own[1:])
-
-            return lax.map(member, jnp.arange(K))
-
-        return all_members
+        return lax.map(member, (jnp.arange(self.K), states, feed, counts))
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """What must be the same for this training to be continued."""
-        feed = jax.eval_shape(lambda: self._feed(0, 1)) if isinstance(self.source, Resident) else self._feed(0, 1)
-        text = self.all.lower(self.state, self.source.data, self.arrays, feed, self._counts(1)).as_text()
+        counts = np.zeros(self.members, np.int32)
+        text = self.all.lower(self.state, self.source.data, self.arrays, self.source.feed(0, 1), counts).as_text()
         settings = {"program (model, guide, optimiser, versions)": hashlib.sha256(text.encode()).hexdigest()[:16]}
         plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
         settings |= {f"argument {name}": value for name, value in plain.items()}
@@ -218,9 +211,8 @@ class _Training:
                 settings |= described(f"argument {name}", value)
         # Restoring would cut or fill arrays of another shape without a word.
         settings["state"] = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(self.state))
-        typed = [jnp.issubdtype(key.dtype, jax.dtypes.prng_key) for key in self.keys]
-        words = [np.asarray(random.key_data(k) if t else k).ravel() for k, t in zip(self.keys, typed, strict=True)]
-        return settings | self.source.settings() | {"rng_key": [int(word) for word in np.concatenate(words)]}
+        words = [word for key in self.keys for word in key_words(key)]
+        return settings | self.source.settings() | {"rng_key": words}
 
     def restore(self, keeper: Checkpoints) -> None:
         """Go on from the newest checkpoint, if there is one."""
@@ -229,11 +221,9 @@ class _Training:
             return
         self.done, tree = restored
         self.state, self.before = tree["state"], float(tree["seconds"])
-        self.losses = np.asarray(tree["losses"]).reshape(len(self.keys), self.done)
-        for k, losses in enumerate(self.losses):
-            if self.done and np.isnan(losses[-1]):
-                taken = int(np.flatnonzero(np.isnan(losses))[0])
-                self.failed[k] = taken, np.nan
+        self.losses = np.asarray(tree["losses"]).reshape(self.K, self.done)
+        taken = np.isfinite(self.losses).sum(axis=1)
+        self.failed = {k: int(taken[k]) for k in np.flatnonzero(taken < self.done).tolist()}
 
     def save(self, keeper: Checkpoints, seconds: float) -> None:
         """Keep the state; it is written when complete."""
@@ -250,134 +240,141 @@ class _Training:
         callback: Callable | None,
         callback_steps: int,
         progress: bool,
-    ) -> None:
-        """Train up to ``num_steps`` in all, chunk by chunk; the result is in :attr:`result`."""
-        missing = max(num_steps - self.losses.shape[1], 0)
-        self.losses = np.concatenate([self.losses, np.full((len(self.keys), missing), np.nan)], axis=1)
+    ) -> FitResult:
+        """Train up to ``num_steps`` in all, chunk by chunk."""
+        missing = max(num_steps - self.done, 0)
+        self.losses = np.concatenate([self.losses, np.full((self.K, missing), np.nan)], axis=1)
         started = saved = time.perf_counter()
 
-        def report() -> float:
-            """Seconds in the callback; what it raises is raised once the checkpoint is written."""
+        def seconds() -> float:
+            return self.before + time.perf_counter() - started
+
+        def report() -> None:
+            nonlocal started
             if callback is None or not self.done or (self.done % callback_steps and self.done < num_steps):
-                return 0.0
+                return
             paused = time.perf_counter()
-            # Copies: the next steps take over the state's own arrays.
             try:
-                callback(self.done, self.before + paused - started, jax.tree.map(jnp.copy, self.params))
-            except BaseException:
-                if keeper is not None:
-                    self.save(keeper, self.before + paused - started)
-                    keeper.close()
-                raise
-            return time.perf_counter() - paused
+                # Copies: the next steps take over the state's own arrays.
+                callback(self.done, seconds(), jax.tree.map(jnp.copy, self.params))
+            finally:
+                started += time.perf_counter() - paused
 
         def size(start: int) -> int:
             """Steps of the chunk that begins at ``start``."""
             count = min(chunk, self.source.chunk, num_steps - start)
             return min(count, callback_steps - start % callback_steps) if callback is not None else count
 
-        started += report()  # a training that stopped in a callback owes it still
-        chunk, feed, count = 1, None, 0
+        chunk, feed, count, compiled = 1, None, 0, False
         with Signals(keeper is not None) as signals, Bar(progress, num_steps, self.done, self.ways) as bar:
-            while self.done < num_steps and len(self.failed) < len(self.keys) and not signals.received:
-                tick = time.perf_counter()
-                if feed is None:
-                    count = size(self.done)
-                    feed = self._feed(self.done, count)
-                next_count = size(self.done + count)
-                feed = self._advance(feed, count, next_count)
-                elapsed = time.perf_counter() - tick
-                bar.update(self.done, self.losses[:, max(0, self.done - 100) : self.done])
-                first, count = chunk == 1, next_count
-                # The first call measures compilation.
-                chunk = 10 if first else int(np.clip(_CHUNK_SECONDS * count / max(elapsed, 1e-6), 1, self.source.chunk))
-                if keeper is not None and time.perf_counter() - saved > checkpoint_seconds:
-                    saved = time.perf_counter()
-                    self.save(keeper, self.before + saved - started)
-                if len(self.failed) < len(self.keys):
-                    started += report()
-        seconds = self.before + time.perf_counter() - started
-        if keeper is not None:
-            self.save(keeper, seconds)
-            keeper.close()
-        losses = self.losses[:, : self.done]
-        self.result = FitResult(self.params, losses if self.several else losses[0], self.state, seconds, self.ways)
-        if self.failed:
-            self._explain(num_steps)
+            try:
+                report()  # a training that stopped in a callback owes it still
+                while self.done < num_steps and len(self.failed) < self.K and not signals.received:
+                    tick = time.perf_counter()
+                    if feed is None:
+                        count = size(self.done)
+                        feed = self.source.feed(self.done, count)
+                    ahead = size(self.done + count)
+                    feed = self._advance(feed, count, ahead)
+                    if compiled:
+                        elapsed = max(time.perf_counter() - tick, 1e-6)
+                        chunk = int(np.clip(_CHUNK_SECONDS * count / elapsed, 1, self.source.chunk))
+                    count, compiled = ahead, True
+                    bar.update(self.done, self.losses[:, max(0, self.done - 100) : self.done], len(self.failed))
+                    if keeper is not None and time.perf_counter() - saved > checkpoint_seconds:
+                        saved = time.perf_counter()
+                        self.save(keeper, seconds())
+                    if len(self.failed) < self.K:
+                        report()
+            finally:
+                # Also where a callback raises, or rows that cannot be read.
+                took = seconds()
+                if keeper is not None:
+                    self.save(keeper, took)
+        losses = self.losses[:, : self.done].reshape(*self.members, self.done)
+        result = FitResult(self.params, losses, self.state, took, self.ways)
         signals.propagate()
+        if self.failed:
+            self._explain(result, num_steps)
+        return result
 
     @property
     def params(self) -> dict[str, Any]:
         """Constrained values of every parameter, and mutable state."""
-        get = lambda state: self.svi.get_params(state) | (state.mutable_state or {})  # noqa: E731
-        return jax.vmap(get)(self.state) if self.several else get(self.state)
 
-    def _feed(self, start: int, count: int) -> Any:
-        return self.source.feed(start, count)
+        def of_one(state: SVIState) -> dict[str, Any]:
+            return self.svi.get_params(state) | (state.mutable_state or {})
 
-    def _counts(self, count: int) -> Any:
-        return np.array([0 if k in self.failed else count for k in range(len(self.keys))]) if self.several else count
+        return jax.vmap(of_one)(self.state) if self.several else of_one(self.state)
 
-    def _advance(self, feed: Any, count: int, next_count: int) -> Any:
-        """Take ``count`` steps; returns the feed of the chunk after, which is made while the device computes."""
+    def _steps(self, state: SVIState, feed: Any, counts: np.ndarray) -> tuple[SVIState, Array, Array]:
+        """Let each member take its number of steps, from a state that is given up."""
+        counts = counts.astype(np.int32).reshape(self.members)
+        return self.all(state, self.source.data, self.arrays, feed, counts)
+
+    def _advance(self, feed: Any, count: int, ahead: int) -> Any:
+        """Take ``count`` steps; returns the feed of the ``ahead`` after, which is made while the device computes."""
         start = jax.tree.map(jnp.copy, self.state)
-        counts = self._counts(count)
-        self.state, values, begun = self.all(self.state, self.source.data, self.arrays, feed, counts)
-        ahead = self._feed(self.done + count, next_count) if next_count > 0 else None
-        values, begun = (np.asarray(x).reshape(len(self.keys), -1) for x in (values, begun))
-        finite = np.atleast_1d(_finite(self.state.optim_state, self.several))
-        most = 0
-        for k in range(len(self.keys)):
-            if k in self.failed:
-                continue
-            taken = int(begun[k, 0])
-            new = values[k, :taken]
-            self.losses[k, self.done : self.done + taken] = new
-            if not (np.isfinite(new).all() and finite[k]):
-                taken = self._back(k, start, feed, taken)
-                self.failed[k] = self.done + taken, float(self.losses[k, self.done + taken])
-                self.losses[k, self.done + taken :] = np.nan
-            most = max(most, taken)
-        self.done += most
-        return ahead
+        counts = np.array([0 if k in self.failed else count for k in range(self.K)])
+        self.state, values, begun = self._steps(self.state, feed, counts)
+        try:
+            return self.source.feed(self.done + count, ahead) if ahead > 0 else None
+        finally:
+            # Steps are kept also where the rows after them cannot be read.
+            values, begun = (np.asarray(x).reshape(self.K, -1) for x in (values, begun))
+            taken = (np.isfinite(values) & (np.arange(values.shape[1]) < begun)).sum(axis=1)
+            bad = (taken < begun[:, 0]) | ~self._finite(self.state)
+            if bad.any():
+                taken = np.where(bad, self._back(start, feed, begun[:, 0], bad), taken)
+                self.failed |= {k: self.done + int(taken[k]) for k in np.flatnonzero(bad).tolist()}
+            for k in range(self.K):
+                self.losses[k, self.done : self.done + taken[k]] = values[k, : taken[k]]
+            self.done += int(taken.max())
 
-    def _back(self, k: int, start: SVIState, feed: Any, begun: int) -> int:
-        """Put member ``k`` back to its last state with finite parameters; returns how many steps of the chunk it has.
+    def _back(self, start: SVIState, feed: Any, begun: np.ndarray, bad: np.ndarray) -> np.ndarray:
+        """Put members that failed back to their last finite state; returns how many steps of the chunk they have.
 
         Nothing is selected or copied step by step for this: the chunk is run again, which gives the same numbers.
         """
-        of_k = (lambda tree: jax.tree.map(lambda x: x[k], tree)) if self.several else (lambda tree: tree)
-        data = member_of(self.source.data, self.source.axes, k)
-        again = jax.jit(self.one)
-        good, taken = of_k(start), 0
-        for count in (begun - 1, begun - 2):
-            if count <= 0:
-                break
-            state, _, _ = again(of_k(start), data, self._member(k), of_k(feed), count)
-            if bool(_finite(state.optim_state, False)):
-                good, taken = state, count
-                break
-        self.state = jax.tree.map(lambda x, y: x.at[k].set(y), self.state, good) if self.several else good
-        return taken
+        low, high, width = np.where(bad, 0, begun), begun, 1
+        self._put(bad, start)
+        while (open_ := bad & (high - low > 1)).any():
+            # As a rule only the last step or two are bad.
+            middle = np.maximum(high - width, (low + high) // 2)
+            state, _, _ = self._steps(jax.tree.map(jnp.copy, start), feed, np.where(open_, middle, 0))
+            good = open_ & self._finite(state)
+            self._put(good, state)
+            low, high = np.where(good, middle, low), np.where(open_ & ~good, middle, high)
+            width *= 2
+        return low
 
-    def _explain(self, num_steps: int) -> None:
+    def _put(self, which: np.ndarray, state: SVIState) -> None:
+        """Give these members the state that they have in ``state``."""
+
+        def put(new: Array, old: Array) -> Array:
+            return jnp.where(which.reshape(self.members + (1,) * (new.ndim - len(self.members))), new, old)
+
+        self.state = jax.tree.map(put, state, self.state)
+
+    def _finite(self, state: SVIState) -> np.ndarray:
+        return np.asarray(_finite(state.optim_state, len(self.members))).reshape(self.K)
+
+    def _explain(self, result: FitResult, num_steps: int) -> None:
         """Raise what stopped the first member that failed."""
         k = min(self.failed)
-        step, loss = self.failed[k]
-        own = self.result.member(k) if self.several else self.result
-        own = own._replace(losses=own.losses[:step])
-        batch = self.source.batch(k, step)
-        if not self.several:
-            explain_failure(self.svi, own, batch, self._member(k), self.static, step, loss)
-        try:
-            explain_failure(self.svi, own, batch, self._member(k), self.static, step, loss)
-        except (FactorisationError, NonFiniteError) as error:
-            members = ", ".join(map(str, sorted(self.failed)))
-            raise NonFiniteError(
-                f"Of {len(self.keys)} trainings these failed: {members}; the others are at step {self.done} of "
-                f"{num_steps}. All are in this error's .result, those at their last good step. Member {k}: {error}",
-                self.result,
-            ) from error
+        step = self.failed[k]
+        feed, only = self.source.feed(step, 1), np.arange(self.K) == k
+        values = self._steps(jax.tree.map(jnp.copy, self.state), feed, only)[1]
+        loss = float(np.asarray(values).reshape(self.K, -1)[k, 0])
+        own, where = result, "Training"
+        if self.several:
+            own = result.member(k)
+            failed = ", ".join(f"{k} at step {step + 1}" for k, step in sorted(self.failed.items()))
+            rest = f"; the others are at step {self.done} of {num_steps}" if len(self.failed) < self.K else ""
+            where = f"{len(self.failed)} of {self.K} trainings failed, {failed}{rest}. Member {k}"
+        arrays = member_of(self.arrays, self.array_axes, k)
+        where = f"{where} stopped at step {step + 1}"
+        explain_failure(self.svi, result, own, self.source.batch(k, step), arrays, self.static, where, loss)
 
 
 # -- the compiled loop -----------------------------------------------------------------------------------------------
@@ -390,17 +387,13 @@ def _step_loop(svi: SVI, static: dict[str, Any], source: Resident | Streamed) ->
     """
 
     def run(state: SVIState, data: tuple, arrays: dict, feed: Any, count: int) -> tuple[SVIState, Array, Array]:
-        def update(i: Array, state: SVIState) -> tuple[SVIState, Array]:
-            batch = source.of_step(data, jax.tree.map(lambda x: x[i], feed))
-            return svi.update(state, *batch, **arrays, **static)
-
         def body(carry: tuple) -> tuple:
             i, state, values, _ = carry
-            state, loss = update(i, state)
-            return i + 1, state, values.at[i].set(loss), jnp.isfinite(loss)
+            batch = source.of_step(data, jax.tree.map(lambda x: x[i], feed))
+            state, loss = svi.update(state, *batch, **arrays, **static)
+            return i + 1, state, values.at[i].set(loss.astype(values.dtype)), jnp.isfinite(loss)
 
-        loss_type = jax.eval_shape(lambda s: update(jnp.int32(0), s)[1], state).dtype
-        carry = (jnp.int32(0), state, jnp.zeros(source.chunk, loss_type), jnp.bool_(True))
+        carry = (jnp.int32(0), state, jnp.zeros(source.chunk), jnp.bool_(True))
         i, state, values, _ = lax.while_loop(lambda c: (c[0] < count) & c[3], body, carry)
         return state, values, i
 
@@ -408,8 +401,8 @@ def _step_loop(svi: SVI, static: dict[str, Any], source: Resident | Streamed) ->
 
 
 @partial(jax.jit, static_argnums=1)
-def _finite(tree: Any, members: bool) -> Array:
-    """Whether all floating numbers are finite; with ``members``, for each along the leading axis."""
+def _finite(tree: Any, leading: int) -> Array:
+    """Whether all floating numbers are finite, over all axes but the ``leading`` ones."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    each = [jnp.isfinite(x).reshape(x.shape[0] if members else 1, -1).all(axis=1) for x in floats]
-    return jnp.all(jnp.stack(each), axis=0)
+    each = [jnp.isfinite(x).all(axis=tuple(range(leading, x.ndim))) for x in floats]
+    return jnp.stack(each).all(axis=0)

@@ -25,9 +25,9 @@ KNOWN_FAILURES = (ReproductionError, DatasetError, CheckpointError, NonFiniteErr
 
 def all_experiments() -> tuple[Experiment, ...]:
     """Every experiment of every paper, in the order in which they are listed."""
-    from gpzoo.reproductions import convolutional_gp
+    from gpzoo.reproductions import convolutional_gp, deep_gp
 
-    return tuple(convolutional_gp.EXPERIMENTS)
+    return (*convolutional_gp.EXPERIMENTS, *deep_gp.EXPERIMENTS)
 
 
 class Failed(click.ClickException):
@@ -231,7 +231,7 @@ def results_command(folder: Path, output: Path, debug: bool) -> None:
     with known_failures(debug):
         links = os.path.relpath(folder, output.parent)
         output.write_text(report.results_page(folder, all_experiments(), links), encoding="utf-8")
-        figures = report.draw_curves(folder, all_experiments())
+        figures = report.draw_figures(folder, all_experiments())
     click.echo(f"Written to {', '.join(map(str, [output, *figures]))}")
 
 

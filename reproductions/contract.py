@@ -102,6 +102,7 @@ class Outcome:
         curve: metrics on the test set in the course of training, each with its ``step`` and ``seconds`` of training.
         figures: file name without suffix to a figure, or to a function that makes one.
         posterior: the posterior for ArviZ, if the experiment exports one.
+        stands_in: whether ``data`` only stand in for the paper's, whose numbers then are not compared with.
     """
 
     metrics: Mapping[str, float]
@@ -114,6 +115,7 @@ class Outcome:
     curve: Sequence[Mapping[str, float]] = ()
     figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
     posterior: Posterior | None = None
+    stands_in: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class Experiment:
         default_variant: the variant that runs when none is named.
         data: names of the data sets it loads.
         presets: those of :data:`PRESETS` that it has.
+        figure: draws the recorded results of several variants, by name, in one figure.
 
     Raises:
         ValueError: if the default is not one of the variants, or a preset is unknown.
@@ -142,6 +145,7 @@ class Experiment:
     default_variant: str
     data: Sequence[str] = ()
     presets: Sequence[str] = ("quick", "paper")
+    figure: Callable[[Mapping[str, Mapping[str, Any]]], Figure] | None = None
 
     def __post_init__(self) -> None:
         if unknown := set(self.presets) - set(PRESETS):
@@ -206,7 +210,7 @@ def make_result(outcome: Outcome, run: Run, paper_metrics: Mapping[str, float | 
     result = {
         **run.identity,
         "metrics": metrics,
-        "paper_metrics": {name: paper_metrics.get(name) for name in metrics},
+        "paper_metrics": {name: None if outcome.stands_in else paper_metrics.get(name) for name in metrics},
         "curve": [dict(point) for point in outcome.curve],
         "settings": dict(outcome.settings),
         "steps": int(outcome.steps),

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+#: Metrics that are drawn over time: the factor they are shown with, and their name.
+_SCALES = {
+    "error": (100, "test error (%)"),
+    "accuracy": (100, "test accuracy (%)"),
+    "auc": (1, "test AUC"),
+    "rmse": (1, "test RMSE (original units)"),
+    "nlpp": (1, "test nlpp (nats)"),
+    "test_log_likelihood": (1, "test log likelihood (nats)"),
+}
+
+
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
     """Mean over the last ``window`` values, over fewer at the start: ``[n]`` to ``[n]``."""
     total = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
@@ -95,31 +106,32 @@ class Curve:
 
 
 def test_curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
-    """Test error and nlpp against time in training, a line per variant (convolutional GPs, figures 2 and 3).
+    """Test metrics against time in training, a line per variant (convolutional GPs, figures 2 and 3).
 
     Args:
-        curves: variant to its points, each with ``seconds``, ``error`` (a fraction) and ``nlpp``.
+        curves: variant to its points, each with ``seconds`` and metrics, of which the known ones are drawn.
 
     Returns:
         A figure that belongs to no window.
     """
     from matplotlib.figure import Figure
 
-    longest = max(point["seconds"] for points in curves.values() for point in points)
+    points = [point for each in curves.values() for point in each]
+    longest = max(point["seconds"] for point in points)
     unit, name = next(
         (u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if longest >= 3 * u or u == 1
     )
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    for axes, metric, scale, label in zip(
-        figure.subplots(1, 2), ("error", "nlpp"), (100, 1), ("test error (%)", "test nlpp (nats)"), strict=True
-    ):
-        for variant, points in curves.items():
-            time = [point["seconds"] / unit for point in points]
-            axes.plot(time, [scale * point[metric] for point in points], marker=".", label=variant)
-        # The first evaluations lie far above: the frame is that of the rest.
-        later = [scale * point[metric] for points in curves.values() for point in points[len(points) // 5 :]]
+    metrics = [metric for metric in _SCALES if all(metric in point for point in points)]
+    figure = Figure(figsize=(4.5 * len(metrics), 3.6), layout="constrained")
+    for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
+        scale, label = _SCALES[metric]
+        for variant, each in curves.items():
+            time = [point["seconds"] / unit for point in each]
+            axes.plot(time, [scale * point[metric] for point in each], marker=".", label=variant)
+        # The first evaluations lie far off: the frame is that of the rest.
+        later = [scale * point[metric] for each in curves.values() for point in each[len(each) // 5 :]]
         margin = 0.08 * (max(later) - min(later)) or 0.08 * abs(max(later)) or 0.01
         axes.set_ylim(min(later) - margin, max(later) + margin)
         axes.set(xlabel=f"time in training ({name})", ylabel=label)
-    figure.axes[1].legend(fontsize=8)
+    figure.axes[-1].legend(fontsize=8)
     return figure

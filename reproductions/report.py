@@ -110,13 +110,15 @@ def results_page(folder: Path, experiments: Sequence[Experiment], links: str = "
     return "\n".join(lines) + "\n"
 
 
-def curves_path(folder: Path, experiment: Experiment, preset: str) -> Path:
-    """Where the figure of the test metrics of all variants of an experiment is kept."""
+def figure_path(folder: Path, experiment: Experiment, preset: str) -> Path:
+    """Where the figure of all variants of an experiment is kept."""
     return folder / experiment.paper / f"{experiment.name}-{preset}.png"
 
 
-def draw_curves(folder: Path, experiments: Sequence[Experiment]) -> list[Path]:
-    """Draw test error and nlpp against time, all recorded variants of an experiment and preset in one figure.
+def draw_figures(folder: Path, experiments: Sequence[Experiment]) -> list[Path]:
+    """Draw all recorded variants of an experiment and preset in one figure.
+
+    It is the experiment's own, or test error and nlpp against time where the results have curves.
 
     Args:
         folder: holds the result files, and gets the figures.
@@ -130,21 +132,27 @@ def draw_curves(folder: Path, experiments: Sequence[Experiment]) -> list[Path]:
     written = []
     for experiment in experiments:
         for preset in experiment.presets:
-            curves = _curves(folder, experiment, preset)
-            if curves:
-                path = curves_path(folder, experiment, preset)
-                test_curves(curves).savefig(path, format="png", dpi=130, metadata={"Software": None})
+            if shown := _shown(folder, experiment, preset):
+                if experiment.figure is None:
+                    figure = test_curves({variant: result["curve"] for variant, result in shown.items()})
+                else:
+                    figure = experiment.figure(shown)
+                path = figure_path(folder, experiment, preset)
+                figure.savefig(path, format="png", dpi=130, metadata={"Software": None})
                 written.append(path)
     return written
 
 
-def _curves(folder: Path, experiment: Experiment, preset: str) -> dict[str, list[dict[str, float]]]:
-    curves = {}
+def _shown(folder: Path, experiment: Experiment, preset: str) -> dict[str, dict[str, Any]]:
+    """The recorded results that the figure of an experiment shows, by variant."""
+    found = {}
     for variant in experiment.variants:
         path = result_path(folder, experiment.paper, experiment.name, variant, preset)
-        if path.is_file() and (curve := _read(path, experiment.paper, experiment.name, variant, preset).get("curve")):
-            curves[variant] = curve
-    return curves
+        if path.is_file():
+            result = _read(path, experiment.paper, experiment.name, variant, preset)
+            if experiment.figure is not None or result.get("curve"):
+                found[variant] = result
+    return found
 
 
 def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mapping[str, Any]], links: str) -> list[str]:
@@ -154,7 +162,7 @@ def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mappin
             result = results.get(result_path(folder, experiment.paper, experiment.name, variant, preset))
             if result is not None:
                 for metric, ours in result["metrics"].items():
-                    paper = paper_metrics.get(metric)
+                    paper = result["paper_metrics"].get(metric)
                     compared = difference(ours, paper), verdict(metric, ours, paper)
                     numbers.append((variant, preset, metric, number(ours), number(paper), *compared))
                 runs.append(_run_row(variant, preset, result))
@@ -164,9 +172,10 @@ def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mappin
     headings = ("variant", "preset", "metric", "ours", "paper", "difference", "")
     lines = ["", f"### {experiment.name}", "", experiment.description, "", *_markdown(headings, numbers)]
     for preset in experiment.presets:
-        if _curves(folder, experiment, preset):
-            path = curves_path(Path(links), experiment, preset).as_posix()
-            lines += ["", f"![Test error and nlpp against time in training, {experiment.name}, {preset}]({path})"]
+        if _shown(folder, experiment, preset):
+            path = figure_path(Path(links), experiment, preset).as_posix()
+            what = "Test error and nlpp against time in training" if experiment.figure is None else "All variants"
+            lines += ["", f"![{what}, {experiment.name}, {preset}]({path})"]
     if runs:
         headings = (
             "variant",

@@ -110,7 +110,7 @@ def test_all_variants_are_drawn_in_one_figure(tmp_path):
         path = report.result_path(tmp_path / "results", "toy", "squares", variant, "paper")
         path.parent.mkdir(parents=True, exist_ok=True)
         contract.write_json(path, result)
-    assert report.draw_curves(tmp_path / "results", [experiment()]) == [tmp_path / "results/toy/squares-paper.png"]
+    assert report.draw_figures(tmp_path / "results", [experiment()]) == [tmp_path / "results/toy/squares-paper.png"]
     page = report.results_page(tmp_path / "results", [experiment()])
     assert "squares, paper](reproductions/results/toy/squares-paper.png)" in page and "squares-quick.png" not in page
     figure = figures.test_curves({"plain": POINTS, "fancy": POINTS})

@@ -8,18 +8,17 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from helpers import positive, randomised, regression
+from helpers import positive, randomised
 from jax import random
 from numpyro import handlers
-from scipy.optimize import brentq
+from prediction_checks import QUANTILES, assert_same, check_quantiles
 from scipy.stats import norm
 
 from gpzoo.distributions import GaussianProcess
 from gpzoo.inducing import InducingPoints
-from gpzoo.inference import InducingGuide, Predictor, predict
+from gpzoo.inference import InducingGuide, predict
 from gpzoo.inference.guides import representing
-from gpzoo.inference.mixtures import empirical_quantiles, mixture_quantiles
-from gpzoo.kernels import RBF, White
+from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Expected, Gaussian, Softmax
 from gpzoo.models import deep_gp, linear_layers
 
@@ -29,7 +28,6 @@ X = jnp.asarray(RNG.standard_normal((20, 2)))
 NEW = jnp.asarray(RNG.standard_normal((7, 2)))
 TARGETS = jnp.asarray(RNG.standard_normal(7))
 THREE = partial(deep_gp, layers=linear_layers(X, [2, 1]))
-QUANTILES = (0.01, 0.3, 0.5, 0.95)
 
 
 def prepared(model, *args, inducing=X[::4], **kwargs):
@@ -42,16 +40,6 @@ def three():
     inducing = {"layer_0": X[::4], "layer_1": X[::4], "f": X[::4, :1]}
     inducing = {name: InducingPoints(Z) for name, Z in inducing.items()}
     return prepared(THREE, X, X[:, 0], inducing=inducing, initial_scale=0.4)
-
-
-def assert_same(one, two, rtol=1e-9, atol=1e-11):
-    assert set(one) == set(two)
-    for name in one:
-        for field, a, b in zip(one[name]._fields, one[name], two[name], strict=True):
-            assert (a is None) == (b is None), (name, field)
-            if a is not None:
-                assert a.shape == b.shape and a.dtype == b.dtype
-                np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg=f"{field} of {name}")
 
 
 # -- the mixture of eq. 18, path by path -------------------------------------------------------------------------------
@@ -88,27 +76,6 @@ def test_three_layers_are_the_mixture_of_their_paths(three):
         check_quantiles(found[name].quantiles, mean, variance)
     check_quantiles(found["f"].quantiles, means, variances)
     check_quantiles(found["y"].quantiles, means, noisy)
-
-
-def check_quantiles(found, mean, variance, quantiles=QUANTILES, rtol=1e-10):
-    assert found.shape == (len(quantiles), *mean.shape[1:])
-    mean, variance = mean.reshape(len(mean), -1), variance.reshape(len(mean), -1)
-    for q, row in zip(quantiles, np.asarray(found).reshape(len(quantiles), -1), strict=True):
-        for i, value in enumerate(row):
-            wanted = by_brentq(q, mean[:, i], np.sqrt(variance[:, i]))
-            np.testing.assert_allclose(value, wanted, rtol=rtol, atol=rtol * np.sqrt(variance[:, i]).max())
-
-
-def by_brentq(q, mean, scale):
-    """The quantile of an equal mixture by SciPy, from the tail that it is in."""
-    ends = mean + norm.ppf(q) * scale
-    if np.ptp(ends) < 1e-13 * np.abs(ends).max():
-        return ends[0]
-
-    def excess(x):
-        return norm.cdf(x, mean, scale).mean() - q if q <= 0.5 else 1 - q - norm.sf(x, mean, scale).mean()
-
-    return brentq(excess, ends.min(), ends.max(), xtol=1e-300, rtol=4 * np.finfo(float).eps, maxiter=1000)
 
 
 def test_draws_have_the_moments_that_are_reported(three):
@@ -194,102 +161,3 @@ def test_sites_drawn_jointly():
     found = predict(KEY, centred, NEW, guide=guide, params=params, num_draws=3, keep_draws=True)
     f = found["f"].draws
     np.testing.assert_allclose(found["y"].draws, f - f.mean(1, keepdims=True), atol=0.01)
-
-
-# -- one component, and samples ----------------------------------------------------------------------------------------
-
-
-def test_one_component_has_exact_quantiles_and_its_own_draws():
-    guide, params = prepared(regression, X, X[:, 0])
-    found = predict(KEY, regression, NEW, guide=guide, params=params, num_draws=9, quantiles=QUANTILES, keep_draws=True)
-    for name in ("f", "y"):
-        site = found[name]
-        assert site.draws.shape == (9, 7) and (np.ptp(site.draws, axis=0) > 0).all()
-        wanted = site.mean + norm.ppf(QUANTILES)[:, None] * np.sqrt(site.variance)
-        np.testing.assert_allclose(site.quantiles, wanted, rtol=1e-12, atol=1e-12)
-
-    again = Predictor(regression, guide, num_draws=9, quantiles=QUANTILES, keep_draws=True)(KEY, NEW, params=params)
-    assert_same(found, again)
-    plain = predict(KEY, regression, NEW, guide=guide, params=params)
-    assert_same(plain, {name: site._replace(quantiles=None, draws=None) for name, site in found.items()})
-
-    def exact(X, y=None):
-        numpyro.sample("y", GaussianProcess(RBF(1.0, 1.0) + White(0.1), X), obs=y)
-
-    go = partial(predict, KEY, exact, NEW, params={}, train_args=(X, X[:, 0]), num_draws=500, keep_draws=True)
-    site = go()["y"]
-    assert site.draws.shape == (500, 7)
-    assert (np.abs(site.draws.mean(0) - site.mean) < 5 * np.sqrt(site.variance / 500)).all()
-    np.testing.assert_allclose(site.draws, go(batch_size=2)["y"].draws, rtol=1e-6, atol=1e-8)
-
-
-def test_samples_give_one_draw_each():
-    model = handlers.lift(
-        regression, prior={name: dist.LogNormal(0.0, 1.0) for name in ("variance", "lengthscale", "noise")}
-    )
-    rows = np.concatenate([X, NEW])
-    samples = {name: jnp.array([0.5, 1.0, 2.0]) for name in ("variance", "lengthscale")}
-    samples |= {"noise": jnp.full(3, 0.1), "f": jnp.stack([X[:, 0], X[:, 1], -X[:, 0]])}
-    found = predict(
-        KEY,
-        model,
-        NEW,
-        posterior_samples=samples,
-        train_args=(X, X[:, 0]),
-        quantiles=QUANTILES,
-        keep_draws=True,
-    )
-    assert found["f"].draws.shape == found["y"].draws.shape == (3, 7)
-    moments = []
-    for v, f in zip((0.5, 1.0, 2.0), np.asarray(samples["f"]), strict=True):
-        K = v * np.exp(-0.5 * ((rows[:, None] - rows[None]) / v) ** 2).prod(-1)
-        W = np.linalg.solve(K[:20, :20] + 1e-6 * v * np.eye(20), K[:20, 20:])
-        moments.append((W.T @ f, v - (W * K[:20, 20:]).sum(0) + 0.1))
-    mean, variance = np.moveaxis(np.array(moments), 1, 0)
-    check_quantiles(found["y"].quantiles, mean, variance, rtol=1e-4)
-
-
-# -- quantiles on their own --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_mixture_quantiles_are_scipys(dtype):
-    rng = np.random.default_rng(1)
-    quantiles = (1e-6, 0.025, 0.31, 0.5, 0.77, 0.975, 1 - 1e-6)
-    # Smooth, narrow beside their distances, of very different widths, all the same, far from 0.
-    mean = rng.standard_normal((25, 5)) * [1, 10, 1, 0, 1] + [0, 0, 0, 3, 1e3]
-    scale = np.exp(rng.standard_normal((25, 5)) * [0.3, 0.3, 3, 0, 0.3] + [0, -4, 0, 0, 0])
-    mean, variance = mean.astype(dtype), np.square(scale).astype(dtype)
-    found = jax.jit(lambda m, v: mixture_quantiles(m, v, quantiles))(mean, variance)
-    assert found.dtype == dtype and found.shape == (7, 5)
-    mean, scale, eps = mean.astype(np.float64), np.sqrt(variance.astype(np.float64)), float(np.finfo(dtype).eps)
-    for q, row in zip(quantiles, np.asarray(found, np.float64), strict=True):
-        for i, value in enumerate(row):
-            wanted = by_brentq(q, mean[:, i], scale[:, i])
-            # What rounding allows: that of the value itself, and that of the distribution function over its slope.
-            slope = norm.pdf(wanted, mean[:, i], scale[:, i]).mean()
-            assert abs(value - wanted) <= 4 * eps * (abs(wanted) + scale[:, i].max()) + 20 * eps * min(q, 1 - q) / slope
-
-
-def test_quantiles_where_the_distribution_function_is_level():
-    mean = jnp.array([[-100.0], [-90.0], [90.0], [100.0]])
-    found = mixture_quantiles(mean, jnp.ones((4, 1)), (0.25, 0.5, 0.75))[:, 0]
-    assert -100 < found[0] < -90 and -90 <= found[1] < -75 and 90 < found[2] < 100
-    assert np.isnan(mixture_quantiles(jnp.array([0.0, jnp.nan]), jnp.ones(2), (0.3,))).all()
-
-
-def test_empirical_quantiles_are_values_that_were_drawn():
-    draws = jnp.asarray(np.random.default_rng(0).permutation(100))[:, None]
-    levels = (0.001, 0.07, 0.5, 0.505, 0.999)
-    found = empirical_quantiles(draws, levels)[:, 0]
-    np.testing.assert_array_equal(found, [0, 6, 49, 50, 99])
-    assert np.issubdtype(found.dtype, np.integer)
-
-
-def test_quantiles_that_are_none_are_refused():
-    guide, params = prepared(regression, X, X[:, 0])
-    for wrong in ((), (0.0, 0.5), (1.0,), (-0.1,), (float("nan"),), 0.5, "half", [[0.5]], (None,)):
-        with pytest.raises(ValueError, match=r"quantiles must be probabilities between 0 and 1 such as \(0.05, 0.5"):
-            predict(KEY, regression, NEW, guide=guide, params=params, quantiles=wrong)
-    with pytest.raises(ValueError, match="quantiles must be probabilities"):
-        Predictor(regression, guide, quantiles=(2,))

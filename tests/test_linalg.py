@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from gpzoo.kernels import RBF
-from gpzoo.linalg import RELATIVE_JITTER, FactorisationError, add_jitter, cholesky, explain, solve_lower
+from gpzoo.linalg import (
+    RELATIVE_JITTER,
+    BlockDiagonal,
+    FactorisationError,
+    add_jitter,
+    cholesky,
+    cholesky_and_inverse,
+    explain,
+    solve_lower,
+)
 
 
 def covariance(size=4, batch=(), seed=0):
@@ -133,3 +142,96 @@ def test_solve_lower_ignores_the_upper_triangle():
         solve_lower(jnp.asarray(L + np.triu(np.ones((4, 4)), 1)), jnp.asarray(B)),
         solve_lower(jnp.asarray(L), jnp.asarray(B)),
     )
+
+
+# -- the factor and its inverse ----------------------------------------------------------------------------------------
+
+
+def by_solving(K, jitter=1e-3):
+    """What :func:`cholesky_and_inverse` computes, with JAX's own derivatives of factorisation and solve."""
+    L = jnp.linalg.cholesky(add_jitter(K, jitter), symmetrize_input=False)
+    eye = jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape)
+    return L, jax.scipy.linalg.solve_triangular(L, eye, lower=True)
+
+
+def ours(K):
+    return cholesky_and_inverse(K, jitter=1e-3)
+
+
+def assert_close(ours, theirs, rtol=1e-10):
+    def compare(a, b):
+        np.testing.assert_allclose(a, b, rtol=0, atol=rtol * np.abs(b).max())
+
+    jax.tree.map(compare, ours, theirs)
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
+def test_factor_and_inverse_and_their_derivatives(batch):
+    K, direction = jnp.asarray(covariance(batch=batch)), jnp.asarray(covariance(batch=batch, seed=1))
+    rng = np.random.default_rng(2)
+    weights = tuple(jnp.asarray(rng.normal(size=K.shape)) for _ in range(2))
+
+    def everything(function):
+        def score(t):
+            return sum(jnp.sum(w * jnp.square(x)) for w, x in zip(weights, function(K + t * direction), strict=True))
+
+        values, tangents = jax.jvp(function, (K,), (direction,))
+        cotangents = jax.vjp(function, K)[1](weights)
+        second = (jax.grad(jax.grad(score))(0.0), jax.jvp(jax.grad(score), (0.0,), (1.0,))[1])
+        return values, tangents, cotangents, second
+
+    (L, inverse), *found = jax.jit(lambda: everything(ours))()
+    expected = np.linalg.cholesky(np.asarray(K) + 1e-3 * np.eye(4))
+    np.testing.assert_allclose(L, expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(inverse, np.linalg.inv(expected), rtol=1e-10, atol=1e-12)
+    for matrix in (L, inverse):
+        np.testing.assert_array_equal(np.triu(matrix, 1), 0)
+    _, *wanted = jax.jit(lambda: everything(by_solving))()
+    assert_close(found, wanted)
+    assert all(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(wanted))
+
+
+def test_factor_and_inverse_under_vmap_and_in_single_precision():
+    K = jnp.asarray(covariance(batch=(3,)))
+    assert_close(jax.jit(jax.vmap(ours))(K), jax.jit(ours)(K), 1e-14)
+    single = jax.jit(cholesky_and_inverse)(K.astype("float32"))
+    assert [matrix.dtype for matrix in single] == ["float32"] * 2
+    assert_close(single, jax.jit(cholesky_and_inverse)(K), 1e-4)
+    np.testing.assert_allclose(cholesky_and_inverse(K)[0], cholesky(K), rtol=1e-14)
+
+
+def test_factor_and_inverse_of_blocks():
+    first, second = jnp.asarray(covariance(3)), jnp.asarray(covariance(2, (5,), seed=1))
+    K = BlockDiagonal(first, second, first)
+    L, inverse = jax.jit(ours)(K)
+    assert L.sizes == inverse.sizes == (3, 2, 3)
+    dense = jnp.broadcast_to(first, (5, 3, 3))
+    wanted = by_solving(BlockDiagonal(dense, second, dense).dense())
+    assert_close((L.dense(), inverse.dense()), wanted)
+    # Blocks that are one object are factorised once.
+    assert all(matrix.blocks[0] is matrix.blocks[2] for matrix in ours(K))
+    weights = jnp.asarray(np.random.default_rng(3).normal(size=(2, 5, 8, 8)))
+
+    def score(function):
+        def of(a, b):
+            return jnp.sum(weights * jnp.stack(function(a, b)))
+
+        return jax.jit(jax.grad(of, argnums=(0, 1)))(first, second)
+
+    def in_blocks(a, b):
+        return [matrix.dense() for matrix in ours(BlockDiagonal(a, b, a))]
+
+    def as_one(a, b):
+        return by_solving(BlockDiagonal(*(jnp.broadcast_to(x, (5, *x.shape[-2:])) for x in (a, b, a))).dense())
+
+    assert_close(score(in_blocks), score(as_one))
+
+
+def test_failure_of_factor_and_inverse():
+    bad = jnp.array([[1.0, 2.0], [2.0, 1.0]])
+    with pytest.raises(FactorisationError, match=r"of Kuu of site 'f' failed \(2 x 2.*variables -2"):
+        cholesky_and_inverse(bad, "Kuu of site 'f'")
+    with pytest.raises(FactorisationError, match=r"block 1 of Kuu failed .* jitter 0\.25,"):
+        cholesky_and_inverse(BlockDiagonal(jnp.eye(3), bad), "Kuu", 0.25)
+    L, inverse = jax.jit(cholesky_and_inverse)(bad)
+    assert np.isnan(L).any() and np.isnan(inverse).any()

@@ -11,6 +11,7 @@ Tables larger than the device or than memory (``ArrayTable``, ``ParquetTable``) 
 from gpzoo.datasets.catalogue import Entry, available, load
 from gpzoo.datasets.dataset import Dataset
 from gpzoo.datasets.files import DatasetError
+from gpzoo.datasets.holdout import hold_out
 from gpzoo.datasets.minibatches import Minibatches
 from gpzoo.datasets.standardise import Moments, Standardised, moments, standardised
 from gpzoo.datasets.tables import ArrayTable, ColumnGroup, ParquetTable, Table
@@ -27,6 +28,7 @@ __all__ = [
     "Standardised",
     "Table",
     "available",
+    "hold_out",
     "load",
     "moments",
     "standardised",

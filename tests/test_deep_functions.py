@@ -1,0 +1,108 @@
+"""Functions drawn whole through the layers of deep GPs, by Predictive, to_arviz and pathwise, against prediction."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import randomised
+from jax import random
+from numpyro.infer import Predictive
+
+from gpzoo.inducing import InducingPoints
+from gpzoo.inference import InducingGuide, draw_functions, predict, to_arviz
+from gpzoo.kernels import Matern12
+from gpzoo.models import deep_gp, linear_layers
+
+KEY = random.key(0)
+RNG = np.random.default_rng(0)
+X = jnp.asarray(RNG.standard_normal((20, 2)))
+NEW = jnp.asarray(RNG.standard_normal((6, 2)))
+FUNCTIONS = partial(deep_gp, layers=linear_layers(X, [2, 1]), layer_noise=None)
+
+
+def three_layers(program, dtype=np.float64):
+    Z = X.astype(dtype)
+    inducing = {"layer_0": Z[::4], "layer_1": Z[::4], "f": Z[::4, :1]}
+    guide = InducingGuide(program, {n: InducingPoints(z) for n, z in inducing.items()}, initial_scale=0.4)
+    params = randomised(guide.init_params(KEY, Z, Z[:, 0]))
+    return guide, {name: value.astype(dtype) for name, value in params.items()}
+
+
+@pytest.fixture(scope="module")
+def three():
+    guide, params = three_layers(FUNCTIONS)
+    return guide, params, predict(KEY, FUNCTIONS, NEW, guide=guide, params=params, num_draws=2000, keep_draws=True)
+
+
+def agrees_with_predict(values, found):
+    """Moments of draws at each input against the mixture that ``predict`` reports, which has errors of its own."""
+    for name, site in found.items():
+        if name in values:
+            draws, paths = values[name], site.draws
+            both = np.sqrt(draws.var(0) / len(draws) + paths.var(0) / len(paths))
+            assert (np.abs(draws.mean(0) - paths.mean(0)) < 5 * both).all(), name
+            squares = [(d - site.mean) ** 2 for d in (draws, paths)]
+            both = np.sqrt(sum(s.var(0) / len(s) for s in squares))
+            assert (np.abs(squares[0].mean(0) - squares[1].mean(0)) < 5 * both).all(), name
+
+
+def test_predictive_draws_functions_through_all_layers(three):
+    guide, params, found = three
+    S, twice = 2000, jnp.concatenate([NEW, NEW[::-1]])
+    predictive = Predictive(guide, params=params, num_samples=S, parallel=True)
+    values = jax.jit(lambda key: predictive(key, twice))(KEY)
+    assert set(values) == {"layer_0", "layer_1", "f"} and values["layer_0"].shape == (S, 12, 2)
+    for name, draws in values.items():
+        draws = np.asarray(draws)
+        # The joint covariance is factorised with a jitter of 1e-6, which layers amplify by their slope.
+        same, other = np.abs(draws[:, :6] - draws[:, :5:-1]), np.abs(draws[:, 1:6] - draws[:, :5])
+        assert np.median(same) < 5e-3 and np.median(other) > 0.1, name
+    agrees_with_predict({n: np.asarray(v)[:, :6] for n, v in values.items()}, found)
+
+
+def test_arvizs_draws_are_functions_through_all_layers(three):
+    guide, params, found = three
+    twice = jnp.concatenate([NEW, NEW[::-1]])
+    posterior = to_arviz(KEY, FUNCTIONS, guide, params, twice, jnp.zeros(12), num_draws=1000).posterior
+    values = {name: np.asarray(posterior[name])[0] for name in ("layer_0", "layer_1", "f")}
+    for name, draws in values.items():
+        assert np.median(np.abs(draws[:, :6] - draws[:, :5:-1])) < 5e-3, name
+    agrees_with_predict({name: draws[:, :6] for name, draws in values.items()}, found)
+
+
+def test_drawn_functions_of_three_layers(three):
+    guide, params, found = three
+    S = 2000
+    go = partial(draw_functions, random.key(2), guide, params, num_draws=S, num_features=64)
+    twice = jnp.concatenate([NEW, NEW[::-1]])
+    values = go(twice, batch_size=5)
+    assert set(values) == {"layer_0", "layer_1", "f"}
+    assert (
+        values["layer_0"].shape == (S, 12, 2) and values["layer_1"].shape == (S, 12, 1) and values["f"].shape == (S, 12)
+    )
+    whole = go(NEW)
+    for name in values:
+        np.testing.assert_allclose(values[name][:, :6], whole[name], rtol=0, atol=1e-6)
+        np.testing.assert_allclose(values[name][:, :5:-1], whole[name], rtol=0, atol=1e-6)
+        assert np.median(np.abs(whole[name][:, 1:] - whole[name][:, :-1])) > 0.1
+    agrees_with_predict(whole, found)
+
+
+def rough(name, X):
+    return Matern12(jnp.asarray(1.0, X.dtype), jnp.asarray(0.5, X.dtype))
+
+
+def test_float32_with_noise_between_layers():
+    program = partial(deep_gp, layers=linear_layers(X.astype(np.float32), [2, 1]), kernel=rough, layer_noise=0.01)
+    guide, params = three_layers(program, np.float32)
+    inputs = np.concatenate([np.linspace(-100, 100, 22), np.zeros(8)]).astype(np.float32)[:, None] * np.ones(2, "f4")
+    one, other = (draw_functions(KEY, guide, params, inputs, num_draws=100, batch_size=size) for size in (30, 11))
+    for name, draws in one.items():
+        assert draws.dtype == np.float32 and np.isfinite(draws).all(), name
+    # The noise belongs to a row's number: equal inputs in other rows differ by it, the same rows do not.
+    np.testing.assert_allclose(one["layer_0"][:, -8:], other["layer_0"][:, -8:], atol=1e-4)
+    within = one["layer_0"][:, -8:].var(axis=1, ddof=1)
+    noise = float(params["layer_0_noise_variance"])
+    assert abs(within.mean() / noise - 1) < 5 * np.sqrt(2 / 7 / within.size)
