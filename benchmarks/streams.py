@@ -1,6 +1,7 @@
 """Rows per second and memory of tables larger than memory: written, standardised in one pass, drawn in minibatches.
 
     python benchmarks/streams.py [--rows 100_000_000] [--format memmap] [--folder FOLDER] [--steps 500]
+    python benchmarks/streams.py --train 2     # and a deep GP of two layers trained on it, beside rows on the device
 
 A table of eight inputs and a target in float32 is written to ``--folder`` (kept there, and used again) or to a
 temporary folder (removed). The pages of files that the system keeps in memory are not the process's: where a table fits
@@ -92,6 +93,40 @@ def check(minibatches: tuple[np.ndarray, ...]) -> None:
             raise AssertionError(f"The mean of standardised rows is {error}.")
 
 
+def train(table: Table, layers: int, batch: int, steps: int) -> None:
+    """Print seconds per step of a deep GP on the table, and on rows of it that are on the device already."""
+    import jax
+    import optax
+    from numpyro.infer import SVI
+
+    from gpzoo import kmeans
+    from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+    from gpzoo.models import deep_gp, inner_scales, linear_layers
+
+    rows = table.head(10 * batch)
+    maps = linear_layers(rows[0], [rows[0].shape[1]] * (layers - 1))
+    medians = []
+    for name, data, num_data in (("streamed", (table,), table.num_rows), ("resident", rows, len(rows[0]))):
+        marks: list[float] = []
+        guide = InducingGuide(deep_gp, kmeans(100), initial_scale=inner_scales(maps))
+        svi = SVI(deep_gp, guide, optax.adam(0.01), GaussianProcessELBO())
+        fit(
+            svi,
+            jax.random.key(0),
+            steps,
+            *data,
+            batch_size=batch,
+            layers=maps,
+            num_data=num_data,
+            callback=lambda step, seconds, params: marks.append(seconds),  # noqa: B023
+            callback_steps=10,
+            progress=False,
+        )
+        medians.append(float(np.median(np.diff(marks[1:]))) / 10)
+        print(f"{name:12s} {layers} layers, minibatch {batch:,d}: {medians[-1]:.4f} s a step   peak {peak():6.0f} MB")
+    print(f"a step on the table takes {medians[0] / medians[1]:.2f} times one on the device's rows")
+
+
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -102,6 +137,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=10_000)
     parser.add_argument("--chunk", type=int, default=20, help="steps taken at once")
     parser.add_argument("--window", type=int, default=1_000_000)
+    parser.add_argument("--train", type=int, metavar="LAYERS", help="also train a deep GP of so many layers")
+    parser.add_argument("--train-steps", type=int, default=200)
     arguments = parser.parse_args()
     print(f"{'imports':12s} {'':60s} peak {peak():6.0f} MB")
     with tempfile.TemporaryDirectory() as temporary:
@@ -116,6 +153,8 @@ def main() -> None:
                 draw(batches, 1, 1, check)
             with stage("drawn", arguments.steps * arguments.batch):
                 draw(batches, arguments.steps, arguments.chunk, check)
+        if arguments.train:
+            train(table, arguments.train, arguments.batch, arguments.train_steps)
 
 
 if __name__ == "__main__":

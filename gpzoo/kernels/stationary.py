@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,9 @@ from gpzoo.kernels.base import Elementary, columns, positive
 #: Up to this many columns, squared distances are summed difference by difference instead of by a matrix product.
 DIRECT_COLUMNS = 8
 
+#: The same for cross-covariances of kernels that are smooth at distance zero, where a rounded zero does no harm.
+DIRECT_COLUMNS_SMOOTH = 2
+
 
 def inner(X: Array, Z: Array | None = None) -> Array:
     """``x . z`` for all pairs of rows ``[N, M]``; for ``Z = None`` that of ``X`` with itself, exactly symmetric."""
@@ -22,33 +27,34 @@ def inner(X: Array, Z: Array | None = None) -> Array:
     return (product + product.T) / 2
 
 
-def squared_distance(X: Array, Z: Array | None = None) -> Array:
+def squared_distance(X: Array, Z: Array | None = None, *, direct_columns: int = DIRECT_COLUMNS) -> Array:
     """``|x - z|^2`` for all pairs of rows, never negative.
 
-    Up to :data:`DIRECT_COLUMNS` columns the differences themselves are squared, which is accurate to rounding at every
-    distance. Beyond that, one matrix product of inputs centred on the mean of ``X``: its absolute error is the dtype's
-    rounding times the squared spread of the inputs. Derivatives of all orders are those of ``|x - z|^2``, also where
-    two rows coincide.
+    Up to ``direct_columns`` columns the differences themselves are squared, which is accurate to rounding at every
+    distance. Beyond that, one matrix product of inputs centred on the mean of ``X``, several times faster: its absolute
+    error is the dtype's rounding times the squared spread of the inputs. Derivatives of all orders are those of
+    ``|x - z|^2``, also where two rows coincide.
 
     Args:
         X: ``[N, d]``.
         Z: ``[M, d]``, or ``None`` for the distances between the rows of ``X``: then the result is exactly symmetric
             with an exactly zero diagonal.
+        direct_columns: see above.
 
     Returns:
         ``[N, M]`` or ``[N, N]``.
     """
     if Z is not None:
-        return _squared_distance(X, Z)
-    square = _squared_distance(X, X)
-    if X.shape[-1] > DIRECT_COLUMNS:
+        return _squared_distance(X, Z, X.shape[-1] <= direct_columns)
+    square = _squared_distance(X, X, X.shape[-1] <= direct_columns)
+    if X.shape[-1] > direct_columns:
         square = (square + square.T) / 2
     return jnp.where(jnp.eye(X.shape[0], dtype=bool), 0, square)
 
 
-@jax.custom_jvp
-def _squared_distance(X: Array, Z: Array) -> Array:
-    if X.shape[-1] <= DIRECT_COLUMNS:
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _squared_distance(X: Array, Z: Array, direct: bool) -> Array:
+    if direct:
         # Larger minus smaller, not plain differences: those may be contracted with the scaling of one of two inputs,
         # and then equal inputs are not at distance 0 nor distances the same both ways.
         pairs = ((X[:, i, None], Z[None, :, i]) for i in range(X.shape[-1]))
@@ -57,7 +63,9 @@ def _squared_distance(X: Array, Z: Array) -> Array:
     return jnp.maximum(jnp.sum(X * X, -1)[:, None] + jnp.sum(Z * Z, -1)[None, :] - 2 * _matmul(X, Z.T), 0)
 
 
-def _squared_distance_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _squared_distance_jvp(
+    direct: bool, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
     # Matrix products both ways: differentiating the sum of differences would recompute the kernel for every column, and
     # so would sums over rows and columns next to the products: they are one more column of the factors instead.
     # Clipping at zero is left out: it would stop derivatives at coincident rows.
@@ -68,7 +76,7 @@ def _squared_distance_jvp(primals: tuple[Array, Array], tangents: tuple[Array, A
         tangent += 2 * _matmul(_beside(jnp.sum(X * dX, -1), dX), _beside(jnp.ones_like(Z[:, 0]), -Z).T)
     if not isinstance(dZ, jax.custom_derivatives.SymbolicZero):
         tangent += 2 * _matmul(_beside(jnp.ones_like(X[:, 0]), -X), _beside(jnp.sum(Z * dZ, -1), dZ).T)
-    return _squared_distance(*primals), tangent
+    return _squared_distance(*primals, direct), tangent
 
 
 _squared_distance.defjvp(_squared_distance_jvp, symbolic_zeros=True)
@@ -142,6 +150,9 @@ class Stationary(Lengthscaled):
             on evaluation if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
     """
 
+    #: Up to this many columns, cross-covariances square the differences themselves.
+    direct_columns: ClassVar[int] = DIRECT_COLUMNS
+
     def profile(self, square: Array) -> Array:
         """The correlation at scaled squared distances ``square``; 1 at 0."""
         raise NotImplementedError(f"{type(self).__name__} does not define its profile.")
@@ -149,7 +160,8 @@ class Stationary(Lengthscaled):
     def _cross(self, X: Array, Z: Array) -> Array:
         # Centred before it is scaled: a time stamp in seconds would lose its last digits to the division.
         X, Z = _centred(X, Z)
-        return self.variance * self.profile(squared_distance(self._scaled(X), self._scaled(Z)))
+        square = squared_distance(self._scaled(X), self._scaled(Z), direct_columns=self.direct_columns)
+        return self.variance * self.profile(square)
 
     def _gram(self, X: Array) -> Array:
         X, _ = _centred(X, X)
@@ -165,6 +177,8 @@ class RBF(Stationary):
 
     Here and below ``r^2 = sum_i (x_i - x'_i)^2 / lengthscale_i^2``. Arguments as for :class:`Stationary`.
     """
+
+    direct_columns = DIRECT_COLUMNS_SMOOTH
 
     def profile(self, square: Array) -> Array:
         """``exp(-square / 2)``."""
@@ -244,6 +258,8 @@ class RationalQuadratic(Stationary):
         ValueError: as for :class:`Stationary`, and if ``alpha`` is known and not positive.
     """
 
+    direct_columns = DIRECT_COLUMNS_SMOOTH
+
     data_fields = ("variance", "lengthscale", "alpha")
 
     def __init__(
@@ -280,6 +296,8 @@ class Periodic(Stationary):
         TypeError: see :class:`Stationary`.
         ValueError: as for :class:`Stationary`, and if ``period`` is known and not positive or does not fit the inputs.
     """
+
+    direct_columns = DIRECT_COLUMNS_SMOOTH
 
     data_fields = ("variance", "lengthscale", "period")
     per_column = ("lengthscale", "period")
