@@ -14,7 +14,6 @@ from gpzoo.inducing import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
 from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF
-from gpzoo.likelihoods import Gaussian
 from gpzoo.linalg import cholesky
 from gpzoo.models import deep_gp, gp_regression, inner_scales, linear_layers
 
@@ -26,9 +25,9 @@ LAYERS = linear_layers(X, [3, 2])
 THREE = partial(deep_gp, layers=LAYERS)
 
 
-def prepared(model, *args, inducing=kmeans(4), scale=0.3, **kwargs):
+def prepared(model, *args, inducing=None):
     """A guide, and parameters away from their start."""
-    guide = InducingGuide(model, inducing, initial_scale=scale, **kwargs)
+    guide = InducingGuide(model, inducing or kmeans(4), initial_scale=0.3)
     return guide, randomised(guide.init_params(KEY, *args))
 
 
@@ -41,6 +40,12 @@ def make_bound(model, guide, *args, **kwargs):
 def three():
     guide, params = prepared(THREE, X, y)
     return guide, params | {"layer_0_noise_variance": jnp.array(0.02), "layer_1_noise_variance": jnp.array(0.03)}
+
+
+@pytest.fixture(scope="module")
+def gradient(three):
+    """The bound of three layers and its gradients, for one draw, compiled."""
+    return jax.jit(jax.value_and_grad(make_bound(THREE, three[0], X, y)))
 
 
 # -- against single processes ------------------------------------------------------------------------------------------
@@ -76,11 +81,11 @@ def test_without_inner_variance_it_is_one_process_at_the_composed_means(layers):
 # -- the terms of the bound --------------------------------------------------------------------------------------------
 
 
-def test_the_bound_is_expectations_less_the_kl_of_every_layer(three):
+def test_the_bound_is_expectations_less_the_kl_of_every_layer(three, gradient):
     guide, params = three
     found = terms(THREE, guide, params, X, y)
     assert set(found) == {"layer_0", "layer_1", "f", "y"}
-    np.testing.assert_allclose(jax.jit(make_bound(THREE, guide, X, y))(params), sum(found.values()), rtol=1e-12)
+    np.testing.assert_allclose(gradient(params)[0], sum(found.values()), rtol=1e-12)
     for name, width in {"layer_0": 3, "layer_1": 2, "f": 1}.items():
         m, S = (np.asarray(params[f"{name}_{part}"]) for part in ("mean", "scale"))
         S = np.tril(S.reshape(width, 4, 4))
@@ -143,7 +148,7 @@ def test_the_estimator_and_its_gradient_are_unbiased():
 
     def compare(draws, exact):
         error = draws.std(0) / np.sqrt(len(draws))
-        assert (np.abs(draws.mean(0) - exact) < 4 * error + 1e-9 * np.abs(exact)).all()
+        assert (np.abs(draws.mean(0) - exact) <= 4 * error + 1e-9 * np.abs(exact)).all()
         assert (error < 0.05 * (np.abs(exact) + 1)).all()
 
     jax.tree.map(compare, draws, exact)
@@ -158,8 +163,9 @@ def equations(jaxpr, name):
     for equation in jaxpr.eqns:
         if equation.primitive.name == name:
             yield equation
-        for inner in jax.core.jaxprs_in_params(equation.params):
-            yield from equations(inner, name)
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
+            if hasattr(inner, "jaxpr") or hasattr(inner, "eqns"):
+                yield from equations(getattr(inner, "jaxpr", inner), name)
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.grad], ids=["bound", "gradient"])
@@ -176,29 +182,27 @@ def test_draws_share_factorisations(three, transform):
     assert shapes[0] == shapes[1] == [(4, 4)] * 3
 
 
-def test_the_gradient_of_several_draws_is_their_mean(three):
+def test_the_gradient_of_several_draws_is_their_mean(three, gradient):
     guide, params = three
     together = jax.jit(jax.grad(make_bound(THREE, guide, X, y, num_particles=5)))(params)
-    one = jax.jit(jax.grad(make_bound(THREE, guide, X, y)))
-    each = [one(params, key) for key in random.split(KEY, 5)]
-    for name, gradient in together.items():
+    each = [gradient(params, key)[1] for key in random.split(KEY, 5)]
+    for name, ours in together.items():
         parts = np.stack([part[name] for part in each])
-        np.testing.assert_allclose(gradient, parts.mean(0), rtol=1e-9, atol=1e-9 * np.abs(parts).max())
+        np.testing.assert_allclose(ours, parts.mean(0), rtol=1e-9, atol=1e-9 * np.abs(parts).max())
         # What enters the first layer's draw differs between draws.
         assert parts.std(0).max() > 1e-3
 
 
-def test_gradients_against_differences(three):
-    guide, params = three
-    bound = make_bound(THREE, guide, X, y)
-    gradients, bound = jax.jit(jax.grad(bound))(params), jax.jit(bound)
+def test_gradients_against_differences(three, gradient):
+    _, params = three
+    _, gradients = gradient(params)
     layers = [f"layer_{i}_{part}" for i in range(2) for part in ("variance", "lengthscale", "noise_variance")]
     own = {f"{name}_{part}" for name in ("layer_0", "layer_1", "f") for part in ("inducing", "mean", "scale")}
     assert set(params) == own | {*layers, "f_variance", "f_lengthscale", "noise_variance"}
     for name, value in params.items():
         entry = np.unravel_index(np.argmax(np.abs(gradients[name])), value.shape)
         step = 1e-5 * max(1.0, float(jnp.abs(value[entry])))
-        plus, minus = (bound(params | {name: value.at[entry].add(sign * step)}) for sign in (1, -1))
+        plus, minus = (gradient(params | {name: value.at[entry].add(sign * step)})[0] for sign in (1, -1))
         assert np.abs(gradients[name][entry]) > 1e-3
         np.testing.assert_allclose(gradients[name][entry], (plus - minus) / (2 * step), rtol=2e-5, err_msg=name)
 
@@ -233,9 +237,12 @@ def test_layers_see_the_layer_below_and_the_inputs(propagate):
         np.testing.assert_array_equal(inputs[name][:, more:], values[below])
         if propagate:
             np.testing.assert_array_equal(inputs[name][:, :3], X)
-    guide, params = prepared(model, X, y)
-    for name, (_, columns) in seen.items():
-        assert params[f"{name}_inducing"].shape == (4, columns) and params[f"{name}_lengthscale"].shape == (columns,)
+    # At the posterior mean a layer of zero mean is one and the same number: k-means has nothing to cluster.
+    columns = {name: shape[1] for name, shape in seen.items()}
+    Z = {name: InducingPoints(jnp.asarray(RNG.standard_normal((4, width)))) for name, width in columns.items()}
+    guide, params = prepared(model, X, y, inducing=Z)
+    for name, width in columns.items():
+        assert params[f"{name}_lengthscale"].shape == (width,)
     assert np.isfinite(jax.jit(make_bound(model, guide, X, y))(params))
 
 
@@ -264,7 +271,7 @@ def test_layer_noise_is_in_the_kernel():
     names = {name for name, s in traced(partial(deep_gp, layers=[2]), X).items() if "noise" in name}
     assert names == {"layer_0_noise_variance", "noise_variance"}
     # In q as well: far from all inducing inputs the variance of a draw is larger by the noise.
-    model = partial(deep_gp, layers=[2], likelihood=lambda f: Gaussian(f, 0.1))
+    model = partial(deep_gp, layers=LAYERS[:1])
     guide, params = prepared(model, X, y)
     far = jax.jit(lambda p: guide.posterior(p, X + 100.0, rng_key=KEY)["layer_0"].marginals()[1])
     with_noise = far(params | {"layer_0_noise_variance": jnp.array(0.25)})
@@ -272,12 +279,11 @@ def test_layer_noise_is_in_the_kernel():
 
 
 def test_single_precision_stays_single():
-    found = {}
-    for dtype in (jnp.float32, jnp.float64):
-        model = partial(deep_gp, layers=linear_layers(X.astype(dtype), [3, 2]))
-        guide, params = prepared(model, X.astype(dtype), y.astype(dtype), inducing=kmeans(4))
-        assert {value.dtype for value in params.values()} == {jnp.dtype(dtype)}
-        value = jax.jit(make_bound(model, guide, X.astype(dtype), y.astype(dtype)))(params)
-        assert value.dtype == dtype
-        found[dtype] = value
-    assert np.isfinite(found[jnp.float32])
+    model = partial(deep_gp, layers=linear_layers(X.astype(jnp.float32), [3, 2]))
+    data = X.astype(jnp.float32), y.astype(jnp.float32)
+    guide = InducingGuide(model, kmeans(4), initial_scale=inner_scales([3, 2]))
+    params = guide.init_params(KEY, *data)
+    assert {value.dtype for value in params.values()} == {jnp.dtype("float32")}
+    value, gradients = jax.jit(jax.value_and_grad(make_bound(model, guide, *data)))(params)
+    assert {g.dtype for g in gradients.values()} == {value.dtype} == {jnp.dtype("float32")}
+    assert np.isfinite(value) and all(np.isfinite(g).all() for g in gradients.values())
