@@ -256,7 +256,7 @@ class _Training:
             paused = time.perf_counter()
             try:
                 # Copies: the next steps take over the state's own arrays.
-                callback(self.done, seconds(), jax.tree.map(jnp.copy, self.params))
+                callback(self.done, self.before + paused - started, jax.tree.map(jnp.copy, self.params))
             finally:
                 started += time.perf_counter() - paused
 

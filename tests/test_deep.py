@@ -182,11 +182,14 @@ def test_draws_share_factorisations(three, transform):
     assert shapes[0] == shapes[1] == [(4, 4)] * 3
 
 
-def test_the_gradient_of_several_draws_is_their_mean(three, gradient):
-    guide, params = three
-    together = jax.jit(jax.grad(make_bound(THREE, guide, X, y, num_particles=5)))(params)
-    each = [gradient(params, key)[1] for key in random.split(KEY, 5)]
-    for name, ours in together.items():
+def test_the_gradient_of_several_draws_is_their_mean():
+    guide, params = prepared(NARROW, x, targets, inducing=kmeans(3))
+    several, one = (
+        jax.jit(jax.grad(make_bound(NARROW, guide, x, targets, num_particles=num_particles)))
+        for num_particles in (5, 1)
+    )
+    each = [one(params, key) for key in random.split(KEY, 5)]
+    for name, ours in several(params).items():
         parts = np.stack([part[name] for part in each])
         np.testing.assert_allclose(ours, parts.mean(0), rtol=1e-9, atol=1e-9 * np.abs(parts).max())
         # What enters the first layer's draw differs between draws.
@@ -279,9 +282,9 @@ def test_layer_noise_is_in_the_kernel():
 
 
 def test_single_precision_stays_single():
-    model = partial(deep_gp, layers=linear_layers(X.astype(jnp.float32), [3, 2]))
+    model = partial(deep_gp, layers=linear_layers(X.astype(jnp.float32), [2]))
     data = X.astype(jnp.float32), y.astype(jnp.float32)
-    guide = InducingGuide(model, kmeans(4), initial_scale=inner_scales([3, 2]))
+    guide = InducingGuide(model, kmeans(4), initial_scale=inner_scales([2]))
     params = guide.init_params(KEY, *data)
     assert {value.dtype for value in params.values()} == {jnp.dtype("float32")}
     value, gradients = jax.jit(jax.value_and_grad(make_bound(model, guide, *data)))(params)

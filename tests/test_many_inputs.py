@@ -1,0 +1,156 @@
+"""Marginals of inducing posteriors at many inputs: in chunks, by quadratic forms, the same numbers and derivatives."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpzoo import distributions
+from gpzoo.distributions import GaussianProcess, InducingPosterior
+from gpzoo.inducing import Blocks, InducingPatches, InducingPoints
+from gpzoo.kernels import RBF, Convolutional
+from gpzoo.linalg import BlockDiagonal
+
+M, D = 3, 2
+on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="accelerators take all inputs at once")
+
+
+def numbers(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape))
+
+
+SHARED = RBF(jnp.array(1.3), jnp.array([0.8, 1.1]))
+EACH = RBF(jnp.array([1.3, 0.4]), jnp.array([0.8, 2.0]))
+POINTS = InducingPoints(numbers(M, 2, seed=1))
+FULL = numbers(D, M, M, seed=3)
+
+# name -> kernel, inducing variables, shape of the inputs with N as None, scale of q(u), number of outputs
+POSTERIORS = {
+    "one function": (SHARED, POINTS, (None, 2), FULL[0], None),
+    "one kernel": (SHARED, POINTS, (None, 2), FULL, D),
+    "standard deviations": (SHARED, POINTS, (None, 2), numbers(M, D, seed=4), D),
+    "one kernel per output": (EACH, POINTS, (None, 2), FULL, D),
+    "inputs per output": (SHARED, InducingPoints(numbers(D, M, 2, seed=5)), (D, None, 2), FULL, D),
+    "images": (
+        Convolutional(RBF(1.3, 3.0), (4, 4), (3, 3)),
+        InducingPatches(numbers(M, 9, seed=6)),
+        (None, 4, 4, 1),
+        FULL,
+        D,
+    ),
+    "blocks": (
+        SHARED + RBF(0.5, 2.0),
+        Blocks(POINTS, InducingPoints(numbers(2, 2, seed=7))),
+        (None, 2),
+        BlockDiagonal(FULL, numbers(D, 2, 2, seed=8)),
+        D,
+    ),
+}
+
+
+def setting(name, N):
+    kernel, inducing, shape, scale, outputs = POSTERIORS[name]
+    size = scale.shape[-1] if isinstance(scale, BlockDiagonal) else M
+    columns = () if outputs is None else (outputs,)
+    X = numbers(*(N if n is None else n for n in shape), seed=9)
+    mean = numbers(size, *columns, seed=10)
+    whiten = name != "one function"
+    make = partial(_posterior, outputs=None if kernel.batched or name == "inputs per output" else outputs)
+    return partial(make, whiten=whiten), (kernel, X, inducing, mean, scale, numbers(N, *columns, seed=11))
+
+
+def _posterior(kernel, X, inducing, mean, scale, loc, *, outputs, whiten):
+    prior = GaussianProcess(kernel, X, loc, num_outputs=outputs, jitter=1e-6)
+    return InducingPosterior(prior, inducing, mean, scale, whiten=whiten)
+
+
+def close(ours, theirs, rtol=1e-11):
+    def compare(a, b):
+        np.testing.assert_allclose(a, b, rtol=0, atol=rtol * max(np.abs(b).max(), 1e-3))
+
+    jax.tree.map(compare, ours, theirs)
+
+
+@on_cpu
+@pytest.mark.parametrize("name, N", [(name, 11) for name in POSTERIORS] + [("inputs per output", 8)])
+def test_inputs_in_chunks_are_inputs_at_once(name, N, monkeypatch):
+    make, arguments = setting(name, N)
+    weights = [numbers(*arguments[-1].shape, seed=seed) for seed in (12, 13)]
+
+    def score(*arguments):
+        moments = make(*arguments).marginals()
+        return sum(jnp.sum(w * jnp.sin(x)) for w, x in zip(weights, moments, strict=True)), moments
+
+    def run():
+        # A new function each time: compiled code is kept by function, and what is patched is no argument of it.
+        return jax.jit(jax.value_and_grad(lambda *a: score(*a), argnums=tuple(range(6)), has_aux=True))(*arguments)
+
+    whole = run()
+    monkeypatch.setattr(distributions, "_INPUTS", 4)
+    assert "scan[" in str(jax.make_jaxpr(lambda *a: score(*a))(*arguments))
+    close(run(), whole)
+    assert whole[0][1][0].shape == arguments[-1].shape
+    assert all(np.abs(leaf).max() > 1e-4 for leaf in jax.tree.leaves(whole[1]))
+
+
+def test_by_default_few_inputs_are_taken_at_once():
+    make, arguments = setting("one kernel", 50)
+    assert "scan[" not in str(jax.make_jaxpr(lambda *a: make(*a).marginals())(*arguments))
+
+
+# -- the quadratic form that serves many inputs ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(M, 9), (D, M, 9)], ids=["one kernel", "one kernel per output"])
+def test_quadratic_form_against_einsum(shape):
+    S, B = FULL, numbers(*shape, seed=14)
+    directions, weights = (numbers(D, M, M, seed=15), numbers(*shape, seed=16)), numbers(D, 9, seed=17)
+
+    def by_einsum(S, B):
+        B = jnp.broadcast_to(B, (D, *B.shape[-2:]))
+        return jnp.einsum("dmn,dmi,dki,dkn->dn", B, S, S, B)
+
+    def ours(S, B):
+        return distributions._quadratic(S @ S.mT, B)
+
+    def everything(function):
+        def score(S, B):
+            return jnp.sum(weights * jnp.sin(function(S, B)))
+
+        gradient = jax.grad(score, argnums=(0, 1))
+        along = lambda S, B: sum(jnp.vdot(g, d) for g, d in zip(gradient(S, B), directions, strict=True))  # noqa: E731
+        return (
+            jax.jvp(function, (S, B), directions),
+            gradient(S, B),
+            jax.jvp(gradient, (S, B), directions)[1],
+            jax.grad(along, argnums=(0, 1))(S, B),
+            jax.vmap(lambda t: function(t * S, B))(jnp.array([0.5, 2.0])),
+        )
+
+    close(jax.jit(lambda: everything(ours))(), jax.jit(lambda: everything(by_einsum))())
+
+
+@pytest.mark.parametrize("name", ["one function", "one kernel", "one kernel per output", "inputs per output", "blocks"])
+def test_many_inputs_have_the_marginals_of_few(name):
+    # Beyond twice as many inputs as inducing variables the variance is computed on another route.
+    make, arguments = setting(name, 4 * M)
+    kernel, X, inducing, mean, scale, loc = arguments
+    axis = 1 if name == "inputs per output" else 0
+    weights = numbers(*loc.shape, seed=18)
+
+    def many(scale, X):
+        return make(kernel, X, inducing, mean, scale, loc).marginals()
+
+    def few(scale, X):
+        halves = zip(jnp.split(X, 2, axis=axis), jnp.split(loc, 2), strict=True)
+        parts = [make(kernel, x, inducing, mean, scale, c).marginals() for x, c in halves]
+        return tuple(jnp.concatenate(pair) for pair in zip(*parts, strict=True))
+
+    def everything(function):
+        gradient = jax.grad(lambda *a: jnp.sum(weights * jnp.sin(function(*a)[1])), argnums=(0, 1))
+        ones = jax.tree.map(jnp.ones_like, (scale, X))
+        return jax.jvp(function, (scale, X), ones), gradient(scale, X), jax.jvp(gradient, (scale, X), ones)[1]
+
+    close(jax.jit(lambda: everything(many))(), jax.jit(lambda: everything(few))())
