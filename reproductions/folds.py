@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,10 +143,15 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
             axes.errorbar(value, -row, xerr=error, fmt="o", color=colour, markersize=4, capsize=2)
             if model == "sgp":
                 axes.axvline(value, color="0.85", zorder=0)
-        axes.set_yticks([-row for row in range(len(models))], [model.upper().replace("-", " ") for model in models])
+        axes.set_yticks([-row for row in range(len(models))], [_title(model) for model in models])
         axes.tick_params(labelsize=7)
         axes.locator_params(axis="x", nbins=4)
         sizes = result["data"]["sizes"]
         axes.set_title(f"{name} (N {sizes['train'] + sizes['test']:,}, D {sizes['input_shape'][0]})", fontsize=8)
     figure.supxlabel("test log likelihood per point (nats, original units), mean and standard error", fontsize=8)
     return figure
+
+
+def _title(model: str) -> str:
+    """``"dgp2"`` and ``"sgp-500"`` as the paper writes them."""
+    return re.sub(r"(GP)-?(\d)", r"\1 \2", model.upper())

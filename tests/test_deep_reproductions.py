@@ -161,7 +161,7 @@ def test_figure_1_has_a_panel_for_every_set_and_joins_the_page(tmp_path):
     results = {name: {"metrics": metrics, "data": {"sizes": sizes}} for name in ("boston", "naval", "power")}
     figure = figure_1(results)
     assert [axes.get_title().split()[0] for axes in figure.axes] == ["boston", "naval", "power"]
-    assert figure.axes[0].get_yticklabels()[1].get_text() == "DGP2"
+    assert figure.axes[0].get_yticklabels()[1].get_text() == "DGP 2"
     experiment = EXPERIMENTS["uci"]
     path = report.result_path(tmp_path, "deep", "uci", "power", "cpu")
     path.parent.mkdir()

@@ -1,0 +1,61 @@
+"""Likelihoods of the last layer of a deep GP: two steps of training with each, and prediction."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from helpers import KEY, adam, positive
+from numpyro.infer import SVI
+
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
+from gpzoo.initialisers import kmeans
+from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
+from gpzoo.models import deep_gp, inner_scales, linear_layers
+
+RNG = np.random.default_rng(0)
+X, y = jnp.asarray(RNG.standard_normal((30, 4))), jnp.asarray(RNG.standard_normal(30))
+LAYERS = linear_layers(X, [3])
+LABELS, COUNTS = jnp.arange(30) % 3, jnp.arange(30) % 7
+
+
+def poisson(f):
+    return dist.Poisson(jnp.exp(f))
+
+
+# name -> likelihood, num_outputs, data, parameters of the likelihood
+LIKELIHOODS = {
+    "bernoulli": (Bernoulli, None, LABELS // 2, set()),
+    "robust max": (RobustMax, 3, LABELS, set()),
+    "softmax": (Softmax, 3, LABELS, set()),
+    "poisson": (partial(Expected, poisson), None, COUNTS, set()),
+    "several outputs": (lambda f: Gaussian(f, positive("noise", 0.1)), 2, jnp.stack([y, -y], axis=1), {"noise"}),
+}
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_likelihoods_of_the_last_layer(name):
+    likelihood, num_outputs, data, names = LIKELIHOODS[name]
+    model = partial(deep_gp, layers=LAYERS, likelihood=likelihood, num_outputs=num_outputs)
+    guide = InducingGuide(model, kmeans(4), initial_scale=inner_scales(LAYERS))
+    svi = SVI(model, guide, adam(0.01), GaussianProcessELBO())
+    state = svi.init(KEY, X, data)
+    start = svi.get_params(state)
+    layers = {f"layer_0_{part}" for part in ("variance", "lengthscale", "noise_variance", "inducing", "mean", "scale")}
+    assert set(start) == layers | names | {
+        f"f_{part}" for part in ("variance", "lengthscale", "inducing", "mean", "scale")
+    }
+    update = jax.jit(lambda state: svi.update(state, X, data))
+    for _ in range(2):
+        state, loss = update(state)
+        assert np.isfinite(loss)
+    params = svi.get_params(state)
+    for part, before in start.items():
+        assert np.isfinite(params[part]).all() and not np.array_equal(params[part], before), part
+    if name == "several outputs":
+        arguments = {"guide": guide, "params": params, "test_data": {"y": data[:5]}, "num_draws": 3}
+        found = predict(KEY, model, X[:5], **arguments)
+        assert found["f"].mean.shape == found["y"].mean.shape == (5, 2)
+        assert found["y"].log_density.shape == (5,) and np.isfinite(found["y"].log_density).all()
