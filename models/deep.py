@@ -39,7 +39,9 @@ def deep_gp(
         X: inputs ``[N, d]``, best standardised.
         y: what the likelihood is of, ``[N, ...]``.
         layers: the inner layers, first one first. A matrix ``W``, ``[width below, width]``, is a layer with the mean
-            ``h W`` (see :func:`linear_layers`), a number a layer of that width with mean zero. None is a single GP.
+            ``h W`` (see :func:`linear_layers`), a number a layer of that width with mean zero (whose values are all
+            zero at the start, so that initialisers find no distinct inputs for the layer above unless inputs are
+            propagated: give that one ``InducingPoints``). None is a single GP.
         propagate_inputs: whether every layer but the first sees ``x`` beside the layer below (Duvenaud et al. 2014),
             the alternative to linear means: widths below are then ``d`` larger.
         likelihood: distribution of ``y`` given ``f``, such as :class:`~gpzoo.likelihoods.Bernoulli` or

@@ -211,6 +211,7 @@ def make_result(outcome: Outcome, run: Run, paper_metrics: Mapping[str, float | 
         **run.identity,
         "metrics": metrics,
         "paper_metrics": {name: None if outcome.stands_in else paper_metrics.get(name) for name in metrics},
+        "stands_in": outcome.stands_in,
         "curve": [dict(point) for point in outcome.curve],
         "settings": dict(outcome.settings),
         "steps": int(outcome.steps),

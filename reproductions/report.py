@@ -162,7 +162,7 @@ def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mappin
             result = results.get(result_path(folder, experiment.paper, experiment.name, variant, preset))
             if result is not None:
                 for metric, ours in result["metrics"].items():
-                    paper = result["paper_metrics"].get(metric)
+                    paper = None if result.get("stands_in") else paper_metrics.get(metric)
                     compared = difference(ours, paper), verdict(metric, ours, paper)
                     numbers.append((variant, preset, metric, number(ours), number(paper), *compared))
                 runs.append(_run_row(variant, preset, result))

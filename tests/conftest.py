@@ -30,6 +30,16 @@ if _beside.is_dir():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def compiled_once(tmp_path_factory, worker_id):
+    """What one test has compiled the next need not: compiling takes most of the time of most tests."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder if worker_id == "master" else folder.parent) / "compiled"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(autouse=True, scope="session")
 def one_blas_thread():
     """Small factorisations are many times slower when BLAS threads compete with XLA's and with the other workers."""
     with threadpoolctl.threadpool_limits(1, user_api="blas"):

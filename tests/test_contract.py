@@ -59,8 +59,8 @@ def text(result):
 
 
 FIELDS = [
-    "paper", "experiment", "variant", "preset", "seed", "metrics", "paper_metrics", "curve", "settings", "steps",
-    "seconds_training", "seconds_per_step", "peak_memory_bytes", "device", "dtype", "versions", "data", "finished",
+    "paper", "experiment", "variant", "preset", "seed", "metrics", "paper_metrics", "stands_in", "curve", "settings",
+    "steps", "seconds_training", "seconds_per_step", "peak_memory_bytes", "device", "dtype", "versions", "data", "finished",
 ]  # fmt: skip
 
 

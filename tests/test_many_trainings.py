@@ -14,7 +14,6 @@ import optax
 import pytest
 from helpers import adam, positive, regression, relaxed, sine
 from jax import lax, random
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from numpyro.infer import SVI
 from sklearn.datasets import load_diabetes
 
@@ -38,23 +37,6 @@ from gpzoo.linalg import FactorisationError
 from gpzoo.models import deep_gp, inner_scales, linear_layers
 
 KEY = random.key(0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled_once(tmp_path_factory):
-    """Most trainings here are of the same few programs, and compiling one takes longer than running it."""
-    settings = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for values in (settings, before):
-        for name, value in values.items():
-            jax.config.update(name, value)
-        reset_cache()
-        if values is settings:
-            yield
 
 
 def assert_trees_close(one, two, rtol=1e-8, atol=1e-8):

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import adam, positive, regression, relaxed, sine
 from jax import random
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from numpyro.infer import SVI
 
 from gpzoo.datasets import ArrayTable, DatasetError, Minibatches, ParquetTable, Standardised, standardised
@@ -29,23 +28,6 @@ PER_EPOCH = N // BATCH
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((N, 2)) * [1.0, 3.0] + [0.0, 5.0]
 Y = X @ [1.0, -0.5] + 0.1 * RNG.standard_normal(N)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled_once(tmp_path_factory):
-    """Most trainings here are of the same few programs, and compiling one takes longer than running it."""
-    settings = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for values in (settings, before):
-        for name, value in values.items():
-            jax.config.update(name, value)
-        reset_cache()
-        if values is settings:
-            yield
 
 
 @pytest.fixture(autouse=True)
