@@ -60,7 +60,8 @@ def text(result):
 
 FIELDS = [
     "paper", "experiment", "variant", "preset", "seed", "metrics", "paper_metrics", "stands_in", "curve", "settings",
-    "steps", "seconds_training", "seconds_per_step", "peak_memory_bytes", "device", "dtype", "versions", "data", "finished",
+    "steps", "seconds_training", "seconds_per_step", "peak_memory_bytes", "device", "dtype", "versions", "data",
+    "finished",
 ]  # fmt: skip
 
 
