@@ -130,7 +130,8 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(2.1 * min(4, len(results)) + 1, 2.2 * -(-len(results) // 4)), layout="constrained")
+    size = max(5.5, 2.1 * min(4, len(results)) + 1), 2.2 * -(-len(results) // 4)
+    figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(-(-len(results) // 4), min(4, len(results)), squeeze=False).ravel()
     for axes in panels[len(results) :]:
         axes.set_axis_off()
