@@ -26,8 +26,8 @@ def tiny(name, split=0, rows=40):
 
 @pytest.fixture
 def short(monkeypatch, standard_promotion):
-    """Three steps, five inducing points."""
-    monkeypatch.setattr(paper, "MODELS", {name: (depth, 5) for name, (depth, _) in paper.MODELS.items()})
+    """Three steps, five inducing points, at most two layers."""
+    monkeypatch.setattr(paper, "MODELS", {name: (min(depth, 2), 5) for name, (depth, _) in paper.MODELS.items()})
     real = paper._Setting
     monkeypatch.setattr(paper, "_Setting", lambda steps, size, rate=0.01: real(3, min(size, 20), rate))
 
