@@ -17,10 +17,11 @@ from gpzoo.kernels import Kernel
 from gpzoo.likelihoods.base import positive_int
 from gpzoo.linalg import BlockDiagonal
 from gpzoo.marginals import DrawLog, GaussianMarginals
+from gpzoo.quadratics import spread, spread_squared
 
 _LOG_2PI = 1.8378770664093453
 
-#: Inputs at a time, on CPU.
+#: Inputs whose marginals are computed at a time, on CPU.
 _INPUTS = 1000
 
 
@@ -277,8 +278,14 @@ class InducingPosterior(_ProcessAtInputs):
 
     def _projections(self, X: Array) -> tuple[Array, Array]:
         """``A`` and the outer factor ``B``, ``[M, N]`` or ``[D, M, N]``, at inputs ``X``."""
-        A = _product(self.L_inverse, Kuf(self.inducing, self.prior.kernel, X))
-        return A, A if self.whiten else _product(self.L_inverse.mT, A)
+        A = self._solved(Kuf(self.inducing, self.prior.kernel, X))
+        return A, A if self.whiten else self._solved(A, transpose=True)
+
+    def _solved(self, columns: Array, transpose: bool = False) -> Array:
+        # In training the factor's derivative has the inverse anyway; elsewhere few inputs do not repay forming it.
+        if 8 * columns.shape[-1] < self.L.shape[-1]:
+            return linalg.solve_lower(self.L, columns, transpose=transpose)
+        return linalg.matmul(self.L_inverse.mT if transpose else self.L_inverse, columns)
 
     def _q(self) -> tuple[Array, Any]:
         """``m`` as ``[M, D]`` and ``S`` as ``[M, D]`` or with ``D`` first, ``D = 1`` for a site ``[N]``."""
@@ -295,7 +302,7 @@ class InducingPosterior(_ProcessAtInputs):
         if jax.default_backend() != "cpu" or N <= _INPUTS:
             mean, variance = self._marginals_at(X, m, S)
         else:
-            # Some inputs at a time, whose projections stay in the caches: up to half the time of all at once.
+            # Some inputs at a time, whose projections stay in the caches: less memory, and no slower.
             rest, whole = jnp.split(X, [N % _INPUTS], axis=axis)
             chunks = whole.reshape(*X.shape[:axis], -1, _INPUTS, *X.shape[axis + 1 :])
             each = jax.lax.map(lambda x: self._marginals_at(x, m, S), jnp.moveaxis(chunks, axis, 0))
@@ -304,13 +311,13 @@ class InducingPosterior(_ProcessAtInputs):
                 first = self._marginals_at(rest, m, S)
                 parts = [jnp.concatenate(pair, axis=1) for pair in zip(first, parts, strict=True)]
             mean, variance = parts
-        return self._shaped(mean), self._without_loc(variance)
+        return self._with_loc(mean), self._in_shape(variance)
 
     def _marginals_at(self, X: Array, m: Array, S: Any) -> tuple[Array, Array]:
         """Mean of the zero-mean part and variance, ``[D, N]`` each, at inputs ``X``."""
         A, B = self._projections(X)
         kff = self.prior.kernel.diag(X)
-        variance = kff - jnp.sum(A * A, axis=-2) + _spread_squared(B, S, self.diagonal)
+        variance = kff - jnp.sum(A * A, axis=-2) + spread_squared(B, S, self.diagonal)
         # Rounding can take kff - |A|^2 below zero where the data determine f.
         variance = jnp.maximum(variance, jnp.finfo(variance.dtype).eps * kff)
         return self._mean_at(B, m), variance
@@ -318,27 +325,28 @@ class InducingPosterior(_ProcessAtInputs):
     def _mean_at(self, B: Array, m: Array) -> Array:
         return linalg.matmul(m.T, B) if B.ndim == 2 else jnp.einsum("dmn,md->dn", B, m)
 
-    def _shaped(self, per_output: Array) -> Array:
-        """``[D, N]`` to the event's shape, plus the prior's mean."""
-        mean = self._without_loc(per_output)
+    def _with_loc(self, per_output: Array) -> Array:
+        """The same for means, plus the prior's."""
+        mean = self._in_shape(per_output)
         return mean if self.prior.loc is None else mean + self.prior.loc
 
-    def _without_loc(self, per_output: Array) -> Array:
+    def _in_shape(self, per_output: Array) -> Array:
+        """``[D, N]`` to the event's shape."""
         return per_output[0] if self.num_outputs is None else per_output.T
 
     def moments(self) -> tuple[Array, Array]:
         """Mean ``[N]`` or ``[N, D]`` and joint covariance ``[N, N]`` or ``[D, N, N]`` over the inputs."""
         (A, B), (m, S) = self._projections(self.prior.X), self._q()
-        spread = _spread(B, S, self.diagonal)
+        root = spread(B, S, self.diagonal)
         Kff = self.prior.kernel(self.prior.X)
-        covariance = Kff - linalg.matmul(A.mT, A) + linalg.matmul(spread.mT, spread)
-        return self._shaped(self._mean_at(B, m)), covariance[0] if self.num_outputs is None else covariance
+        covariance = Kff - linalg.matmul(A.mT, A) + linalg.matmul(root.mT, root)
+        return self._with_loc(self._mean_at(B, m)), covariance[0] if self.num_outputs is None else covariance
 
     @property
     def mean(self) -> Array:
         """Posterior mean, of the event's shape."""
         _, B = self._projections(self.prior.X)
-        return self._shaped(self._mean_at(B, self._q()[0]))
+        return self._with_loc(self._mean_at(B, self._q()[0]))
 
     @property
     def variance(self) -> Array:
@@ -409,63 +417,6 @@ class InducingPosterior(_ProcessAtInputs):
         return copy
 
 
-def _spread(B: Array, S: Any, diagonal: bool) -> Array:
-    """``S^(1/2)T B``, ``[D, M, N]``, for ``S`` as :meth:`InducingPosterior._q` gives it."""
-    if diagonal:
-        return S.T[:, :, None] * B
-    if isinstance(S, BlockDiagonal):
-        parts = [_spread(rows, block, False) for rows, block in zip(S.split(B), S.blocks, strict=True)]
-        return linalg.concatenate(parts, -2)
-    return _stacked(jnp.swapaxes(S, -1, -2), B)
-
-
-def _spread_squared(B: Array, S: Any, diagonal: bool) -> Array:
-    """``diag(B^T S B)``, ``[D, N]``: the squares of :func:`_spread`, summed over inducing variables."""
-    M, N = B.shape[-2:]
-    if diagonal:
-        return jnp.einsum("md,...mn->dn" if B.ndim == 2 else "md,dmn->dn", jnp.square(S), jnp.square(B))
-    if isinstance(S, BlockDiagonal):
-        return sum(_spread_squared(rows, S_i, False) for rows, S_i in zip(S.split(B), S.blocks, strict=True))
-    if N > 2 * M:
-        # With many inputs the covariance itself is cheaper: its quadratic form has one product less in its derivative.
-        return _quadratic(linalg.matmul(S, jnp.swapaxes(S, -1, -2)), B)
-    return jnp.sum(jnp.square(_spread(B, S, False)), axis=-2)
-
-
-def _quadratic(Q: Array, B: Array) -> Array:
-    """``b_n^T Q_d b_n`` for symmetric ``Q [D, M, M]`` and the columns of ``B [M, N]`` or ``[D, M, N]``: ``[D, N]``."""
-    if jax.default_backend() != "cpu":
-        return jax.vmap(_quadratic_form, in_axes=(0, None if B.ndim == 2 else 0))(Q, B)
-    # XLA on CPU is slow at batched products.
-    return jnp.stack([_quadratic_form(Q[d], B if B.ndim == 2 else B[d]) for d in range(len(Q))])
-
-
-@jax.custom_jvp
-def _quadratic_form(Q: Array, B: Array) -> Array:
-    return jnp.sum(B * linalg.matmul(Q, B), axis=0)
-
-
-@_quadratic_form.defjvp
-def _quadratic_form_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    # Q is symmetric, so that its product with B serves the derivative with respect to B as well.
-    (Q, B), (dQ, dB) = primals, tangents
-    QB = linalg.matmul(Q, B)
-    return jnp.sum(B * QB, axis=0), jnp.sum(B * linalg.matmul(dQ, B), axis=0) + 2 * jnp.sum(dB * QB, axis=0)
-
-
-def _stacked(Q: Array, B: Array) -> Array:
-    """``Q @ B``, ``[D, M, N]``."""
-    if B.ndim == 3:
-        return linalg.matmul(Q, B)
-    # One product with all matrices above each other; XLA is slow at many small ones.
-    D, M, _ = Q.shape
-    return linalg.matmul(Q.reshape(D * M, M), B).reshape(D, M, -1)
-
-
-def _product(A: Any, B: Array) -> Array:
-    return A @ B if isinstance(A, BlockDiagonal) else linalg.matmul(A, B)
-
-
 def _check_q(site: str, mean: Array, scale: Any, L: Any, num_outputs: int | None) -> None:
     M, outputs = L.shape[-1], () if num_outputs is None else (num_outputs,)
     if mean.shape != (M, *outputs):
@@ -517,4 +468,4 @@ def _whitened(inverse: Any, columns: Array) -> Array:
     """``L^-1`` times ``[D, M, K]``, the columns of all outputs in one product where they share ``L``."""
     if inverse.ndim == 2:
         columns = columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)
-    return _product(inverse, columns)
+    return linalg.matmul(inverse, columns)

@@ -144,14 +144,9 @@ def cholesky(
             :func:`gpzoo.inference.fit` detects and reports through :func:`explain`.
     """
     if isinstance(K, BlockDiagonal):
-        factors: dict[int, Array] = {}
-        for i, block in enumerate(K.blocks):
-            if id(block) not in factors:
-                factors[id(block)] = cholesky(block, f"block {i} of {name}", jitter)
-        return BlockDiagonal(*(factors[id(block)] for block in K.blocks))
+        return BlockDiagonal(*_each_block(cholesky, K, name, jitter))
     L = jnp.linalg.cholesky(add_jitter(K, jitter), symmetrize_input=False)
-    if is_concrete(L) and not bool(jnp.all(jnp.isfinite(L))):
-        raise FactorisationError(explain(np.asarray(K), name, jitter))
+    _refuse_failed(L, K, name, jitter)
     return L
 
 
@@ -175,16 +170,25 @@ def cholesky_and_inverse(
         FactorisationError: see :func:`cholesky`.
     """
     if isinstance(K, BlockDiagonal):
-        pairs: dict[int, tuple[Array, Array]] = {}
-        for i, block in enumerate(K.blocks):
-            if id(block) not in pairs:
-                pairs[id(block)] = cholesky_and_inverse(block, f"block {i} of {name}", jitter)
-        factors, inverses = zip(*(pairs[id(block)] for block in K.blocks), strict=True)
+        factors, inverses = zip(*_each_block(cholesky_and_inverse, K, name, jitter), strict=True)
         return BlockDiagonal(*factors), BlockDiagonal(*inverses)
     L, inverse = _cholesky_and_inverse(add_jitter(K, jitter))
+    _refuse_failed(L, K, name, jitter)
+    return L, inverse
+
+
+def _each_block(factorise: Callable, K: BlockDiagonal, name: str, jitter: float | Array | None) -> list[Any]:
+    """``factorise`` of every block, once for blocks that are the same object."""
+    found: dict[int, Any] = {}
+    for i, block in enumerate(K.blocks):
+        if id(block) not in found:
+            found[id(block)] = factorise(block, f"block {i} of {name}", jitter)
+    return [found[id(block)] for block in K.blocks]
+
+
+def _refuse_failed(L: Array, K: Array, name: str, jitter: float | Array | None) -> None:
     if is_concrete(L) and not bool(jnp.all(jnp.isfinite(L))):
         raise FactorisationError(explain(np.asarray(K), name, jitter))
-    return L, inverse
 
 
 @jax.custom_jvp
@@ -201,9 +205,9 @@ def _cholesky_and_inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> 
     return (L, inverse), (matmul(L, P), -matmul(P, inverse))
 
 
-def matmul(A: Array, B: Array) -> Array:
+def matmul(A: Array | BlockDiagonal, B: Array) -> Array:
     """``A @ B`` in the full precision of its arguments: accelerators otherwise round float32 factors to ten bits."""
-    return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
+    return A @ B if isinstance(A, BlockDiagonal) else jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
 
 
 def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> str:

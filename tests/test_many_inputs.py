@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpzoo import distributions
+from gpzoo import distributions, quadratics
 from gpzoo.distributions import GaussianProcess, InducingPosterior
 from gpzoo.inducing import Blocks, InducingPatches, InducingPoints
 from gpzoo.kernels import RBF, Convolutional
@@ -113,7 +113,7 @@ def test_quadratic_form_against_einsum(shape):
         return jnp.einsum("dmn,dmi,dki,dkn->dn", B, S, S, B)
 
     def ours(S, B):
-        return distributions._quadratic(S @ S.mT, B)
+        return quadratics.quadratic(S @ S.mT, B)
 
     def everything(function):
         def score(S, B):

@@ -21,6 +21,7 @@ from gpzoo.kernels.stationary import (
     RationalQuadratic,
     Stationary,
 )
+from gpzoo.linalg import matmul
 
 
 def function_values(
@@ -177,9 +178,9 @@ def _values(kernel: Kernel, X: Array, key: Array, num_functions: int, num_featur
     half = max(num_features // 2, 1)
     omega = frequencies(kernel, key_frequencies, half, X.shape[-1], X.dtype)
     weights = random.normal(key_weights, (2 * half, num_functions), X.dtype)
-    phase = jnp.matmul(X, omega.T, precision=jax.lax.Precision.HIGHEST)
+    phase = matmul(X, omega.T)
     waves = jnp.concatenate([jnp.cos(phase), jnp.sin(phase)], axis=1)
-    sums = jnp.matmul(waves, weights, precision=jax.lax.Precision.HIGHEST)
+    sums = matmul(waves, weights)
     return jnp.sqrt(kernel._diag(X) / half)[:, None] * sums
 
 
@@ -209,7 +210,7 @@ def _constant_values(kernel: Constant, X: Array, key: Array, num_functions: int,
 def _linear_values(kernel: Linear, X: Array, key: Array, num_functions: int, num_features: int) -> Array:
     scaled = kernel._scaled(X)
     slopes = random.normal(key, (scaled.shape[1], num_functions), X.dtype)
-    return jnp.sqrt(kernel.variance) * jnp.matmul(scaled, slopes, precision=jax.lax.Precision.HIGHEST)
+    return jnp.sqrt(kernel.variance) * matmul(scaled, slopes)
 
 
 @_values.register

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpzoo.kernels.base import Elementary, columns, positive
+from gpzoo.linalg import matmul
 
 #: Up to this many columns, squared distances are summed difference by difference instead of by a matrix product.
 DIRECT_COLUMNS = 8
@@ -22,8 +23,8 @@ DIRECT_COLUMNS_SMOOTH = 2
 def inner(X: Array, Z: Array | None = None) -> Array:
     """``x . z`` for all pairs of rows ``[N, M]``; for ``Z = None`` that of ``X`` with itself, exactly symmetric."""
     if Z is not None:
-        return _matmul(X, Z.T)
-    product = _matmul(X, X.T)
+        return matmul(X, Z.T)
+    product = matmul(X, X.T)
     return (product + product.T) / 2
 
 
@@ -60,7 +61,7 @@ def _squared_distance(X: Array, Z: Array, direct: bool) -> Array:
         pairs = ((X[:, i, None], Z[None, :, i]) for i in range(X.shape[-1]))
         return sum(jnp.square(jnp.maximum(x, z) - jnp.minimum(x, z)) for x, z in pairs)
     X, Z = _centred(X, Z)
-    return jnp.maximum(jnp.sum(X * X, -1)[:, None] + jnp.sum(Z * Z, -1)[None, :] - 2 * _matmul(X, Z.T), 0)
+    return jnp.maximum(jnp.sum(X * X, -1)[:, None] + jnp.sum(Z * Z, -1)[None, :] - 2 * matmul(X, Z.T), 0)
 
 
 def _squared_distance_jvp(
@@ -73,9 +74,9 @@ def _squared_distance_jvp(
     dX, dZ = tangents
     tangent = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
     if not isinstance(dX, jax.custom_derivatives.SymbolicZero):
-        tangent += 2 * _matmul(_beside(jnp.sum(X * dX, -1), dX), _beside(jnp.ones_like(Z[:, 0]), -Z).T)
+        tangent += 2 * matmul(_beside(jnp.sum(X * dX, -1), dX), _beside(jnp.ones_like(Z[:, 0]), -Z).T)
     if not isinstance(dZ, jax.custom_derivatives.SymbolicZero):
-        tangent += 2 * _matmul(_beside(jnp.ones_like(X[:, 0]), -X), _beside(jnp.sum(Z * dZ, -1), dZ).T)
+        tangent += 2 * matmul(_beside(jnp.ones_like(X[:, 0]), -X), _beside(jnp.sum(Z * dZ, -1), dZ).T)
     return _squared_distance(*primals, direct), tangent
 
 
@@ -92,11 +93,6 @@ def _centred(X: Array, Z: Array) -> tuple[Array, Array]:
 
 def _beside(column: Array, X: Array) -> Array:
     return jnp.concatenate([column[:, None], X], axis=1)
-
-
-def _matmul(A: Array, B: Array) -> Array:
-    # Accelerators otherwise round float32 products to ten bits, which no factorisation survives.
-    return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
 
 
 @jax.custom_jvp

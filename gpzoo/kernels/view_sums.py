@@ -17,6 +17,7 @@ from jax import Array
 from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
 from gpzoo.kernels.nonstationary import White
 from gpzoo.kernels.stationary import RBF
+from gpzoo.linalg import matmul
 
 #: Bytes of base-kernel values that a chunk of inputs may hold, by platform. On a CPU, one large input at a time is as
 #: fast as several, and small ones go together; an accelerator needs many at once to be busy.
@@ -140,11 +141,6 @@ def _factors(A: Array) -> tuple[Array, Array]:
     return jnp.concatenate([A, half, jnp.ones_like(half)], -1), jnp.concatenate([A, jnp.ones_like(half), half], -1)
 
 
-def _product(A: Array, B: Array) -> Array:
-    # Accelerators otherwise round float32 products to ten bits.
-    return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
-
-
 def _view_factors(view: Any, x: Array, centre: Array, lengthscale: Array) -> Array:
     return _factors((view.view(x[None])[0] - centre) / lengthscale)[1]
 
@@ -157,7 +153,7 @@ def _rbf_cross_view(view: Any, X: Array, lengthscale: Array, weights: Array, Z: 
 
     def one(x: Array) -> Array:
         # A sum, not a product with a vector: XLA fuses it with the exponentials.
-        return jnp.sum(jnp.exp(_product(left, _view_factors(view, x, centre, lengthscale).T)) * weights, -1)
+        return jnp.sum(jnp.exp(matmul(left, _view_factors(view, x, centre, lengthscale).T)) * weights, -1)
 
     return _map(one, X, weights.shape[0] * Z.shape[0])
 
@@ -170,7 +166,7 @@ def _rbf_cross_view_forward(view: Any, X: Array, lengthscale: Array, weights: Ar
         right = _view_factors(view, x, centre, lengthscale)
         # With k = exp(l . r): the sums over views of w k, w k a and w k (l . r), which are the value and all that its
         # derivatives with respect to z and lengthscale need, are one product with the rows r.
-        sums = _product(jnp.exp(_product(left, right.T)), weights[:, None] * right)
+        sums = matmul(jnp.exp(matmul(left, right.T)), weights[:, None] * right)
         value = sums[:, size]
         return (
             value,
@@ -189,7 +185,7 @@ def _rbf_cross_view_backward(saved: tuple, cotangent: Array) -> tuple:
 
     def by_weights(inputs: tuple[Array, Array]) -> Array:
         x, g = inputs
-        return jnp.sum(jnp.exp(_product(_view_factors(view, x, centre, lengthscale), left.T)) * g, -1)
+        return jnp.sum(jnp.exp(matmul(_view_factors(view, x, centre, lengthscale), left.T)) * g, -1)
 
     d_weights = jnp.sum(_map(by_weights, (X, cotangent), weights.shape[0] * Z.shape[0]), 0)
     d_view, d_X = _pull(lambda view, X: _any_cross_view(RBF(1.0, lengthscale), view, weights, X, Z), view, X, cotangent)
@@ -209,7 +205,7 @@ def _rbf_diag_forward(view: Any, X: Array, lengthscale: Array, weights: Array) -
     def one(x: Array) -> tuple[Array, Array, Array]:
         views = view.view(x[None])[0]
         left, right = _factors((views - jnp.mean(views, 0)) / lengthscale)
-        exponent = _product(left, right.T)
+        exponent = matmul(left, right.T)
         weighted = jnp.exp(exponent) * weights
         rows = jnp.sum(weighted, -1)
         return jnp.vdot(weights, rows), rows, -2 * jnp.vdot(weights, jnp.sum(weighted * exponent, -1)) / lengthscale
