@@ -95,47 +95,44 @@ def uci(run: Run) -> Outcome:
     folds = Folds.of(raw)
     K, N, _ = folds.X.shape
     model = partial(deep_gp, kernel=_kernel)
-    metrics, seconds, details, last = {}, 0.0, {}, {}
-    for name in names:
-
-        def train(name: str = name) -> Any:
-            depth, inducing = MODELS[name]
-            guide, layers = _guide(model, depth, min(inducing, N)), _layers(name, jnp.asarray(folds.X[0]))
-            options = {"steps": setting.steps, "rate": setting.schedule, "batch_size": setting.batch_size}
-            checkpoint = run.checkpoint / name
-            scores, result = train_folds(
-                model, guide, folds, **options, seed=run.seed, checkpoint=checkpoint, layers=layers
-            )
-            last.update(guide=guide, layers=layers, params=result.member(0).params, losses=result.losses.mean(0))
-            return scores
-
-        scores = kept(run.output / f"{name}.json", train)
-        metrics |= {f"{name}_{metric}": value for metric, value in scores.summary().items()}
-        seconds += scores.seconds
-        details[name] = vars(scores)
-    if not last:  # an earlier start of this run was stopped after its last model
-        train()
+    # The posterior of the last model is exported: it is trained, or its training taken up, in every start of a run.
+    *others, last = names
+    train = partial(_on_folds, run, model, folds, setting)
+    scores = {name: kept(run.output / f"{name}.json", partial(train, name)) for name in others}
+    scores[last], result, guide, layers = train(last)
+    metrics = {f"{name}_{metric}": v for name in names for metric, v in scores[name].summary().items()}
+    losses = result.losses.mean(axis=0)
     few = [jnp.asarray(x[0, :_EXPORTED]) for x in (folds.X, folds.y)]
-    export = {"num_draws": 200, "losses": last["losses"], "layers": last["layers"]}
-    posterior = to_arviz(random.key(run.seed), model, last["guide"], last["params"], *few, **export)
+    export = {"num_draws": 200, "losses": losses, "layers": layers}
+    posterior = to_arviz(random.key(run.seed), model, guide, result.member(0).params, *few, **export)
     return Outcome(
         metrics=metrics,
         settings=setting.described
         | {
             "batch_size": min(setting.batch_size, N),
             "folds": K,
-            "models": {name: dict(zip(("layers", "num_inducing"), MODELS[name], strict=True)) for name in names},
+            "models": {name: {"layers": MODELS[name][0], "num_inducing": min(MODELS[name][1], N)} for name in names},
             "inner_width": folds.X.shape[-1],
-            "by_fold": details,
+            "by_fold": {name: vars(scores[name]) for name in names},
         },
         steps=setting.steps * K * len(names),
-        seconds_training=seconds,
+        seconds_training=sum(scores[name].seconds for name in names),
         data=raw[0],
         dtype="float32",
-        elbo=-last["losses"],
+        elbo=-losses,
         figures={"figure_1": lambda: figure_1({run.variant: {"metrics": metrics, "data": {"sizes": raw[0].sizes}}})},
         posterior=posterior,
     )
+
+
+def _on_folds(run: Run, model: Callable, folds: Folds, setting: _Setting, name: str) -> tuple[Any, ...]:
+    """Metrics and result of one model's trainings on all folds, with its guide and mean maps."""
+    depth, inducing = MODELS[name]
+    guide = _guide(model, depth, min(inducing, folds.y.shape[1]))
+    layers = _layers(name, jnp.asarray(folds.X[0]))
+    options = {"steps": setting.steps, "rate": setting.schedule, "batch_size": setting.batch_size, "layers": layers}
+    scores, result = train_folds(model, guide, folds, **options, seed=run.seed, checkpoint=run.checkpoint / name)
+    return scores, result, guide, layers
 
 
 # -- one training ----------------------------------------------------------------------------------------------------

@@ -110,11 +110,11 @@ def train_folds(
     return Scores(densities, errors, (-last.mean(axis=1)).tolist(), result.seconds), result
 
 
-def kept(path: Path, make: Callable[[], Scores]) -> Scores:
-    """What was written at ``path`` in an earlier start of the same run, or else made now and written there."""
+def kept(path: Path, make: Callable[[], tuple[Any, ...]]) -> Scores:
+    """Scores written at ``path`` in an earlier start of the same run, or else the first that ``make`` gives, now."""
     if path.is_file():
         return Scores(**json.loads(path.read_text(encoding="utf-8")))
-    scores = make()
+    scores = make()[0]
     write_json(path, vars(scores))
     return scores
 
