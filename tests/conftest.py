@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Most of a test's time is compilation, which is a third shorter without LLVM's optimisations. The compiler that users
+# have is tested with XLA_FLAGS=--xla_backend_optimization_level=3.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import hypothesis
 import jax
