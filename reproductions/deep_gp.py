@@ -87,7 +87,7 @@ def uci(run: Run) -> Outcome:
     """Folds of a benchmark set, all models, standardised inputs and targets (figure 1)."""
     setting, num_folds, names = {
         "quick": (_Setting(1000, 1000), 3, ("sgp", "dgp3")),
-        "cpu": (_Setting(2000, 1000), 5, tuple(MODELS)),
+        "cpu": (_Setting(4000 if run.variant == "protein" else 2000, 1000), 5, tuple(MODELS)),
         "paper": (_PAPER, 20, tuple(MODELS)),
     }[run.preset]
     most = 5 if run.variant == "protein" else 20
