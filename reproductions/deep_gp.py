@@ -257,7 +257,7 @@ def mnist(run: Run) -> Outcome:
     data = datasets.load("mnist")
     if run.preset == "quick":
         return _train(run, data.subset(10_000, 2_000), _Setting(400, 500, 0.02), evaluations=2)
-    return _train(run, data, _Setting(8_000, 1_000) if run.preset == "cpu" else _PAPER, evaluations=8)
+    return _train(run, data, _Setting(4_000, 1_000) if run.preset == "cpu" else _PAPER, evaluations=8)
 
 
 def timing(run: Run) -> Outcome:
