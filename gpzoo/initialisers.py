@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import checks
+from gpzoo.augmentations import SampledView
 from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, InducingVariable, block_pairs
 from gpzoo.kernels.base import Kernel, addends
 from gpzoo.kernels.double_sum import DoubleSum
@@ -113,11 +114,15 @@ class unique_patches(_Initialiser):
     def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
         M, N, views = self.num_inducing, X.shape[0], _views(self, kernel)
         key_inputs, key_patches = random.split(key)
+        key_views = random.fold_in(key, 2)
         order = np.asarray(random.permutation(key_inputs, N))
         count = M
         while True:
             chosen = jnp.asarray(X[order[:count]])
-            pool = np.concatenate([np.asarray(view.view(chosen)).reshape(-1, view.view_size) for view in views])
+            seen = [
+                view.sample(key_views, chosen) if isinstance(view, SampledView) else view.view(chosen) for view in views
+            ]
+            pool = np.concatenate([np.asarray(x).reshape(-1, x.shape[-1]) for x in seen])
             pool = pool[_distinct(pool)]
             if len(pool) >= M:
                 return InducingPatches(pool[np.asarray(random.permutation(key_patches, len(pool)))[:M]])

@@ -35,7 +35,9 @@ def representing(how: str | Callable, rows: Array | None = None) -> Iterator[Non
 
     Args:
         how: ``"joint"``: draws over all inputs together; ``"marginals"``: marginals where the program allows and a
-            draw per input elsewhere; ``"mean"``: the posterior mean, for starting values; ``"conditional"``: a draw of
+            draw per input elsewhere; ``"bound"``: the same, and estimated moments where a kernel samples views (they
+            are drawn once and for all inputs elsewhere); ``"mean"``: the posterior mean, for starting values;
+            ``"conditional"``: a draw of
             ``u``, recorded as ``<site>_u``, and a joint draw given it. Or a function of the site's
             :class:`~gpzoo.distributions.InducingPosterior` and a random key that returns the value, an array.
         rows: numbers that identify the inputs' rows, see :class:`~gpzoo.marginals.GaussianMarginals`.
@@ -307,6 +309,11 @@ class _PosteriorHandler(Messenger):
             cholesky(Kuu(inducing, prior.kernel), f"Kuu of site {name!r}", prior.jitter)
             return prior.mean  # q(u) starts at the prior's mean
         mode, log = self._mode(name)
+        if prior.samples_views:
+            if self.how == "bound":
+                mode = "estimates"
+            else:
+                prior = prior.with_fixed_views(numpyro.prng_key())
         posterior = InducingPosterior(
             prior, inducing, mean, scale, whiten=whiten, value_as=mode, site=name, log=log, rows=self.rows
         )
@@ -318,7 +325,7 @@ class _PosteriorHandler(Messenger):
         return numpyro.sample(name, posterior, infer=msg["infer"])
 
     def _mode(self, name: str) -> tuple[str, DrawLog | None]:
-        if self.how != "marginals" or name in self.guide.joint:
+        if self.how not in ("marginals", "bound") or name in self.guide.joint:
             return "joint", None
         if name in self.guide.sites.drawn:
             return "draw", None

@@ -16,7 +16,7 @@ from numpyro.primitives import Messenger
 
 from gpzoo.distributions import GaussianProcess
 from gpzoo.likelihoods import Likelihood
-from gpzoo.marginals import DrawLog, GaussianMarginals
+from gpzoo.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ def find_sites(model: Callable, args: tuple, kwargs: dict, joint: frozenset[str]
 
 
 def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> GaussianMarginals:
-    shape, dtype = fn.event_shape, fn.X.dtype
-    return GaussianMarginals(
-        jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=frozenset({name}), log=log
-    )
+    shape, dtype, sites = fn.event_shape, fn.X.dtype, frozenset({name})
+    if fn.samples_views:
+        return EstimatedMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), sites=sites, log=log)
+    return GaussianMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=sites, log=log)
 
 
 class _Values(Messenger):

@@ -12,7 +12,7 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.distribution import MaskedDistribution
 
 from gpzoo import checks
-from gpzoo.marginals import GaussianMarginals
+from gpzoo.marginals import EstimatedMarginals, GaussianMarginals
 
 
 class Likelihood(Distribution):
@@ -34,9 +34,13 @@ class Likelihood(Distribution):
 
     Raises:
         ValueError: if ``f`` has another rank or no rows.
+        TypeError: if ``f`` is :class:`~gpzoo.marginals.EstimatedMarginals` and the expectation not quadratic in ``f``.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent}
+
+    #: Whether the expectation is quadratic in ``f``, and so unbiased where moments are estimates.
+    quadratic: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -53,6 +57,12 @@ class Likelihood(Distribution):
     @classmethod
     def _latent(cls, f: Any, ndims: tuple[int, ...] = (1, 2)) -> Array | GaussianMarginals:
         """``f`` as a floating array, or as the marginals it is, if it has one row per datum."""
+        if isinstance(f, EstimatedMarginals) and not cls.quadratic:
+            raise TypeError(
+                f"{cls.__name__} cannot take estimated moments of site(s) {', '.join(sorted(f.sites))}, whose kernel "
+                "samples views of its inputs: its expectation is not quadratic in f, so the bound would be biased. Use "
+                "Gaussian, PolyaGamma (two classes) or StickBreaking (more)."
+            )
         f = f if isinstance(f, GaussianMarginals) else checks.floating("f", f)
         if f.ndim not in ndims:
             wanted = " or ".join("[N]" if n == 1 else "[N, K]" for n in ndims)

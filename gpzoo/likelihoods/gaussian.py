@@ -34,6 +34,8 @@ class Gaussian(Likelihood):
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent, "noise_variance": constraints.positive}
 
+    quadratic = True
+
     def __init__(
         self, f: Array | GaussianMarginals, noise_variance: Array | float, *, validate_args: bool | None = None
     ) -> None:
