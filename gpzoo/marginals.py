@@ -295,7 +295,9 @@ class GaussianMarginals:
 
     def _plus(self, other: GaussianMarginals, sign: int) -> Any:
         disjoint = self.sites and other.sites and not self.sites & other.sites
-        if self.shape != other.shape or not disjoint or (self.key is None) != (other.key is None):
+        kinds = {type(self), type(other)}
+        same_keys = EstimatedMarginals in kinds or (self.key is None) == (other.key is None)
+        if self.shape != other.shape or not disjoint or not same_keys:
             return jnp.asarray(self) + sign * jnp.asarray(other)
         mean = self.mean + sign * other.mean
         if self.loading is None and other.loading is None:
@@ -304,11 +306,11 @@ class GaussianMarginals:
             eye = jnp.eye(self.shape[-1], dtype=self.dtype)
             loading = jnp.concatenate([eye if m.loading is None else m.loading for m in (self, other)])
             variance = jnp.concatenate([self.source_variance, other.source_variance], axis=-1)
-        kind = type(other) if isinstance(other, EstimatedMarginals) else type(self)
+        kind = EstimatedMarginals if EstimatedMarginals in kinds else GaussianMarginals
         return kind(
             mean,
             variance,
-            None if self.key is None else _combine(self.key, other.key),
+            None if self.key is None or other.key is None else _combine(self.key, other.key),
             loading,
             self.sites | other.sites,
             other.log if self.log is None else self.log,

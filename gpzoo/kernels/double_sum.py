@@ -60,7 +60,7 @@ class DoubleSum(Kernel):
             )
         if sampled and (weights is not None or not mean or base.batched):
             raise ValueError(
-                "Sampled views stand for a distribution, over which f is the mean: DoubleSum takes them with mean=True, "
+                "Sampled views stand for a distribution, of which f is the mean: DoubleSum takes them with mean=True, "
                 "without weights, and with one base kernel for all outputs. Invariant(base, view) makes that kernel."
             )
         if weights is not None:
@@ -187,7 +187,7 @@ def Invariant(base: Kernel, view: Any) -> DoubleSum:
 
 def has_sampled_views(kernel: Any) -> bool:
     """Whether a kernel has a :class:`~gpzoo.augmentations.SampledView` in it, and so no closed form."""
-    return any(isinstance(leaf, SampledView) for leaf in jax.tree.leaves(kernel, is_leaf=_is_sampled))
+    return any(_over_sampled(node) for node in jax.tree.leaves(kernel, is_leaf=_over_sampled))
 
 
 def with_fixed_views(kernel: Kernel, key: Array, num_views: int | None = None) -> Kernel:
@@ -205,10 +205,6 @@ def with_fixed_views(kernel: Kernel, key: Array, num_views: int | None = None) -
         for k, node in zip(keys, nodes, strict=True)
     ]
     return jax.tree.unflatten(structure, fixed)
-
-
-def _is_sampled(node: Any) -> bool:
-    return isinstance(node, SampledView)
 
 
 def _over_sampled(node: Any) -> bool:

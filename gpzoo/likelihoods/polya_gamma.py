@@ -123,7 +123,7 @@ class StickBreaking(ClassLikelihood):
     def log_prob(self, value: Array, intermediates: Any = None) -> Array:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a bound of it."""
         labels, good = as_labels(self._checked(value), self.num_classes)
-        sticks = jnp.arange(self.num_classes - 1)
+        sticks = jnp.arange(self.num_classes - 1, dtype=jnp.int32)
         sign = jnp.where(sticks == labels[..., None], 1, -1).astype(self.f.dtype)
         terms = _bound(sign, self.f, self.c) if self.is_marginal else jax.nn.log_sigmoid(sign * self.f)
         terms = jnp.where(sticks <= labels[..., None], terms, 0)
