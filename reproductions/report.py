@@ -68,6 +68,25 @@ def table(result: Mapping[str, Any]) -> Table:
     return view
 
 
+def comparison(results: Sequence[Mapping[str, Any]]) -> Table:
+    """Variants side by side, one row each, the highest bound first.
+
+    Args:
+        results: the contents of their ``result.json``, all of one experiment.
+    """
+    from rich.table import Table
+
+    first = results[0]
+    view = Table(title=" ".join(str(first[key]) for key in ("paper", "experiment", "preset")))
+    metrics = list(dict.fromkeys(metric for result in results for metric in result["metrics"]))
+    for heading in ("variant", *metrics, "seconds"):
+        view.add_column(heading, justify="left" if heading == "variant" else "right")
+    for result in sorted(results, key=lambda result: -result["metrics"].get("elbo", 0.0)):
+        found = [number(result["metrics"].get(metric)) for metric in metrics]
+        view.add_row(result["variant"], *found, number(result["seconds_training"]))
+    return view
+
+
 def result_path(folder: Path, paper: str, experiment: str, variant: str, preset: str) -> Path:
     """Where the result file of a printed number is kept."""
     return folder / paper / f"{experiment}-{variant}-{preset}.json"
