@@ -53,7 +53,7 @@ def invariant_gp(
         noise_variance: where the noise variance starts.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
-    f = numpyro.sample("f", GaussianProcess(_kernel(X, view, variance, lengthscale), X, num_outputs=num_outputs))
+    f = numpyro.sample("f", GaussianProcess(_kernel("f", X, view, variance, lengthscale), X, num_outputs=num_outputs))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", gaussian(f, noise_variance), obs=y)
 
@@ -83,7 +83,7 @@ def invariant_classifier(
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
     outputs = None if num_classes == 2 else num_classes - 1
-    f = numpyro.sample("f", GaussianProcess(_kernel(X, view, variance, lengthscale), X, num_outputs=outputs))
+    f = numpyro.sample("f", GaussianProcess(_kernel("f", X, view, variance, lengthscale), X, num_outputs=outputs))
     c = None if y is None else recognition("recognition", X, y, num_classes)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", PolyaGamma(f, c) if outputs is None else StickBreaking(f, c), obs=y)
@@ -142,7 +142,8 @@ def invariant_deep_gp(
     """A deep GP on invariant features: ``h = GP`` of the paper's kind with ``width`` outputs, ``f = GP(h)``.
 
     The upper layer takes draws of ``h``, so the view must be enumerated: an :class:`~gpzoo.views.Orbit`. A sampled view
-    raises, since estimated moments have no draws.
+    raises, since estimated moments have no draws. Features are zero at the start: give the upper layer
+    ``InducingPoints``, ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
 
     Args:
         X: inputs ``[N, ...]``.
@@ -155,7 +156,7 @@ def invariant_deep_gp(
         lengthscale: where its lengthscale starts, in units of pixel values.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
-    prior = GaussianProcess(_kernel(X, view, variance, lengthscale), X, num_outputs=width)
+    prior = GaussianProcess(_kernel("features", X, view, variance, lengthscale), X, num_outputs=width)
     h = jnp.asarray(numpyro.sample("features", prior))
     f = numpyro.sample("f", GaussianProcess(rbf("f", h), h, num_outputs=num_outputs))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
@@ -263,8 +264,8 @@ def _affine_bounds(X: Array, widths: Any, learn: bool) -> tuple[Array, Array]:
     return identity - below, identity + above
 
 
-def _kernel(X: Array, view: View | None, variance: float, lengthscale: float) -> Kernel:
-    base = rbf("f", X, variance=variance, lengthscale=lengthscale, ard=False)
+def _kernel(name: str, X: Array, view: View | None, variance: float, lengthscale: float) -> Kernel:
+    base = rbf(name, X, variance=variance, lengthscale=lengthscale, ard=False)
     if view is not None:
         return Invariant(base, view(X))
     return Flattened(base) if X.ndim > 2 else base
