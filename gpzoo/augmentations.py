@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, random
 
 from gpzoo import checks
+from gpzoo.checks import positive_int
 from gpzoo.fields import Fields
 from gpzoo.images import affine_matrix, affine_positions, bilinear, smooth_displacements
-from gpzoo.likelihoods.base import positive_int
 from gpzoo.views import Orbit, _sizes, rearranged
 
 
@@ -27,23 +28,38 @@ class SampledView(Fields):
     """A distribution of views of an input (learning invariances, eq. 8).
 
     A subclass says what the randomness of one view is, free of parameters, and what it does to an input:
-    :meth:`noise` and :meth:`transform`. It lists its arrays in ``data_fields``, names ``num_views`` and ``num_fixed``
-    (and what else is fixed) in ``static_fields``, and has ``input_shape``.
+    :meth:`noise` and :meth:`transform`. It lists its arrays in ``data_fields``, and in ``static_fields`` what it has
+    besides ``SampledView.static_fields``::
 
-    Attributes:
+        class Jitter(SampledView):
+            data_fields = ("scale",)
+
+            def __init__(self, scale):
+                super().__init__((3,))
+                self.scale = scale
+
+            def noise(self, key, num_views):
+                return random.normal(key, (num_views, 3))
+
+            def transform(self, x, noise):
+                return x + self.scale * noise
+
+    Args:
+        input_shape: shape of one input, and of one view before it is flattened.
         num_views: views per input and step in training, ``S``.
         num_fixed: views in prediction.
-        orbit_size: how many views an input has in all; infinite for a density.
-        input_shape: shape of one input, and of one view before it is flattened.
+
+    Raises:
+        ValueError: for counts below one, or fewer than two views in training.
     """
 
     static_fields: ClassVar[tuple[str, ...]] = ("num_views", "num_fixed", "input_shape")
-    orbit_size: float = math.inf
-    num_views: int
-    num_fixed: int
-    input_shape: tuple[int, ...]
 
-    def _init_counts(self, num_views: int, num_fixed: int) -> None:
+    #: How many views an input has in all, if :meth:`noise` draws them without replacement; else infinite.
+    orbit_size: float = math.inf
+
+    def __init__(self, input_shape: Sequence[int], num_views: int = 16, num_fixed: int = 64) -> None:
+        self.input_shape = tuple(input_shape)
         self.num_views = positive_int("num_views", num_views)
         self.num_fixed = positive_int("num_fixed", num_fixed)
         if self.num_views < 2 <= self.orbit_size:
@@ -82,14 +98,29 @@ class SampledView(Fields):
         return self._views(X, noise, (0, 0))
 
     def fixed(self, key: Array, num_views: int | None = None) -> FixedViews:
-        """A view with ``num_views`` (or ``num_fixed``) transformations drawn now, the same for every input."""
-        return FixedViews(self, self.noise(key, num_views or self.num_fixed))
+        """A view with ``num_views`` (or ``num_fixed``) transformations drawn now, the same for every input.
+
+        Raises:
+            ValueError: for no views, or more than there are.
+        """
+        num_views = self.num_fixed if num_views is None else positive_int("num_views", num_views)
+        if num_views > self.orbit_size:
+            raise ValueError(f"num_views is {num_views}, but there are {self.orbit_size} views.")
+        return FixedViews(self, self.noise(key, num_views))
 
     def _views(self, X: Array, noise: Any, axes: tuple) -> Array:
         of_input = jax.vmap(self.transform, in_axes=(None, 0))
-        return jax.vmap(of_input, in_axes=axes)(X, noise).reshape(X.shape[0], -1, self.view_size)
+        views = jax.vmap(of_input, in_axes=axes)(X, noise)
+        if views.shape[2:] != self.input_shape:
+            raise ValueError(
+                f"{type(self).__name__}.transform must return one view of the input's shape {self.input_shape}, got "
+                f"{views.shape[2:]}."
+            )
+        return views.reshape(*views.shape[:2], self.view_size)
 
     def _check(self, X: Array) -> None:
+        if jnp.ndim(X) == self.input_ndim + 2:
+            raise ValueError(f"Sampled views take the same X for all outputs, got one per output: {jnp.shape(X)}.")
         if tuple(jnp.shape(X)[1:]) != self.input_shape:
             hint = " Images of one channel need their last axis too: X[..., None]." if self.input_ndim == 3 else ""
             raise ValueError(
@@ -150,7 +181,7 @@ class Affine(SampledView):
 
     Raises:
         ValueError: for sizes that are no positive whole numbers, images thinner than two pixels, bounds that are not
-            finite numbers ``[6]``, or fewer than two views.
+            finite numbers ``[6]``, or fewer than two views in training.
     """
 
     data_fields = ("low", "high")
@@ -166,16 +197,12 @@ class Affine(SampledView):
         num_views: int = 16,
         num_fixed: int = 64,
     ) -> None:
-        self._init_image(image_shape)
-        self.low, self.high = _bounds("low", low), _bounds("high", high)
-        self.raw = bool(raw)
-        self._init_counts(num_views, num_fixed)
-
-    def _init_image(self, image_shape: Sequence[int]) -> None:
         shape = _sizes("image_shape", image_shape, (2, 3))
         if min(shape[:2]) < 2:
             raise ValueError(f"Images must be at least two pixels high and wide, got image_shape {shape}.")
-        self.input_shape = shape if len(shape) == 3 else (*shape, 1)
+        super().__init__(shape if len(shape) == 3 else (*shape, 1), num_views, num_fixed)
+        self.low, self.high = _parameters("low", low, (6,)), _parameters("high", high, (6,))
+        self.raw = bool(raw)
 
     def noise(self, key: Array, num_views: int) -> Array:
         """Uniform numbers ``[num_views, 6]``."""
@@ -183,7 +210,8 @@ class Affine(SampledView):
 
     def _matrix(self, uniform: Array) -> Array:
         phi = self.low + (self.high - self.low) * uniform
-        return phi.reshape(2, 3) if self.raw else affine_matrix(phi)
+        height, width = (size - 1 for size in self.input_shape[:2])
+        return phi.reshape(2, 3) if self.raw else affine_matrix(phi, height / width)
 
     def transform(self, x: Array, noise: Array) -> Array:
         """One transformed image."""
@@ -202,9 +230,7 @@ def Rotation(image_shape: Sequence[int], angle: Array | float, *, num_views: int
     Raises:
         ValueError: as :class:`Affine`.
     """
-    angle = checks.floating("angle", angle)
-    if angle.ndim:
-        raise ValueError(f"angle must be one number of degrees, got shape {angle.shape}.")
+    angle = _parameters("angle", angle, ())
     at_rest = jnp.asarray([0, 1, 1, 0, 0, 0], angle.dtype)
     return Affine(
         image_shape, at_rest.at[0].set(-angle), at_rest.at[0].set(angle), num_views=num_views, num_fixed=num_fixed
@@ -241,15 +267,10 @@ class Deformation(Affine):
         num_views: int = 16,
         num_fixed: int = 64,
     ) -> None:
-        self.amplitude, self.smoothness = (
-            checks.floating("amplitude", amplitude),
-            checks.floating("smoothness", smoothness),
-        )
-        if self.amplitude.ndim or self.smoothness.ndim:
-            raise ValueError(
-                f"amplitude and smoothness must be single numbers of pixels, got shapes {self.amplitude.shape} and "
-                f"{self.smoothness.shape}."
-            )
+        self.amplitude = _parameters("amplitude", amplitude, ())
+        self.smoothness = _parameters("smoothness", smoothness, ())
+        if checks.is_concrete(self.smoothness) and not self.smoothness > 0:
+            raise ValueError(f"smoothness must be positive, got {float(self.smoothness)}.")
         if (low is None) != (high is None):
             raise ValueError("Give both bounds of the affine map, low and high, or neither.")
         at_rest = jnp.asarray([0, 1, 1, 0, 0, 0], self.amplitude.dtype)
@@ -293,8 +314,8 @@ class Subsampled(SampledView):
     def __init__(self, orbit: Orbit, num_views: int, *, num_fixed: int | None = None) -> None:
         if not isinstance(orbit, Orbit):
             raise TypeError(f"orbit must be a gpzoo.views.Orbit, got {type(orbit).__name__}.")
-        self.orbit, self.input_shape = orbit, orbit.input_shape
-        self._init_counts(num_views, orbit.num_views if num_fixed is None else num_fixed)
+        self.orbit = orbit
+        super().__init__(orbit.input_shape, num_views, orbit.num_views if num_fixed is None else num_fixed)
         if max(self.num_views, self.num_fixed) > orbit.num_views:
             raise ValueError(
                 f"num_views is {self.num_views} and num_fixed {self.num_fixed}, but the orbit has {orbit.num_views}."
@@ -314,9 +335,11 @@ class Subsampled(SampledView):
         return rearranged(x.reshape(1, -1), noise[None])[0, 0].reshape(x.shape)
 
 
-def _bounds(name: str, bound: Array) -> Array:
-    bound = checks.floating(name, bound)
-    if bound.shape != (6,):
-        raise ValueError(f"{name} must hold the six parameters of an affine map, got shape {bound.shape}.")
-    checks.finite(name, bound)
-    return bound
+def _parameters(name: str, value: Any, shape: tuple[int, ...]) -> Array:
+    value = checks.floating(name, value)
+    if value.shape != shape:
+        wanted = "one number" if shape == () else "the six parameters of an affine map"
+        raise ValueError(f"{name} must be {wanted}, got shape {value.shape}.")
+    if checks.is_concrete(value) and not np.isfinite(np.asarray(value)).all():
+        raise ValueError(f"{name} must be finite, got {np.asarray(value).tolist()}.")
+    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,11 @@ from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 
 from gpzoo import checks, linalg
+from gpzoo.checks import positive_int
 from gpzoo.estimates import PairWeights, sampled_part, view_columns, view_variances
 from gpzoo.inducing import Kuf, Kuu
 from gpzoo.kernels import Kernel
 from gpzoo.kernels.double_sum import has_sampled_views, with_fixed_views
-from gpzoo.likelihoods.base import positive_int
 from gpzoo.linalg import BlockDiagonal
 from gpzoo.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
 from gpzoo.quadratics import spread, spread_squared
@@ -42,6 +42,13 @@ class _ProcessAtInputs(dist.Distribution):
     def support(self) -> constraints.Constraint:
         """All real vectors ``[N]``, or matrices ``[N, D]``."""
         return constraints.real_vector if self.num_outputs is None else constraints.real_matrix
+
+    def _replace(self, **changes: Any) -> Self:
+        data, static = self.tree_flatten()
+        copy = self.tree_unflatten(static, data)
+        for name, value in changes.items():
+            setattr(copy, name, value)
+        return copy
 
     def moments(self) -> tuple[Array, Array]:
         """Mean, of the event's shape, and joint covariance, ``[N, N]`` or ``[D, N, N]`` (outputs are independent)."""
@@ -164,6 +171,11 @@ class GaussianProcess(_ProcessAtInputs):
         inputs = self.X[0] if own_axis else self.X
         checks.not_empty("X", inputs)
         checks.finite("X", self.X)
+        if kernel.batched and self.samples_views:
+            raise ValueError(
+                f"With sampled views all outputs have one kernel, but this {type(kernel).__name__} carries one per "
+                "output."
+            )
         distinct = self._num_distinct(kernel, own_axis)
         if distinct is not None:
             if num_outputs not in (None, distinct):
@@ -213,9 +225,7 @@ class GaussianProcess(_ProcessAtInputs):
 
     def with_fixed_views(self, key: Array) -> GaussianProcess:
         """This process with its sampled views drawn, the same for every input."""
-        copy = self.tree_unflatten(*reversed(self.tree_flatten()))
-        copy.kernel = with_fixed_views(self.kernel, key)
-        return copy
+        return self._replace(kernel=with_fixed_views(self.kernel, key))
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Joint draws over all inputs; sampled views are drawn first, with the same key for all draws."""
@@ -419,7 +429,7 @@ class InducingPosterior(_ProcessAtInputs):
         if sample_shape != ():
             raise ValueError(f"Site {self.site!r} gives one value at a time as {self.value_as!r}: vmap over keys.")
         if self.value_as == "estimates":
-            return EstimatedMarginals(*self.estimates(key), sites=frozenset({self.site}), log=self.log)
+            return EstimatedMarginals(*self.estimates(key), sites=frozenset({self.site}))
         mean, variance = self.marginals()
         f = GaussianMarginals(mean, variance, key, sites=frozenset({self.site}), log=self.log, rows=self.rows)
         return f if self.value_as == "marginals" else f.draws(1)[0]
@@ -465,13 +475,6 @@ class InducingPosterior(_ProcessAtInputs):
     def as_joint(self) -> InducingPosterior:
         """This posterior with values that are draws over all inputs together."""
         return self._replace(value_as="joint", log=None, rows=None)
-
-    def _replace(self, **changes: Any) -> InducingPosterior:
-        data, static = self.tree_flatten()
-        copy = self.tree_unflatten(static, data)
-        for name, value in changes.items():
-            setattr(copy, name, value)
-        return copy
 
 
 def _check_q(site: str, mean: Array, scale: Any, L: Any, num_outputs: int | None) -> None:

@@ -30,8 +30,14 @@ class PairWeights(NamedTuple):
 
     @classmethod
     def of(cls, view: SampledView) -> PairWeights:
-        """Those of ``view.num_views`` samples of a view."""
+        """Those of ``view.num_views`` samples of a view.
+
+        Raises:
+            ValueError: for one view of several.
+        """
         S, P = view.num_views, view.orbit_size
+        if S < 2 <= P:
+            raise ValueError(f"{type(view).__name__} has num_views {S}: an unbiased estimate of a square needs two.")
         return cls(0.0 if S == 1 else (1 - 1 / P) / (S * (S - 1)), 1 / (P * S))
 
     def square(self, of_sum: Array, of_each: Array) -> Array:
@@ -73,6 +79,10 @@ def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array
 
     Returns:
         ``[M, N, S]``; their mean over ``S`` estimates ``Kuf``. A part without views has one column, ``[M, N, 1]``.
+
+    Raises:
+        TypeError: for inducing variables that are not those of the base process.
+        ValueError: for one set of them per output.
     """
     if not has_sampled_views(kernel):
         return Kuf(inducing, kernel, X)[..., None]
@@ -85,7 +95,12 @@ def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array
     if isinstance(kernel, Sum):
         return sum(view_columns(inducing, part, X, views) for part in kernel.parts)
     if not isinstance(inducing, InducingPatches):
-        kernel.cross_view(X, views[0])  # refuses, and says what to do
+        raise TypeError(
+            "Sampled views take inducing variables of the base process, InducingPatches, and not "
+            f"{type(inducing).__name__}."
+        )
+    if inducing.Z.ndim != 2:
+        raise ValueError(f"With sampled views all outputs share Z, [M, size]; got Z of shape {inducing.Z.shape}.")
     N, S, _ = views.shape
     if isinstance(kernel.base, DoubleSum):
         columns = Kuf(inducing, kernel.base, views.reshape(N * S, *X.shape[1:]))
@@ -108,4 +123,5 @@ def view_variances(kernel: Kernel, X: Array, views: Array, pairs: PairWeights) -
         gram = kernel.base(own.reshape(-1, *shape))
         return pairs.square(jnp.sum(gram), jnp.trace(gram))
 
-    return jax.vmap(one)(views)
+    # A convolution takes its inputs in chunks already.
+    return jax.lax.map(one, views) if isinstance(kernel.base, DoubleSum) else jax.vmap(one)(views)

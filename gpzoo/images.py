@@ -12,8 +12,9 @@ _TOLERANCE = 1e-3
 def bilinear(image: Array, rows: Array, columns: Array) -> Array:
     """Values of an image between its pixels; zero outside the pixels' centres, as in spatial transformers.
 
-    Equal to ``scipy.ndimage.map_coordinates(order=1, mode="constant")`` in every channel. Derivatives reach the
-    positions (those of the interpolating surface) and the image.
+    Equal to ``scipy.ndimage.map_coordinates(order=1, mode="constant")`` in every channel, but that positions within a
+    thousandth of a pixel outside count as on the border. Derivatives reach the image and the positions; they are those
+    of the interpolating surface, and do not see the jump to zero at a border that is not.
 
     Args:
         image: ``[H, W, C]``, at least two pixels high and wide.
@@ -29,27 +30,27 @@ def bilinear(image: Array, rows: Array, columns: Array) -> Array:
     if jnp.ndim(image) != 3 or min(jnp.shape(image)[:2]) < 2:
         raise ValueError(f"image must be [H, W, C] with H, W >= 2, got shape {tuple(jnp.shape(image))}.")
     H, W, C = image.shape
-    inside = (
-        (rows > -_TOLERANCE) & (rows < H - 1 + _TOLERANCE) & (columns > -_TOLERANCE) & (columns < W - 1 + _TOLERANCE)
-    )
+    # Asked this way round, a position that is not a number is not outside, and shows.
+    beyond = [(x < -_TOLERANCE) | (x > size - 1 + _TOLERANCE) for x, size in ((rows, H), (columns, W))]
     row, column = (jnp.clip(jnp.floor(x), 0, size - 2) for x, size in ((rows, H), (columns, W)))
     down, right = (rows - row)[..., None], (columns - column)[..., None]
     flat, first = image.reshape(H * W, C), (row * W + column).astype(jnp.int32)
     upper = (1 - right) * flat[first] + right * flat[first + 1]
     lower = (1 - right) * flat[first + W] + right * flat[first + W + 1]
-    return jnp.where(inside[..., None], (1 - down) * upper + down * lower, 0)
+    return jnp.where((beyond[0] | beyond[1])[..., None], 0, (1 - down) * upper + down * lower)
 
 
-def affine_matrix(parameters: Array) -> Array:
+def affine_matrix(parameters: Array, aspect: float = 1.0) -> Array:
     """The matrix of :func:`affine_positions` from parameters that have a meaning.
 
-    The output shows the image scaled, then sheared, then rotated, then shifted, all inverted: the matrix maps output
-    positions to where they come from in the image. With ``A = R(rotation) [[1, shear], [0, 1]] diag(scale)`` it is
-    ``[A, -A shift]``, the form of the authors' code.
+    What the image shows is rotated, then sheared, then scaled, then shifted. The matrix leads back, from a position in
+    the output to where it comes from: ``[A, -A shift]`` with ``A = R(rotation) [[1, shear], [0, 1]] diag(scale)``, the
+    form of the authors' code.
 
     Args:
         parameters: ``[..., 6]``: rotation in degrees, counter-clockwise; scale along the width and the height (2 shows
             everything at half the size); shear; shift to the right and down, in halves of the image's width and height.
+        aspect: height over width, between the centres of the outer pixels, so that angles are those of the image.
 
     Returns:
         ``[..., 2, 3]``.
@@ -57,8 +58,8 @@ def affine_matrix(parameters: Array) -> Array:
     rotation, scale_x, scale_y, shear, right, down = jnp.moveaxis(parameters, -1, 0)
     angle = rotation * (jnp.pi / 180)
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
-    xx, xy = cosine * scale_x, (cosine * shear - sine) * scale_y
-    yx, yy = sine * scale_x, (sine * shear + cosine) * scale_y
+    xx, xy = cosine * scale_x, (cosine * shear - sine) * scale_y * aspect
+    yx, yy = sine * scale_x / aspect, (sine * shear + cosine) * scale_y
     rows = [[xx, xy, -(xx * right + xy * down)], [yx, yy, -(yx * right + yy * down)]]
     return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
 

@@ -332,24 +332,13 @@ class EstimatedMarginals(GaussianMarginals):
     raises ``TypeError``: there is no draw.
     """
 
-    def draws(self, num_draws: int) -> Array:
-        """There are none.
+    def noise(self, num_draws: int) -> Array:
+        """There is none, and so no draw.
 
         Raises:
             TypeError: always.
         """
         raise self._refuse("drawn, as another GP, a likelihood or an operation of the program asks")
-
-    def noise(self, num_draws: int) -> Array:
-        """There is none.
-
-        Raises:
-            TypeError: always.
-        """
-        return self.draws(num_draws)
-
-    def __jax_array__(self) -> Array:
-        return self.draws(1)
 
     def __matmul__(self, A: Any) -> Any:
         raise self._refuse("mixed by a matrix, which needs covariances of its outputs")
@@ -359,7 +348,8 @@ class EstimatedMarginals(GaussianMarginals):
         return TypeError(
             f"The kernel of site {names!r} samples views of its inputs, so that its moments are estimates in training "
             f"(the variance may be negative): it cannot be {what}. Enumerate the views (an Orbit), or keep the site's "
-            "value to the likelihoods Gaussian, PolyaGamma and StickBreaking."
+            "value to the likelihoods Gaussian, PolyaGamma and StickBreaking; with an array c, write f * c and f + c, "
+            "not c * f and c + f."
         )
 
 

@@ -6,6 +6,8 @@ A view is any pytree with
 * ``num_views``, ``view_size``: the two integers, and
 * ``input_ndim``: the rank of one input.
 
+Distributions of views, :class:`gpzoo.augmentations.SampledView`, have ``sample(key, X)`` in the place of ``view(X)``.
+
 A view without parameters is a pytree without leaves, as :class:`Patches` is; the arrays of one that has parameters are
 its leaves, and gradients reach them through :class:`gpzoo.kernels.DoubleSum`.
 """

@@ -2,7 +2,7 @@
 
 from gpzoo.inference.arviz import to_arviz
 from gpzoo.inference.checkpoints import CheckpointError
-from gpzoo.inference.comparison import Candidate, Comparison, compare
+from gpzoo.inference.comparison import Candidate, Comparison, compare, error_rate, rmse
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.functions import draw_functions
 from gpzoo.inference.guides import InducingGuide
@@ -23,7 +23,9 @@ __all__ = [
     "SitePrediction",
     "compare",
     "draw_functions",
+    "error_rate",
     "fit",
     "predict",
+    "rmse",
     "to_arviz",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpyro.infer import SVI
 
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import InducingGuide
+from gpzoo.inference.mixtures import SitePrediction
 from gpzoo.inference.prediction import predict
 from gpzoo.inference.report import FitResult
 from gpzoo.inference.training import fit
@@ -25,7 +27,7 @@ class Candidate:
     Attributes:
         bound: evidence lower bound per training row, in nats, the mean over the last twentieth of the steps.
         nlpp: mean negative log predictive density of the test rows, in nats; ``None`` without test data.
-        error: of the test rows: the fraction misclassified, or the root mean square error for numbers; or ``None``.
+        score: what ``score`` gave for the test rows, or ``None``.
         seconds: of training.
         result: the training's result, with the parameters.
         guide: the trained guide.
@@ -33,7 +35,7 @@ class Candidate:
 
     bound: float
     nlpp: float | None
-    error: float | None
+    score: float | None
     seconds: float
     result: FitResult
     guide: InducingGuide
@@ -42,7 +44,8 @@ class Candidate:
 class Comparison(Mapping[str, Candidate]):
     """Trained candidates by name, the one with the highest bound first; printed, a table."""
 
-    def __init__(self, candidates: Mapping[str, Candidate]) -> None:
+    def __init__(self, candidates: Mapping[str, Candidate], score: str = "score") -> None:
+        self._score = score
         self._candidates = dict(sorted(candidates.items(), key=lambda item: -item[1].bound))
 
     def __getitem__(self, name: str) -> Candidate:
@@ -55,13 +58,31 @@ class Comparison(Mapping[str, Candidate]):
         return len(self._candidates)
 
     def __repr__(self) -> str:
-        rows = [("", "bound per row", "test nlpp", "test error", "seconds")]
+        rows = [("", "bound per row", "test nlpp", self._score, "seconds")]
         for name, c in self.items():
-            scores = ("-" if x is None else f"{x:.4f}" for x in (c.bound, c.nlpp, c.error))
+            scores = ("-" if x is None else f"{x:.4f}" for x in (c.bound, c.nlpp, c.score))
             rows.append((name, *scores, f"{c.seconds:.0f}"))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) for r in rows)
         return "\n".join(line.rstrip() for line in lines)
+
+
+def error_rate(test: SitePrediction, y: np.ndarray) -> float:
+    """The fraction misclassified, for a ``score`` of :func:`compare`.
+
+    The predicted class is the most probable one; for two classes, 1 where the predicted mean of ``y`` is above one
+    half; for one-hot ``y [N, K]``, the largest predicted mean.
+    """
+    if test.probs is not None:
+        return float(np.mean(test.probs.argmax(axis=-1) != y))
+    if y.ndim == 2:
+        return float(np.mean(test.mean.argmax(axis=-1) != y.argmax(axis=-1)))
+    return float(np.mean((test.mean > 0.5) != (y > 0.5)))
+
+
+def rmse(test: SitePrediction, y: np.ndarray) -> float:
+    """The root mean square error of the predicted mean, in the units of ``y``, for a ``score`` of :func:`compare`."""
+    return float(np.sqrt(np.mean(np.square(test.mean - y), dtype=np.float64)))
 
 
 def compare(
@@ -73,9 +94,11 @@ def compare(
     y_test: Array | None = None,
     *,
     num_steps: int,
+    score: Callable[[SitePrediction, np.ndarray], float] | None = None,
     site: str = "y",
     learning_rate: float | optax.Schedule = 0.01,
     batch_size: int | None = None,
+    checkpoint: str | Path | None = None,
     progress: bool = True,
     **kwargs: Any,
 ) -> Comparison:
@@ -89,45 +112,49 @@ def compare(
 
     Args:
         rng_key: key of every training, and of the predictions.
-        candidates: by name, a program of ``(X, y, num_data=...)`` and what initialises its inducing variables.
+        candidates: by name, a program of ``(X, y)`` (and ``num_data``, with minibatches), and what initialises its
+            inducing variables.
         X: training inputs ``[N, ...]``.
         y: training targets ``[N, ...]``.
         X_test: test inputs, for the test columns.
         y_test: test targets.
         num_steps: updates of each training.
+        score: of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp alone.
         site: the data site whose predictions are scored.
         learning_rate: for Adam.
         batch_size: rows per minibatch, ``None`` for all.
+        checkpoint: folder for checkpoints, one below it for each candidate; a comparison started again resumes.
         progress: whether to show bars.
         **kwargs: further keyword arguments of all programs.
 
     Raises:
-        ValueError: if there are no candidates, only one of the test arrays is given, or no site of that name.
+        ValueError: if there are no candidates, one is no pair, there are no steps, or only one of the test arrays is
+            given; before anything is trained.
     """
     if not candidates:
         raise ValueError("compare needs candidates, {name: (program, initialiser)}; there are none.")
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be 1 or more, got {num_steps}.")
     if (X_test is None) != (y_test is None):
         raise ValueError("Give compare both X_test and y_test, or neither.")
+    guides, rest = {}, kwargs if batch_size is None else kwargs | {"num_data": len(X)}
+    for name, candidate in candidates.items():
+        if not isinstance(candidate, tuple) or len(candidate) != 2:
+            raise ValueError(f"Candidate {name!r} must be a pair (program, initialiser), got {candidate!r}.")
+        guides[name] = InducingGuide(*candidate)
+        guides[name].setup(X, y, **rest)
     found = {}
-    for name, (model, inducing) in candidates.items():
-        guide = InducingGuide(model, inducing)
-        svi = SVI(model, guide, optax.adam(learning_rate), GaussianProcessELBO())
-        options = {"batch_size": batch_size, "num_data": len(X), "progress": progress}
-        result = fit(svi, rng_key, num_steps, X, y, **options, **kwargs)
-        nlpp = error = None
+    for name, guide in guides.items():
+        svi = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
+        folder = None if checkpoint is None else Path(checkpoint) / name
+        options = {"batch_size": batch_size, "checkpoint": folder, "progress": progress}
+        result = fit(svi, rng_key, num_steps, X, y, **options, **rest)
+        nlpp = scored = None
         if X_test is not None:
-            test_data = {site: y_test}
-            test = predict(rng_key, model, X_test, guide=guide, params=result.params, test_data=test_data, **kwargs)
-            nlpp, error = _scores(test[site], np.asarray(y_test))
+            known = {"guide": guide, "params": result.params, "test_data": {site: y_test}}
+            test = predict(rng_key, guide.model, X_test, **known, **kwargs)[site]
+            nlpp = -float(np.mean(test.log_density, dtype=np.float64))
+            scored = None if score is None else score(test, np.asarray(y_test))
         bound = -float(np.mean(result.losses[-max(1, num_steps // 20) :])) / len(X)
-        found[name] = Candidate(bound, nlpp, error, result.seconds, result, guide)
-    return Comparison(found)
-
-
-def _scores(test: Any, y: np.ndarray) -> tuple[float, float]:
-    nlpp = -float(np.mean(test.log_density, dtype=np.float64))
-    if test.probs is not None:
-        return nlpp, float(np.mean(test.probs.argmax(axis=-1) != y))
-    if np.issubdtype(y.dtype, np.integer):
-        return nlpp, float(np.mean(np.round(test.mean) != y))
-    return nlpp, float(np.sqrt(np.mean((test.mean - y) ** 2, dtype=np.float64)))
+        found[name] = Candidate(bound, nlpp, scored, result.seconds, result, guide)
+    return Comparison(found, "score" if score is None else score.__name__.replace("_", " "))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ def comparison(results: Sequence[Mapping[str, Any]]) -> Table:
     metrics = list(dict.fromkeys(metric for result in results for metric in result["metrics"]))
     for heading in ("variant", *metrics, "seconds"):
         view.add_column(heading, justify="left" if heading == "variant" else "right")
-    for result in sorted(results, key=lambda result: -result["metrics"].get("elbo", 0.0)):
+    for result in sorted(results, key=lambda result: -result["metrics"].get("elbo", -math.inf)):
         found = [number(result["metrics"].get(metric)) for metric in metrics]
         view.add_row(result["variant"], *found, number(result["seconds_training"]))
     return view

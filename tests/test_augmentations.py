@@ -5,7 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpzoo import Affine, Deformation, GaussianProcess, InducingPatches, Orbit, Patches, Rotation, Subsampled
+from gpzoo import (
+    Affine,
+    Deformation,
+    GaussianProcess,
+    InducingPatches,
+    Orbit,
+    Patches,
+    Rotation,
+    SampledView,
+    Subsampled,
+)
+from gpzoo.estimates import PairWeights
+from gpzoo.images import affine_matrix, affine_positions, bilinear
 from gpzoo.inducing import Kuu
 from gpzoo.initialisers import kmeans, unique_patches
 from gpzoo.kernels import RBF, Convolutional, DoubleSum, Invariant, White, with_fixed_views
@@ -82,12 +94,31 @@ REFUSED = {
     "no views": (lambda: Rotation((6, 6), 40.0, num_views=0), ValueError, "num_views"),
     "no fixed views": (lambda: Rotation((6, 6), 40.0, num_fixed=0), ValueError, "num_fixed"),
     "many angles": (lambda: Rotation((6, 6), jnp.ones(2)), ValueError, "one number"),
+    "rough": (lambda: Deformation((6, 6), 1.0, 0.0), ValueError, "smoothness must be positive"),
+    "infinite amplitude": (lambda: Deformation((6, 6), jnp.inf, 1.0), ValueError, "amplitude must be finite"),
+    "no views when fixed": (lambda: Rotation((6, 6), 40.0).fixed(KEY, 0), ValueError, "num_views"),
+    "more fixed views than there are": (
+        lambda: Subsampled(Orbit([(0, 1), (1, 0)]), 2).fixed(KEY, 3),
+        ValueError,
+        "there are 2",
+    ),
+    "inputs per output": (lambda: Rotation((6, 6), 40.0).sample(KEY, X[None]), ValueError, "same X for all"),
+    "white noise on views": (
+        lambda: Invariant(RBF(1.0, 1.0) + White(0.1), Rotation((6, 6), 40.0)),
+        ValueError,
+        "add White to the kernel",
+    ),
+    "a scaled convolution": (
+        lambda: Invariant(2.0 * Convolutional(RBF(1.0, 1.0), (6, 6), (3, 3)), Rotation((6, 6), 40.0)),
+        ValueError,
+        "scale and add outside",
+    ),
     "a word": (lambda: Rotation((6, 6), "forty"), TypeError, "angle"),
-    "nan": (lambda: Rotation((6, 6), jnp.nan), ValueError, "not finite"),
+    "nan": (lambda: Rotation((6, 6), jnp.nan), ValueError, "angle must be finite"),
     "thin image": (lambda: Rotation((1, 6), 40.0), ValueError, "two pixels"),
     "five bounds": (lambda: Affine((6, 6), jnp.ones(5), jnp.ones(5)), ValueError, "six parameters"),
     "one bound": (lambda: Deformation((6, 6), 1.0, 2.0, low=jnp.ones(6)), ValueError, "both bounds"),
-    "amplitudes": (lambda: Deformation((6, 6), jnp.ones(2), 2.0), ValueError, "single numbers"),
+    "amplitudes": (lambda: Deformation((6, 6), jnp.ones(2), 2.0), ValueError, "one number"),
     "no orbit": (lambda: Subsampled(Patches((6, 6), (3, 3)), 3), TypeError, "Orbit"),
     "more than there are": (lambda: Subsampled(Orbit([(0, 1), (1, 0)]), 3), ValueError, "the orbit has 2"),
     "other inputs": (lambda: Rotation((6, 6), 40.0).sample(KEY, X[:, :5]), ValueError, r"shape \(6, 6, 1\)"),
@@ -112,6 +143,46 @@ def test_nonsense_is_refused(case):
     make, error, message = REFUSED[case]
     with pytest.raises(error, match=message):
         make()
+
+
+class Wide(SampledView):
+    def __init__(self, num_views=3):
+        super().__init__((3,), num_views)
+
+    def noise(self, key, num_views):
+        return jnp.zeros(num_views)
+
+    def transform(self, x, noise):
+        return jnp.concatenate([x, x])
+
+
+def test_a_users_view_must_keep_the_shape_and_have_two_views():
+    with pytest.raises(ValueError, match=r"Wide.transform must return one view of the input's shape \(3,\)"):
+        Wide().sample(KEY, jnp.ones((2, 3)))
+    with pytest.raises(ValueError, match="at least 2"):
+        Wide(1)
+    single = Wide()
+    single.num_views = 1
+    with pytest.raises(ValueError, match="Wide has num_views 1"):
+        PairWeights.of(single)
+
+
+def test_parameters_that_are_no_numbers_show():
+    nan = jax.jit(lambda angle: Rotation((6, 6), angle).sample(KEY, X))(jnp.nan)
+    assert np.isnan(nan).all()
+
+
+def test_rotations_of_oblong_images_are_rotations():
+    bar = np.zeros((9, 17, 1))
+    bar[4, 4:13] = 1
+    matrix = affine_matrix(jnp.asarray([90.0, 1, 1, 0, 0, 0]), 8 / 16)
+    turned = bilinear(jnp.asarray(bar), *affine_positions(matrix, 9, 17))
+    np.testing.assert_allclose(turned[:, 8], 1, atol=1e-6)
+    assert abs(turned.sum() - 9) < 1e-6
+    view = Rotation((9, 17), 90.0)
+    ends = view._matrix(jnp.ones(6)), view._matrix(jnp.zeros(6))
+    np.testing.assert_allclose(ends[0], matrix, atol=1e-12)
+    np.testing.assert_allclose(ends[0][:, :2] @ ends[1][:, :2], np.eye(2), atol=1e-12)
 
 
 # -- kernels over them -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from gpzoo import (
     unique_patches,
 )
 from gpzoo.estimates import PairWeights, view_variances
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
 from gpzoo.kernels import RBF, Invariant, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma, RobustMax, Softmax, StickBreaking
 from gpzoo.marginals import EstimatedMarginals, GaussianMarginals
@@ -37,8 +37,8 @@ class Given(SampledView):
     data_fields = ("views",)
 
     def __init__(self, views):
-        self.views, self.input_shape = views, (views.shape[2],)
-        self._init_counts(views.shape[1], 4)
+        super().__init__(views.shape[2:], views.shape[1], 4)
+        self.views = views
 
     def sample(self, key, X):
         return self.views
@@ -50,8 +50,8 @@ class WithReplacement(SampledView):
     static_fields = (*SampledView.static_fields, "orbit")
 
     def __init__(self, orbit, num_views):
-        self.orbit, self.input_shape = orbit, orbit.input_shape
-        self._init_counts(num_views, 50)
+        super().__init__(orbit.input_shape, num_views, 50)
+        self.orbit = orbit
 
     def noise(self, key, num_views):
         return jax.random.randint(key, (num_views,), 0, self.orbit.num_views)
@@ -298,6 +298,22 @@ def test_likelihoods_that_are_not_quadratic_refuse(name):
     assert "Gaussian, PolyaGamma" in str(raised.value) or "needs c" in str(raised.value)
 
 
+def test_estimates_predict_nothing():
+    f = estimates()
+    sticks, gaussian = StickBreaking(f, 1.0), Gaussian(f, 0.1)
+    uses = [
+        lambda: gaussian.variance,
+        lambda: gaussian.predictive_log_prob(jnp.zeros((3, 2))),
+        lambda: gaussian.sample(KEY),
+        lambda: PolyaGamma(f, 1.0).probs,
+        lambda: sticks.probs,
+        lambda: sticks.predictive_log_prob(jnp.zeros(3, int)),
+    ]
+    for use in uses:
+        with pytest.raises(TypeError, match="no predictive distribution"):
+            use()
+
+
 @pytest.mark.parametrize("name", ["bernoulli", "robust-max", "softmax", "expected"])
 def test_a_program_with_one_is_refused_when_training_starts(name):
     def program(X, y=None):
@@ -325,6 +341,14 @@ def test_two_sampled_views_in_one_kernel_and_products_are_refused():
         posterior(part + part).estimates(KEY)
     with pytest.raises(TypeError, match="InducingPatches, Product"):
         posterior(part * RBF(1.0, 1.0))
+
+
+def test_one_kernel_and_one_set_of_inducing_inputs_serve_all_outputs():
+    part = Invariant(RBF(1.0, 1.0), VIEWS["two views"])
+    with pytest.raises(ValueError, match="all outputs have one kernel"):
+        posterior(jnp.asarray([1.0, 2.0]) * part, scale=SCALE).estimates(KEY)
+    with pytest.raises(ValueError, match="all outputs share Z"):
+        posterior(part, inducing=InducingPatches(jnp.stack([Z, Z]))).estimates(KEY)
 
 
 # -- in programs -------------------------------------------------------------------------------------------------------
@@ -387,6 +411,51 @@ def test_inducing_points_of_f_are_refused_with_a_way_out():
     for start in (kmeans(4), random_subset(4)):
         with pytest.raises(TypeError, match="unique_patches"):
             InducingGuide(regression, start).init_params(KEY, X, y)
+
+
+def test_every_estimate_of_the_posterior_uses_the_views_of_its_key():
+    X, y = data(20)
+    guide = InducingGuide(regression, unique_patches(8))
+    params = trained(regression, guide, X, y, steps=20)
+    test = predict(KEY, regression, X, guide=guide, params=params)["f"]
+    q = guide.posterior(params, X, y, rng_key=KEY)["f"]
+    np.testing.assert_allclose(q.mean, test.mean, rtol=1e-7, atol=1e-9)
+    # Draws of one posterior: their spread is that of its variance.
+    idata = to_arviz(KEY, regression, guide, params, X, y, num_draws=400)
+    np.testing.assert_allclose(np.asarray(idata["posterior"]["f"])[0].mean(0), test.mean, atol=0.1)
+
+
+def test_a_site_cannot_be_joint():
+    X, y = data(10)
+    guide = InducingGuide(regression, unique_patches(5), joint={"f"})
+    with pytest.raises(ValueError, match=r"joint=...\) names \['f'\], whose kernel samples views"):
+        guide.init_params(KEY, X, y)
+
+
+def test_what_fit_reports_is_what_it_trains():
+    X, y = data(10)
+    guide = InducingGuide(regression, unique_patches(5))
+    result = fit(SVI(regression, guide, adam(0.02), GaussianProcessELBO()), KEY, 1, X, y, progress=False)
+    assert result.expectations == {"y": "closed form"}
+
+
+def test_several_trainings_scope_and_particles(standard_promotion):
+    X, y = data(20)
+    guide = InducingGuide(regression, unique_patches(5))
+    svi = SVI(regression, guide, adam(0.02), GaussianProcessELBO())
+    keys = jax.random.split(KEY, 2)
+    both = fit(svi, keys, 5, X, y, in_axes=None, progress=False)
+    for k, key in enumerate(keys):
+        alone = fit(svi, key, 5, X, y, progress=False)
+        np.testing.assert_allclose(both.losses[k], alone.losses, rtol=1e-8)
+    scoped = numpyro.handlers.scope(regression, prefix="left")
+    assert "left/f_mean" in trained(scoped, InducingGuide(scoped, unique_patches(5)), X, y, steps=2)
+    params = trained(regression, guide, X, y)
+    losses = [
+        np.std([GaussianProcessELBO(n).loss(k, params, regression, guide, X, y) for k in jax.random.split(KEY, 40)])
+        for n in (1, 8)
+    ]
+    assert losses[1] < 0.6 * losses[0]
 
 
 def test_beside_another_site():

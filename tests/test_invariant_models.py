@@ -14,7 +14,17 @@ from numpyro.infer import SVI
 
 from gpzoo import InducingPoints, Orbit, Rotation, Subsampled, datasets, random_subset, unique_patches
 from gpzoo.distributions import GaussianProcess
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, compare, fit, predict, to_arviz
+from gpzoo.inference import (
+    GaussianProcessELBO,
+    InducingGuide,
+    SitePrediction,
+    compare,
+    error_rate,
+    fit,
+    predict,
+    rmse,
+    to_arviz,
+)
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Gaussian, PolyaGamma, RobustMax
 from gpzoo.models import (
@@ -215,12 +225,13 @@ def test_real_digits_prefer_rotations_when_they_are_rotated(standard_promotion):
         ),
     }
     data = (turned[0], y[0], turned[1], y[1])
-    found = compare(KEY, candidates, *data, num_steps=300, batch_size=50, learning_rate=0.02, progress=False)
+    options = {"batch_size": 50, "learning_rate": 0.02, "progress": False}
+    found = compare(KEY, candidates, *data, num_steps=300, score=rmse, **options)
     assert next(iter(found)) in ("turns", "some turns") and list(found)[-1] == "none"
     assert found["turns"].bound > found["none"].bound + 0.2
-    assert found["turns"].error < 0.8 * found["none"].error
+    assert found["turns"].score < 0.8 * found["none"].score
     lines = repr(found).splitlines()
-    assert lines[0].split() == ["bound", "per", "row", "test", "nlpp", "test", "error", "seconds"] and len(lines) == 4
+    assert lines[0].split() == ["bound", "per", "row", "test", "nlpp", "rmse", "seconds"] and len(lines) == 4
     without = compare(KEY, {"none": candidates["none"]}, *data[:2], num_steps=2, progress=False)
     assert without["none"].nlpp is None and "-" in repr(without).splitlines()[1].split()
 
@@ -228,5 +239,69 @@ def test_real_digits_prefer_rotations_when_they_are_rotated(standard_promotion):
 def test_comparisons_without_sense_are_refused():
     with pytest.raises(ValueError, match="needs candidates"):
         compare(KEY, {}, IMAGES, NUMBERS, num_steps=1)
+    pair = (partial(invariant_gp, view=None), random_subset(2))
     with pytest.raises(ValueError, match="both X_test and y_test"):
-        compare(KEY, {"a": (partial(invariant_gp, view=None), random_subset(2))}, IMAGES, NUMBERS, IMAGES, num_steps=1)
+        compare(KEY, {"a": pair}, IMAGES, NUMBERS, IMAGES, num_steps=1)
+    with pytest.raises(ValueError, match="num_steps"):
+        compare(KEY, {"a": pair}, IMAGES, NUMBERS, num_steps=0)
+    with pytest.raises(ValueError, match="'b' must be a pair"):
+        compare(KEY, {"a": pair, "b": pair[0]}, IMAGES, NUMBERS, num_steps=1)
+
+
+def test_scores_of_predictions():
+    y = np.array([0, 1, 1])
+    probs = SitePrediction(None, None, None, np.array([[0.6, 0.4], [0.3, 0.7], [0.9, 0.1]]))
+    assert error_rate(probs, y) == pytest.approx(1 / 3)
+    binary = SitePrediction(np.array([0.2, 0.6, 0.4]), np.ones(3), np.zeros(3))
+    for labels in (y, y.astype(bool), y.astype(float)):
+        assert error_rate(binary, labels) == pytest.approx(1 / 3)
+    one_hot = SitePrediction(np.array([[2.0, 1], [0, 1], [1, 0]]), np.ones((3, 2)), np.zeros(3))
+    assert error_rate(one_hot, np.eye(2)[y]) == pytest.approx(1 / 3)
+    assert rmse(binary, y) == pytest.approx(np.sqrt((0.04 + 0.16 + 0.36) / 3))
+
+
+REFUSED = {
+    "flat images": (partial(invariant_gp, view=rotation()), IMAGES.reshape(9, -1), r"reshape\(-1, H, W, C\)"),
+    "one class": (partial(invariant_classifier, view=None, num_classes=1), IMAGES, "num_classes must be 2"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_programs_refuse_nonsense(case):
+    program, X, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        handlers.seed(program, 0)(X, NUMBERS)
+
+
+def test_views_as_they_stand_and_with_names_of_their_own(standard_promotion):
+    orbit = Orbit.of_images((5, 5), rotations=True)
+    first, second = (partial(invariant_gp, view=view) for view in (orbit, quarter_turns))
+    draws = [handlers.trace(handlers.seed(program, 0)).get_trace(IMAGES)["f"]["value"] for program in (first, second)]
+    np.testing.assert_array_equal(*draws)
+    plain = partial(invariant_convolutional_gp, view=None, patch_shape=(3, 3))
+    assert handlers.trace(handlers.seed(plain, 0)).get_trace(IMAGES)["f"]["value"].shape == (9,)
+
+    def two(X, y=None):
+        views = [rotation(5.0, prefix="left_", **few), rotation(80.0, prefix="right_", **few)]
+        sites = [
+            numpyro.sample(name, GaussianProcess(Invariant(RBF(1.0, 1.0), view(X)), X))
+            for name, view in zip(("f", "g"), views, strict=True)
+        ]
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(sites[0] + sites[1], 0.1), obs=y)
+
+    params = InducingGuide(two, unique_patches(3)).init_params(KEY, IMAGES, NUMBERS)
+    assert params["left_angle"] == 5 and params["right_angle"] == 80
+    labels = invariant_classifier
+    bools = partial(labels, view=rotation(**few))
+    trained(bools, InducingGuide(bools, unique_patches(3)), IMAGES, LABELS == 1, steps=1)
+
+
+def test_learned_bounds_are_exported_as_bounds(standard_promotion):
+    program = partial(invariant_gp, view=affine(**few))
+    guide = InducingGuide(program, unique_patches(3))
+    params = trained(program, guide, IMAGES, NUMBERS, steps=2)
+    posterior = to_arviz(KEY, program, guide, params, IMAGES, NUMBERS, num_draws=2)["posterior"]
+    low, high = (np.asarray(posterior[name])[0, 0] for name in ("affine_low", "affine_high"))
+    np.testing.assert_allclose(low, [0, 1, 1, 0, 0, 0] - params["affine_below"])
+    assert (low < high).all()

@@ -44,6 +44,7 @@ def digits(monkeypatch):
         return datasets.Dataset(name, X[:30], y[:30], X[30:], y[30:], "generated", {name: "0" * 64})
 
     monkeypatch.setattr(datasets, "load", load)
+    monkeypatch.setattr(datasets, "available", list)
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *counts, seed: self)
     return loaded
 
@@ -77,6 +78,7 @@ def test_a_run_says_what_it_ran(name, variant, short, digits, tmp_path):
     learns_an_angle = (name == "rotated-binary" and variant != "90-rbf") or variant in ("rotation", "rotation-learned")
     assert ("learned_angle_degrees" in metrics) == learns_an_angle
     wanted = {"affine": {"affine_below", "affine_above"}}
+    wanted["affine-sticks"] = wanted["affine"]
     wanted["local"] = wanted["affine"] | {"amplitude", "smoothness"}
     assert set(settings["learned"]) == wanted.get(variant, {"angle"} if learns_an_angle else set())
     files = {path.name for path in (tmp_path / f"{name}-{variant}").iterdir()}
@@ -106,7 +108,14 @@ def test_every_variant_and_preset_has_settings(name, variant, preset, digits, mo
     if name == "rotated-binary":
         assert set(np.unique(data.y_train)) == {0, 1} and variant[:2] in data.name
     else:
-        assert data.y_train.shape == (30, 10)
+        assert data.y_train.shape == ((30,) if variant.endswith("sticks") else (30, 10))
+
+
+def test_a_damaged_file_is_not_replaced_by_a_stand_in(digits, monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets, "available", lambda: [datasets.Entry("mnist-rot", "", True, "file")])
+    with pytest.raises(datasets.DatasetError, match="absent"):
+        EXPERIMENTS["mnist-rot"].run(run_of("mnist-rot", "rbf", tmp_path))
+    assert digits == ["mnist-rot"]
 
 
 def test_from_either_start_the_same_digits_are_rotated(digits):

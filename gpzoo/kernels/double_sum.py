@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from jax import Array, random
 from gpzoo import checks
 from gpzoo.augmentations import SampledView
 from gpzoo.kernels import view_sums
-from gpzoo.kernels.base import Kernel, Sum, cast
+from gpzoo.kernels.base import Kernel, Sum, addends, cast
+from gpzoo.kernels.nonstationary import White
 from gpzoo.views import Composed, Patches
 
 
@@ -62,6 +64,11 @@ class DoubleSum(Kernel):
             raise ValueError(
                 "Sampled views stand for a distribution, of which f is the mean: DoubleSum takes them with mean=True, "
                 "without weights, and with one base kernel for all outputs. Invariant(base, view) makes that kernel."
+            )
+        if sampled and math.isinf(view.orbit_size) and any(isinstance(part, White) for _, part in addends(base)):
+            raise ValueError(
+                "White noise in the base is independent noise on every response, of which the mean over a density of "
+                "views has none: add White to the kernel instead, Invariant(base, view) + White(variance)."
             )
         if weights is not None:
             weights = checks.floating("weights", weights)
@@ -173,6 +180,11 @@ def Invariant(base: Kernel, view: Any) -> DoubleSum:
         TypeError: if ``base`` is not a kernel, or ``view`` is not a view.
         ValueError: if they do not fit each other.
     """
+    if not isinstance(base, DoubleSum) and any(isinstance(part, DoubleSum) for _, part in addends(base)):
+        raise ValueError(
+            "The base of Invariant is one DoubleSum, or a kernel on vectors: scale and add outside, "
+            "2.0 * Invariant(Convolutional(...), view) + White(variance)."
+        )
     if not isinstance(base, DoubleSum) or isinstance(view, SampledView):
         return DoubleSum(base, view, mean=True)
     if isinstance(base.view, SampledView):

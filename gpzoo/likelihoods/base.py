@@ -77,6 +77,18 @@ class Likelihood(Distribution):
         """Whether ``f`` is marginals, so that ``log_prob`` is an expectation."""
         return isinstance(self.f, GaussianMarginals)
 
+    def _predictable(self) -> None:
+        """Refuse estimated moments, of which there is no predictive distribution.
+
+        Raises:
+            TypeError: naming the site.
+        """
+        if isinstance(self.f, EstimatedMarginals):
+            raise TypeError(
+                f"Estimated moments of site(s) {', '.join(sorted(self.f.sites))} have no predictive distribution: "
+                "they are for the bound alone. gpzoo.inference.predict draws the views first."
+            )
+
     @property
     def expectation(self) -> str:
         """How ``log_prob`` treats ``f``: ``"closed form"``, ``"quadrature"`` or ``"draw"``.
@@ -175,6 +187,7 @@ class Likelihood(Distribution):
         Returns:
             ``sample_shape + [N]`` or ``sample_shape + [N, D]``.
         """
+        self._predictable()
         key_f, key_y = random.split(key)
         size = int(np.prod(sample_shape))
         if self.is_marginal:
@@ -224,28 +237,6 @@ def expand_message(likelihood: Likelihood, batch_shape: Sequence[int]) -> str:
         f"{tuple(likelihood.f.shape)}), the plate asks for {tuple(batch_shape)}: f must have one row per datum of the "
         "plate. Index f or the inputs of its GP with the plate's indices if the plate subsamples."
     )
-
-
-def positive_int(name: str, value: int) -> int:
-    """``value``, if it is a count of at least one.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
-    return int(value)
-
-
-def fraction(name: str, value: float) -> float:
-    """``value``, if it is a squashing constant in ``[0, 0.5)``.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    if not 0.0 <= value < 0.5:
-        raise ValueError(f"{name} must be in [0, 0.5), got {value!r}.")
-    return float(value)
 
 
 def check_labels(likelihood: Likelihood, values: np.ndarray, num_classes: int, hint: str = "") -> None:

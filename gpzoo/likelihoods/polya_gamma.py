@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from gpzoo import checks
-from gpzoo.likelihoods.base import as_labels, positive_int
+from gpzoo.checks import positive_int
+from gpzoo.likelihoods.base import as_labels
 from gpzoo.likelihoods.bernoulli import Bernoulli
 from gpzoo.likelihoods.quadrature import gauss_hermite, log_mean_exp, log_weighted_mean, spread
 from gpzoo.likelihoods.softmax import ClassLikelihood
@@ -131,6 +132,7 @@ class StickBreaking(ClassLikelihood):
 
     def _log_probs(self) -> Array:
         """Log probabilities of the classes, ``[N, K]``; predictive under marginals."""
+        self._predictable()
         if not self.is_marginal:
             return _of_sticks(jax.nn.log_sigmoid(self.f), jax.nn.log_sigmoid(-self.f))
         if not self.f.independent:
