@@ -6,6 +6,7 @@ are written in. Guides, training and prediction are in :mod:`gpzoo.inference`, t
 """
 
 from gpzoo import kernels, likelihoods
+from gpzoo.augmentations import Affine, Deformation, Rotation, SampledView, Subsampled
 from gpzoo.distributions import GaussianProcess, InducingPosterior
 from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, InducingVariable, Kuf, Kuu
 from gpzoo.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
@@ -16,7 +17,9 @@ from gpzoo.views import Orbit, Patches
 __version__ = "0.1.0"
 
 __all__ = [
+    "Affine",
     "Blocks",
+    "Deformation",
     "FactorisationError",
     "GaussianMarginals",
     "GaussianProcess",
@@ -28,6 +31,9 @@ __all__ = [
     "Kuu",
     "Orbit",
     "Patches",
+    "Rotation",
+    "SampledView",
+    "Subsampled",
     "blocks",
     "kernels",
     "kmeans",

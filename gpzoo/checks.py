@@ -64,6 +64,28 @@ def not_empty(name: str, x: Array) -> None:
         raise ValueError(f"{name} is empty: its shape is {tuple(x.shape)}, at least one row is needed.")
 
 
+def positive_int(name: str, value: int) -> int:
+    """``value``, if it is a count of at least one.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
+    return int(value)
+
+
+def fraction(name: str, value: float) -> float:
+    """``value``, if it is a squashing constant in ``[0, 0.5)``.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not 0.0 <= value < 0.5:
+        raise ValueError(f"{name} must be in [0, 0.5), got {value!r}.")
+    return float(value)
+
+
 def refuse_params_under_mcmc() -> None:
     """Refuse a program whose ``numpyro.param`` sites MCMC would leave at their starting values without a word.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,13 @@ from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 
 from gpzoo import checks, linalg
+from gpzoo.checks import positive_int
+from gpzoo.estimates import PairWeights, sampled_part, view_columns, view_variances
 from gpzoo.inducing import Kuf, Kuu
 from gpzoo.kernels import Kernel
-from gpzoo.likelihoods.base import positive_int
+from gpzoo.kernels.double_sum import has_sampled_views, with_fixed_views
 from gpzoo.linalg import BlockDiagonal
-from gpzoo.marginals import DrawLog, GaussianMarginals
+from gpzoo.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
 from gpzoo.quadratics import spread, spread_squared
 
 _LOG_2PI = 1.8378770664093453
@@ -40,6 +42,13 @@ class _ProcessAtInputs(dist.Distribution):
     def support(self) -> constraints.Constraint:
         """All real vectors ``[N]``, or matrices ``[N, D]``."""
         return constraints.real_vector if self.num_outputs is None else constraints.real_matrix
+
+    def _replace(self, **changes: Any) -> Self:
+        data, static = self.tree_flatten()
+        copy = self.tree_unflatten(static, data)
+        for name, value in changes.items():
+            setattr(copy, name, value)
+        return copy
 
     def moments(self) -> tuple[Array, Array]:
         """Mean, of the event's shape, and joint covariance, ``[N, N]`` or ``[D, N, N]`` (outputs are independent)."""
@@ -162,6 +171,11 @@ class GaussianProcess(_ProcessAtInputs):
         inputs = self.X[0] if own_axis else self.X
         checks.not_empty("X", inputs)
         checks.finite("X", self.X)
+        if kernel.batched and self.samples_views:
+            raise ValueError(
+                f"With sampled views all outputs have one kernel, but this {type(kernel).__name__} carries one per "
+                "output."
+            )
         distinct = self._num_distinct(kernel, own_axis)
         if distinct is not None:
             if num_outputs not in (None, distinct):
@@ -204,6 +218,22 @@ class GaussianProcess(_ProcessAtInputs):
         """Prior mean and covariance of ``f(X)``; see :class:`GaussianProcess`."""
         return self.mean, self.kernel(self.X)
 
+    @property
+    def samples_views(self) -> bool:
+        """Whether the kernel has sampled views in it, so that only estimates of its moments exist."""
+        return has_sampled_views(self.kernel)
+
+    def with_fixed_views(self, key: Array) -> GaussianProcess:
+        """This process with its sampled views drawn, the same for every input."""
+        return self._replace(kernel=with_fixed_views(self.kernel, key))
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Joint draws over all inputs; sampled views are drawn first, with the same key for all draws."""
+        if self.samples_views:
+            key, key_views = random.split(key)
+            return self.with_fixed_views(key_views).sample(key, sample_shape)
+        return super().sample(key, sample_shape)
+
 
 def rows_first(per_output: Array, event_shape: tuple[int, ...]) -> Array:
     """``[N]`` or ``[D, N]`` to the event's shape ``[N]`` or ``[N, D]``."""
@@ -232,7 +262,8 @@ class InducingPosterior(_ProcessAtInputs):
             (with blocks of inducing variables: appendix C), or as standard deviations of the shape of ``u_mean``.
         whiten: whether ``m`` and ``S`` are those of ``v = L^-1 u``.
         value_as: ``"joint"``: a draw is joint over all inputs; ``"draw"``: independent over inputs; ``"marginals"``:
-            the value is a :class:`~gpzoo.marginals.GaussianMarginals`. In the last two ``log_prob`` raises.
+            the value is a :class:`~gpzoo.marginals.GaussianMarginals`; ``"estimates"``: for a kernel with sampled
+            views, an :class:`~gpzoo.marginals.EstimatedMarginals`. In all but the first ``log_prob`` raises.
         site: name of the site, for messages.
         log: the marginals' :class:`~gpzoo.marginals.DrawLog`.
         rows: ``[N]`` integers that identify the rows, so that a row's draw does not depend on the batch it is in.
@@ -322,6 +353,40 @@ class InducingPosterior(_ProcessAtInputs):
         variance = jnp.maximum(variance, jnp.finfo(variance.dtype).eps * kff)
         return self._mean_at(B, m), variance
 
+    def estimates(self, key: Array) -> tuple[Array, Array]:
+        """Unbiased estimates under sampled views, of the event's shape (learning invariances, eq. 16-21).
+
+        All come from the same ``S`` views of every input.
+
+        Args:
+            key: of the views.
+
+        Returns:
+            Estimates of the mean ``mu`` and of ``mu ** 2 + sigma ** 2``, the latter less the square of the former.
+
+        Raises:
+            TypeError: for inducing variables that are not those of the base process.
+            ValueError: if the kernel has several sampled views.
+        """
+        X, kernel = self.prior.X, self.prior.kernel
+        view = sampled_part(kernel).view
+        pairs, views = PairWeights.of(view), view.sample(key, X)
+        columns = view_columns(self.inducing, kernel, X, views)
+        M, N, S = columns.shape
+        m, scale = self._q()
+        A = self._solved(columns.reshape(M, N * S))
+        B = A if self.whiten else self._solved(A, transpose=True)
+
+        def squares(A: Array, B: Array) -> Array:
+            """What a view adds to ``mu ** 2 + sigma ** 2 - kff``, for ``S`` views of one input or their sum."""
+            return jnp.square(self._mean_at(B, m)) + spread_squared(B, scale, self.diagonal) - jnp.sum(A * A, axis=-2)
+
+        of_each = squares(A, B).reshape(-1, N, S).sum(axis=-1)
+        sum_A, sum_B = (x.reshape(M, N, S).sum(axis=-1) for x in (A, B))
+        second = view_variances(kernel, X, views, pairs) + pairs.square(squares(sum_A, sum_B), of_each)
+        mean = self._mean_at(sum_B, m) / S
+        return self._with_loc(mean), self._in_shape(second - jnp.square(mean))
+
     def _mean_at(self, B: Array, m: Array) -> Array:
         return linalg.matmul(m.T, B) if B.ndim == 2 else jnp.einsum("dmn,md->dn", B, m)
 
@@ -363,6 +428,8 @@ class InducingPosterior(_ProcessAtInputs):
             return super().sample(key, sample_shape)
         if sample_shape != ():
             raise ValueError(f"Site {self.site!r} gives one value at a time as {self.value_as!r}: vmap over keys.")
+        if self.value_as == "estimates":
+            return EstimatedMarginals(*self.estimates(key), sites=frozenset({self.site}))
         mean, variance = self.marginals()
         f = GaussianMarginals(mean, variance, key, sites=frozenset({self.site}), log=self.log, rows=self.rows)
         return f if self.value_as == "marginals" else f.draws(1)[0]
@@ -408,13 +475,6 @@ class InducingPosterior(_ProcessAtInputs):
     def as_joint(self) -> InducingPosterior:
         """This posterior with values that are draws over all inputs together."""
         return self._replace(value_as="joint", log=None, rows=None)
-
-    def _replace(self, **changes: Any) -> InducingPosterior:
-        data, static = self.tree_flatten()
-        copy = self.tree_unflatten(static, data)
-        for name, value in changes.items():
-            setattr(copy, name, value)
-        return copy
 
 
 def _check_q(site: str, mean: Array, scale: Any, L: Any, num_outputs: int | None) -> None:

@@ -158,7 +158,7 @@ def _points_Kuf(inducing: InducingPoints, kernel: Kernel, X: Array) -> Array:
 
 @Kuu.register(InducingPatches, DoubleSum)
 def _patches_Kuu(inducing: InducingPatches, kernel: DoubleSum) -> Array:
-    return kernel.base(inducing.Z)
+    return Kuu(inducing, kernel.base) if isinstance(kernel.base, DoubleSum) else kernel.base(inducing.Z)
 
 
 @Kuf.register(InducingPatches, DoubleSum, object)

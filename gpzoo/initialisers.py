@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import checks
+from gpzoo.augmentations import SampledView
 from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, InducingVariable, block_pairs
 from gpzoo.kernels.base import Kernel, addends
 from gpzoo.kernels.double_sum import DoubleSum
@@ -111,13 +112,14 @@ class unique_patches(_Initialiser):
     variable = InducingPatches
 
     def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
-        M, N, views = self.num_inducing, X.shape[0], _views(self, kernel)
+        M, N, parts = self.num_inducing, X.shape[0], _double_sums(self, kernel)
         key_inputs, key_patches = random.split(key)
+        key_views = random.fold_in(key, 2)
         order = np.asarray(random.permutation(key_inputs, N))
         count = M
         while True:
             chosen = jnp.asarray(X[order[:count]])
-            pool = np.concatenate([np.asarray(view.view(chosen)).reshape(-1, view.view_size) for view in views])
+            pool = np.concatenate([np.asarray(_seen(part, key_views, chosen)) for part in parts])
             pool = pool[_distinct(pool)]
             if len(pool) >= M:
                 return InducingPatches(pool[np.asarray(random.permutation(key_patches, len(pool)))[:M]])
@@ -135,7 +137,8 @@ class uniform_patches(_Initialiser):
     variable = InducingPatches
 
     def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
-        return InducingPatches(random.uniform(key, (self.num_inducing, _views(self, kernel)[0].view_size), X.dtype))
+        size = _view_size(_double_sums(self, kernel)[0])
+        return InducingPatches(random.uniform(key, (self.num_inducing, size), X.dtype))
 
 
 class blocks:
@@ -183,20 +186,34 @@ def structure(inducing: Any) -> Any:
     return jax.tree.structure(inducing)
 
 
-def _views(initialiser: _Initialiser, kernel: Kernel) -> list[Any]:
-    views = [part.view for _, part in addends(kernel) if isinstance(part, DoubleSum)]
-    if not views:
+def _double_sums(initialiser: _Initialiser, kernel: Kernel) -> list[DoubleSum]:
+    parts = [part for _, part in addends(kernel) if isinstance(part, DoubleSum)]
+    if not parts:
         raise TypeError(
             f"{type(initialiser).__name__} needs a kernel with a DoubleSum (or Convolutional) in it, got "
             f"{type(kernel).__name__}. Use kmeans or random_subset."
         )
-    sizes = sorted({view.view_size for view in views})
+    sizes = sorted({_view_size(part) for part in parts})
     if len(sizes) > 1:
         raise ValueError(
             f"The kernel's double sums have views of different sizes ({sizes}), and inducing patches only one. "
             "Sample one GaussianProcess site for each and add their values."
         )
-    return views
+    return parts
+
+
+def _view_size(kernel: DoubleSum) -> int:
+    """Numbers per view, or per view of views."""
+    return _view_size(kernel.base) if isinstance(kernel.base, DoubleSum) else kernel.view.view_size
+
+
+def _seen(kernel: DoubleSum, key: Array, X: Array) -> Array:
+    """All views (of views) of the inputs, or a sample of them: rows of :func:`_view_size` numbers."""
+    view = kernel.view
+    views = view.sample(key, X) if isinstance(view, SampledView) else view.view(X)
+    if isinstance(kernel.base, DoubleSum):
+        return _seen(kernel.base, key, views.reshape(-1, *X.shape[1:]))
+    return views.reshape(-1, views.shape[-1])
 
 
 def _distinct(rows: np.ndarray, limit: int | None = None) -> np.ndarray:

@@ -102,7 +102,7 @@ class GaussianMarginals:
 
     def __repr__(self) -> str:
         names = ", ".join(sorted(self.sites))
-        return f"GaussianMarginals(shape={self.shape}, dtype={self.dtype}, sites={{{names}}})"
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, sites={{{names}}})"
 
     # -- what they are -----------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class GaussianMarginals:
     # -- operations that keep them exact -----------------------------------------------------------------------------
 
     def _with(self, mean: Array, source_variance: Array, loading: Array | None) -> GaussianMarginals:
-        return GaussianMarginals(mean, source_variance, self.key, loading, self.sites, self.log, self.rows)
+        return type(self)(mean, source_variance, self.key, loading, self.sites, self.log, self.rows)
 
     def _fits(self, other: Any) -> bool:
         """Whether a constant broadcasts to the shape of these marginals without changing it."""
@@ -276,7 +276,7 @@ class GaussianMarginals:
         if columns is None:
             own = None if self.rows is None else self.rows[rows]
             variance = self.source_variance[rows]
-            return GaussianMarginals(mean, variance, self.key, self.loading, self.sites, self.log, own)
+            return type(self)(mean, variance, self.key, self.loading, self.sites, self.log, own)
         if self.loading is None:
             return self._with(mean, self.source_variance[:, columns], None)
         loading = self.loading[:, columns]
@@ -295,7 +295,9 @@ class GaussianMarginals:
 
     def _plus(self, other: GaussianMarginals, sign: int) -> Any:
         disjoint = self.sites and other.sites and not self.sites & other.sites
-        if self.shape != other.shape or not disjoint or (self.key is None) != (other.key is None):
+        kinds = {type(self), type(other)}
+        same_keys = EstimatedMarginals in kinds or (self.key is None) == (other.key is None)
+        if self.shape != other.shape or not disjoint or not same_keys:
             return jnp.asarray(self) + sign * jnp.asarray(other)
         mean = self.mean + sign * other.mean
         if self.loading is None and other.loading is None:
@@ -304,14 +306,50 @@ class GaussianMarginals:
             eye = jnp.eye(self.shape[-1], dtype=self.dtype)
             loading = jnp.concatenate([eye if m.loading is None else m.loading for m in (self, other)])
             variance = jnp.concatenate([self.source_variance, other.source_variance], axis=-1)
-        return GaussianMarginals(
+        kind = EstimatedMarginals if EstimatedMarginals in kinds else GaussianMarginals
+        return kind(
             mean,
             variance,
-            None if self.key is None else _combine(self.key, other.key),
+            None if self.key is None or other.key is None else _combine(self.key, other.key),
             loading,
             self.sites | other.sites,
             other.log if self.log is None else self.log,
             other.rows if self.rows is None else self.rows,
+        )
+
+
+@jax.tree_util.register_pytree_node_class
+class EstimatedMarginals(GaussianMarginals):
+    """Unbiased estimates of marginals: what a GP site is in training when its kernel samples views of the inputs.
+
+    ``mean`` estimates the mean, and ``mean ** 2 + variance`` the mean square: ``E[mean] = E[f]`` and
+    ``E[mean ** 2 + variance] = E[f ** 2]`` over the views (learning invariances, eq. 16-21). So ``variance`` alone is
+    not the estimate of a variance: it can be negative, and nothing that needs the law of ``f`` can use it. Terms that
+    are quadratic in ``f`` are unbiased, which the likelihoods :class:`~gpzoo.likelihoods.Gaussian`,
+    :class:`~gpzoo.likelihoods.PolyaGamma` and :class:`~gpzoo.likelihoods.StickBreaking` have; the others refuse.
+
+    Constants, rows and columns, and sums of different sites are exact, as for :class:`GaussianMarginals`; anything else
+    raises ``TypeError``: there is no draw.
+    """
+
+    def noise(self, num_draws: int) -> Array:
+        """There is none, and so no draw.
+
+        Raises:
+            TypeError: always.
+        """
+        raise self._refuse("drawn, as another GP, a likelihood or an operation of the program asks")
+
+    def __matmul__(self, A: Any) -> Any:
+        raise self._refuse("mixed by a matrix, which needs covariances of its outputs")
+
+    def _refuse(self, what: str) -> TypeError:
+        names = ", ".join(sorted(self.sites)) or "a GP"
+        return TypeError(
+            f"The kernel of site {names!r} samples views of its inputs, so that its moments are estimates in training "
+            f"(the variance may be negative): it cannot be {what}. Enumerate the views (an Orbit), or keep the site's "
+            "value to the likelihoods Gaussian, PolyaGamma and StickBreaking; with an array c, write f * c and f + c, "
+            "not c * f and c + f."
         )
 
 

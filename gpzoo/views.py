@@ -6,6 +6,8 @@ A view is any pytree with
 * ``num_views``, ``view_size``: the two integers, and
 * ``input_ndim``: the rank of one input.
 
+Distributions of views, :class:`gpzoo.augmentations.SampledView`, have ``sample(key, X)`` in the place of ``view(X)``.
+
 A view without parameters is a pytree without leaves, as :class:`Patches` is; the arrays of one that has parameters are
 its leaves, and gradients reach them through :class:`gpzoo.kernels.DoubleSum`.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -211,9 +214,55 @@ class Orbit:
         """
         if tuple(jnp.shape(X)[1:]) != self.input_shape:
             raise ValueError(f"X must be inputs [N, ...] of shape {self.input_shape}, got shape {tuple(jnp.shape(X))}.")
-        flat = X.reshape(X.shape[0], -1)
-        # Out of range in jnp.take, -1 would count from the end.
-        return jnp.take(flat, np.where(self.table < 0, self.view_size, self.table), axis=1, mode="fill", fill_value=0)
+        return rearranged(X.reshape(X.shape[0], -1), self.table)
+
+
+def rearranged(rows: Array, table: Any) -> Array:
+    """Entries ``table [P, size]`` of ``rows [N, size]``, zero where the table has -1: ``[N, P, size]``."""
+    # Out of range in jnp.take, -1 would count from the end.
+    inside = jnp.where(jnp.asarray(table) < 0, rows.shape[1], table)
+    return jnp.take(rows, inside, axis=1, mode="fill", fill_value=0)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("outer", "inner"), meta_fields=())
+@dataclass(frozen=True)
+class Composed:
+    """Views of views: the views that ``inner`` has of every view that ``outer`` has of an input, in that order.
+
+    A convolution under an orbit, ``Composed(Orbit.of_images((28, 28), rotations=True), Patches((28, 28), (5, 5)))``,
+    has the patches of all turned images. :func:`gpzoo.kernels.Invariant` makes these.
+
+    Args:
+        outer: view of inputs; its views have the shape of an input.
+        inner: view of those.
+    """
+
+    outer: Any
+    inner: Any
+
+    @property
+    def input_ndim(self) -> int:
+        """Rank of one input."""
+        return self.outer.input_ndim
+
+    @property
+    def num_views(self) -> int:
+        """The product of both."""
+        return self.outer.num_views * self.inner.num_views
+
+    @property
+    def view_size(self) -> int:
+        """That of ``inner``."""
+        return self.inner.view_size
+
+    def view(self, X: Array) -> Array:
+        """The views of inputs ``[N, ...]``: ``[N, num_views, view_size]``.
+
+        Raises:
+            ValueError: if an input has another shape than one of the views takes.
+        """
+        views = self.outer.view(X)
+        return self.inner.view(views.reshape(-1, *X.shape[1:])).reshape(X.shape[0], -1, self.view_size)
 
 
 def _sizes(name: str, sizes: Sequence[int], lengths: tuple[int, ...]) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ def to_arviz(
     jointly over the inputs given ``u``; the joint covariance is formed, so pass a subset of large data.
 
     Args:
-        rng_key: key of the draws.
+        rng_key: key of the draws; sampled views are drawn once, by this key, for all of them.
         model: the program.
         guide: the trained guide.
         params: trained parameters, of the model and of the guide.
@@ -67,7 +67,7 @@ def to_arviz(
         args = [given.pop(position) for position in positions]
         guide_key, model_key, predictive_key = random.split(key, 3)
         with handlers.block():
-            with representing("conditional"):
+            with representing("conditional", views=rng_key):
                 run = handlers.substitute(handlers.seed(guide, guide_key), data=params)
                 guide_trace = handlers.trace(run).get_trace(*args, **given)
             run = handlers.substitute(handlers.replay(handlers.seed(model, model_key), guide_trace), data=params)

@@ -39,7 +39,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
         def marginal_guide(*args: Any, **kwargs: Any) -> Any:
             record.clear()
-            with representing("marginals"), _Recorder(record):
+            with representing("bound"), _Recorder(record):
                 return guide(*args, **kwargs)
 
         def checked_model(*args: Any, **kwargs: Any) -> Any:

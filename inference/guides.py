@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jax import Array
+from jax import Array, random
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
@@ -25,22 +26,26 @@ from gpzoo.initialisers import structure
 from gpzoo.linalg import BlockDiagonal, cholesky, diagonal
 from gpzoo.marginals import DrawLog
 
-#: How GP sites are represented in the current call, and the numbers of the inputs' rows or None.
-_REPRESENTATION: ContextVar[tuple[str | Callable, Array | None]] = ContextVar("representation", default=("joint", None))
+#: How GP sites are represented in the current call; the numbers of the inputs' rows, and the key of views, or None.
+_REPRESENTATION: ContextVar[tuple[str | Callable, Array | None, Array | None]] = ContextVar(
+    "representation", default=("joint", None, None)
+)
 
 
 @contextmanager
-def representing(how: str | Callable, rows: Array | None = None) -> Iterator[None]:
+def representing(how: str | Callable, rows: Array | None = None, views: Array | None = None) -> Iterator[None]:
     """Choose how guides represent GP sites in this context.
 
     Args:
         how: ``"joint"``: draws over all inputs together; ``"marginals"``: marginals where the program allows and a
-            draw per input elsewhere; ``"mean"``: the posterior mean, for starting values; ``"conditional"``: a draw of
-            ``u``, recorded as ``<site>_u``, and a joint draw given it. Or a function of the site's
+            draw per input elsewhere; ``"bound"``: the same, and estimated moments where a kernel samples views;
+            ``"mean"``: the posterior mean, for starting values; ``"conditional"``: a draw of ``u``, recorded as
+            ``<site>_u``, and a joint draw given it. Or a function of the site's
             :class:`~gpzoo.distributions.InducingPosterior` and a random key that returns the value, an array.
         rows: numbers that identify the inputs' rows, see :class:`~gpzoo.marginals.GaussianMarginals`.
+        views: the key by which sampled views are drawn, once and for all inputs; the site's own if ``None``.
     """
-    token = _REPRESENTATION.set((how, rows))
+    token = _REPRESENTATION.set((how, rows, views))
     try:
         yield
     finally:
@@ -159,12 +164,13 @@ class InducingGuide:
         """The distributions of the latent sites at the model's inputs: ``{site: distribution}``.
 
         GP sites give an :class:`~gpzoo.distributions.InducingPosterior` (``.mean``, ``.variance``,
-        ``.inducing_moments()``). ``rng_key`` draws the sites that come before a site in the program.
+        ``.inducing_moments()``). ``rng_key`` draws the sites that come before a site in the program, and sampled views,
+        which are those of :func:`~gpzoo.inference.predict` with the same key.
         """
         self.setup(*args, **kwargs)
         run = handlers.substitute(handlers.seed(self, rng_key), data=dict(params))
         # Inner sites are drawn per input, which is all that the marginals of later sites depend on.
-        with handlers.block(), representing("marginals"):
+        with handlers.block(), representing("marginals", views=rng_key):
             trace = handlers.trace(run).get_trace(*args, **kwargs)
         found = {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
         return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}
@@ -215,7 +221,7 @@ class _PosteriorHandler(Messenger):
     def __init__(self, guide: InducingGuide, args: tuple, kwargs: dict) -> None:
         super().__init__(None)
         self.guide, self.arguments = guide, (args, kwargs)
-        self.how, self.rows = _REPRESENTATION.get()
+        self.how, self.rows, self.views = _REPRESENTATION.get()
         self.values: dict[str, Any] = {}
         self.plates: dict[str, int] = {}
         self.initial: dict[str, Any] | None = None
@@ -307,6 +313,12 @@ class _PosteriorHandler(Messenger):
             cholesky(Kuu(inducing, prior.kernel), f"Kuu of site {name!r}", prior.jitter)
             return prior.mean  # q(u) starts at the prior's mean
         mode, log = self._mode(name)
+        if prior.samples_views:
+            if self.how == "bound":
+                mode = "estimates"
+            else:
+                own = random.fold_in(self.views, zlib.crc32(name.encode())) if self.views is not None else None
+                prior = prior.with_fixed_views(numpyro.prng_key() if own is None else own)
         posterior = InducingPosterior(
             prior, inducing, mean, scale, whiten=whiten, value_as=mode, site=name, log=log, rows=self.rows
         )
@@ -318,7 +330,7 @@ class _PosteriorHandler(Messenger):
         return numpyro.sample(name, posterior, infer=msg["infer"])
 
     def _mode(self, name: str) -> tuple[str, DrawLog | None]:
-        if self.how != "marginals" or name in self.guide.joint:
+        if self.how not in ("marginals", "bound") or name in self.guide.joint:
             return "joint", None
         if name in self.guide.sites.drawn:
             return "draw", None

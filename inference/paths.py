@@ -48,14 +48,18 @@ class Runner:
         arrays: dict,
         params: dict,
         train: tuple | None,
+        views: Array,
     ) -> dict[str, Path]:
-        """Every GP site and data site by name; ``rows`` are the numbers of the batch's rows in the whole input."""
+        """Every GP site and data site by name.
+
+        ``rows`` are the numbers of the batch's rows in the whole input, and sampled views are drawn by ``views``.
+        """
         known = params | samples
         given: dict[str, tuple[GaussianProcess, Array]] = {}
         seen: set[str] = set()
         if train is not None:
             args, train_arrays = train
-            _, trace = self._traces(key, known, None, args, train_arrays | self.train_static, {})
+            _, trace = self._traces(key, known, None, args, train_arrays | self.train_static, {}, views)
             for name, site in trace.items():
                 if site["type"] != "sample" or not isinstance(site["fn"], GaussianProcess):
                     continue
@@ -64,7 +68,7 @@ class Runner:
                 if site["is_observed"]:
                     seen.add(name)
         others = {name: value for name, value in known.items() if name not in given}
-        guide_trace, trace = self._traces(key, others, rows, batch, arrays | self.static, given)
+        guide_trace, trace = self._traces(key, others, rows, batch, arrays | self.static, given, views)
         found = {}
         latents = {n: site["value"] for n, site in guide_trace.items() if site["type"] == "sample"} | samples
         for name, site in (trace | guide_trace).items():
@@ -119,13 +123,13 @@ class Runner:
         return jax.vmap(of_row, out_axes=1)(jnp.arange(len(rows)))
 
     def _traces(
-        self, key: Array, known: dict, rows: Array | None, args: tuple, kwargs: dict, given: dict
+        self, key: Array, known: dict, rows: Array | None, args: tuple, kwargs: dict, given: dict, views: Array
     ) -> tuple[dict, dict]:
         guide_key, model_key = random.split(key)
         guide_trace: dict = {}
         with handlers.block():
             if self.guide is not None:
-                with representing("marginals", rows):
+                with representing("marginals", rows, views):
                     guide = with_values(handlers.seed(self.guide, guide_key), known)
                     guide_trace = handlers.trace(guide).get_trace(*args, **kwargs)
             model = _conditioned(self.model, given, self.drawn, rows)

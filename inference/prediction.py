@@ -39,7 +39,7 @@ def predict(
     Likelihoods integrate over the marginals of ``f`` where the program allows it. Where it takes draws (inner layers of
     a deep GP, hyperparameters with a posterior, MCMC), the result is the mixture over draws: mean and variance by the
     law of total variance, densities averaged (deep GPs, eq. 18). A row's draws depend on ``rng_key`` and its position
-    in the whole input, never on the batch.
+    in the whole input, never on the batch. Sampled views are drawn once, by ``rng_key``, and the same for all inputs.
 
     For draws of functions, joint over the inputs, use :func:`~gpzoo.inference.draw_functions`, or
     :class:`numpyro.infer.Predictive` with the same guide at up to a few thousand inputs.
@@ -187,7 +187,7 @@ def _predict(
     one_batch = compile_run(Runner(model, guide, drawn, static, train_static, asked), draws)
     train = None if train_args is None else (train_args, train_arrays)
     keys = random.split(rng_key, draws)
-    rest = (dict(params or {}), train)
+    rest = (dict(params or {}), train, rng_key)
     found: dict[str, SitePrediction] = {}
     with one_blas_thread():
         for start in range(0, num_rows, batch_size):

@@ -69,7 +69,7 @@ def _run_once(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dic
     params = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
     key = random.split(random.split(state.rng_key)[1])
     with handlers.block():
-        with representing("marginals") if isinstance(svi.loss, GaussianProcessELBO) else nullcontext():
+        with representing("bound") if isinstance(svi.loss, GaussianProcessELBO) else nullcontext():
             guide = handlers.substitute(handlers.seed(svi.guide, key[1]), data=params)
             guide_trace = handlers.trace(guide).get_trace(*batch, **arrays, **static, **svi.static_kwargs)
         model = handlers.substitute(handlers.replay(handlers.seed(svi.model, key[0]), guide_trace), data=params)
@@ -87,7 +87,8 @@ def expectations(svi: SVI, state: SVIState, data: tuple, arrays: dict, static: d
         # The data are constants here, so that likelihoods check their numbers; nothing is computed.
         guide_trace, model_trace = _run_once(svi, state, data, arrays, static)
         marginal = any(
-            isinstance(s.get("fn"), InducingPosterior) and s["fn"].value_as == "marginals" for s in guide_trace.values()
+            isinstance(s.get("fn"), InducingPosterior) and s["fn"].value_as in ("marginals", "estimates")
+            for s in guide_trace.values()
         )
         for name, site in model_trace.items():
             if site["type"] == "sample" and site["is_observed"]:

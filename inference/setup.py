@@ -16,7 +16,7 @@ from numpyro.primitives import Messenger
 
 from gpzoo.distributions import GaussianProcess
 from gpzoo.likelihoods import Likelihood
-from gpzoo.marginals import DrawLog, GaussianMarginals
+from gpzoo.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,21 @@ def find_sites(model: Callable, args: tuple, kwargs: dict, joint: frozenset[str]
         if isinstance(fn, GaussianProcess):
             processes.add(name)
     drawn = frozenset(log.sites)
+    if estimated := sorted(name for name in joint & processes if unmasked(found[name]["fn"]).samples_views):
+        raise ValueError(
+            f"InducingGuide(joint=...) names {estimated}, whose kernel samples views of its inputs: in training there "
+            "are estimated moments and no draws. Enumerate the views (an Orbit), or leave the site out of joint."
+        )
     _check_rows(model, args, kwargs, drawn - joint)
     names = frozenset(name for name, site in found.items() if site["type"] in ("sample", "param"))
     return Sites(frozenset(latents), frozenset(processes), drawn, names)
 
 
 def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> GaussianMarginals:
-    shape, dtype = fn.event_shape, fn.X.dtype
-    return GaussianMarginals(
-        jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=frozenset({name}), log=log
-    )
+    shape, dtype, sites = fn.event_shape, fn.X.dtype, frozenset({name})
+    if fn.samples_views:
+        return EstimatedMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), sites=sites)
+    return GaussianMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=sites, log=log)
 
 
 class _Values(Messenger):

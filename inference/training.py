@@ -165,7 +165,7 @@ class _Training:
         self.all = jax.jit(self._all_members if self.several else self.one, donate_argnums=0)
 
     def _init(self, key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
-        with representing("marginals") if isinstance(self.svi.loss, GaussianProcessELBO) else nullcontext():
+        with representing("bound") if isinstance(self.svi.loss, GaussianProcessELBO) else nullcontext():
             return self.svi.init(key, *batch, init_params=params, **arrays, **self.static)
 
     def _start(self, k: int, key: Array, given: dict[str, Any] | None, init: Callable) -> SVIState:

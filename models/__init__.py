@@ -7,16 +7,34 @@ from gpzoo.models.convolutional import (
     multi_channel_gp,
 )
 from gpzoo.models.deep import deep_gp, inner_scales, linear_layers
+from gpzoo.models.invariant import (
+    affine,
+    deformation,
+    invariant_classifier,
+    invariant_convolutional_gp,
+    invariant_deep_gp,
+    invariant_gp,
+    recognition,
+    rotation,
+)
 from gpzoo.models.sparse import gp_classification, gp_regression
 
 __all__ = [
+    "affine",
     "colour_patch_gp",
     "convolutional_gp",
     "convolutional_plus_rbf_gp",
     "deep_gp",
+    "deformation",
     "gp_classification",
     "gp_regression",
     "inner_scales",
+    "invariant_classifier",
+    "invariant_convolutional_gp",
+    "invariant_deep_gp",
+    "invariant_gp",
     "linear_layers",
     "multi_channel_gp",
+    "recognition",
+    "rotation",
 ]

@@ -12,9 +12,9 @@ from jax import Array
 from numpyro.distributions import Distribution
 
 from gpzoo import checks
+from gpzoo.checks import positive_int
 from gpzoo.distributions import GaussianProcess
 from gpzoo.kernels import Kernel, White
-from gpzoo.likelihoods.base import positive_int
 from gpzoo.models.hyperparameters import gaussian, positive, rbf
 
 

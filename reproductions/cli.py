@@ -25,9 +25,9 @@ KNOWN_FAILURES = (ReproductionError, DatasetError, CheckpointError, NonFiniteErr
 
 def all_experiments() -> tuple[Experiment, ...]:
     """Every experiment of every paper, in the order in which they are listed."""
-    from gpzoo.reproductions import convolutional_gp, deep_gp
+    from gpzoo.reproductions import convolutional_gp, deep_gp, learning_invariances
 
-    return (*convolutional_gp.EXPERIMENTS, *deep_gp.EXPERIMENTS)
+    return (*convolutional_gp.EXPERIMENTS, *deep_gp.EXPERIMENTS, *learning_invariances.EXPERIMENTS)
 
 
 class Failed(click.ClickException):
@@ -176,6 +176,36 @@ def reproduce_command(paper: str, experiment: str, **options: Any) -> None:
     An interrupted run resumes from its last checkpoint when the same command is given again.
     """
     reproduce(find(all_experiments(), paper, experiment), **options)
+
+
+@main.command("compare")
+@click.argument("paper")
+@click.argument("experiment")
+@click.option("--variants", help="Which, separated by commas; all unless given.")
+@click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), show_default=True)
+@click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
+def compare_command(
+    paper: str, experiment: str, variants: str | None, preset: str, seed: int, output: Path, debug: bool
+) -> None:
+    """Run the variants of EXPERIMENT of PAPER and print their bounds and test metrics side by side.
+
+    The highest bound comes first: it needs no test data. What has been run into OUTPUT before is not run again.
+    """
+    from rich.console import Console
+
+    chosen = find(all_experiments(), paper, experiment)
+    _choose(f"preset of {paper} {experiment}", preset, chosen.presets)
+    names = list(chosen.variants) if variants is None else [name.strip() for name in variants.split(",")]
+    for name in names:
+        _choose(f"variant of {paper} {experiment}", name, chosen.variants)
+    results = []
+    with known_failures(debug):
+        for name in names:
+            folder = output / f"{paper}-{experiment}-{name}-{preset}-seed{seed}"
+            results.append(contract.execute(chosen, Run(paper, experiment, name, preset, seed, folder)))
+        Console().print(report.comparison(results))
 
 
 @main.command("list")

@@ -25,6 +25,8 @@ _SCALES = {
     "rmse": (1, "test RMSE (original units)"),
     "nlpp": (1, "test nlpp (nats)"),
     "test_log_likelihood": (1, "test log likelihood (nats)"),
+    "learned_angle_degrees": (1, "learned angle (degrees)"),
+    "bound_per_point": (1, "bound per training point (nats)"),
 }
 
 

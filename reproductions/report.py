@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,25 @@ def table(result: Mapping[str, Any]) -> Table:
             difference(ours, paper),
             Text(verdict(metric, ours, paper), style="bold red" if behind else "green"),
         )
+    return view
+
+
+def comparison(results: Sequence[Mapping[str, Any]]) -> Table:
+    """Variants side by side, one row each, the highest bound first.
+
+    Args:
+        results: the contents of their ``result.json``, all of one experiment.
+    """
+    from rich.table import Table
+
+    first = results[0]
+    view = Table(title=" ".join(str(first[key]) for key in ("paper", "experiment", "preset")))
+    metrics = list(dict.fromkeys(metric for result in results for metric in result["metrics"]))
+    for heading in ("variant", *metrics, "seconds"):
+        view.add_column(heading, justify="left" if heading == "variant" else "right")
+    for result in sorted(results, key=lambda result: -result["metrics"].get("elbo", -math.inf)):
+        found = [number(result["metrics"].get(metric)) for metric in metrics]
+        view.add_row(result["variant"], *found, number(result["seconds_training"]))
     return view
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
+from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma, RobustMax, Softmax, StickBreaking
 from gpzoo.marginals import GaussianMarginals
 
 N, K = 5, 3
@@ -53,6 +53,9 @@ CASES = {
     "logit outputs": (lambda f: Bernoulli(f, "logit"), K, BINARIES),
     "softmax": (lambda f: Softmax(f, num_draws=4), K, LABELS),
     "robustmax": (lambda f: RobustMax(f), K, LABELS),
+    "polya-gamma": (lambda f: PolyaGamma(f, jnp.linspace(0, 2, N)), None, BINARY),
+    "polya-gamma outputs": (lambda f: PolyaGamma(f), K, BINARIES),
+    "sticks": (lambda f: StickBreaking(f, jnp.linspace(0, 2, N)[:, None]), K, LABELS),
     "poisson": (lambda f: Expected(poisson, f), None, COUNTS),
     "normal": (lambda f: Expected(scaled_normal, f, SCALES, num_draws=4), 2, REAL),
     "categorical": (lambda f: Expected(categorical, f, num_draws=4), K, LABELS),

@@ -18,7 +18,7 @@ import pytest
 import requests
 
 from gpzoo import datasets
-from gpzoo.datasets import DatasetError, dataset, files, large, taxi
+from gpzoo.datasets import DatasetError, dataset, files, icml2007, large, taxi
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -210,7 +210,8 @@ def test_a_damaged_cache_is_made_again(published, folder, cache, damage):
         ("higgs", ["HIGGS.csv.gz"], large.TEXTS["higgs"].urls),
         ("susy", ["SUSY.csv.gz"], large.TEXTS["susy"].urls),
         ("airline", ["airline/plane-data.csv"], [large.PLANES_URL]),
-        ("rectangles-images", ["rectangles_images.zip"], [large.IMAGES_URL]),
+        ("rectangles-images", ["rectangles_images.zip"], [icml2007.ARCHIVES["rectangles-images"].url]),
+        ("mnist-rot", ["mnist_rotation_new.zip"], [icml2007.ARCHIVES["mnist-rot"].url]),
         ("taxi", ["yellow_tripdata_2009-01.parquet"], [f"{taxi.PARQUET_HOME}/yellow_tripdata_2009-01.parquet"]),
     ],
 )
@@ -305,24 +306,27 @@ def test_damaged_flights_and_planes_are_refused(flights, cache, file, content, s
 # rectangles-images
 
 
-def images_zip(train: np.ndarray, test: np.ndarray) -> bytes:
+IMAGES = icml2007.ARCHIVES["rectangles-images"]
+
+
+def images_zip(train: np.ndarray, test: np.ndarray, member="rectangles_im_{}.amat", parts=("train", "test")) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for part, table in (("train", train), ("test", test)):
+        for part, table in zip(parts, (train, test), strict=True):
             text = io.StringIO()
             np.savetxt(text, table, fmt="%.7e", delimiter="   ")
-            archive.writestr(f"rectangles_im_{part}.amat", text.getvalue())
+            archive.writestr(member.format(part), text.getvalue())
     return stream.getvalue()
 
 
 @pytest.fixture
 def put_images(folder, monkeypatch):
     """``put_images(content)``: that file in the data folder, of which the loader expects 3 and 5 images."""
-    monkeypatch.setattr(large, "IMAGES_ROWS", {"train": 3, "test": 5})
 
     def put(content: bytes) -> None:
-        (folder / large.IMAGES).write_bytes(content)
-        monkeypatch.setattr(large, "IMAGES_SHA1", hashlib.sha1(content).hexdigest())
+        (folder / IMAGES.file).write_bytes(content)
+        small = replace(IMAGES, digest=hashlib.sha1(content).hexdigest(), rows={"train": 3, "test": 5})
+        monkeypatch.setitem(icml2007.ARCHIVES, "rectangles-images", small)
 
     return put
 
@@ -340,10 +344,10 @@ def test_rectangles_filled_with_images_are_read_and_kept(put_images, folder):
     np.testing.assert_allclose(rows_of(data, ordered=True), table, rtol=1e-6)
     assert data.X_train.shape == (3, 28, 28, 1) and data.X_test.shape == (5, 28, 28, 1)
     assert data.X_train.dtype == np.float32 and data.y_test.dtype == np.int32
-    (folder / large.IMAGES).unlink()
+    (folder / IMAGES.file).unlink()
     again = datasets.load("rectangles-images")
     np.testing.assert_array_equal(rows_of(again, ordered=True), rows_of(data, ordered=True))
-    assert again.sha256 == data.sha256 == {large.IMAGES: sha256(content)}
+    assert again.sha256 == data.sha256 == {IMAGES.file: sha256(content)}
 
 
 @pytest.mark.parametrize(
@@ -363,9 +367,37 @@ def test_damaged_images_are_refused(put_images, cache, content, said):
 
 
 def test_an_archive_of_other_images_is_refused(folder):
-    (folder / large.IMAGES).write_bytes(images_zip(image_table(3), image_table(5)))
-    with pytest.raises(DatasetError, match=f"rectangles_images.zip is damaged.*expected sha1 {large.IMAGES_SHA1}"):
+    (folder / IMAGES.file).write_bytes(images_zip(image_table(3), image_table(5)))
+    with pytest.raises(DatasetError, match=f"rectangles_images.zip is damaged.*expected sha1 {IMAGES.digest}"):
         datasets.load("rectangles-images")
+
+
+def test_rotated_digits_are_read(folder, monkeypatch):
+    table = image_table(8)
+    content = images_zip(table[:3], table[3:], "mnist_all_rotation_normalized_float_{}.amat", ("train_valid", "test"))
+    rotated = icml2007.ARCHIVES["mnist-rot"]
+    small = replace(rotated, digest=hashlib.md5(content).hexdigest(), rows={"train": 3, "test": 5})
+    monkeypatch.setitem(icml2007.ARCHIVES, "mnist-rot", small)
+    (folder / rotated.file).write_bytes(content)
+    data = datasets.load("mnist-rot")
+    assert data.X_train.shape == (3, 28, 28, 1) and data.X_test.shape == (5, 28, 28, 1)
+    np.testing.assert_allclose(data.X_train[0, 0, :, 0], table[0, :28], rtol=1e-6)
+    np.testing.assert_array_equal(data.y_test, table[3:, -1])
+
+
+def test_digits_are_rotated_where_the_original_is_absent(monkeypatch):
+    whole = datasets.load("mnist")
+    few = whole.subset(60, 20)
+    monkeypatch.setattr(icml2007.sources, "mnist", lambda: few)
+    monkeypatch.setattr(icml2007, "ROTATED_ROWS", (30, 50))
+    data = datasets.load("mnist-rot-generated")
+    assert data.name == "mnist-rot-generated" and data.sizes["train"] == 30 and data.sizes["test"] == 50
+    np.testing.assert_array_equal(data.X_train, datasets.load("mnist-rot-generated").X_train)
+    assert not np.array_equal(data.X_train, datasets.load("mnist-rot-generated", seed=1).X_train)
+    # Turning keeps the ink, but for what leaves the image.
+    everything = np.concatenate([few.X_train, few.X_test])
+    ink = everything.sum() * 30 / 80
+    assert 0.8 * ink < data.X_train.sum() < 1.2 * ink and data.X_train.max() <= 1
 
 
 # taxi

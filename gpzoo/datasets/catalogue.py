@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gpzoo.datasets import large, sources, twins
+from gpzoo.datasets import icml2007, large, sources, twins
 from gpzoo.datasets.dataset import Dataset
 from gpzoo.datasets.files import find
 from gpzoo.datasets.taxi import DEFAULT_MONTHS, kept_file, raw_files, taxi
@@ -42,6 +42,11 @@ class _Recipe:
     location: str = "generated"
 
 
+def _archived(name: str) -> tuple[tuple[str, ...], ...]:
+    archive = icml2007.ARCHIVES[name]
+    return (archive.file,), (archive.kept,)
+
+
 _RECIPES: dict[str, _Recipe] = {
     "rectangles": _Recipe(
         "outlines of rectangles, 28x28, tall against wide, 1,200 / 50,000, generated (option seed)", sources.rectangles
@@ -68,8 +73,18 @@ _RECIPES: dict[str, _Recipe] = {
 _RECIPES |= {
     "rectangles-images": _Recipe(
         "rectangles filled with one image, on another, 28x28, tall against wide, 12,000 / 50,000",
-        large.rectangles_images,
-        ((large.IMAGES,), (large.IMAGES_KEPT,)),
+        icml2007.rectangles_images,
+        _archived("rectangles-images"),
+    ),
+    "mnist-rot": _Recipe(
+        "handwritten digits turned by any angle, 28x28, 10 classes, 12,000 / 50,000",
+        icml2007.mnist_rot,
+        _archived("mnist-rot"),
+    ),
+    "mnist-rot-generated": _Recipe(
+        "MNIST turned in the manner of mnist-rot, 12,000 / 50,000 (option seed)",
+        icml2007.mnist_rot_generated,
+        (tuple(sources.MNIST_SHA256),),
     ),
     "year": _Recipe(
         "the year of a song from its timbre, 515,345 rows, 90 features, regression "

@@ -1,4 +1,4 @@
-"""The large data sets of the deep-GP papers, from their public files: year, airline, higgs, susy, rectangles-images.
+"""The large data sets of the deep-GP papers, from their public files: year, airline, higgs, susy.
 
 Parsing their text takes minutes, so that the result is kept in the user's cache folder; it is read in pieces, into
 float32, so that memory holds little more than the result. Values are raw: ``Dataset.standardised`` scales them.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
-import hashlib
 import operator
 import zipfile
 import zlib
@@ -23,8 +22,7 @@ from typing import IO
 import numpy as np
 
 from gpzoo.datasets.dataset import Dataset
-from gpzoo.datasets.files import DatasetError, checksum, keep, kept_with_origin, obtain, read, unlike
-from gpzoo.datasets.sources import images_and_labels, unzip_amat
+from gpzoo.datasets.files import DatasetError, checksum, keep, kept_with_origin, obtain, unlike
 
 _UCI = "https://archive.ics.uci.edu"
 _PHYSICS = "https://mlphysics.ics.uci.edu/data"
@@ -110,12 +108,6 @@ AIRLINE_FEATURES = (
 )
 _MISSING = frozenset(("NA", ""))
 _AIRLINE_COLUMNS = ("Month", "DayofMonth", "DayOfWeek", "DepTime", "ArrTime", "AirTime", "Distance")
-
-IMAGES = "rectangles_images.zip"
-IMAGES_URL = f"http://www.iro.umontreal.ca/~lisa/icml2007data/{IMAGES}"
-IMAGES_SHA1 = "2700ba92129ae195e93070d8b27f830323573a57"
-IMAGES_KEPT = "rectangles_images.npy"
-IMAGES_ROWS = {"train": 12_000, "test": 50_000}
 
 
 def year(split: str = "random", seed: int = 0) -> Dataset:
@@ -340,36 +332,3 @@ def _complete(rows: Iterable[tuple[str, ...]], ages: dict[str, int]) -> Iterator
         age = ages.get(tail)
         if age is not None and _MISSING.isdisjoint((*features, delay)):
             yield [*map(float, features), age, float(delay)]
-
-
-def rectangles_images() -> Dataset:
-    """Read the rectangles of Larochelle et al. (2007) that are filled with one image, on another; 1 if tall, else 0.
-
-    Returns:
-        12,000 / 50,000 images, float32 ``[N, 28, 28, 1]``, with int32 labels ``[N]``.
-
-    Raises:
-        DatasetError: if the file is damaged or cannot be downloaded.
-    """
-    found = kept_with_origin(IMAGES_KEPT)
-    if found is not None:
-        table, sha256 = found
-        source = "kept in the cache folder"
-    else:
-        path, source = obtain(IMAGES, [IMAGES_URL])
-        content = read(path)
-        if (sha1 := hashlib.sha1(content, usedforsecurity=False).hexdigest()) != IMAGES_SHA1:
-            raise unlike(path, f"sha1 {IMAGES_SHA1}", sha1)
-        parts = []
-        for part, rows in IMAGES_ROWS.items():
-            expected = f"{rows:,} rows of 785 numbers in rectangles_im_{part}.amat"
-            parts.append(unzip_amat(path, content, f"rectangles_im_{part}.amat", expected))
-            if parts[-1].shape != (rows, 785):
-                raise unlike(path, expected, "{:,} of {}".format(*parts[-1].shape))
-        table = np.concatenate(parts)
-        sha256 = {IMAGES: hashlib.sha256(content).hexdigest()}
-        keep(IMAGES_KEPT, table, sha256)
-    arrays = {}
-    for part, rows in (("train", table[: IMAGES_ROWS["train"]]), ("test", table[IMAGES_ROWS["train"] :])):
-        arrays |= images_and_labels(part, rows[:, :-1], rows[:, -1])
-    return Dataset("rectangles-images", **arrays, source=source, sha256=sha256)

@@ -1,7 +1,7 @@
 """Covariance functions: pytrees of hyperparameters."""
 
 from gpzoo.kernels.base import Elementary, Flattened, Kernel, Product, Scaled, Sum
-from gpzoo.kernels.double_sum import Convolutional, DoubleSum, MultiChannel
+from gpzoo.kernels.double_sum import Convolutional, DoubleSum, Invariant, MultiChannel, with_fixed_views
 from gpzoo.kernels.nonstationary import ArcCosine, Constant, Linear, Polynomial, White
 from gpzoo.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic, Stationary
 
@@ -13,6 +13,7 @@ __all__ = [
     "DoubleSum",
     "Elementary",
     "Flattened",
+    "Invariant",
     "Kernel",
     "Linear",
     "Matern12",
@@ -27,4 +28,5 @@ __all__ = [
     "Stationary",
     "Sum",
     "White",
+    "with_fixed_views",
 ]

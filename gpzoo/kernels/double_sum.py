@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, random
 
 from gpzoo import checks
+from gpzoo.augmentations import SampledView
 from gpzoo.kernels import view_sums
-from gpzoo.kernels.base import Kernel, Sum, cast
-from gpzoo.views import Patches
+from gpzoo.kernels.base import Kernel, Sum, addends, cast
+from gpzoo.kernels.nonstationary import White
+from gpzoo.views import Composed, Patches
 
 
 class DoubleSum(Kernel):
@@ -48,12 +51,24 @@ class DoubleSum(Kernel):
     def __init__(self, base: Kernel, view: Any, weights: Array | None = None, *, mean: bool = False) -> None:
         if not isinstance(base, Kernel):
             raise TypeError(f"base must be a kernel, got {type(base).__name__}.")
-        if not callable(getattr(view, "view", None)):
+        if not callable(getattr(view, "view", None)) and not isinstance(view, SampledView):
             raise TypeError(f"view must have a method view(X), such as gpzoo.views.Patches; got {type(view).__name__}.")
-        if base.input_ndim not in (1, None):
+        sampled = isinstance(view, SampledView)
+        nested = sampled and isinstance(base, DoubleSum) and base.input_ndim == view.input_ndim
+        if base.input_ndim not in (1, None) and not nested:
             raise ValueError(
                 f"base must be a kernel on vectors (a view is one), but {type(base).__name__} takes inputs of rank "
                 f"{base.input_ndim}."
+            )
+        if sampled and (weights is not None or not mean or base.batched):
+            raise ValueError(
+                "Sampled views stand for a distribution, of which f is the mean: DoubleSum takes them with mean=True, "
+                "without weights, and with one base kernel for all outputs. Invariant(base, view) makes that kernel."
+            )
+        if sampled and math.isinf(view.orbit_size) and any(isinstance(part, White) for _, part in addends(base)):
+            raise ValueError(
+                "White noise in the base is independent noise on every response, of which the mean over a density of "
+                "views has none: add White to the kernel instead, Invariant(base, view) + White(variance)."
             )
         if weights is not None:
             weights = checks.floating("weights", weights)
@@ -82,7 +97,11 @@ class DoubleSum(Kernel):
     def _check(self, X: Array, name: str = "X") -> Array:
         X = super()._check(X, name)
         # The view is evaluated input by input: its own checks should see, and name, the shape that the user gave.
-        jax.eval_shape(self.view.view, jax.ShapeDtypeStruct(X.shape[X.ndim - self.input_ndim - 1 :], X.dtype))
+        inputs = jax.ShapeDtypeStruct(X.shape[X.ndim - self.input_ndim - 1 :], X.dtype)
+        if isinstance(self.view, SampledView):
+            self.view._check(inputs)
+        else:
+            jax.eval_shape(self.view.view, inputs)
         return X
 
     def cross_view(self, X: Array, Z: Array) -> Array:
@@ -118,6 +137,13 @@ class DoubleSum(Kernel):
         return jax.vmap(DoubleSum._cross_view, in_axes=axes)(kernel, X.astype(dtype), Z.astype(dtype))
 
     def _weights(self, dtype: Any) -> Array:
+        if isinstance(self.view, SampledView):
+            raise TypeError(
+                "A kernel over sampled views has no closed form: only GaussianProcessELBO can estimate its moments. "
+                "Take inducing variables of the base process (unique_patches(M), InducingPatches(Z)); for anything "
+                "exact (NUTS, regression without inducing variables, a Gram matrix) draw the views first: "
+                "gpzoo.kernels.with_fixed_views(kernel, key)."
+            )
         weights = jnp.ones(self.view.num_views, dtype) if self.weights is None else self.weights
         return weights / self.view.num_views if self.mean else weights
 
@@ -136,6 +162,65 @@ class DoubleSum(Kernel):
         # The variances come from `_diag`, which alone knows of white noise in the base.
         index = jnp.arange(X.shape[0])
         return self._cross(X, X).at[index, index].set(self._diag(X))
+
+
+def Invariant(base: Kernel, view: Any) -> DoubleSum:
+    """The kernel of functions that are insensitive to how their input is viewed (learning invariances, eq. 7 and 8).
+
+    ``f(x)`` is the mean of ``g`` over the views of ``x``: a :class:`DoubleSum` with ``mean=True``. With an
+    :class:`~gpzoo.views.Orbit` the mean is over all of them, and ``f`` invariant; with a
+    :class:`~gpzoo.augmentations.SampledView` over ``p(x_a | x)``, from samples.
+
+    Args:
+        base: kernel on flattened views; or a :class:`DoubleSum` on inputs, such as :func:`Convolutional`, whose views
+            of the views count: an invariant convolution.
+        view: an orbit or a sampled view.
+
+    Raises:
+        TypeError: if ``base`` is not a kernel, or ``view`` is not a view.
+        ValueError: if they do not fit each other.
+    """
+    if not isinstance(base, DoubleSum) and any(isinstance(part, DoubleSum) for _, part in addends(base)):
+        raise ValueError(
+            "The base of Invariant is one DoubleSum, or a kernel on vectors: scale and add outside, "
+            "2.0 * Invariant(Convolutional(...), view) + White(variance)."
+        )
+    if not isinstance(base, DoubleSum) or isinstance(view, SampledView):
+        return DoubleSum(base, view, mean=True)
+    if isinstance(base.view, SampledView):
+        raise ValueError("Sampled views go outside of the others: Invariant(base, view) of a base over sampled views.")
+    # All views of views in one sum; with weights, the mean over the outer ones is in them.
+    if base.mean and base.weights is None:
+        return DoubleSum(base.base, Composed(view, base.view), mean=True)
+    weights = jnp.ones(base.view.num_views) if base.weights is None else base.weights
+    weights = jnp.tile(weights, view.num_views) / (1 if base.mean else view.num_views)
+    return DoubleSum(base.base, Composed(view, base.view), weights, mean=base.mean)
+
+
+def has_sampled_views(kernel: Any) -> bool:
+    """Whether a kernel has a :class:`~gpzoo.augmentations.SampledView` in it, and so no closed form."""
+    return any(_over_sampled(node) for node in jax.tree.leaves(kernel, is_leaf=_over_sampled))
+
+
+def with_fixed_views(kernel: Kernel, key: Array, num_views: int | None = None) -> Kernel:
+    """The kernel with its sampled views drawn, once and the same for every input: a kernel like any other.
+
+    Args:
+        kernel: anything with sampled views in it.
+        key: of the draw.
+        num_views: how many; ``None`` for each view's ``num_fixed``.
+    """
+    nodes, structure = jax.tree.flatten(kernel, is_leaf=_over_sampled)
+    keys = random.split(key, len(nodes))
+    fixed = [
+        Invariant(node.base, node.view.fixed(k, num_views)) if _over_sampled(node) else node
+        for k, node in zip(keys, nodes, strict=True)
+    ]
+    return jax.tree.unflatten(structure, fixed)
+
+
+def _over_sampled(node: Any) -> bool:
+    return isinstance(node, DoubleSum) and isinstance(node.view, SampledView)
 
 
 def Convolutional(

@@ -4,7 +4,8 @@ from gpzoo.likelihoods.base import Likelihood
 from gpzoo.likelihoods.bernoulli import Bernoulli
 from gpzoo.likelihoods.expected import Expected
 from gpzoo.likelihoods.gaussian import Gaussian
+from gpzoo.likelihoods.polya_gamma import PolyaGamma, StickBreaking
 from gpzoo.likelihoods.robustmax import RobustMax
 from gpzoo.likelihoods.softmax import Softmax
 
-__all__ = ["Bernoulli", "Expected", "Gaussian", "Likelihood", "RobustMax", "Softmax"]
+__all__ = ["Bernoulli", "Expected", "Gaussian", "Likelihood", "PolyaGamma", "RobustMax", "Softmax", "StickBreaking"]

@@ -12,7 +12,7 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.distribution import MaskedDistribution
 
 from gpzoo import checks
-from gpzoo.marginals import GaussianMarginals
+from gpzoo.marginals import EstimatedMarginals, GaussianMarginals
 
 
 class Likelihood(Distribution):
@@ -34,9 +34,13 @@ class Likelihood(Distribution):
 
     Raises:
         ValueError: if ``f`` has another rank or no rows.
+        TypeError: if ``f`` is :class:`~gpzoo.marginals.EstimatedMarginals` and the expectation not quadratic in ``f``.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent}
+
+    #: Whether the expectation is quadratic in ``f``, and so unbiased where moments are estimates.
+    quadratic: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -53,6 +57,12 @@ class Likelihood(Distribution):
     @classmethod
     def _latent(cls, f: Any, ndims: tuple[int, ...] = (1, 2)) -> Array | GaussianMarginals:
         """``f`` as a floating array, or as the marginals it is, if it has one row per datum."""
+        if isinstance(f, EstimatedMarginals) and not cls.quadratic:
+            raise TypeError(
+                f"{cls.__name__} cannot take estimated moments of site(s) {', '.join(sorted(f.sites))}, whose kernel "
+                "samples views of its inputs: its expectation is not quadratic in f, so the bound would be biased. Use "
+                "Gaussian, PolyaGamma (two classes) or StickBreaking (more)."
+            )
         f = f if isinstance(f, GaussianMarginals) else checks.floating("f", f)
         if f.ndim not in ndims:
             wanted = " or ".join("[N]" if n == 1 else "[N, K]" for n in ndims)
@@ -66,6 +76,18 @@ class Likelihood(Distribution):
     def is_marginal(self) -> bool:
         """Whether ``f`` is marginals, so that ``log_prob`` is an expectation."""
         return isinstance(self.f, GaussianMarginals)
+
+    def _predictable(self) -> None:
+        """Refuse estimated moments, of which there is no predictive distribution.
+
+        Raises:
+            TypeError: naming the site.
+        """
+        if isinstance(self.f, EstimatedMarginals):
+            raise TypeError(
+                f"Estimated moments of site(s) {', '.join(sorted(self.f.sites))} have no predictive distribution: "
+                "they are for the bound alone. gpzoo.inference.predict draws the views first."
+            )
 
     @property
     def expectation(self) -> str:
@@ -165,6 +187,7 @@ class Likelihood(Distribution):
         Returns:
             ``sample_shape + [N]`` or ``sample_shape + [N, D]``.
         """
+        self._predictable()
         key_f, key_y = random.split(key)
         size = int(np.prod(sample_shape))
         if self.is_marginal:
@@ -214,28 +237,6 @@ def expand_message(likelihood: Likelihood, batch_shape: Sequence[int]) -> str:
         f"{tuple(likelihood.f.shape)}), the plate asks for {tuple(batch_shape)}: f must have one row per datum of the "
         "plate. Index f or the inputs of its GP with the plate's indices if the plate subsamples."
     )
-
-
-def positive_int(name: str, value: int) -> int:
-    """``value``, if it is a count of at least one.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
-    return int(value)
-
-
-def fraction(name: str, value: float) -> float:
-    """``value``, if it is a squashing constant in ``[0, 0.5)``.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    if not 0.0 <= value < 0.5:
-        raise ValueError(f"{name} must be in [0, 0.5), got {value!r}.")
-    return float(value)
 
 
 def check_labels(likelihood: Likelihood, values: np.ndarray, num_classes: int, hint: str = "") -> None:

@@ -11,7 +11,8 @@ from jax import Array, random
 from jax.scipy.special import ndtr
 from numpyro.distributions import constraints
 
-from gpzoo.likelihoods.base import Likelihood, as_labels, check_labels, fraction, positive_int
+from gpzoo.checks import fraction, positive_int
+from gpzoo.likelihoods.base import Likelihood, as_labels, check_labels
 from gpzoo.likelihoods.quadrature import (
     gauss_hermite,
     log_mean_exp,
@@ -120,6 +121,7 @@ class Bernoulli(Likelihood):
 
     def _predictive(self, signed: Array) -> Array:
         """Log predictive probability of the label whose sign the mean carries."""
+        self._predictable()
         if self.link == "probit":
             return self._log_link(signed / jnp.sqrt(1 + self.f.variance))
         nodes, weights = gauss_hermite(self.num_points, self.f.dtype)

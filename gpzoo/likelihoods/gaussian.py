@@ -34,6 +34,8 @@ class Gaussian(Likelihood):
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent, "noise_variance": constraints.positive}
 
+    quadratic = True
+
     def __init__(
         self, f: Array | GaussianMarginals, noise_variance: Array | float, *, validate_args: bool | None = None
     ) -> None:
@@ -80,6 +82,7 @@ class Gaussian(Likelihood):
 
         Correlated outputs are scored jointly: ``N(y_n | E[f_n], loading^T diag(v_n) loading + s I)``.
         """
+        self._predictable()
         residual = self._residual(value)
         if not self.is_marginal or self.f.independent:
             variance = self.variance
@@ -101,6 +104,7 @@ class Gaussian(Likelihood):
     @property
     def variance(self) -> Array:
         """``Var[y]`` of every output, the shape of ``f``: the noise, and with marginals ``Var[f]`` too."""
+        self._predictable()
         noise = jnp.broadcast_to(self.noise_variance, self.f.shape)
         return noise + self.f.variance if self.is_marginal else noise
 

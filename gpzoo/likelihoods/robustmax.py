@@ -11,7 +11,8 @@ from jax.scipy.special import ndtr
 from numpyro.distributions import constraints
 
 from gpzoo import checks
-from gpzoo.likelihoods.base import as_labels, fraction, positive_int
+from gpzoo.checks import fraction, positive_int
+from gpzoo.likelihoods.base import as_labels
 from gpzoo.likelihoods.quadrature import gauss_hermite, spread, weighted_sum
 from gpzoo.likelihoods.softmax import ClassLikelihood
 from gpzoo.marginals import GaussianMarginals, standard_deviation

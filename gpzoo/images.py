@@ -1,0 +1,106 @@
+"""Transformations of images that are differentiable in their parameters: affine maps and smooth displacements."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+#: Pixels by which a position may miss the image and still count as on its border, as rounding makes them.
+_TOLERANCE = 1e-3
+
+
+def bilinear(image: Array, rows: Array, columns: Array) -> Array:
+    """Values of an image between its pixels; zero outside the pixels' centres, as in spatial transformers.
+
+    Equal to ``scipy.ndimage.map_coordinates(order=1, mode="constant")`` in every channel, but that positions within a
+    thousandth of a pixel outside count as on the border. Derivatives reach the image and the positions; they are those
+    of the interpolating surface, and do not see the jump to zero at a border that is not.
+
+    Args:
+        image: ``[H, W, C]``, at least two pixels high and wide.
+        rows: positions along the height, in pixels from the centre of the first; any shape.
+        columns: positions along the width, of the same shape.
+
+    Returns:
+        ``rows.shape + [C]``.
+
+    Raises:
+        ValueError: if the image has another rank or is thinner than two pixels.
+    """
+    if jnp.ndim(image) != 3 or min(jnp.shape(image)[:2]) < 2:
+        raise ValueError(f"image must be [H, W, C] with H, W >= 2, got shape {tuple(jnp.shape(image))}.")
+    H, W, C = image.shape
+    # Asked this way round, a position that is not a number is not outside, and shows.
+    beyond = [(x < -_TOLERANCE) | (x > size - 1 + _TOLERANCE) for x, size in ((rows, H), (columns, W))]
+    row, column = (jnp.clip(jnp.floor(x), 0, size - 2) for x, size in ((rows, H), (columns, W)))
+    down, right = (rows - row)[..., None], (columns - column)[..., None]
+    flat, first = image.reshape(H * W, C), (row * W + column).astype(jnp.int32)
+    upper = (1 - right) * flat[first] + right * flat[first + 1]
+    lower = (1 - right) * flat[first + W] + right * flat[first + W + 1]
+    return jnp.where((beyond[0] | beyond[1])[..., None], 0, (1 - down) * upper + down * lower)
+
+
+def affine_matrix(parameters: Array, aspect: float = 1.0) -> Array:
+    """The matrix of :func:`affine_positions` from parameters that have a meaning.
+
+    What the image shows is rotated, then sheared, then scaled, then shifted. The matrix leads back, from a position in
+    the output to where it comes from: ``[A, -A shift]`` with ``A = R(rotation) [[1, shear], [0, 1]] diag(scale)``, the
+    form of the authors' code.
+
+    Args:
+        parameters: ``[..., 6]``: rotation in degrees, counter-clockwise; scale along the width and the height (2 shows
+            everything at half the size); shear; shift to the right and down, in halves of the image's width and height.
+        aspect: height over width, between the centres of the outer pixels, so that angles are those of the image.
+
+    Returns:
+        ``[..., 2, 3]``.
+    """
+    rotation, scale_x, scale_y, shear, right, down = jnp.moveaxis(parameters, -1, 0)
+    angle = rotation * (jnp.pi / 180)
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    xx, xy = cosine * scale_x, (cosine * shear - sine) * scale_y * aspect
+    yx, yy = sine * scale_x / aspect, (sine * shear + cosine) * scale_y
+    rows = [[xx, xy, -(xx * right + xy * down)], [yx, yy, -(yx * right + yy * down)]]
+    return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+def affine_positions(matrix: Array, height: int, width: int) -> tuple[Array, Array]:
+    """Where in an image the pixels of its affine transform come from (spatial transformers, Jaderberg et al. 2015).
+
+    Args:
+        matrix: ``[2, 3]``; takes ``(x, y, 1)`` of the output to ``(x, y)`` of the image, where ``x`` runs to the right
+            and ``y`` down, from -1 to 1 between the centres of the outer pixels.
+        height: of the image, in pixels.
+        width: of the image.
+
+    Returns:
+        Rows and columns, ``[H, W]`` each, in pixels.
+    """
+    x = jnp.linspace(-1, 1, width, dtype=matrix.dtype)
+    y = jnp.linspace(-1, 1, height, dtype=matrix.dtype)[:, None]
+    x_from, y_from = (m[0] * x + m[1] * y + m[2] for m in matrix)
+    return (y_from + 1) * ((height - 1) / 2), (x_from + 1) * ((width - 1) / 2)
+
+
+def smooth_displacements(noise: Array, amplitude: Array, smoothness: Array) -> Array:
+    """Random fields of displacements, smooth over the image, as in Simard et al. (2000) and Loosli et al. (2007).
+
+    White noise under a Gaussian filter, normalised so that every pixel's displacement has the same distribution.
+
+    Args:
+        noise: standard normal, ``[2, H, W]``: for rows and columns.
+        amplitude: standard deviation of a displacement along each axis, in pixels.
+        smoothness: standard deviation of the filter, in pixels.
+
+    Returns:
+        ``[2, H, W]``, in pixels.
+    """
+    down, across = (_smoother(size, smoothness, noise.dtype) for size in noise.shape[-2:])
+    return amplitude * (down @ noise @ across.T)
+
+
+def _smoother(size: int, smoothness: Array, dtype: jnp.dtype) -> Array:
+    """A Gaussian filter along one axis, whose rows have unit length."""
+    position = jnp.arange(size, dtype=dtype)
+    weights = jnp.exp(-jnp.square((position[:, None] - position) / smoothness) / 2)
+    return weights / jnp.linalg.norm(weights, axis=1, keepdims=True)

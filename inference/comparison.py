@@ -1,0 +1,160 @@
+"""Which model do the data prefer? Candidates trained alike, their bounds and test errors side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optax
+from jax import Array
+from numpyro.infer import SVI
+
+from gpzoo.inference.elbo import GaussianProcessELBO
+from gpzoo.inference.guides import InducingGuide
+from gpzoo.inference.mixtures import SitePrediction
+from gpzoo.inference.prediction import predict
+from gpzoo.inference.report import FitResult
+from gpzoo.inference.training import fit
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One trained program.
+
+    Attributes:
+        bound: evidence lower bound per training row, in nats, the mean over the last twentieth of the steps.
+        nlpp: mean negative log predictive density of the test rows, in nats; ``None`` without test data.
+        score: what ``score`` gave for the test rows, or ``None``.
+        seconds: of training.
+        result: the training's result, with the parameters.
+        guide: the trained guide.
+    """
+
+    bound: float
+    nlpp: float | None
+    score: float | None
+    seconds: float
+    result: FitResult
+    guide: InducingGuide
+
+
+class Comparison(Mapping[str, Candidate]):
+    """Trained candidates by name, the one with the highest bound first; printed, a table."""
+
+    def __init__(self, candidates: Mapping[str, Candidate], score: str = "score") -> None:
+        self._score = score
+        self._candidates = dict(sorted(candidates.items(), key=lambda item: -item[1].bound))
+
+    def __getitem__(self, name: str) -> Candidate:
+        return self._candidates[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._candidates)
+
+    def __len__(self) -> int:
+        return len(self._candidates)
+
+    def __repr__(self) -> str:
+        rows = [("", "bound per row", "test nlpp", self._score, "seconds")]
+        for name, c in self.items():
+            scores = ("-" if x is None else f"{x:.4f}" for x in (c.bound, c.nlpp, c.score))
+            rows.append((name, *scores, f"{c.seconds:.0f}"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) for r in rows)
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def error_rate(test: SitePrediction, y: np.ndarray) -> float:
+    """The fraction misclassified, for a ``score`` of :func:`compare`.
+
+    The predicted class is the most probable one; for two classes, 1 where the predicted mean of ``y`` is above one
+    half; for one-hot ``y [N, K]``, the largest predicted mean.
+    """
+    if test.probs is not None:
+        return float(np.mean(test.probs.argmax(axis=-1) != y))
+    if y.ndim == 2:
+        return float(np.mean(test.mean.argmax(axis=-1) != y.argmax(axis=-1)))
+    return float(np.mean((test.mean > 0.5) != (y > 0.5)))
+
+
+def rmse(test: SitePrediction, y: np.ndarray) -> float:
+    """The root mean square error of the predicted mean, in the units of ``y``, for a ``score`` of :func:`compare`."""
+    return float(np.sqrt(np.mean(np.square(test.mean - y), dtype=np.float64)))
+
+
+def compare(
+    rng_key: Array,
+    candidates: Mapping[str, tuple[Callable, Any]],
+    X: Array,
+    y: Array,
+    X_test: Array | None = None,
+    y_test: Array | None = None,
+    *,
+    num_steps: int,
+    score: Callable[[SitePrediction, np.ndarray], float] | None = None,
+    site: str = "y",
+    learning_rate: float | optax.Schedule = 0.01,
+    batch_size: int | None = None,
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+    **kwargs: Any,
+) -> Comparison:
+    """Train programs alike and compare their bounds on the evidence, which need no test data (learning invariances).
+
+    All see the same rows in the same order, under Adam. A bound compares models only as far as it is tight: give all
+    of them enough inducing variables and steps.
+
+    ``compare(key, {"none": (partial(invariant_gp, view=None), random_subset(200)), "rotation":
+    (partial(invariant_gp, view=rotation()), unique_patches(200))}, X, y, num_steps=2000, batch_size=200)``
+
+    Args:
+        rng_key: key of every training, and of the predictions.
+        candidates: by name, a program of ``(X, y)`` (and ``num_data``, with minibatches), and what initialises its
+            inducing variables.
+        X: training inputs ``[N, ...]``.
+        y: training targets ``[N, ...]``.
+        X_test: test inputs, for the test columns.
+        y_test: test targets.
+        num_steps: updates of each training.
+        score: of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp alone.
+        site: the data site whose predictions are scored.
+        learning_rate: for Adam.
+        batch_size: rows per minibatch, ``None`` for all.
+        checkpoint: folder for checkpoints, one below it for each candidate; a comparison started again resumes.
+        progress: whether to show bars.
+        **kwargs: further keyword arguments of all programs.
+
+    Raises:
+        ValueError: if there are no candidates, one is no pair, there are no steps, or only one of the test arrays is
+            given; before anything is trained.
+    """
+    if not candidates:
+        raise ValueError("compare needs candidates, {name: (program, initialiser)}; there are none.")
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be 1 or more, got {num_steps}.")
+    if (X_test is None) != (y_test is None):
+        raise ValueError("Give compare both X_test and y_test, or neither.")
+    guides, rest = {}, kwargs if batch_size is None else kwargs | {"num_data": len(X)}
+    for name, candidate in candidates.items():
+        if not isinstance(candidate, tuple) or len(candidate) != 2:
+            raise ValueError(f"Candidate {name!r} must be a pair (program, initialiser), got {candidate!r}.")
+        guides[name] = InducingGuide(*candidate)
+        guides[name].setup(X, y, **rest)
+    found = {}
+    for name, guide in guides.items():
+        svi = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
+        folder = None if checkpoint is None else Path(checkpoint) / name
+        options = {"batch_size": batch_size, "checkpoint": folder, "progress": progress}
+        result = fit(svi, rng_key, num_steps, X, y, **options, **rest)
+        nlpp = scored = None
+        if X_test is not None:
+            known = {"guide": guide, "params": result.params, "test_data": {site: y_test}}
+            test = predict(rng_key, guide.model, X_test, **known, **kwargs)[site]
+            nlpp = -float(np.mean(test.log_density, dtype=np.float64))
+            scored = None if score is None else score(test, np.asarray(y_test))
+        bound = -float(np.mean(result.losses[-max(1, num_steps // 20) :])) / len(X)
+        found[name] = Candidate(bound, nlpp, scored, result.seconds, result, guide)
+    return Comparison(found, "score" if score is None else score.__name__.replace("_", " "))

@@ -1,0 +1,312 @@
+"""Gaussian processes with learned invariances (van der Wilk, Bauer, John, Hensman 2018).
+
+``f`` is the mean of a GP ``g`` over views of the input: transformed images, whose distribution is trained with all else
+by the bound. A view is an argument of every program: an orbit or sampled view as it stands; a function of ``X`` that
+gives one, such as :func:`rotation`, :func:`affine` and :func:`deformation` make (with parameters of their own); or
+``None`` for no invariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from jax import Array
+from numpyro.distributions import constraints
+
+from gpzoo.augmentations import Affine, Deformation, Rotation
+from gpzoo.distributions import GaussianProcess
+from gpzoo.kernels import RBF, Convolutional, Flattened, Invariant, Kernel
+from gpzoo.likelihoods import PolyaGamma, StickBreaking
+from gpzoo.models.hyperparameters import gaussian, positive, rbf
+from gpzoo.views import Patches
+
+View = Any
+
+
+def invariant_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    view: View,
+    num_outputs: int | None = None,
+    variance: float = 1.0,
+    lengthscale: float = 1.0,
+    noise_variance: float = 0.1,
+    num_data: int | None = None,
+) -> None:
+    """``f(x) = mean of g(x_a) over p(x_a | x)``, ``g ~ GP(0, RBF)``, ``y ~ N(f(x), noise_variance)`` (eq. 8, 9, 15).
+
+    With one-hot ``y`` and as many outputs this is the paper's classifier for several classes. Inducing variables are
+    views: ``InducingGuide(partial(invariant_gp, view=rotation()), unique_patches(750))``; without a view they are
+    inputs, ``random_subset(750)``.
+
+    Args:
+        X: inputs ``[N, ...]``.
+        y: targets ``[N]``, or ``[N, K]`` with ``num_outputs=K``.
+        view: the view, or what makes it from the inputs; ``None`` for a GP without invariance.
+        num_outputs: number of functions, with one kernel.
+        variance: where the variance of ``g`` starts.
+        lengthscale: where its lengthscale starts, in units of pixel values.
+        noise_variance: where the noise variance starts.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    f = numpyro.sample("f", GaussianProcess(_kernel("f", X, view, variance, lengthscale), X, num_outputs=num_outputs))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", gaussian(f, noise_variance), obs=y)
+
+
+def invariant_classifier(
+    X: Array,
+    y: Array | None = None,
+    *,
+    view: View,
+    num_classes: int = 2,
+    variance: float = 1.0,
+    lengthscale: float = 1.0,
+    num_data: int | None = None,
+) -> None:
+    """The same ``f``, and labels with logistic probabilities by the Pólya-Gamma bound (section 4.5).
+
+    Two classes are the paper's; more are broken from a stick, as it conjectures. ``q(omega)`` comes from
+    :func:`recognition` where views are sampled, and is the best one where moments are exact.
+
+    Args:
+        X: inputs ``[N, ...]``.
+        y: labels ``0 .. num_classes - 1``, ``[N]``.
+        view: the view, or what makes it from the inputs; ``None`` for a GP without invariance.
+        num_classes: number of classes ``K``, with ``K - 1`` functions.
+        variance: where the variance of ``g`` starts.
+        lengthscale: where its lengthscale starts, in units of pixel values.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+
+    Raises:
+        ValueError: for fewer than two classes.
+    """
+    if num_classes < 2:
+        raise ValueError(f"num_classes must be 2 or more, got {num_classes}.")
+    outputs = None if num_classes == 2 else num_classes - 1
+    prior = GaussianProcess(_kernel("f", X, view, variance, lengthscale), X, num_outputs=outputs)
+    f = numpyro.sample("f", prior)
+    c = recognition("recognition", X, y, num_classes) if prior.samples_views and y is not None else None
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", PolyaGamma(f, c) if outputs is None else StickBreaking(f, c), obs=y)
+
+
+def invariant_convolutional_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    view: View,
+    patch_shape: tuple[int, int],
+    num_outputs: int | None = None,
+    variance: float = 1.0,
+    lengthscale: float = 1.0,
+    noise_variance: float = 0.1,
+    num_data: int | None = None,
+) -> None:
+    """Views of views: the mean over transformed images of a weighted convolution, ``sum_p w_p g(T_p x_a)``.
+
+    The convolution shares what it learns between positions, the view between transformations. Inducing variables are
+    patches: ``unique_patches(100)``. A sampled view costs ``num_views ** 2`` convolutional variances per input: take
+    few views and small minibatches.
+
+    Args:
+        X: images ``[N, H, W, C]``.
+        y: targets ``[N]``, or ``[N, K]`` with ``num_outputs=K``.
+        view: the view, or what makes it from the inputs; ``None`` for the convolution alone.
+        patch_shape: height and width of a patch, in pixels.
+        num_outputs: number of functions, with one kernel.
+        variance: where the variance of the patch response starts.
+        lengthscale: where its lengthscale starts, in units of pixel values.
+        noise_variance: where the noise variance starts.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    shape = X.shape[1:]
+    weights = numpyro.param("weights", jnp.ones(Patches(shape, patch_shape).num_views, X.dtype))
+    response = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
+    convolution = Convolutional(response, shape, patch_shape, weights, mean=True)
+    kernel = convolution if view is None else Invariant(convolution, _view(view, X))
+    f = numpyro.sample("f", GaussianProcess(kernel, X, num_outputs=num_outputs))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", gaussian(f, noise_variance), obs=y)
+
+
+def invariant_deep_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    view: View,
+    width: int,
+    likelihood: Callable[[Any], Any] = gaussian,
+    num_outputs: int | None = None,
+    variance: float = 1.0,
+    lengthscale: float = 1.0,
+    num_data: int | None = None,
+) -> None:
+    """A deep GP on invariant features: ``h = GP`` of the paper's kind with ``width`` outputs, ``f = GP(h)``.
+
+    The upper layer takes draws of ``h``, so the view must be enumerated: an :class:`~gpzoo.views.Orbit`. A sampled view
+    raises, since estimated moments have no draws. Features are zero at the start: give the upper layer
+    ``InducingPoints``, ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
+
+    Args:
+        X: inputs ``[N, ...]``.
+        y: what the likelihood is of.
+        view: all of an orbit, or what makes it from the inputs.
+        width: functions of the first layer.
+        likelihood: distribution of ``y`` given ``f``.
+        num_outputs: functions of the last layer, for likelihoods that take ``[N, K]``.
+        variance: where the variance of ``g`` starts.
+        lengthscale: where its lengthscale starts, in units of pixel values.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    prior = GaussianProcess(_kernel("features", X, view, variance, lengthscale), X, num_outputs=width)
+    h = jnp.asarray(numpyro.sample("features", prior))
+    f = numpyro.sample("f", GaussianProcess(rbf("f", h), h, num_outputs=num_outputs))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", likelihood(f), obs=y)
+
+
+def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: int = 64) -> Array:
+    """``c`` of ``q(omega_n) = PG(1, c_n)`` from a network of ``(x_n, y_n)`` with one hidden layer (section 4.5).
+
+    Args:
+        name: of the network's parameters, a ``numpyro.param`` site.
+        X: inputs ``[N, ...]``.
+        y: labels ``[N]``.
+        num_classes: number of classes ``K``.
+        hidden: units of the hidden layer.
+
+    Returns:
+        Positive numbers, ``[N]`` for two classes, else ``[N, K - 1]``.
+
+    Raises:
+        ModuleNotFoundError: without flax.
+    """
+    try:
+        from flax import linen
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("A recognition network needs flax: pip install 'gpzoo[flax]'.") from error
+    from numpyro.contrib.module import flax_module
+
+    class Network(linen.Module):
+        @linen.compact
+        def __call__(self, x: Array) -> Array:
+            return linen.Dense(num_classes - 1)(linen.relu(linen.Dense(hidden)(x)))
+
+    flat = X.reshape(len(X), -1)
+    inputs = jnp.concatenate(
+        [flat, jax.nn.one_hot(jnp.asarray(y).astype(jnp.int32), num_classes, dtype=X.dtype)], axis=-1
+    )
+    c = jax.nn.softplus(flax_module(name, Network(), input_shape=inputs.shape)(inputs) + 1)
+    return c[:, 0] if num_classes == 2 else c
+
+
+# -- views with parameters ---------------------------------------------------------------------------------------------
+
+
+def rotation(angle: float = 45.0, *, learn: bool = True, prefix: str = "", **counts: int) -> View:
+    """Rotations by up to ``angle`` degrees either way; trained as ``angle`` (section 5.1).
+
+    Args:
+        angle: where it starts, or stays.
+        learn: whether it is trained.
+        prefix: of the parameter's name, where a program has several views.
+        **counts: ``num_views`` and ``num_fixed`` of :class:`~gpzoo.augmentations.Affine`.
+    """
+
+    def view(X: Array) -> Affine:
+        start = jnp.asarray(angle, X.dtype)
+        largest = numpyro.param(f"{prefix}angle", start, constraint=constraints.positive) if learn else start
+        return Rotation(_image_shape(X), largest, **counts)
+
+    return view
+
+
+#: Degrees, factors, shear and halves of the image by which the affine maps of :func:`affine` start to differ from the
+#: identity, to either side.
+AFFINE_WIDTHS = (10.0, 0.1, 0.1, 0.1, 0.05, 0.05)
+
+
+def affine(widths: Any = AFFINE_WIDTHS, *, learn: bool = True, prefix: str = "", **counts: int) -> View:
+    """All affine maps; their bounds are trained as ``affine_below`` and ``affine_above`` the identity (section 5).
+
+    The bounds themselves are recorded as the deterministic sites ``affine_low`` and ``affine_high``.
+
+    Args:
+        widths: where both start, ``[6]``: rotation in degrees, scales, shear, shifts; see
+            :class:`~gpzoo.augmentations.Affine`.
+        learn: whether they are trained.
+        prefix: of the names, where a program has several views.
+        **counts: ``num_views`` and ``num_fixed``.
+    """
+
+    def view(X: Array) -> Affine:
+        return Affine(_image_shape(X), *_affine_bounds(X, widths, learn, prefix), **counts)
+
+    return view
+
+
+def deformation(
+    amplitude: float = 1.0,
+    smoothness: float = 4.0,
+    widths: Any = AFFINE_WIDTHS,
+    *,
+    learn: bool = True,
+    prefix: str = "",
+    **counts: int,
+) -> View:
+    """Smooth local deformations after small affine maps; trained as ``amplitude``, ``smoothness`` and the bounds.
+
+    Args:
+        amplitude: standard deviation of the displacements, in pixels.
+        smoothness: of the filter that makes them smooth, in pixels.
+        widths: as for :func:`affine`.
+        learn: whether all these are trained.
+        prefix: of the names, where a program has several views.
+        **counts: ``num_views`` and ``num_fixed``.
+    """
+
+    def view(X: Array) -> Deformation:
+        sizes = [jnp.asarray(size, X.dtype) for size in (amplitude, smoothness)]
+        if learn:
+            names = (f"{prefix}amplitude", f"{prefix}smoothness")
+            sizes = [numpyro.param(n, s, constraint=constraints.positive) for n, s in zip(names, sizes, strict=True)]
+        return Deformation(_image_shape(X), *sizes, *_affine_bounds(X, widths, learn, prefix), **counts)
+
+    return view
+
+
+def _affine_bounds(X: Array, widths: Any, learn: bool, prefix: str) -> tuple[Array, Array]:
+    identity = jnp.asarray([0, 1, 1, 0, 0, 0], X.dtype)
+    below = above = jnp.asarray(widths, X.dtype)
+    if not learn:
+        return identity - below, identity + above
+    # Positive numbers are trained on their logarithm: the steps of an optimiser suit degrees and shifts alike.
+    below = numpyro.param(f"{prefix}affine_below", below, constraint=constraints.positive)
+    above = numpyro.param(f"{prefix}affine_above", above, constraint=constraints.positive)
+    low = numpyro.deterministic(f"{prefix}affine_low", identity - below)
+    return low, numpyro.deterministic(f"{prefix}affine_high", identity + above)
+
+
+def _image_shape(X: Array) -> tuple[int, ...]:
+    if X.ndim != 4:
+        raise ValueError(
+            f"X must be images [N, H, W, C] for this view, got shape {X.shape}; flat ones are X.reshape(-1, H, W, C)."
+        )
+    return X.shape[1:]
+
+
+def _view(view: View, X: Array) -> Any:
+    return view(X) if callable(view) else view
+
+
+def _kernel(name: str, X: Array, view: View, variance: float, lengthscale: float) -> Kernel:
+    base = rbf(name, X, variance=variance, lengthscale=lengthscale, ard=False)
+    if view is not None:
+        return Invariant(base, _view(view, X))
+    return Flattened(base) if X.ndim > 2 else base

@@ -1,0 +1,259 @@
+"""Views that are sampled: what they draw, what they refuse, and what a kernel over them can do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpzoo import (
+    Affine,
+    Deformation,
+    GaussianProcess,
+    InducingPatches,
+    Orbit,
+    Patches,
+    Rotation,
+    SampledView,
+    Subsampled,
+)
+from gpzoo.estimates import PairWeights
+from gpzoo.images import affine_matrix, affine_positions, bilinear
+from gpzoo.inducing import Kuu
+from gpzoo.initialisers import kmeans, unique_patches
+from gpzoo.kernels import RBF, Convolutional, DoubleSum, Invariant, White, with_fixed_views
+from gpzoo.views import Composed
+
+KEY = jax.random.key(0)
+X = jnp.asarray(np.random.default_rng(0).uniform(size=(3, 6, 6, 1)))
+VIEWS = {
+    "rotation": lambda: Rotation((6, 6), 40.0, num_views=4, num_fixed=7),
+    "affine": lambda: Affine((6, 6), jnp.full(6, 0.8), jnp.full(6, 1.2), num_views=4, num_fixed=7),
+    "raw": lambda: Affine(
+        (6, 6, 1), [0.9, -0.1, 0.0, -0.1, 0.9, 0.0], [1, 0.1, 0, 0.1, 1, 0.1], raw=True, num_views=4, num_fixed=7
+    ),
+    "deformation": lambda: Deformation((6, 6), 0.5, 2.0, num_views=4, num_fixed=7),
+    "subsampled": lambda: Subsampled(Orbit.of_images((6, 6), rotations=True, flips=True), 4, num_fixed=7),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_every_view_samples_and_can_be_fixed(name, dtype):
+    view = VIEWS[name]()
+    sampled = view.sample(KEY, X.astype(dtype))
+    assert sampled.shape == (3, 4, 36) and sampled.dtype == dtype and np.isfinite(sampled).all()
+    # Every input has transformations of its own; fixed ones are the same for all, and do not depend on the batch.
+    same = view.sample(KEY, jnp.stack([X[0]] * 3).astype(dtype))
+    assert not np.allclose(same[0], same[1])
+    fixed = view.fixed(KEY)
+    assert fixed.num_views == 7
+    views = fixed.view(X.astype(dtype))
+    assert views.shape == (3, 7, 36) and views.dtype == dtype
+    np.testing.assert_allclose(fixed.view(X[1:].astype(dtype)), views[1:], atol=1e-6)
+    assert view.fixed(KEY, 3).view(X).shape == (3, 3, 36)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_are_pytrees_that_compile_and_differentiate(name):
+    view = VIEWS[name]()
+    score = lambda view: jnp.sum(jnp.sin(view.sample(KEY, X)))  # noqa: E731
+    value, gradient = jax.jit(jax.value_and_grad(score))(view)
+    np.testing.assert_allclose(value, score(view), rtol=1e-8)
+    leaves = jax.tree.leaves(gradient)
+    assert all(np.isfinite(leaf).all() for leaf in leaves)
+    if name != "subsampled":
+        assert any(np.abs(leaf).max() > 0 for leaf in leaves)
+
+
+def test_rotations_are_uniform_up_to_the_angle():
+    view = Rotation((6, 6), 40.0)
+    uniform = view.noise(KEY, 4000)
+    angles = np.asarray(view.low[0] + (view.high[0] - view.low[0]) * uniform[:, 0])
+    assert -40 <= angles.min() < -39 and 39 < angles.max() <= 40
+    assert abs(angles.mean()) < 1.5
+
+
+def test_the_angle_gets_the_gradient_of_finite_differences():
+    score = lambda angle: jnp.sum(jnp.square(Rotation((6, 6), angle, num_views=4).sample(KEY, X)))  # noqa: E731
+    step = 1e-5
+    wanted = (score(jnp.asarray(20 + step)) - score(jnp.asarray(20 - step))) / (2 * step)
+    np.testing.assert_allclose(jax.grad(score)(jnp.asarray(20.0)), wanted, rtol=1e-5)
+
+
+def test_a_subsample_has_no_view_twice():
+    orbit = Orbit([(i, (i + 1) % 5, (i + 2) % 5, (i + 3) % 5, (i + 4) % 5) for i in range(5)])
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(50, 5)))
+    whole, some = orbit.view(x), Subsampled(orbit, 3).sample(KEY, x)
+    matches = jnp.all(some[:, :, None] == whole[:, None], -1)
+    assert (matches.sum(-1) == 1).all() and matches.any(1).sum(-1).tolist() == [3] * 50
+    assert matches.any(1).any(0).all()  # and none is left out for ever
+
+
+REFUSED = {
+    "one view": (lambda: Rotation((6, 6), 40.0, num_views=1), ValueError, "at least 2"),
+    "no views": (lambda: Rotation((6, 6), 40.0, num_views=0), ValueError, "num_views"),
+    "no fixed views": (lambda: Rotation((6, 6), 40.0, num_fixed=0), ValueError, "num_fixed"),
+    "many angles": (lambda: Rotation((6, 6), jnp.ones(2)), ValueError, "one number"),
+    "rough": (lambda: Deformation((6, 6), 1.0, 0.0), ValueError, "smoothness must be positive"),
+    "infinite amplitude": (lambda: Deformation((6, 6), jnp.inf, 1.0), ValueError, "amplitude must be finite"),
+    "no views when fixed": (lambda: Rotation((6, 6), 40.0).fixed(KEY, 0), ValueError, "num_views"),
+    "more fixed views than there are": (
+        lambda: Subsampled(Orbit([(0, 1), (1, 0)]), 2).fixed(KEY, 3),
+        ValueError,
+        "there are 2",
+    ),
+    "inputs per output": (lambda: Rotation((6, 6), 40.0).sample(KEY, X[None]), ValueError, "same X for all"),
+    "white noise on views": (
+        lambda: Invariant(RBF(1.0, 1.0) + White(0.1), Rotation((6, 6), 40.0)),
+        ValueError,
+        "add White to the kernel",
+    ),
+    "a scaled convolution": (
+        lambda: Invariant(2.0 * Convolutional(RBF(1.0, 1.0), (6, 6), (3, 3)), Rotation((6, 6), 40.0)),
+        ValueError,
+        "scale and add outside",
+    ),
+    "a word": (lambda: Rotation((6, 6), "forty"), TypeError, "angle"),
+    "nan": (lambda: Rotation((6, 6), jnp.nan), ValueError, "angle must be finite"),
+    "thin image": (lambda: Rotation((1, 6), 40.0), ValueError, "two pixels"),
+    "five bounds": (lambda: Affine((6, 6), jnp.ones(5), jnp.ones(5)), ValueError, "six parameters"),
+    "one bound": (lambda: Deformation((6, 6), 1.0, 2.0, low=jnp.ones(6)), ValueError, "both bounds"),
+    "amplitudes": (lambda: Deformation((6, 6), jnp.ones(2), 2.0), ValueError, "one number"),
+    "no orbit": (lambda: Subsampled(Patches((6, 6), (3, 3)), 3), TypeError, "Orbit"),
+    "more than there are": (lambda: Subsampled(Orbit([(0, 1), (1, 0)]), 3), ValueError, "the orbit has 2"),
+    "other inputs": (lambda: Rotation((6, 6), 40.0).sample(KEY, X[:, :5]), ValueError, r"shape \(6, 6, 1\)"),
+    "flat inputs": (lambda: Rotation((6, 6), 40.0).fixed(KEY).view(X[..., 0]), ValueError, r"X\[\.\.\., None\]"),
+    "weights": (
+        lambda: DoubleSum(RBF(1.0, 1.0), Rotation((6, 6), 40.0, num_views=4), jnp.ones(4), mean=True),
+        ValueError,
+        "without weights",
+    ),
+    "a sum": (lambda: DoubleSum(RBF(1.0, 1.0), Rotation((6, 6), 40.0)), ValueError, "mean=True"),
+    "a kernel per output": (
+        lambda: Invariant(RBF(jnp.ones(2), 1.0), Rotation((6, 6), 40.0)),
+        ValueError,
+        "one base kernel",
+    ),
+    "no view": (lambda: Invariant(RBF(1.0, 1.0), 40.0), TypeError, "view"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_nonsense_is_refused(case):
+    make, error, message = REFUSED[case]
+    with pytest.raises(error, match=message):
+        make()
+
+
+class Wide(SampledView):
+    def __init__(self, num_views=3):
+        super().__init__((3,), num_views)
+
+    def noise(self, key, num_views):
+        return jnp.zeros(num_views)
+
+    def transform(self, x, noise):
+        return jnp.concatenate([x, x])
+
+
+def test_a_users_view_must_keep_the_shape_and_have_two_views():
+    with pytest.raises(ValueError, match=r"Wide.transform must return one view of the input's shape \(3,\)"):
+        Wide().sample(KEY, jnp.ones((2, 3)))
+    with pytest.raises(ValueError, match="at least 2"):
+        Wide(1)
+    single = Wide()
+    single.num_views = 1
+    with pytest.raises(ValueError, match="Wide has num_views 1"):
+        PairWeights.of(single)
+
+
+def test_parameters_that_are_no_numbers_show():
+    nan = jax.jit(lambda angle: Rotation((6, 6), angle).sample(KEY, X))(jnp.nan)
+    assert np.isnan(nan).all()
+
+
+def test_rotations_of_oblong_images_are_rotations():
+    bar = np.zeros((9, 17, 1))
+    bar[4, 4:13] = 1
+    matrix = affine_matrix(jnp.asarray([90.0, 1, 1, 0, 0, 0]), 8 / 16)
+    turned = bilinear(jnp.asarray(bar), *affine_positions(matrix, 9, 17))
+    np.testing.assert_allclose(turned[:, 8], 1, atol=1e-6)
+    assert abs(turned.sum() - 9) < 1e-6
+    view = Rotation((9, 17), 90.0)
+    ends = view._matrix(jnp.ones(6)), view._matrix(jnp.zeros(6))
+    np.testing.assert_allclose(ends[0], matrix, atol=1e-12)
+    np.testing.assert_allclose(ends[0][:, :2] @ ends[1][:, :2], np.eye(2), atol=1e-12)
+
+
+# -- kernels over them -------------------------------------------------------------------------------------------------
+
+
+def kernel():
+    return Invariant(RBF(1.3, 0.9), Rotation((6, 6), 40.0, num_views=4, num_fixed=5))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda k: k(X),
+        lambda k: k(X, X),
+        lambda k: k.diag(X),
+        lambda k: k.cross_view(X, jnp.ones((2, 36))),
+        lambda k: GaussianProcess(k, X).log_prob(jnp.zeros(3)),
+        lambda k: GaussianProcess(k + White(0.1), X).moments(),
+    ],
+)
+def test_no_closed_form_is_pretended(use):
+    with pytest.raises(TypeError, match="with_fixed_views"):
+        use(kernel())
+
+
+def test_fixed_views_make_a_kernel_like_any_other():
+    fixed = with_fixed_views(2.0 * kernel() + White(0.1), KEY)
+    gram = fixed(X)
+    assert np.linalg.eigvalsh(gram).min() > 0
+    np.testing.assert_allclose(jnp.diag(gram), fixed.diag(X), rtol=1e-10)
+    part = fixed.parts[0].kernel
+    views = part.view.view(X)
+    brute = jnp.mean(jax.vmap(lambda v: jax.vmap(lambda w: part.base(v, w))(views))(views), (2, 3))
+    np.testing.assert_allclose(gram - 0.1 * np.eye(3), 2 * brute, rtol=1e-8)
+    assert with_fixed_views(RBF(1.0, 1.0), KEY)(X.reshape(3, -1)).shape == (3, 3)
+
+
+def test_the_prior_can_be_drawn():
+    prior = GaussianProcess(kernel(), X, num_outputs=2)
+    draws = prior.sample(KEY, (4000,))
+    assert draws.shape == (4000, 3, 2)
+    gram = with_fixed_views(kernel(), jax.random.split(KEY)[1])(X)
+    np.testing.assert_allclose(np.cov(draws[..., 0].T), gram, atol=0.1)
+    np.testing.assert_array_equal(prior.sample(KEY), prior.sample(KEY))
+
+
+def test_inducing_variables_start_at_views():
+    u = unique_patches(5)(KEY, X, kernel() + White(1e-3))
+    assert isinstance(u, InducingPatches) and u.Z.shape == (5, 36)
+    assert len(np.unique(u.Z, axis=0)) == 5
+    np.testing.assert_allclose(Kuu(u, kernel()), RBF(1.3, 0.9)(u.Z))
+    with pytest.raises(TypeError, match="unique_patches"):
+        Kuu(kmeans(2)(KEY, X, kernel()), kernel())
+
+
+@pytest.mark.parametrize("weights", [None, "trained"])
+@pytest.mark.parametrize("mean", [True, False])
+def test_views_of_views_are_one_sum(weights, mean):
+    weights = None if weights is None else jnp.linspace(-1, 1, 16)
+    conv = Convolutional(RBF(1.3, 0.9), (6, 6), (3, 3), weights, mean=mean)
+    orbit = Orbit.of_images((6, 6), rotations=True)
+    turned = [jnp.rot90(X, k, axes=(1, 2)) for k in range(4)]
+    brute = sum(conv(a, b) for a in turned for b in turned) / 16
+    whole = Invariant(conv, orbit)
+    assert isinstance(whole.view, Composed) and whole.view.num_views == 64
+    np.testing.assert_allclose(whole(X), brute, rtol=1e-9)
+    np.testing.assert_allclose(whole.diag(X), jnp.diag(brute), rtol=1e-9)
+    Z = X[:2, :3, :3, 0].reshape(2, 9)
+    np.testing.assert_allclose(whole.cross_view(X, Z), sum(conv.cross_view(a, Z) for a in turned) / 4, rtol=1e-9)
+    # A sampled view that has all of the orbit is the same sum, once it is fixed.
+    sampled = Invariant(conv, Subsampled(orbit, 4))
+    np.testing.assert_allclose(with_fixed_views(sampled, KEY)(X), brute, rtol=1e-9)
+    with pytest.raises(ValueError, match="outside of the others"):
+        Invariant(sampled, orbit)

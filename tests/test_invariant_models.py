@@ -1,0 +1,307 @@
+"""The programs with learned invariances: trained, predicted with, exported, and refused where they cannot work."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from helpers import KEY, adam, trained
+from numpyro import handlers
+from numpyro.infer import SVI
+
+from gpzoo import InducingPoints, Orbit, Rotation, Subsampled, datasets, random_subset, unique_patches
+from gpzoo.distributions import GaussianProcess
+from gpzoo.inference import (
+    GaussianProcessELBO,
+    InducingGuide,
+    SitePrediction,
+    compare,
+    error_rate,
+    fit,
+    predict,
+    rmse,
+    to_arviz,
+)
+from gpzoo.kernels import RBF, Invariant
+from gpzoo.likelihoods import Bernoulli, Gaussian, PolyaGamma, RobustMax
+from gpzoo.models import (
+    affine,
+    deformation,
+    invariant_classifier,
+    invariant_convolutional_gp,
+    invariant_deep_gp,
+    invariant_gp,
+    recognition,
+    rotation,
+)
+
+RNG = np.random.default_rng(0)
+IMAGES = jnp.asarray(RNG.uniform(size=(9, 5, 5, 1)))
+NUMBERS = jnp.asarray(RNG.standard_normal(9))
+LABELS = jnp.arange(9) % 3
+few = {"num_views": 3, "num_fixed": 5}
+
+
+def quarter_turns(X):
+    return Orbit.of_images(X.shape[1:], rotations=True)
+
+
+AFFINE = {"affine_below", "affine_above"}
+RBF_PARAMS = {"f_variance", "f_lengthscale"}
+# name -> program, data, parameters of the program
+PROGRAMS = {
+    "rotation": (partial(invariant_gp, view=rotation(**few)), NUMBERS, RBF_PARAMS | {"noise_variance", "angle"}),
+    "fixed rotation": (
+        partial(invariant_gp, view=rotation(90.0, learn=False, **few)),
+        NUMBERS,
+        RBF_PARAMS | {"noise_variance"},
+    ),
+    "affine, one-hot": (
+        partial(invariant_gp, view=affine(**few), num_outputs=3),
+        jax.nn.one_hot(LABELS, 3),
+        RBF_PARAMS | AFFINE | {"noise_variance"},
+    ),
+    "deformation": (
+        partial(invariant_gp, view=deformation(**few)),
+        NUMBERS,
+        RBF_PARAMS | AFFINE | {"noise_variance", "amplitude", "smoothness"},
+    ),
+    "some of an orbit": (
+        partial(invariant_gp, view=lambda X: Subsampled(quarter_turns(X), 2)),
+        NUMBERS,
+        RBF_PARAMS | {"noise_variance"},
+    ),
+    "two classes": (
+        partial(invariant_classifier, view=rotation(**few)),
+        LABELS % 2,
+        RBF_PARAMS | {"angle", "recognition$params"},
+    ),
+    "three classes": (
+        partial(invariant_classifier, view=affine(**few), num_classes=3),
+        LABELS,
+        RBF_PARAMS | AFFINE | {"recognition$params"},
+    ),
+    "convolution, exact": (
+        partial(invariant_convolutional_gp, view=quarter_turns, patch_shape=(3, 3)),
+        NUMBERS,
+        {"variance", "lengthscale", "weights", "noise_variance"},
+    ),
+    "convolution, sampled": (
+        partial(invariant_convolutional_gp, view=rotation(**few), patch_shape=(3, 3)),
+        NUMBERS,
+        {"variance", "lengthscale", "weights", "noise_variance", "angle"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_trained_predicted_with_and_exported(name, standard_promotion):
+    program, y, params = PROGRAMS[name]
+    guide = InducingGuide(program, unique_patches(4))
+    start = guide.init_params(KEY, IMAGES, y)
+    assert set(start) == params | {"f_inducing", "f_mean", "f_scale"}
+    svi = SVI(program, guide, adam(0.05), GaussianProcessELBO())
+    result = fit(svi, KEY, 5, IMAGES, y, progress=False)
+    assert np.isfinite(result.losses).all()
+    learned = {"angle", "affine_below", "affine_above", "amplitude", "smoothness"} & params
+    for parameter in learned | {"f_inducing"}:
+        assert np.abs(result.params[parameter] - start[parameter]).max() > 0, parameter
+    test = predict(KEY, program, IMAGES[:4], guide=guide, params=result.params, test_data={"y": y[:4]})
+    assert np.isfinite(test["y"].log_density).all() and (test["f"].variance > 0).all()
+    idata = to_arviz(KEY, program, guide, result.params, IMAGES, y, num_draws=3)
+    assert learned <= set(idata["constant_data"])
+
+
+@pytest.mark.parametrize("name", ["rotation", "two classes", "convolution, exact"])
+def test_a_program_draws_from_its_prior(name, standard_promotion):
+    program, y, _ = PROGRAMS[name]
+    trace = handlers.trace(handlers.seed(program, 0)).get_trace(IMAGES)
+    assert trace["y"]["value"].shape == y.shape and trace["f"]["value"].shape[0] == 9
+
+
+def test_without_a_view_it_is_the_sparse_gp():
+    program = partial(invariant_gp, view=None)
+    guide = InducingGuide(program, random_subset(4))
+    identity = partial(invariant_gp, view=lambda X: Orbit.of_images(X.shape[1:]))
+    params = guide.init_params(KEY, IMAGES, NUMBERS)
+    of_views = InducingGuide(identity, unique_patches(4))
+    of_views.setup(IMAGES, NUMBERS)
+    flat = params | {"f_inducing": params["f_inducing"].reshape(4, -1)}
+    loss = GaussianProcessELBO()
+    np.testing.assert_allclose(
+        loss.loss(KEY, params, program, guide, IMAGES, NUMBERS),
+        loss.loss(KEY, flat, identity, of_views, IMAGES, NUMBERS),
+        rtol=1e-9,
+    )
+
+
+def test_single_precision_trains(standard_promotion):
+    X, y = IMAGES.astype(jnp.float32), LABELS
+    program = partial(invariant_classifier, view=deformation(**few), num_classes=3)
+    guide = InducingGuide(program, unique_patches(4))
+    result = fit(SVI(program, guide, adam(0.05), GaussianProcessELBO()), KEY, 5, X, y, progress=False)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(result.params))
+    assert np.isfinite(result.losses).all()
+
+
+def test_the_learned_angle_can_have_a_posterior(standard_promotion):
+    def program(X, y=None):
+        angle = numpyro.sample("angle", dist.LogNormal(3.0, 0.5))
+        kernel = Invariant(RBF(1.0, 1.0), Rotation(X.shape[1:], angle, **few))
+        f = numpyro.sample("f", GaussianProcess(kernel, X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    guide = InducingGuide(program, unique_patches(4), hyperparameters="normal")
+    params = trained(program, guide, IMAGES, NUMBERS, steps=5)
+    idata = to_arviz(KEY, program, guide, params, IMAGES, NUMBERS, num_draws=20)
+    angles = np.asarray(idata["posterior"]["angle"])
+    assert angles.shape == (1, 20) and angles.std() > 0
+
+
+def test_a_deep_gp_on_invariant_features():
+    program = partial(invariant_deep_gp, view=quarter_turns, width=2, likelihood=RobustMax, num_outputs=3)
+    upper = InducingPoints(jnp.asarray(RNG.standard_normal((4, 2))))  # features are all zero at the start
+    guide = InducingGuide(program, {"features": unique_patches(4), "f": upper})
+    X = jnp.concatenate([IMAGES, jnp.rot90(IMAGES, axes=(1, 2))])
+    y = jnp.concatenate([LABELS, LABELS])
+    params = trained(program, guide, X, y, steps=3)
+    test = predict(KEY, program, X, guide=guide, params=params, num_draws=3)
+    # Turned images have the same features.
+    np.testing.assert_allclose(test["features"].mean[:9], test["features"].mean[9:], rtol=1e-6, atol=1e-9)
+    sampled = partial(invariant_deep_gp, view=rotation(**few), width=2)
+    with pytest.raises(TypeError, match=r"'features' samples views.*Enumerate the views"):
+        InducingGuide(sampled, unique_patches(4)).init_params(KEY, IMAGES, NUMBERS)
+
+
+def test_other_likelihoods_refuse_in_a_users_program():
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(Invariant(RBF(1.0, 1.0), Rotation(X.shape[1:], 30.0, **few)), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Bernoulli(f), obs=y)
+
+    with pytest.raises(TypeError, match="Use Gaussian, PolyaGamma"):
+        InducingGuide(program, unique_patches(4)).init_params(KEY, IMAGES, LABELS % 2)
+
+
+def test_the_recognition_network_learns_the_best_c(standard_promotion):
+    rng = np.random.default_rng(1)
+    X = jnp.asarray(rng.normal(size=(200, 2)))
+    y = jnp.asarray((np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=200) > 0).astype(int))
+
+    def program(X, y=None, *, network):
+        f = numpyro.sample("f", GaussianProcess(RBF(4.0, 1.0), X))
+        c = recognition("recognition", X, y) if network and y is not None else None
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", PolyaGamma(f, c), obs=y)
+
+    found = {}
+    for network in (True, False):
+        model = partial(program, network=network)
+        guide = InducingGuide(model, random_subset(20))
+        result = fit(SVI(model, guide, adam(0.02), GaussianProcessELBO()), KEY, 800, X, y, progress=False)
+        found[network] = -result.losses[-1]
+    # No network is better than the closed form, and a trained one comes near it.
+    assert found[False] - 4 < found[True] < found[False] + 1e-3
+
+
+def test_real_digits_prefer_rotations_when_they_are_rotated(standard_promotion):
+    data = datasets.load("digits").classes(0, 1)
+    rng = np.random.default_rng(0)
+    turned = [
+        jnp.asarray(np.stack([np.rot90(x, k) for x, k in zip(X, rng.integers(0, 4, len(X)), strict=True)]))
+        for X in (data.X_train, data.X_test)
+    ]
+    y = [2.0 * labels.astype(np.float32) - 1 for labels in (data.y_train, data.y_test)]
+    candidates = {
+        "none": (partial(invariant_gp, view=None, lengthscale=2.0), random_subset(20)),
+        "turns": (partial(invariant_gp, view=quarter_turns, lengthscale=2.0), unique_patches(20)),
+        "some turns": (
+            partial(invariant_gp, view=lambda X: Subsampled(quarter_turns(X), 2), lengthscale=2.0),
+            unique_patches(20),
+        ),
+    }
+    data = (turned[0], y[0], turned[1], y[1])
+    options = {"batch_size": 50, "learning_rate": 0.02, "progress": False}
+    found = compare(KEY, candidates, *data, num_steps=300, score=rmse, **options)
+    assert next(iter(found)) in ("turns", "some turns") and list(found)[-1] == "none"
+    assert found["turns"].bound > found["none"].bound + 0.2
+    assert found["turns"].score < 0.8 * found["none"].score
+    lines = repr(found).splitlines()
+    assert lines[0].split() == ["bound", "per", "row", "test", "nlpp", "rmse", "seconds"] and len(lines) == 4
+    without = compare(KEY, {"none": candidates["none"]}, *data[:2], num_steps=2, progress=False)
+    assert without["none"].nlpp is None and "-" in repr(without).splitlines()[1].split()
+
+
+def test_comparisons_without_sense_are_refused():
+    with pytest.raises(ValueError, match="needs candidates"):
+        compare(KEY, {}, IMAGES, NUMBERS, num_steps=1)
+    pair = (partial(invariant_gp, view=None), random_subset(2))
+    with pytest.raises(ValueError, match="both X_test and y_test"):
+        compare(KEY, {"a": pair}, IMAGES, NUMBERS, IMAGES, num_steps=1)
+    with pytest.raises(ValueError, match="num_steps"):
+        compare(KEY, {"a": pair}, IMAGES, NUMBERS, num_steps=0)
+    with pytest.raises(ValueError, match="'b' must be a pair"):
+        compare(KEY, {"a": pair, "b": pair[0]}, IMAGES, NUMBERS, num_steps=1)
+
+
+def test_scores_of_predictions():
+    y = np.array([0, 1, 1])
+    probs = SitePrediction(None, None, None, np.array([[0.6, 0.4], [0.3, 0.7], [0.9, 0.1]]))
+    assert error_rate(probs, y) == pytest.approx(1 / 3)
+    binary = SitePrediction(np.array([0.2, 0.6, 0.4]), np.ones(3), np.zeros(3))
+    for labels in (y, y.astype(bool), y.astype(float)):
+        assert error_rate(binary, labels) == pytest.approx(1 / 3)
+    one_hot = SitePrediction(np.array([[2.0, 1], [0, 1], [1, 0]]), np.ones((3, 2)), np.zeros(3))
+    assert error_rate(one_hot, np.eye(2)[y]) == pytest.approx(1 / 3)
+    assert rmse(binary, y) == pytest.approx(np.sqrt((0.04 + 0.16 + 0.36) / 3))
+
+
+REFUSED = {
+    "flat images": (partial(invariant_gp, view=rotation()), IMAGES.reshape(9, -1), r"reshape\(-1, H, W, C\)"),
+    "one class": (partial(invariant_classifier, view=None, num_classes=1), IMAGES, "num_classes must be 2"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_programs_refuse_nonsense(case):
+    program, X, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        handlers.seed(program, 0)(X, NUMBERS)
+
+
+def test_views_as_they_stand_and_with_names_of_their_own(standard_promotion):
+    orbit = Orbit.of_images((5, 5), rotations=True)
+    first, second = (partial(invariant_gp, view=view) for view in (orbit, quarter_turns))
+    draws = [handlers.trace(handlers.seed(program, 0)).get_trace(IMAGES)["f"]["value"] for program in (first, second)]
+    np.testing.assert_array_equal(*draws)
+    plain = partial(invariant_convolutional_gp, view=None, patch_shape=(3, 3))
+    assert handlers.trace(handlers.seed(plain, 0)).get_trace(IMAGES)["f"]["value"].shape == (9,)
+
+    def two(X, y=None):
+        views = [rotation(5.0, prefix="left_", **few), rotation(80.0, prefix="right_", **few)]
+        sites = [
+            numpyro.sample(name, GaussianProcess(Invariant(RBF(1.0, 1.0), view(X)), X))
+            for name, view in zip(("f", "g"), views, strict=True)
+        ]
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(sites[0] + sites[1], 0.1), obs=y)
+
+    params = InducingGuide(two, unique_patches(3)).init_params(KEY, IMAGES, NUMBERS)
+    assert params["left_angle"] == 5 and params["right_angle"] == 80
+    labels = invariant_classifier
+    bools = partial(labels, view=rotation(**few))
+    trained(bools, InducingGuide(bools, unique_patches(3)), IMAGES, LABELS == 1, steps=1)
+
+
+def test_learned_bounds_are_exported_as_bounds(standard_promotion):
+    program = partial(invariant_gp, view=affine(**few))
+    guide = InducingGuide(program, unique_patches(3))
+    params = trained(program, guide, IMAGES, NUMBERS, steps=2)
+    posterior = to_arviz(KEY, program, guide, params, IMAGES, NUMBERS, num_draws=2)["posterior"]
+    low, high = (np.asarray(posterior[name])[0, 0] for name in ("affine_low", "affine_high"))
+    np.testing.assert_allclose(low, [0, 1, 1, 0, 0, 0] - params["affine_below"])
+    assert (low < high).all()

@@ -1,0 +1,151 @@
+"""The experiments of learning invariances: the toy says what the paper says, the others run and say what they ran."""
+
+import itertools
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from gpzoo import datasets
+from gpzoo.inference import SitePrediction
+from gpzoo.reproductions import cli
+from gpzoo.reproductions import learning_invariances as paper
+from gpzoo.reproductions.contract import Run, execute
+
+EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
+
+
+def run_of(name, variant, folder, preset="quick"):
+    return Run("invariant", name, variant, preset, 0, folder / f"{name}-{variant}")
+
+
+@pytest.fixture
+def short(monkeypatch, standard_promotion):
+    """Three steps, five inducing variables, three views."""
+    real = paper._Setting
+
+    def make(steps, batch_size, num_inducing, **options):
+        return real(3, batch_size and 10, 5, **(options | {"num_views": 3, "num_fixed": 4, "evaluations": 2}))
+
+    monkeypatch.setattr(paper, "_Setting", make)
+
+
+@pytest.fixture
+def digits(monkeypatch):
+    """A few images in the place of every data set; what was asked for."""
+    loaded = []
+
+    def load(name):
+        loaded.append(name)
+        if name == "mnist-rot":
+            raise datasets.DatasetError("it is absent")
+        rng = np.random.default_rng(0)
+        X, y = rng.uniform(size=(40, 6, 6, 1)).astype(np.float32), (np.arange(40) % 10).astype(np.int32)
+        return datasets.Dataset(name, X[:30], y[:30], X[30:], y[30:], "generated", {name: "0" * 64})
+
+    monkeypatch.setattr(datasets, "load", load)
+    monkeypatch.setattr(datasets, "available", list)
+    monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *counts, seed: self)
+    return loaded
+
+
+def test_the_bound_finds_the_symmetry_and_the_fit_does_not(standard_promotion, tmp_path):
+    found = {v: execute(EXPERIMENTS["toy"], run_of("toy", v, tmp_path)) for v in ("symmetric", "plain")}
+    symmetric, plain = (found[name]["metrics"] for name in ("symmetric", "plain"))
+    assert symmetric["elbo"] > plain["elbo"] + 5
+    assert symmetric["rmse"] < 0.9 * plain["rmse"]
+    assert symmetric["test_log_likelihood"] > plain["test_log_likelihood"]
+    assert plain["train_rmse"] <= symmetric["train_rmse"]
+    assert found["plain"]["settings"]["views_training"] is None
+    assert (tmp_path / "toy-symmetric" / "solution.png").is_file()
+
+
+CASES = [
+    (name, variant)
+    for name in ("rotated-binary", "mnist", "mnist-rot")
+    for variant in EXPERIMENTS[name].variants
+    if not variant.startswith("180")
+]
+
+
+@pytest.mark.parametrize("name, variant", CASES)
+def test_a_run_says_what_it_ran(name, variant, short, digits, tmp_path):
+    result = execute(EXPERIMENTS[name], run_of(name, variant, tmp_path))
+    metrics, settings = result["metrics"], result["settings"]
+    assert {"error", "nlpp", "elbo", "bound_per_point"} <= set(metrics)
+    assert metrics["elbo"] == pytest.approx(30 * metrics["bound_per_point"])
+    assert [point["step"] for point in result["curve"]] == [2, 3]
+    learns_an_angle = (name == "rotated-binary" and variant != "90-rbf") or variant in ("rotation", "rotation-learned")
+    assert ("learned_angle_degrees" in metrics) == learns_an_angle
+    wanted = {"affine": {"affine_below", "affine_above"}}
+    wanted["affine-sticks"] = wanted["affine"]
+    wanted["local"] = wanted["affine"] | {"amplitude", "smoothness"}
+    assert set(settings["learned"]) == wanted.get(variant, {"angle"} if learns_an_angle else set())
+    files = {path.name for path in (tmp_path / f"{name}-{variant}").iterdir()}
+    assert {"test_curves.png", "learning_curve.png", "posterior.nc"} <= files
+    assert ("augmentation.png" in files) == (not variant.endswith("rbf"))
+    if name == "mnist-rot":
+        assert digits == ["mnist-rot", "mnist-rot-generated"]
+        assert result["data"]["name"] == "mnist-rot-generated" and result["stands_in"]
+
+
+@pytest.mark.parametrize(
+    "name, variant, preset",
+    [(n, v, p) for n, e in EXPERIMENTS.items() for v, p in itertools.product(e.variants, e.presets) if n != "toy"],
+)
+def test_every_variant_and_preset_has_settings(name, variant, preset, digits, monkeypatch, tmp_path):
+    trained = []
+
+    def train(run, data, program, view, setting, metrics_of, **start):
+        trained.append((data, view, setting))
+        return paper.Outcome({}, {}, 0, 0.0, data, "float32", np.zeros(1))
+
+    monkeypatch.setattr(paper, "_train", train)
+    EXPERIMENTS[name].run(run_of(name, variant, tmp_path, preset))
+    data, view, setting = trained[0]
+    assert (view is None) == variant.endswith("rbf")
+    assert setting.num_inducing == 750 if preset == "paper" else setting.num_inducing <= 250
+    if name == "rotated-binary":
+        assert set(np.unique(data.y_train)) == {0, 1} and variant[:2] in data.name
+    else:
+        assert data.y_train.shape == ((30,) if variant.endswith("sticks") else (30, 10))
+
+
+def test_a_damaged_file_is_not_replaced_by_a_stand_in(digits, monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets, "available", lambda: [datasets.Entry("mnist-rot", "", True, "file")])
+    with pytest.raises(datasets.DatasetError, match="absent"):
+        EXPERIMENTS["mnist-rot"].run(run_of("mnist-rot", "rbf", tmp_path))
+    assert digits == ["mnist-rot"]
+
+
+def test_from_either_start_the_same_digits_are_rotated(digits):
+    data = datasets.load("mnist")
+    first, again, other = (paper._rotated_by(data, angle, 0) for angle in (90.0, 90.0, 180.0))
+    np.testing.assert_array_equal(first.X_train, again.X_train)
+    assert not np.array_equal(first.X_train, other.X_train)
+    np.testing.assert_allclose(paper._rotated_by(data, 0.0, 0).X_test, data.X_test, atol=1e-6)
+
+
+def test_class_probabilities_are_those_of_the_densities_of_one_hot_labels():
+    rng = np.random.default_rng(0)
+    mean, variance, labels = rng.normal(size=(7, 10)), rng.gamma(1.0, size=(7, 10)), rng.integers(0, 10, 7)
+    eye = np.eye(10)
+    log_density = -0.5 * ((eye[None] - mean[:, None]) ** 2 / variance[:, None] + np.log(variance[:, None])).sum(-1)
+    probs = np.exp(log_density) / np.exp(log_density).sum(1, keepdims=True)
+    metrics = paper._class_metrics(SitePrediction(mean, variance, np.zeros(7)), eye[labels])
+    assert metrics["nlpp"] == pytest.approx(-np.log(probs[np.arange(7), labels]).mean())
+    assert metrics["error"] == pytest.approx(np.mean(probs.argmax(1) != labels))
+
+
+def test_variants_are_compared_by_their_bounds(standard_promotion, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    command = ["compare", "invariant", "toy", "--output", str(tmp_path)]
+    done = CliRunner().invoke(cli.main, command)
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.output.splitlines() if "symmetric" in line or "plain" in line]
+    assert "symmetric" in rows[-2] and "plain" in rows[-1]
+    again = CliRunner().invoke(cli.main, [*command, "--variants", "plain, symmetric"])
+    assert again.exit_code == 0
+    for wrong, said in ((["--variants", "round"], "unknown variant"), (["--preset", "paper"], "unknown preset")):
+        refused = CliRunner().invoke(cli.main, [*command, *wrong])
+        assert refused.exit_code == 2 and said in refused.output
