@@ -269,7 +269,7 @@ class Deformation(Affine):
     ) -> None:
         self.amplitude = _parameters("amplitude", amplitude, ())
         self.smoothness = _parameters("smoothness", smoothness, ())
-        if checks.is_concrete(self.smoothness) and not self.smoothness > 0:
+        if checks.is_concrete(self.smoothness) and not np.asarray(self.smoothness) > 0:
             raise ValueError(f"smoothness must be positive, got {float(self.smoothness)}.")
         if (low is None) != (high is None):
             raise ValueError("Give both bounds of the affine map, low and high, or neither.")

@@ -303,5 +303,5 @@ def test_learned_bounds_are_exported_as_bounds(standard_promotion):
     params = trained(program, guide, IMAGES, NUMBERS, steps=2)
     posterior = to_arviz(KEY, program, guide, params, IMAGES, NUMBERS, num_draws=2)["posterior"]
     low, high = (np.asarray(posterior[name])[0, 0] for name in ("affine_low", "affine_high"))
-    np.testing.assert_allclose(low, [0, 1, 1, 0, 0, 0] - params["affine_below"])
+    np.testing.assert_allclose(low, np.array([0, 1, 1, 0, 0, 0]) - np.asarray(params["affine_below"]))
     assert (low < high).all()

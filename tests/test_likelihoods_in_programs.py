@@ -28,6 +28,7 @@ from numpyro import handlers
 from numpyro.infer.util import log_density
 
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Likelihood, RobustMax, Softmax
+from gpzoo.likelihoods.softmax import ClassLikelihood
 from gpzoo.marginals import DrawLog, GaussianMarginals
 
 # -- shapes, precision, pytrees ---------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ def test_shapes_and_precision(case, kind):
     np.testing.assert_allclose(values[1], values[0], rtol=1e-4)
     if kind == "array":
         np.testing.assert_allclose(*values[0], rtol=5e-5)
-    if isinstance(likelihood, Softmax | RobustMax):
+    if isinstance(likelihood, ClassLikelihood):
         assert likelihood.probs.shape == (N, K) and likelihood.probs.dtype == dtype
         with pytest.raises(NotImplementedError, match="use probs"):
             _ = likelihood.mean
@@ -265,6 +266,9 @@ def test_every_likelihood_says_how_it_integrates():
         "logit outputs": "quadrature",
         "softmax": "draw",
         "robustmax": "quadrature",
+        "polya-gamma": "closed form",
+        "polya-gamma outputs": "closed form",
+        "sticks": "closed form",
         "poisson": "quadrature",
         "normal": "draw",
         "categorical": "draw",
