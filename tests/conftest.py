@@ -9,10 +9,12 @@ from pathlib import Path
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Most of a test's time is compilation, which takes half as long without the compiler's last optimisations. The programs
 # that users have are tested with XLA_FLAGS=--xla_backend_optimization_level=3.
-_flags = ["--xla_backend_optimization_level=0"]
-if version("jaxlib").startswith("0.10."):  # later ones end the process at a flag that they do not know
-    _flags.append("--xla_cpu_use_fusion_emitters=false")
-os.environ.setdefault("XLA_FLAGS", " ".join(_flags))
+# Later versions end the process at the second flag, which they do not know.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0"
+    + (" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""),
+)
 
 import hypothesis
 import jax
