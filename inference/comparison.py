@@ -157,4 +157,5 @@ def compare(
             scored = None if score is None else score(test, np.asarray(y_test))
         bound = -float(np.mean(result.losses[-max(1, num_steps // 20) :])) / len(X)
         found[name] = Candidate(bound, nlpp, scored, result.seconds, result, guide)
-    return Comparison(found, "score" if score is None else score.__name__.replace("_", " "))
+    # A partial has no name, and what has been trained must not be lost to that.
+    return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))

@@ -232,6 +232,8 @@ def test_real_digits_prefer_rotations_when_they_are_rotated(standard_promotion):
     assert found["turns"].score < 0.8 * found["none"].score
     lines = repr(found).splitlines()
     assert lines[0].split() == ["bound", "per", "row", "test", "nlpp", "rmse", "seconds"] and len(lines) == 4
+    unnamed = compare(KEY, {"a": candidates["none"]}, *data, num_steps=2, score=partial(rmse), progress=False)
+    assert "score" in repr(unnamed).splitlines()[0].split()
     without = compare(KEY, {"none": candidates["none"]}, *data[:2], num_steps=2, progress=False)
     assert without["none"].nlpp is None and "-" in repr(without).splitlines()[1].split()
 
