@@ -10,8 +10,9 @@ from jax import Array
 from numpyro.infer import TraceMeanField_ELBO
 from numpyro.primitives import Messenger
 
-from gpzoo.distributions import GaussianProcess, InducingPosterior
+from gpzoo.distributions import GaussianProcess
 from gpzoo.inference.guides import representing
+from gpzoo.posterior import InducingPosterior
 
 
 class GaussianProcessELBO(TraceMeanField_ELBO):

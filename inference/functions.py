@@ -13,7 +13,6 @@ from jax import Array, random
 from numpyro import handlers
 
 from gpzoo import linalg
-from gpzoo.distributions import InducingPosterior
 from gpzoo.inducing import Blocks, InducingPoints, block_pairs
 from gpzoo.inference.guides import InducingGuide, representing
 from gpzoo.inference.minibatches import split_arrays
@@ -24,6 +23,7 @@ from gpzoo.kernels import Kernel, Scaled, White
 from gpzoo.kernels.base import addends
 from gpzoo.kernels.spectral import function_values
 from gpzoo.linalg import BlockDiagonal
+from gpzoo.posterior import InducingPosterior
 
 
 def draw_functions(

@@ -19,12 +19,13 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer import init_to_median
 from numpyro.primitives import _PYRO_STACK, Messenger
 
-from gpzoo.distributions import GaussianProcess, InducingPosterior, rows_first
+from gpzoo.distributions import GaussianProcess, rows_first
 from gpzoo.inducing import InducingVariable, Kuu
 from gpzoo.inference.setup import Sites, find_sites
 from gpzoo.initialisers import structure
 from gpzoo.linalg import BlockDiagonal, cholesky, diagonal
 from gpzoo.marginals import DrawLog
+from gpzoo.posterior import InducingPosterior
 
 #: How GP sites are represented in the current call; the numbers of the inputs' rows, and the key of views, or None.
 _REPRESENTATION: ContextVar[tuple[str | Callable, Array | None, Array | None]] = ContextVar(
@@ -41,7 +42,7 @@ def representing(how: str | Callable, rows: Array | None = None, views: Array | 
             draw per input elsewhere; ``"bound"``: the same, and estimated moments where a kernel samples views;
             ``"mean"``: the posterior mean, for starting values; ``"conditional"``: a draw of ``u``, recorded as
             ``<site>_u``, and a joint draw given it. Or a function of the site's
-            :class:`~gpzoo.distributions.InducingPosterior` and a random key that returns the value, an array.
+            :class:`~gpzoo.posterior.InducingPosterior` and a random key that returns the value, an array.
         rows: numbers that identify the inputs' rows, see :class:`~gpzoo.marginals.GaussianMarginals`.
         views: the key by which sampled views are drawn, once and for all inputs; the site's own if ``None``.
     """
@@ -163,7 +164,7 @@ class InducingGuide:
     def posterior(self, params: Mapping[str, Any], *args: Any, rng_key: Array, **kwargs: Any) -> dict[str, Any]:
         """The distributions of the latent sites at the model's inputs: ``{site: distribution}``.
 
-        GP sites give an :class:`~gpzoo.distributions.InducingPosterior` (``.mean``, ``.variance``,
+        GP sites give an :class:`~gpzoo.posterior.InducingPosterior` (``.mean``, ``.variance``,
         ``.inducing_moments()``). ``rng_key`` draws the sites that come before a site in the program, and sampled views,
         which are those of :func:`~gpzoo.inference.predict` with the same key.
         """

@@ -13,7 +13,7 @@ from numpyro import handlers
 from numpyro.distributions.distribution import Unit
 from numpyro.primitives import Messenger
 
-from gpzoo.distributions import GaussianProcess, InducingPosterior
+from gpzoo.distributions import GaussianProcess
 from gpzoo.inducing import InducingPoints
 from gpzoo.inference.guides import InducingGuide, representing
 from gpzoo.inference.mixtures import Asked, Path, SitePrediction
@@ -21,6 +21,7 @@ from gpzoo.inference.setup import unmasked
 from gpzoo.likelihoods import Expected, Gaussian, Likelihood
 from gpzoo.likelihoods.softmax import ClassLikelihood
 from gpzoo.marginals import DrawLog, GaussianMarginals
+from gpzoo.posterior import InducingPosterior
 
 
 class Runner:

@@ -13,12 +13,13 @@ from numpyro import handlers
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
-from gpzoo.distributions import GaussianProcess, InducingPosterior
+from gpzoo.distributions import GaussianProcess
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import representing
 from gpzoo.inference.setup import unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.linalg import FactorisationError
+from gpzoo.posterior import InducingPosterior
 
 
 class FitResult(NamedTuple):

@@ -19,13 +19,14 @@ from numpyro import handlers
 from numpyro.distributions import kl_divergence
 from numpyro.infer import SVI
 
-from gpzoo.distributions import GaussianProcess, InducingPosterior
+from gpzoo.distributions import GaussianProcess
 from gpzoo.inducing import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.initialisers import random_subset
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.linalg import FactorisationError
+from gpzoo.posterior import InducingPosterior
 
 KEY = random.key(0)
 N, M, D = 5, 3, 2

@@ -35,14 +35,17 @@ class DoubleSum(Kernel):
 
     Args:
         base: kernel on views, vectors of length ``view.view_size``.
-        view: the map from inputs to their views, such as :class:`gpzoo.views.Patches`.
+        view: the map from inputs to their views, such as :class:`gpzoo.views.Patches`; or a
+            :class:`~gpzoo.augmentations.SampledView`, for the mean over a distribution of them (:func:`Invariant`).
         weights: ``[P]``, or ``[D, P]`` for one kernel per output; ``None`` for ones.
         mean: divide the weights by ``P``, so that ``f`` is the weighted mean of the responses, not their sum (then
             ``k_f`` is ``P^2`` times smaller, and ``k_fu`` ``P`` times).
 
     Raises:
         TypeError: if ``base`` is not a kernel, or ``view`` is not a view.
-        ValueError: if the base does not take vectors, or the number of weights is not the number of views.
+        ValueError: if the base does not take vectors, or the number of weights is not the number of views; over a
+            sampled view, for weights, a sum (``mean=False``), or a base kernel per output; over a density of views, for
+            white noise in the base.
     """
 
     data_fields = ("base", "view", "weights")
