@@ -237,7 +237,7 @@ def rotated_binary(run: Run) -> Outcome:
     data = replace(data, y_train=data.y_train % 2, y_test=data.y_test % 2)
     setting = {
         "quick": _Setting(600, 100, 100, num_views=8, rate=0.02),
-        "cpu": _Setting(6000, 200, 200, num_views=8, evaluations=8, rate=0.01),
+        "cpu": _Setting(6000, 200, 300, num_views=8, evaluations=8),
         "paper": _Setting(60_000, 200, 750, num_views=16, evaluations=20),
     }[run.preset]
     views = {"num_views": setting.num_views, "num_fixed": setting.num_fixed}
