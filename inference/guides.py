@@ -164,6 +164,8 @@ class InducingGuide:
             run = handlers.substitute(handlers.seed(self, rng_key), data=dict(given or {}))
             trace = handlers.trace(run).get_trace(*args, **kwargs)
         params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+        state = {name for name, site in trace.items() if site["type"] == "mutable"}
+        params |= {name: value for name, value in (given or {}).items() if name in state}
         if unknown := sorted(set(given or {}) - set(params)):
             raise ValueError(f"Initial values name {unknown}, but the parameters are {sorted(params)}.")
         return params

@@ -1,0 +1,189 @@
+"""Stochastic variational deep kernel learning (Wilson et al. 2016): GPs on the features of a network."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax import Array
+from numpyro.distributions import Categorical, Distribution, constraints
+
+from gpzoo.checks import positive_int
+from gpzoo.distributions import GaussianProcess
+from gpzoo.kernels import RBF, Kernel
+from gpzoo.likelihoods import Softmax
+from gpzoo.models.hyperparameters import positive
+
+#: What a network is in these programs: inputs, and whether it is in training, to features ``[N, q]``.
+Network = Callable[[Array, bool], Array]
+
+#: Where squashed features lie, for ``InducingGrid(64, BOUNDS)``.
+BOUNDS = (-1.0, 1.0)
+
+
+def deep_kernel_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    network: Network,
+    subsets: Sequence[Sequence[int]] | None = None,
+    likelihood: Callable[[Any], Distribution] = Softmax,
+    num_outputs: int | None = None,
+    kernel: Callable[[str, Array], Kernel] | None = None,
+    num_data: int | None = None,
+    training: bool = False,
+) -> None:
+    """``p(y | A g(h(x)))``: GPs ``g_k`` on subsets of a network's features ``h``, linearly mixed (section 3, eq. 1).
+
+    With ``InducingGuide(program, InducingGrid(64))`` every GP is interpolated from a grid (eq. 2), with
+    ``InducingGuide(program, kmeans(100))`` the kernel is exact. Features are shifted, scaled and squashed to (-1, 1)
+    with ``tanh``, bounds that do not depend on the batch. Shifts and scales are trained, from
+    :func:`feature_range` or 0 and 1.
+
+    Args:
+        X: inputs ``[N, ...]``.
+        y: what the likelihood is of, such as class labels ``[N]``.
+        network: of the inputs, see :func:`network_of`.
+        subsets: columns of the features that each GP sees, all of one length; ``None`` for a GP on every feature.
+        likelihood: distribution of ``y`` given the mixed functions ``[N, num_outputs]``.
+        num_outputs: functions after mixing; ``None`` for as many as there are GPs.
+        kernel: makes the kernels from the site's name and the inputs ``[D, N, G]``; ``None`` for an RBF of its own for
+            every GP.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+        training: whether the network is in training (batch normalisation, dropout): pass ``training=True`` to ``fit``.
+
+    Raises:
+        ValueError: if the features are not ``[N, q]``, or subsets do not fit them or differ in length.
+    """
+    h = network(X, training)
+    if jnp.ndim(h) != 2 or h.shape[0] != X.shape[0]:
+        raise ValueError(f"The network must return features [N, q] = [{X.shape[0]}, q], got shape {jnp.shape(h)}.")
+    q = h.shape[1]
+    columns = _columns(subsets, q)
+    shift = numpyro.param("feature_shift", jnp.zeros(q, h.dtype))
+    scale = numpyro.param("feature_scale", jnp.ones(q, h.dtype), constraint=constraints.softplus_positive)
+    squashed = jnp.tanh((h - shift) / scale)
+    inputs = jnp.moveaxis(squashed[:, columns], 1, 0)
+    D = len(columns)
+    f = numpyro.sample("f", GaussianProcess((kernel or rbf_each)("f", inputs), inputs, num_outputs=D))
+    A = numpyro.param("mixing", jnp.eye(D, positive_int("num_outputs", num_outputs or D), dtype=h.dtype))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", likelihood(f @ A), obs=y)
+
+
+def network_classifier(
+    X: Array, y: Array | None = None, *, network: Network, num_data: int | None = None, training: bool = False
+) -> None:
+    """The network alone: its features are the logits of a softmax (section 5, "Model Training").
+
+    Args:
+        X: inputs ``[N, ...]``.
+        y: class labels ``[N]``.
+        network: as for :func:`deep_kernel_gp`; one feature per class.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+        training: as for :func:`deep_kernel_gp`.
+    """
+    h = network(X, training)
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Categorical(logits=h), obs=y)
+
+
+def rbf_each(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 0.5) -> RBF:
+    """An RBF for every output of inputs ``[D, N, G]``, with parameters ``<name>_variance`` and ``<name>_lengthscale``.
+
+    Args:
+        name: prefix of the parameters.
+        X: the inputs, for their shape and precision.
+        variance: where the variances start.
+        lengthscale: where the lengthscales start.
+    """
+    D, _, G = X.shape
+    return RBF(
+        positive(f"{name}_variance", jnp.full(D, variance, X.dtype), X),
+        positive(f"{name}_lengthscale", jnp.full((D, G), lengthscale, X.dtype), X),
+    )
+
+
+def feature_range(features: Any, spread: float = 2.0) -> dict[str, Array]:
+    """Initial values of shift and scale that put features well inside the bounds.
+
+    Args:
+        features: of training inputs, ``[N, q]``.
+        spread: standard deviations of a feature that become one unit before ``tanh``.
+
+    Returns:
+        ``feature_shift`` and ``feature_scale``, ``[q]`` each, for ``fit(..., init_params=...)``.
+    """
+    features = np.asarray(features)
+    deviation = np.maximum(features.std(axis=0), np.asarray(1e-3, features.dtype))
+    return {
+        "feature_shift": jnp.asarray(features.mean(axis=0)),
+        "feature_scale": jnp.asarray(spread * deviation).astype(features.dtype),
+    }
+
+
+def network_of(module: Any, name: str = "network") -> Network:
+    """A network for these programs from a module of a library, whose weights become a ``numpyro.param`` site.
+
+    Args:
+        module: a flax ``nnx`` module (in training it is in its ``train()`` mode, else in ``eval()``), a flax ``linen``
+            module (called with ``training`` or ``train`` where it has such an argument), an equinox module, which is
+            mapped over the rows, or a pair ``(init, apply)`` as in ``jax.example_libraries.stax``. State such as the
+            running statistics of batch normalisation is kept for flax, and used frozen outside training.
+        name: the parameter is ``<name>$params``, the state ``<name>$state``.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    from numpyro.contrib import module as libraries
+
+    if isinstance(module, tuple) and len(module) == 2 and all(map(callable, module)):
+        return lambda X, training: numpyro.module(name, module, input_shape=X.shape)(X)
+    origins = {base.__module__.split(".")[0] + "." + base.__name__: base for base in type(module).__mro__}
+    kind = next((b for b in type(module).__mro__ if b.__name__ == "Module" and b is not type(module)), None)
+    origin = "" if kind is None else kind.__module__
+    if origin.startswith("flax.nnx"):
+        modes = {training: copy.deepcopy(module) for training in (True, False)}
+        modes[True].train()
+        modes[False].eval()
+        return lambda X, training: libraries.nnx_module(name, modes[training])(X)
+    if origin.startswith("flax.linen"):
+        return _linen(libraries, module, name)
+    if origin.startswith("equinox"):
+        return lambda X, training: jax.vmap(libraries.eqx_module(name, module))(X)
+    raise TypeError(
+        f"network_of takes a flax or equinox module or a pair (init, apply), got {type(module).__name__} "
+        f"({sorted(origins)[:3]}). Any function of (X, training) that declares its own parameters is a network too."
+    )
+
+
+def _linen(libraries: Any, module: Any, name: str) -> Network:
+    arguments = inspect.signature(type(module).__call__).parameters
+    flag = next((argument for argument in ("training", "train") if argument in arguments), None)
+
+    def network(X: Array, training: bool) -> Array:
+        mode = {} if flag is None else {flag: training}
+        shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.zeros(X.shape, X.dtype), **mode))
+        state = sorted(set(shapes) - {"params"})
+        return libraries.flax_module(name, module, X, mutable=state or None, **mode)(X, **mode)
+
+    return network
+
+
+def _columns(subsets: Sequence[Sequence[int]] | None, q: int) -> np.ndarray:
+    """Columns of each GP, ``[D, G]``."""
+    if subsets is None:
+        return np.arange(q)[:, None]
+    lengths = {len(subset) for subset in subsets}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError(f"subsets must be sequences of feature columns of one length, got {subsets}.")
+    columns = np.asarray(subsets)
+    if columns.dtype.kind not in "iu" or columns.min() < 0 or columns.max() >= q:
+        raise ValueError(f"subsets must name columns 0..{q - 1} of the network's {q} features, got {subsets}.")
+    return columns
