@@ -39,9 +39,8 @@ class InducingGrid(InducingVariable):
         interpolation: ``"cubic"``, cubic convolution (Keys 1981), which is exact for quadratics; or ``"linear"``.
 
     Raises:
-        TypeError: for sizes that are not whole numbers.
-        ValueError: for fewer points than interpolation needs, bounds that are not finite or not in order, or another
-            method.
+        ValueError: for sizes that are no whole numbers or fewer points than interpolation needs, bounds that are not
+            finite or not in order, or another method.
     """
 
     data_fields = ()
@@ -149,8 +148,9 @@ class InducingGrid(InducingVariable):
         """The interpolation matrix with its zeros, ``[..., N, M]``, for looking at."""
         rows = None
         for size, first, weights in zip(self.sizes, *self.weights(X), strict=True):
-            nodes = first[..., None] + jnp.arange(self.num_nodes)
-            own = jnp.sum((nodes[..., None] == jnp.arange(size)) * weights[..., None], axis=-2)
+            nodes = first[..., None] + jnp.arange(self.num_nodes, dtype=first.dtype)
+            here = nodes[..., None] == jnp.arange(size, dtype=nodes.dtype)
+            own = jnp.sum(jnp.where(here, weights[..., None], 0), axis=-2)
             rows = own if rows is None else (rows[..., :, None] * own[..., None, :]).reshape(*own.shape[:-1], -1)
         return rows
 

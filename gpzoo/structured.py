@@ -122,7 +122,7 @@ class ToeplitzInverse(Fields):
     way.
 
     Args:
-        column: first column of the matrix, ``[M]``. A matrix that is not positive definite gives NaN.
+        column: first column of the matrix, ``[M]``, of two rows or more. One that is not positive definite gives NaN.
     """
 
     data_fields = ("x", "log_det")
