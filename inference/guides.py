@@ -145,7 +145,7 @@ class InducingGuide:
     def init_params(
         self, rng_key: Array, *args: Any, given: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Initial values of every parameter of the guide and the model, by name.
+        """Initial values of every parameter of the guide and the model, and of mutable state, by name.
 
         The program runs once, outside ``jit``, with every GP site at its posterior mean, and each site's initialiser
         sees the site's own inputs. Give it the whole data, not a minibatch.
@@ -160,12 +160,10 @@ class InducingGuide:
             Constrained values, to be passed as ``svi.init(..., init_params=...)``.
         """
         self.setup(*args, **kwargs)
-        with handlers.block(), representing("mean"):
+        with handlers.block(), representing("mean"), _InitialState() as state:
             run = handlers.substitute(handlers.seed(self, rng_key), data=dict(given or {}))
             trace = handlers.trace(run).get_trace(*args, **kwargs)
-        params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
-        state = {name for name, site in trace.items() if site["type"] == "mutable"}
-        params |= {name: value for name, value in (given or {}).items() if name in state}
+        params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"} | state.found
         if unknown := sorted(set(given or {}) - set(params)):
             raise ValueError(f"Initial values name {unknown}, but the parameters are {sorted(params)}.")
         return params
@@ -223,6 +221,22 @@ def _parameter(inducing: InducingVariable) -> Any:
 def _variable(initialiser: Any, parameter: Any) -> InducingVariable:
     leaves = parameter if isinstance(parameter, tuple | list) else (parameter,)
     return jax.tree.unflatten(structure(initialiser), leaves)
+
+
+class _InitialState(Messenger):
+    """Keeps mutable state as it is at first: networks write their new state into the dictionary they are handed."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.found: dict[str, Any] = {}
+
+    def __enter__(self) -> _InitialState:
+        super().__enter__()
+        return self
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "mutable" and msg["value"] is not None:
+            self.found[msg["name"]] = jax.tree.map(lambda x: x, msg["value"])
 
 
 class _PosteriorHandler(Messenger):

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax import Array
+import optax
+from jax import Array, random
+from numpyro import handlers
 from numpyro.distributions import Categorical, Distribution, constraints
+from numpyro.infer import SVI, Trace_ELBO
 
 from gpzoo.checks import positive_int
 from gpzoo.distributions import GaussianProcess
+from gpzoo.grids import InducingGrid
+from gpzoo.inference import FitResult, GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, Kernel
 from gpzoo.likelihoods import Softmax
 from gpzoo.models.hyperparameters import positive
 
 #: What a network is in these programs: inputs, and whether it is in training, to features ``[N, q]``.
 Network = Callable[[Array, bool], Array]
+
+#: Rows on which the range of the features is measured.
+_RANGE_ROWS = 5000
 
 #: Where squashed features lie, for ``InducingGrid(64, BOUNDS)``.
 BOUNDS = (-1.0, 1.0)
@@ -72,7 +83,8 @@ def deep_kernel_gp(
     inputs = jnp.moveaxis(squashed[:, columns], 1, 0)
     D = len(columns)
     f = numpyro.sample("f", GaussianProcess((kernel or rbf_each)("f", inputs), inputs, num_outputs=D))
-    A = numpyro.param("mixing", jnp.eye(D, positive_int("num_outputs", num_outputs or D), dtype=h.dtype))
+    width = D if num_outputs is None else positive_int("num_outputs", num_outputs)
+    A = numpyro.param("mixing", jnp.eye(D, width, dtype=h.dtype))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", likelihood(f @ A), obs=y)
 
@@ -126,6 +138,120 @@ def feature_range(features: Any, spread: float = 2.0) -> dict[str, Array]:
         "feature_shift": jnp.asarray(features.mean(axis=0)),
         "feature_scale": jnp.asarray(spread * deviation).astype(features.dtype),
     }
+
+
+class DeepKernelFit(NamedTuple):
+    """What :func:`fit_deep_kernel` returns.
+
+    Attributes:
+        network: result of training the network alone; ``None`` where its parameters were given.
+        features: result of training GPs on the features of that network (the baseline DNN+GP).
+        joint: result of training everything.
+        model: the program, :func:`deep_kernel_gp` with its arguments.
+        guide: its guide; ``predict(key, model, X, guide=guide, params=joint.params)``.
+    """
+
+    network: FitResult | None
+    features: FitResult
+    joint: FitResult
+    model: Callable
+    guide: InducingGuide
+
+
+def fit_deep_kernel(
+    rng_key: Array,
+    X: Array,
+    y: Array,
+    *,
+    network: Network,
+    inducing: Any = None,
+    num_steps: tuple[int, int, int] = (1000, 500, 1000),
+    learning_rates: tuple[float, float, float] = (1e-3, 1e-2, 1e-4),
+    pretrained: Mapping[str, Any] | None = None,
+    batch_size: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    **arguments: Any,
+) -> DeepKernelFit:
+    """Train a network, then GPs on its features, then both together (section 5, "Model Training").
+
+    Adam, with a cosine from each rate to a hundredth of it.
+
+    Args:
+        rng_key: fixes everything random.
+        X: inputs ``[N, ...]``.
+        y: class labels ``[N]``.
+        network: of the inputs, one feature per class, see :func:`network_of`.
+        inducing: inducing variables or what initialises them; ``None`` for a grid of 64 points for every GP.
+        num_steps: of the network alone, of GPs on its features, of both together.
+        learning_rates: of the network alone; of the GPs; of the network together with them.
+        pretrained: parameters of a network trained before, ``.network.params`` of another call; the first phase is left
+            out.
+        batch_size: rows per minibatch; ``None`` for all.
+        checkpoint: folder for the checkpoints of all phases; a call that was stopped goes on from there.
+        progress: show progress bars.
+        **arguments: further ones of :func:`deep_kernel_gp`, such as ``subsets`` and ``num_outputs``.
+
+    Raises:
+        ValueError: as :func:`~gpzoo.inference.fit` and the programs.
+    """
+    keys = dict(zip(("network", "features", "joint"), random.split(rng_key, 3), strict=True))
+    lengths = dict(zip(keys, num_steps, strict=True))
+
+    def train(phase: str, svi: SVI, **options: Any) -> FitResult:
+        folder = None if checkpoint is None else Path(checkpoint) / phase
+        options |= {"batch_size": batch_size, "num_data": len(X), "checkpoint": folder, "progress": progress}
+        return fit(svi, keys[phase], lengths[phase], X, y, **options)
+
+    def adam(phase: str, rate: float) -> optax.GradientTransformation:
+        return optax.adam(optax.cosine_decay_schedule(rate, max(1, lengths[phase]), alpha=0.01))
+
+    of_network, of_gps, together = learning_rates
+    alone = None
+    if pretrained is None:
+        svi = SVI(partial(network_classifier, network=network), _no_guide, adam("network", of_network), Trace_ELBO())
+        alone = train("network", svi, training=True)
+        pretrained = alone.params
+    model = partial(deep_kernel_gp, network=network, **arguments)
+    guide = InducingGuide(model, InducingGrid(64, BOUNDS) if inducing is None else inducing)
+
+    def phase(name: str, start: Mapping[str, Any], network_rule: optax.GradientTransformation, training: bool) -> Any:
+        rules = {"network": network_rule, "others": adam(name, of_gps)}
+        kinds = lambda params: {key: "network" if key in pretrained else "others" for key in params}  # noqa: E731
+        svi = SVI(model, guide, optax.multi_transform(rules, kinds), GaussianProcessELBO())
+        return train(name, svi, init_params=dict(start), training=training)
+
+    few = features_of(network, pretrained, X[:_RANGE_ROWS])
+    # The network is out of training here: its running statistics stay as well.
+    features = phase("features", {**pretrained, **feature_range(few)}, optax.set_to_zero(), False)
+    joint = phase("joint", features.params, adam("joint", together), True)
+    return DeepKernelFit(alone, features, joint, model, guide)
+
+
+def _no_guide(*args: Any, **kwargs: Any) -> None:
+    """The network alone has nothing latent."""
+
+
+def features_of(network: Network, params: Mapping[str, Any], X: Array, *, batch_size: int = 5000) -> np.ndarray:
+    """Features of inputs by a trained network, which is not in training now.
+
+    Args:
+        network: see :func:`network_of`.
+        params: with the network's parameters and state, such as a :class:`~gpzoo.inference.FitResult`'s.
+        X: inputs ``[N, ...]``.
+        batch_size: rows at a time.
+
+    Returns:
+        ``[N, q]``.
+    """
+
+    @jax.jit
+    def of_batch(X: Array, params: dict) -> Array:
+        with handlers.block(), handlers.seed(rng_seed=0), handlers.substitute(data=params):
+            return network(X, False)
+
+    starts = range(0, len(X), batch_size)
+    return np.concatenate([np.asarray(of_batch(X[start : start + batch_size], dict(params))) for start in starts])
 
 
 def network_of(module: Any, name: str = "network") -> Network:
