@@ -111,7 +111,8 @@ def test_curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     """Test metrics against time in training, a line per variant (convolutional GPs, figures 2 and 3).
 
     Args:
-        curves: variant to its points, each with ``seconds`` and metrics, of which the known ones are drawn.
+        curves: variant to its points, each with ``seconds`` and metrics, of which the known ones are drawn for the
+            variants that have them.
 
     Returns:
         A figure that belongs to no window.
@@ -123,17 +124,19 @@ def test_curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     unit, name = next(
         (u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if longest >= 3 * u or u == 1
     )
-    metrics = [metric for metric in _SCALES if all(metric in point for point in points)]
+    metrics = [metric for metric in _SCALES if any(metric in point for point in points)]
     figure = Figure(figsize=(4.5 * len(metrics), 3.6), layout="constrained")
     for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         scale, label = _SCALES[metric]
-        for variant, each in curves.items():
+        # A variant keeps its colour where others lack a metric.
+        own = {v: (f"C{i}", each) for i, (v, each) in enumerate(curves.items()) if all(metric in p for p in each)}
+        for variant, (colour, each) in own.items():
             time = [point["seconds"] / unit for point in each]
-            axes.plot(time, [scale * point[metric] for point in each], marker=".", label=variant)
+            axes.plot(time, [scale * point[metric] for point in each], marker=".", color=colour, label=variant)
         # The first evaluations lie far off: the frame is that of the rest.
-        later = [scale * point[metric] for each in curves.values() for point in each[len(each) // 5 :]]
+        later = [scale * point[metric] for _, each in own.values() for point in each[len(each) // 5 :]]
         margin = 0.08 * (max(later) - min(later)) or 0.08 * abs(max(later)) or 0.01
         axes.set_ylim(min(later) - margin, max(later) + margin)
         axes.set(xlabel=f"time in training ({name})", ylabel=label)
-    figure.axes[-1].legend(fontsize=8)
+    figure.axes[0].legend(fontsize=8)
     return figure

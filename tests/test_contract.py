@@ -118,6 +118,10 @@ def test_all_variants_are_drawn_in_one_figure(tmp_path):
     error, nlpp = figure.axes
     assert error.get_xlabel() == "time in training (minutes)" and len(error.lines) == len(nlpp.lines) == 2
     np.testing.assert_allclose(error.lines[0].get_ydata(), [10, 5, 10 / 3, 2.5, 2])
+    more = [point | {"learned_angle_degrees": 9.0} for point in POINTS]
+    error, _, angle = figures.test_curves({"plain": POINTS, "fancy": more}).axes
+    assert len(error.lines) == 2 and len(angle.lines) == 1
+    assert angle.lines[0].get_color() == error.lines[1].get_color()
 
 
 def test_a_curve_is_kept_for_the_run_that_resumes(tmp_path):
