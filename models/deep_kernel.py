@@ -20,6 +20,7 @@ from numpyro import handlers
 from numpyro.distributions import Categorical, Distribution, constraints
 from numpyro.infer import SVI, Trace_ELBO
 
+from gpzoo import linalg
 from gpzoo.checks import positive_int
 from gpzoo.distributions import GaussianProcess
 from gpzoo.grids import InducingGrid
@@ -27,6 +28,7 @@ from gpzoo.inference import FitResult, GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, Kernel
 from gpzoo.likelihoods import Softmax
 from gpzoo.models.hyperparameters import positive
+from gpzoo.structured import Kronecker
 
 #: What a network is in these programs: inputs, and whether it is in training, to features ``[N, q]``.
 Network = Callable[[Array, bool], Array]
@@ -197,35 +199,80 @@ def fit_deep_kernel(
     """
     keys = dict(zip(("network", "features", "joint"), random.split(rng_key, 3), strict=True))
     lengths = dict(zip(keys, num_steps, strict=True))
-
-    def train(phase: str, svi: SVI, **options: Any) -> FitResult:
-        folder = None if checkpoint is None else Path(checkpoint) / phase
-        options |= {"batch_size": batch_size, "num_data": len(X), "checkpoint": folder, "progress": progress}
-        return fit(svi, keys[phase], lengths[phase], X, y, **options)
-
-    def adam(phase: str, rate: float) -> optax.GradientTransformation:
-        return optax.adam(optax.cosine_decay_schedule(rate, max(1, lengths[phase]), alpha=0.01))
-
     of_network, of_gps, together = learning_rates
+    options = {"batch_size": batch_size, "num_data": len(X), "progress": progress}
+
+    def folder(phase: str) -> Path | None:
+        return None if checkpoint is None else Path(checkpoint) / phase
+
     alone = None
     if pretrained is None:
-        svi = SVI(partial(network_classifier, network=network), _no_guide, adam("network", of_network), Trace_ELBO())
-        alone = train("network", svi, training=True)
+        common = {"num_steps": lengths["network"], "learning_rate": of_network, "checkpoint": folder("network")}
+        common |= {"batch_size": batch_size, "progress": progress}
+        alone = fit_network(keys["network"], X, y, network=network, **common)
         pretrained = alone.params
     model = partial(deep_kernel_gp, network=network, **arguments)
     guide = InducingGuide(model, InducingGrid(64, BOUNDS) if inducing is None else inducing)
 
     def phase(name: str, start: Mapping[str, Any], network_rule: optax.GradientTransformation, training: bool) -> Any:
-        rules = {"network": network_rule, "others": adam(name, of_gps)}
+        rules = {"network": network_rule, "others": _adam(of_gps, lengths[name])}
         kinds = lambda params: {key: "network" if key in pretrained else "others" for key in params}  # noqa: E731
         svi = SVI(model, guide, optax.multi_transform(rules, kinds), GaussianProcessELBO())
-        return train(name, svi, init_params=dict(start), training=training)
+        own = {"init_params": dict(start), "training": training, "checkpoint": folder(name)}
+        return fit(svi, keys[name], lengths[name], X, y, **own, **options)
 
     few = features_of(network, pretrained, X[:_RANGE_ROWS])
+    start = guide.init_params(keys["features"], X, y, given={**pretrained, **feature_range(few)})
+    start = _as_the_network(guide, start, X)
     # The network is out of training here: its running statistics stay as well.
-    features = phase("features", {**pretrained, **feature_range(few)}, optax.set_to_zero(), False)
-    joint = phase("joint", features.params, adam("joint", together), True)
+    features = phase("features", start, optax.set_to_zero(), False)
+    joint = phase("joint", features.params, _adam(together, lengths["joint"]), True)
     return DeepKernelFit(alone, features, joint, model, guide)
+
+
+def fit_network(
+    rng_key: Array,
+    X: Array,
+    y: Array,
+    *,
+    network: Network,
+    num_steps: int = 1000,
+    learning_rate: float = 1e-3,
+    batch_size: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> FitResult:
+    """Train :func:`network_classifier`, the network alone; arguments as for :func:`fit_deep_kernel`."""
+    model = partial(network_classifier, network=network)
+    svi = SVI(model, _no_guide, _adam(learning_rate, num_steps), Trace_ELBO())
+    options = {"batch_size": batch_size, "num_data": len(X), "checkpoint": checkpoint, "progress": progress}
+    return fit(svi, rng_key, num_steps, X, y, training=True, **options)
+
+
+def _adam(rate: float, steps: int) -> optax.GradientTransformation:
+    return optax.adam(optax.cosine_decay_schedule(rate, max(1, steps), alpha=0.01))
+
+
+def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str, Any]:
+    """Parameters with which every GP is the feature that it sees first, so that the program predicts as the network.
+
+    From there training improves on the network; from zero it would have to learn again what the network knows.
+    """
+    q = guide.posterior(params, X[:2], rng_key=random.key(0))["f"]
+    if q.L is None:
+        return params
+    Z = q.inducing.points(q.prior.X.dtype) if isinstance(q.inducing, InducingGrid) else q.inducing.Z
+    columns = _columns(guide.model.keywords.get("subsets"), params["feature_shift"].shape[0])[:, 0]
+    inner = jnp.arctanh(jnp.clip(jnp.atleast_2d(Z[..., 0]), -0.98, 0.98))
+    u = (params["feature_shift"][columns] + params["feature_scale"][columns] * inner.T).astype(inner.dtype)
+    scale = jnp.mean(jnp.square(u), axis=0)
+    params = dict(params) | {"f_variance": jnp.broadcast_to(scale, params["f_variance"].shape)}
+    q = guide.posterior(params, X[:2], rng_key=random.key(0))["f"]
+    L = q.L.factors[0] if isinstance(q.L, Kronecker) else q.L
+    # What a GP with this prior makes of noisy values: their corner at the bounds itself would be dear.
+    K = linalg.matmul(L, L.mT) + (1e-2 * scale)[:, None, None] * jnp.eye(L.shape[-1], dtype=L.dtype)
+    v = linalg.matmul(L.mT, jnp.linalg.solve(K, u.T[..., None]))[..., 0].T
+    return params | {"f_mean": v, "f_scale": 0.1 * params["f_scale"]}
 
 
 def _no_guide(*args: Any, **kwargs: Any) -> None:
