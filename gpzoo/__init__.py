@@ -8,6 +8,7 @@ are written in. Guides, training and prediction are in :mod:`gpzoo.inference`, t
 from gpzoo import kernels, likelihoods
 from gpzoo.augmentations import Affine, Deformation, Rotation, SampledView, Subsampled
 from gpzoo.distributions import GaussianProcess
+from gpzoo.grids import InducingGrid
 from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, InducingVariable, Kuf, Kuu
 from gpzoo.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
 from gpzoo.linalg import FactorisationError
@@ -24,6 +25,7 @@ __all__ = [
     "FactorisationError",
     "GaussianMarginals",
     "GaussianProcess",
+    "InducingGrid",
     "InducingPatches",
     "InducingPoints",
     "InducingPosterior",

@@ -13,6 +13,7 @@ from jax import Array, random
 from numpyro import handlers
 
 from gpzoo import linalg
+from gpzoo.grid_posterior import GridPosterior
 from gpzoo.inducing import Blocks, InducingPoints, block_pairs
 from gpzoo.inference.guides import InducingGuide, representing
 from gpzoo.inference.minibatches import split_arrays
@@ -105,7 +106,7 @@ def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int) -> 
     """The values at the site's inputs of one function from its posterior; equal keys give the same function.
 
     Args:
-        posterior: of one GP site, with inducing points (or blocks of them).
+        posterior: of one GP site, with inducing points (or blocks of them), or a grid.
         key: fixes the function.
         num_features: see :func:`draw_functions`.
 
@@ -115,6 +116,8 @@ def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int) -> 
     Raises:
         TypeError: see :func:`draw_functions`.
     """
+    if isinstance(posterior, GridPosterior):
+        return posterior.as_joint().sample(key)  # interpolates one draw of u, wherever the inputs are
     prior, L = posterior.prior, posterior.L
     kernel, X, D = prior.kernel, prior.X, prior.num_outputs or 1
     key_u, key_prior, key_noise, key_white = random.split(key, 4)

@@ -19,11 +19,12 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer import init_to_median
 from numpyro.primitives import _PYRO_STACK, Messenger
 
-from gpzoo.distributions import GaussianProcess, rows_first
-from gpzoo.inducing import InducingVariable, Kuu
+from gpzoo.checks import positive_int
+from gpzoo.distributions import GaussianProcess
+from gpzoo.inducing import InducingVariable
 from gpzoo.inference.setup import Sites, find_sites
+from gpzoo.inference.variational import FORMS, posterior_at
 from gpzoo.initialisers import structure
-from gpzoo.linalg import BlockDiagonal, cholesky, diagonal
 from gpzoo.marginals import DrawLog
 from gpzoo.posterior import InducingPosterior
 
@@ -72,7 +73,11 @@ class InducingGuide:
             :func:`~gpzoo.initialisers.kmeans`, an inducing variable, or a mapping from site name to either.
         whiten: whether ``q`` is over ``v = L^-1 u``; one for all, or by site name.
         covariance: ``"full"``, ``"diagonal"`` or, with :class:`~gpzoo.inducing.Blocks`, ``"block_diagonal"`` (the
-            mean-field approximation between blocks); one for all, or by site name.
+            mean-field approximation between blocks); with an :class:`~gpzoo.grids.InducingGrid` of several axes
+            ``"kronecker"``, of one ``"full"``, ``"diagonal"`` or ``"low_rank"`` (plus a diagonal; the prior is never
+            factorised for these two). One for all, or by site name. By default full, on grids of several axes
+            Kronecker, on one axis of more than 256 points of low rank.
+        rank: of low-rank covariances.
         initial_scale: factor of the initial standard deviations of ``q`` relative to the prior's; one for all, or by
             site name (deep GPs start inner layers at 1e-5).
         hyperparameters: ``"point"`` or ``"normal"``, for latent sites that are not GPs.
@@ -91,15 +96,16 @@ class InducingGuide:
         inducing: Any,
         *,
         whiten: bool | Mapping[str, bool] = True,
-        covariance: str | Mapping[str, str] = "full",
+        covariance: str | Mapping[str, str] | None = None,
+        rank: int = 16,
         initial_scale: float | Mapping[str, float] = 1.0,
         hyperparameters: str = "point",
         joint: Iterable[str] = (),
         init_loc_fn: Callable = init_to_median,
     ) -> None:
         kinds = set(covariance.values()) if isinstance(covariance, Mapping) else {covariance}
-        if not kinds <= {"full", "block_diagonal", "diagonal"}:
-            raise ValueError(f"covariance must be 'full', 'block_diagonal' or 'diagonal', got {sorted(kinds)}.")
+        if not kinds <= {*FORMS, None}:
+            raise ValueError(f"covariance must be one of {', '.join(map(repr, FORMS))}, got {sorted(map(str, kinds))}.")
         if hyperparameters not in ("point", "normal"):
             raise ValueError(f"hyperparameters must be 'point' or 'normal', got {hyperparameters!r}.")
         for entry in inducing.values() if isinstance(inducing, Mapping) else (inducing,):
@@ -111,6 +117,7 @@ class InducingGuide:
         self.model = model
         self.inducing = inducing
         self.whiten, self.covariance, self.initial_scale = whiten, covariance, initial_scale
+        self.rank = positive_int("rank", rank)
         self.hyperparameters = hyperparameters
         self.joint = frozenset([joint] if isinstance(joint, str) else joint)
         self.init_loc_fn = init_loc_fn
@@ -138,7 +145,7 @@ class InducingGuide:
     def init_params(
         self, rng_key: Array, *args: Any, given: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Initial values of every parameter of the guide and the model, by name.
+        """Initial values of every parameter of the guide and the model, and of mutable state, by name.
 
         The program runs once, outside ``jit``, with every GP site at its posterior mean, and each site's initialiser
         sees the site's own inputs. Give it the whole data, not a minibatch.
@@ -153,10 +160,10 @@ class InducingGuide:
             Constrained values, to be passed as ``svi.init(..., init_params=...)``.
         """
         self.setup(*args, **kwargs)
-        with handlers.block(), representing("mean"):
+        with handlers.block(), representing("mean"), _InitialState() as state:
             run = handlers.substitute(handlers.seed(self, rng_key), data=dict(given or {}))
             trace = handlers.trace(run).get_trace(*args, **kwargs)
-        params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+        params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"} | state.found
         if unknown := sorted(set(given or {}) - set(params)):
             raise ValueError(f"Initial values name {unknown}, but the parameters are {sorted(params)}.")
         return params
@@ -216,6 +223,22 @@ def _variable(initialiser: Any, parameter: Any) -> InducingVariable:
     return jax.tree.unflatten(structure(initialiser), leaves)
 
 
+class _InitialState(Messenger):
+    """Keeps mutable state as it is at first: networks write their new state into the dictionary they are handed."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.found: dict[str, Any] = {}
+
+    def __enter__(self) -> _InitialState:
+        super().__enter__()
+        return self
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "mutable" and msg["value"] is not None:
+            self.found[msg["name"]] = jax.tree.map(lambda x: x, msg["value"])
+
+
 class _PosteriorHandler(Messenger):
     """Runs inside one call of a guide: answers each latent site of the model with the guide's own site."""
 
@@ -269,60 +292,30 @@ class _PosteriorHandler(Messenger):
         prior = msg["fn"]
         if not isinstance(prior, GaussianProcess):
             raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
-        guide, dtype = self.guide, prior.X.dtype
-        covariance = _for_site(guide.covariance, name, "full")
-        whiten = _for_site(guide.whiten, name, True)
+        guide = self.guide
         initialiser = _for_site(guide.inducing, name)
-        start = numpyro.param(f"{name}_inducing", lambda key: self._start(f"{name}_inducing", initialiser, key, prior))
-        inducing = _variable(initialiser, start)
-        shape = jax.eval_shape(lambda u, k: Kuu(u, k), inducing, prior.kernel)
-        if covariance == "block_diagonal" and not isinstance(shape, BlockDiagonal):
-            raise ValueError(
-                f"InducingGuide(covariance='block_diagonal') needs blocks of inducing variables at site {name!r}, such "
-                "as blocks(unique_patches(100), kmeans(100)) for a sum of two kernels."
-            )
-        M, outputs = shape.shape[-1], () if prior.num_outputs is None else (prior.num_outputs,)
-        mean = numpyro.param(f"{name}_mean", jnp.zeros((M, *outputs), dtype))
-
-        def initial_scale(_: Array) -> Any:
-            factor = jnp.asarray(_for_site(guide.initial_scale, name, 1.0), dtype)
-            if covariance == "diagonal":
-                if whiten:
-                    return jnp.broadcast_to(factor, (M, *outputs))
-                variance = diagonal(Kuu(inducing, prior.kernel))
-                return factor * jnp.sqrt(rows_first(variance, (M, *outputs)))
-            if not whiten:
-                root = cholesky(Kuu(inducing, prior.kernel), f"Kuu of site {name!r}", prior.jitter)
-                root = root.dense() if covariance == "full" and isinstance(root, BlockDiagonal) else root
-            elif covariance == "full":
-                root = jnp.eye(M, dtype=dtype)
-            else:
-                root = shape.map(lambda block: jnp.eye(block.shape[-1], dtype=dtype))
-            roots = jax.tree.map(lambda r: factor * jnp.broadcast_to(r, (*outputs, *r.shape[-2:])), root)
-            return roots.blocks if isinstance(roots, BlockDiagonal) else roots
-
-        positive = constraints.softplus_positive if covariance == "diagonal" else constraints.real
-        scale = numpyro.param(f"{name}_scale", initial_scale, constraint=positive)
-        if isinstance(scale, tuple | list) != (covariance == "block_diagonal"):
-            form = f"{len(scale)} blocks" if isinstance(scale, tuple | list) else f"one array of shape {scale.shape}"
-            raise ValueError(
-                f"{name}_scale is {form}, but the guide has covariance={covariance!r}. BlockDiagonal(*blocks).dense() "
-                "(gpzoo.linalg) makes one array of blocks."
-            )
-        scale = BlockDiagonal(*scale) if covariance == "block_diagonal" else scale
-        if self.how == "mean":
-            cholesky(Kuu(inducing, prior.kernel), f"Kuu of site {name!r}", prior.jitter)
-            return prior.mean  # q(u) starts at the prior's mean
+        inducing = self._inducing(name, initialiser, prior)
         mode, log = self._mode(name)
-        if prior.samples_views:
+        if prior.samples_views and self.how != "mean":
             if self.how == "bound":
                 mode = "estimates"
             else:
                 own = random.fold_in(self.views, zlib.crc32(name.encode())) if self.views is not None else None
                 prior = prior.with_fixed_views(numpyro.prng_key() if own is None else own)
-        posterior = InducingPosterior(
-            prior, inducing, mean, scale, whiten=whiten, value_as=mode, site=name, log=log, rows=self.rows
+        posterior = posterior_at(
+            name,
+            prior,
+            inducing,
+            whiten=_for_site(guide.whiten, name, True),
+            covariance=_for_site(guide.covariance, name),
+            initial_scale=_for_site(guide.initial_scale, name, 1.0),
+            rank=guide.rank,
+            value_as=mode,
+            log=log,
+            rows=self.rows,
         )
+        if self.how == "mean":
+            return prior.mean  # q(u) starts at the prior's mean
         if callable(self.how):
             return self.how(posterior, numpyro.prng_key())
         if self.how == "conditional":
@@ -336,6 +329,13 @@ class _PosteriorHandler(Messenger):
         if name in self.guide.sites.drawn:
             return "draw", None
         return "marginals", DrawLog(refuse=True)
+
+    def _inducing(self, name: str, initialiser: Any, prior: GaussianProcess) -> InducingVariable:
+        parameter = f"{name}_inducing"
+        if structure(initialiser).num_leaves == 0:
+            return initialiser  # a grid: nothing of it is trained
+        start = numpyro.param(parameter, lambda key: self._start(parameter, initialiser, key, prior))
+        return _variable(initialiser, start)
 
     def _start(self, parameter: str, initialiser: Any, key: Array, prior: GaussianProcess) -> Array:
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""

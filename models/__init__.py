@@ -7,6 +7,7 @@ from gpzoo.models.convolutional import (
     multi_channel_gp,
 )
 from gpzoo.models.deep import deep_gp, inner_scales, linear_layers
+from gpzoo.models.deep_kernel import deep_kernel_gp, fit_deep_kernel, fit_network, network_classifier, network_of
 from gpzoo.models.invariant import (
     affine,
     deformation,
@@ -25,7 +26,10 @@ __all__ = [
     "convolutional_gp",
     "convolutional_plus_rbf_gp",
     "deep_gp",
+    "deep_kernel_gp",
     "deformation",
+    "fit_deep_kernel",
+    "fit_network",
     "gp_classification",
     "gp_regression",
     "inner_scales",
@@ -35,6 +39,8 @@ __all__ = [
     "invariant_gp",
     "linear_layers",
     "multi_channel_gp",
+    "network_classifier",
+    "network_of",
     "recognition",
     "rotation",
 ]

@@ -25,9 +25,10 @@ KNOWN_FAILURES = (ReproductionError, DatasetError, CheckpointError, NonFiniteErr
 
 def all_experiments() -> tuple[Experiment, ...]:
     """Every experiment of every paper, in the order in which they are listed."""
-    from gpzoo.reproductions import convolutional_gp, deep_gp, learning_invariances
+    from gpzoo.reproductions import convolutional_gp, deep_gp, deep_kernel_learning, learning_invariances
 
-    return (*convolutional_gp.EXPERIMENTS, *deep_gp.EXPERIMENTS, *learning_invariances.EXPERIMENTS)
+    papers = (convolutional_gp, deep_gp, learning_invariances, deep_kernel_learning)
+    return tuple(experiment for paper in papers for experiment in paper.EXPERIMENTS)
 
 
 class Failed(click.ClickException):

@@ -24,9 +24,10 @@ def number(value: float | None) -> str:
 
 def shortfall(metric: str, ours: float, paper: float | None) -> float | None:
     """How far ours is behind the paper's (positive), or ``None``: reached, no paper number, or no better direction."""
-    if paper is None or metric not in LOWER_IS_BETTER | HIGHER_IS_BETTER:
+    kind = _kind(metric)
+    if paper is None or kind is None:
         return None
-    behind = ours - paper if metric in LOWER_IS_BETTER else paper - ours
+    behind = ours - paper if kind in LOWER_IS_BETTER else paper - ours
     return behind if behind > 0 else None
 
 
@@ -35,7 +36,13 @@ def verdict(metric: str, ours: float, paper: float | None) -> str:
     behind = shortfall(metric, ours, paper)
     if behind is not None:
         return f"short by {number(behind)}"
-    return "reached" if paper is not None and metric in LOWER_IS_BETTER | HIGHER_IS_BETTER else ""
+    return "reached" if paper is not None and _kind(metric) is not None else ""
+
+
+def _kind(metric: str) -> str | None:
+    """What a metric is, if one way is better: ``"accuracy"`` for ``"dnn_accuracy"``, a model's."""
+    known = LOWER_IS_BETTER | HIGHER_IS_BETTER
+    return next((kind for kind in known if metric == kind or metric.endswith(f"_{kind}")), None)
 
 
 def difference(ours: float, paper: float | None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gpzoo.datasets import icml2007, large, sources, twins
+from gpzoo.datasets import classes, icml2007, large, sources, twins
 from gpzoo.datasets.dataset import Dataset
 from gpzoo.datasets.files import find
 from gpzoo.datasets.taxi import DEFAULT_MONTHS, kept_file, raw_files, taxi
@@ -113,6 +113,20 @@ _RECIPES |= {
         large.susy,
         ((large.TEXTS["susy"].file,), (large.TEXTS["susy"].kept,)),
     ),
+}
+_RECIPES |= {
+    name: _Recipe(
+        f"{description} (option split, a seed)",
+        partial(classes.table, name),
+        tuple((file,) for file in (classes.TABLES[name].npz, classes.TABLES[name].file) if file),
+    )
+    for name, description in {
+        "adult": "whether an income exceeds 50,000 dollars, 48,842 rows, 82 features, 2 classes",
+        "connect4": "who wins at Connect-4 from a position after 8 moves, 67,557 rows, 126 features, 3 classes",
+        "diabetes": "readmission to a hospital, 101,766 rows, 210 features, 3 classes",
+        "covtype": "kinds of forest, 581,012 rows, 54 features, 7 classes",
+        "covtype-subset": "a sample of covtype, 92,962 rows, 54 features, 7 classes",
+    }.items()
 }
 _RECIPES |= {
     f"{name}-generated": _Recipe(f"a small generated stand-in for {name}, 5,000 rows (options rows, seed)", loader)

@@ -1,0 +1,141 @@
+"""Networks of the deep-kernel experiments, as flax modules (SV-DKL, section 5). Importing this needs flax."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+
+class FullyConnected(nnx.Module):
+    """``d-1000-1000-500-50-c`` with rectified linear units (section 5.1).
+
+    Args:
+        num_inputs: ``d``; inputs of other rank are flattened.
+        num_features: ``c``.
+        widths: of the hidden layers.
+        rngs: keys of the initial weights.
+    """
+
+    def __init__(
+        self, num_inputs: int, num_features: int, widths: Sequence[int] = (1000, 1000, 500, 50), *, rngs: nnx.Rngs
+    ) -> None:
+        sizes = (num_inputs, *widths, num_features)
+        self.layers = nnx.List([nnx.Linear(a, b, rngs=rngs, kernel_init=_HE) for a, b in itertools.pairwise(sizes)])
+
+    def __call__(self, x: Array) -> Array:
+        """Features ``[N, c]``."""
+        x = x.reshape(len(x), -1)
+        for layer in self.layers[:-1]:
+            x = nnx.relu(layer(x))
+        return self.layers[-1](x)
+
+
+class LeNet(nnx.Module):
+    """Two convolutions of 5x5 with max pooling and a hidden layer of 500, as in Caffe's MNIST example (section 5.3).
+
+    Args:
+        num_features: ``c``.
+        image_shape: ``(H, W, C)``.
+        hidden: units of the layers before the features; one more for the baseline CNN+.
+        rngs: keys of the initial weights.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        image_shape: tuple[int, int, int] = (28, 28, 1),
+        hidden: Sequence[int] = (500,),
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        H, W, C = image_shape
+        self.first = nnx.Conv(C, 20, (5, 5), padding="VALID", rngs=rngs)
+        self.second = nnx.Conv(20, 50, (5, 5), padding="VALID", rngs=rngs)
+        height, width = (((size - 4) // 2 - 4) // 2 for size in (H, W))
+        self.top = FullyConnected(height * width * 50, num_features, hidden, rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        """Features ``[N, c]``."""
+        for layer in (self.first, self.second):
+            x = nnx.max_pool(layer(x), (2, 2), strides=(2, 2))
+        return self.top(x)
+
+
+class QuickCNN(nnx.Module):
+    """Three convolutions of 5x5 with pooling, as in Caffe's CIFAR-10 "quick" example (section 5.3).
+
+    Args:
+        num_features: ``c``.
+        image_shape: ``(H, W, C)``.
+        hidden: units of the layers before the features.
+        rngs: keys of the initial weights.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        image_shape: tuple[int, int, int] = (32, 32, 3),
+        hidden: Sequence[int] = (64,),
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        H, W, C = image_shape
+        self.convolutions = nnx.List(
+            [nnx.Conv(a, b, (5, 5), padding="SAME", rngs=rngs) for a, b in ((C, 32), (32, 32), (32, 64))]
+        )
+        self.top = FullyConnected(-(-H // 8) * -(-W // 8) * 64, num_features, hidden, rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        """Features ``[N, c]``."""
+        for i, layer in enumerate(self.convolutions):
+            pool = nnx.avg_pool if i else nnx.max_pool
+            x = nnx.relu(pool(layer(x), (3, 3), strides=(2, 2), padding="SAME"))
+        return self.top(x)
+
+
+class ResNet20(nnx.Module):
+    """The residual network of 20 layers for CIFAR-10 (He et al. 2016), with batch normalisation (section 5.3).
+
+    Args:
+        num_features: ``c``.
+        channels: of the images.
+        rngs: keys of the initial weights.
+    """
+
+    def __init__(self, num_features: int, channels: int = 3, *, rngs: nnx.Rngs) -> None:
+        self.stem = nnx.Conv(channels, 16, (3, 3), use_bias=False, kernel_init=_HE, rngs=rngs)
+        self.norm = nnx.BatchNorm(16, momentum=0.9, rngs=rngs)
+        widths = [(16, 16)] * 3 + [(16, 32)] + [(32, 32)] * 2 + [(32, 64)] + [(64, 64)] * 2
+        self.blocks = nnx.List([_Residual(a, b, rngs=rngs) for a, b in widths])
+        self.top = nnx.Linear(64, num_features, rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        """Features ``[N, c]``."""
+        x = nnx.relu(self.norm(self.stem(x)))
+        for block in self.blocks:
+            x = block(x)
+        return self.top(jnp.mean(x, axis=(1, 2)))
+
+
+class _Residual(nnx.Module):
+    def __init__(self, narrow: int, wide: int, *, rngs: nnx.Rngs) -> None:
+        self.stride = 1 if narrow == wide else 2
+        strides = (self.stride, self.stride)
+        options = {"use_bias": False, "kernel_init": _HE, "rngs": rngs}
+        self.first = nnx.Conv(narrow, wide, (3, 3), strides=strides, **options)
+        self.second = nnx.Conv(wide, wide, (3, 3), **options)
+        self.norms = nnx.List([nnx.BatchNorm(wide, momentum=0.9, rngs=rngs) for _ in range(2)])
+
+    def __call__(self, x: Array) -> Array:
+        y = nnx.relu(self.norms[0](self.first(x)))
+        y = self.norms[1](self.second(y))
+        # A shortcut without parameters: every other pixel, and zeros in the new channels.
+        x = x[:, :: self.stride, :: self.stride]
+        return nnx.relu(y + jnp.pad(x, [(0, 0)] * 3 + [(0, y.shape[-1] - x.shape[-1])]))
+
+
+_HE = nnx.initializers.he_normal()

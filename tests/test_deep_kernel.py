@@ -1,0 +1,328 @@
+"""Deep kernels: the program, networks of every library, training in phases, and predictions that know no batch."""
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import KEY
+from jax import random
+from numpyro import handlers
+from numpyro.infer import SVI
+
+from gpzoo import datasets
+from gpzoo.grids import InducingGrid
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
+from gpzoo.initialisers import kmeans
+from gpzoo.likelihoods import RobustMax
+from gpzoo.models.deep_kernel import (
+    BOUNDS,
+    deep_kernel_gp,
+    feature_range,
+    features_of,
+    fit_deep_kernel,
+    network_classifier,
+    network_of,
+)
+
+nnx = pytest.importorskip("flax.nnx")
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = datasets.load("digits")
+    flat = [x.reshape(len(x), -1) for x in (data.X_train, data.X_test)]
+    return flat[0], data.y_train, flat[1], data.y_test
+
+
+def connected(num_inputs=64, num_features=10, widths=(40,), seed=0):
+    from gpzoo.models.networks import FullyConnected
+
+    return FullyConnected(num_inputs, num_features, widths, rngs=nnx.Rngs(seed))
+
+
+def trace_of(network, X, params=None, training=False):
+    program = handlers.substitute(handlers.seed(lambda: network(X, training), 0), data=params or {})
+    return handlers.trace(program).get_trace()
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(digits):
+    X, y, *_ = digits
+    with jax.numpy_dtype_promotion("standard"):
+        network = network_of(connected())
+        options = {"num_steps": (200, 200, 150), "learning_rates": (1e-2, 2e-2, 1e-3), "batch_size": 200}
+        options |= {"progress": False}
+        return network, fit_deep_kernel(KEY, X, y, network=network, **options)
+
+
+def test_phases_train_what_they_should(trained, digits):
+    network, result = trained
+    X_test, y_test = digits[2:]
+    same = lambda a, b: all(map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b)))  # noqa: E731
+    before, gps, after = (r.params["network$params"] for r in (result.network, result.features, result.joint))
+    assert same(before, gps) and not same(gps, after)
+    assert not same(result.features.params["mixing"], np.eye(10))
+    assert result.joint.losses[-20:].mean() < result.features.losses[-20:].mean()
+    shares = []
+    for params in (result.features.params, result.joint.params):
+        found = predict(KEY, result.model, X_test, guide=result.guide, params=params, test_data={"y": y_test})["y"]
+        shares.append((float(np.mean(found.probs.argmax(-1) != y_test)), float(-found.log_density.mean())))
+    h = features_of(network, result.network.params, X_test)
+    alone = float(np.mean(h.argmax(-1) != y_test))
+    # One in ten would be right by chance; a GP on the features is about as good as the network.
+    assert alone < 0.1 and all(error < alone + 0.03 and nlp < 0.4 for error, nlp in shares)
+
+
+def test_features_and_where_they_start(trained, digits):
+    network, result = trained
+    X = digits[0]
+    h = features_of(network, result.network.params, X)
+    np.testing.assert_allclose(h, features_of(network, result.network.params, X, batch_size=100), rtol=1e-5, atol=1e-5)
+    start = feature_range(h)
+    squashed = np.tanh((h - start["feature_shift"]) / start["feature_scale"])
+    assert np.abs(squashed.mean(0)).max() < 0.2 and 0.3 < squashed.std(0).min()
+    assert (np.abs(squashed) <= BOUNDS[1]).all()
+    constant = feature_range(np.ones((5, 2), np.float32))
+    assert np.isfinite(constant["feature_scale"]).all() and (np.asarray(constant["feature_scale"]) > 0).all()
+
+
+def test_predictions_do_not_depend_on_the_batch(trained, digits):
+    _, result = trained
+    X_test, y_test = digits[2:]
+    options = {"guide": result.guide, "params": result.joint.params, "test_data": {"y": y_test}}
+    whole, parts = (predict(KEY, result.model, X_test, batch_size=b, **options) for b in (360, 37))
+    np.testing.assert_allclose(whole["f"].mean, parts["f"].mean, atol=2e-5)
+    np.testing.assert_allclose(whole["y"].probs, parts["y"].probs, atol=1e-5)
+    extreme = np.concatenate([X_test[:5], 100 * X_test[:5]])
+    alone = predict(KEY, result.model, X_test[:5], **{k: v for k, v in options.items() if k != "test_data"})
+    beside = predict(KEY, result.model, extreme, **{k: v for k, v in options.items() if k != "test_data"})
+    np.testing.assert_allclose(alone["f"].mean, beside["f"].mean[:5], atol=2e-5)
+
+
+def test_a_stopped_training_goes_on(digits, tmp_path):
+    X, y, *_ = digits
+    network = network_of(connected(widths=(8,)))
+    train = partial(fit_deep_kernel, KEY, X[:200], y[:200], network=network, batch_size=50, progress=False)
+    whole = train(num_steps=(6, 6, 6))
+    train(num_steps=(6, 6, 3), checkpoint=tmp_path)
+    (tmp_path / "joint").rename(tmp_path / "gone")
+    again = train(num_steps=(6, 6, 6), checkpoint=tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, whole.joint.params, again.joint.params)
+
+
+def test_a_network_that_is_given_is_not_trained_again(trained, digits):
+    network, result = trained
+    X, y, *_ = digits
+    again = fit_deep_kernel(
+        KEY,
+        X[:100],
+        y[:100],
+        network=network,
+        pretrained=result.network.params,
+        num_steps=(5, 2, 2),
+        batch_size=50,
+        progress=False,
+    )
+    assert again.network is None and again.joint.losses.shape == (2,)
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
+
+
+def small(network, **arguments):
+    return partial(deep_kernel_gp, network=network, **arguments)
+
+
+def test_subsets_mixing_and_other_likelihoods(digits):
+    X, y = digits[0][:60], digits[1][:60] % 3
+    model = small(
+        network_of(connected(num_features=4, widths=(8,))),
+        subsets=[(0, 1), (2, 3), (1, 2)],
+        num_outputs=3,
+        likelihood=RobustMax,
+    )
+    guide = InducingGuide(model, InducingGrid((8, 9), BOUNDS))
+    svi = SVI(model, guide, optax.adam(0.01), GaussianProcessELBO())
+    # The matrix correlates the functions, which robust-max has no closed form for.
+    result = fit(svi, KEY, 5, X, y, training=True, progress=False)
+    assert result.params["f_mean"].shape == (72, 3) and result.params["f_lengthscale"].shape == (3, 2)
+    assert result.params["mixing"].shape == (3, 3) and np.isfinite(result.losses).all()
+
+
+def test_exact_deep_kernel_instead_of_a_grid(digits):
+    X, y = digits[0][:100], digits[1][:100]
+    model = small(network_of(connected(widths=(8,))))
+    guide = InducingGuide(model, kmeans(12))
+    result = fit(
+        SVI(model, guide, optax.adam(0.01), GaussianProcessELBO()), KEY, 3, X, y, training=True, progress=False
+    )
+    assert result.params["f_inducing"].shape == (10, 12, 1)
+
+
+def test_arviz(digits, trained):
+    _, result = trained
+    data = to_arviz(KEY, result.model, result.guide, result.joint.params, digits[0][:10], digits[1][:10], num_draws=5)
+    assert data["posterior"]["f"].shape == (1, 5, 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"subsets": [(0, 1), (2,)]}, "of one length"),
+        ({"subsets": [(0,), (11,)]}, r"columns 0\.\.9 of the network's 10"),
+        ({"subsets": [()]}, "of one length"),
+        ({"num_outputs": 0}, "num_outputs must be an integer of at least 1"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(digits, arguments, message):
+    model = small(network_of(connected()), **arguments)
+    with pytest.raises(ValueError, match=message), handlers.seed(rng_seed=0):
+        model(jnp.asarray(digits[0][:5]))
+
+
+def test_features_of_another_shape_are_refused(digits):
+    X = jnp.asarray(digits[0][:5])
+    with pytest.raises(ValueError, match=r"features \[N, q\] = \[5, q\], got shape \(5,\)"), handlers.seed(rng_seed=0):
+        deep_kernel_gp(X, network=lambda X, training: X[:, 0])
+
+
+# -- networks of every library -----------------------------------------------------------------------------------------
+
+
+def stax_pair():
+    def init(key, shape):
+        return (*shape[:-1], 3), {"w": random.normal(key, (shape[-1], 3), jnp.float32)}
+
+    return init, lambda params, x: x @ params["w"]
+
+
+def linen_module():
+    from flax import linen
+
+    class Net(linen.Module):
+        @linen.compact
+        def __call__(self, x, train=False):
+            x = linen.BatchNorm(use_running_average=not train)(linen.Dense(5)(x))
+            return linen.Dense(3)(linen.relu(x))
+
+    return Net()
+
+
+def nnx_module():
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.dense, self.norm = nnx.Linear(64, 3, rngs=rngs), nnx.BatchNorm(3, rngs=rngs)
+
+        def __call__(self, x):
+            return self.norm(self.dense(x))
+
+    return Net(nnx.Rngs(0))
+
+
+def equinox_module():
+    equinox = pytest.importorskip("equinox")
+    return equinox.nn.MLP(64, 3, 5, 1, key=random.key(0), dtype=jnp.float32)
+
+
+MODULES = {"pair": stax_pair, "linen": linen_module, "nnx": nnx_module, "equinox": equinox_module}
+
+
+@pytest.mark.parametrize("library", MODULES)
+def test_networks_of_every_library(digits, library):
+    X, y = digits[0][:40], digits[1][:40] % 3
+    network = network_of(MODULES[library]())
+    model = small(network)
+    svi = SVI(model, InducingGuide(model, InducingGrid(8, BOUNDS)), optax.adam(1e-2), GaussianProcessELBO())
+    result = fit(svi, KEY, 3, X, y, training=True, progress=False)
+    assert "network$params" in result.params and np.isfinite(result.losses).all()
+    assert features_of(network, result.params, X).shape == (40, 3)
+    stateful = library in ("linen", "nnx")
+    assert ("network$state" in result.params) == stateful
+    if stateful:
+        # In training the batch's own statistics count, elsewhere those that were kept; and those stay.
+        def of(X, training):
+            run = handlers.substitute(handlers.seed(lambda: network(X, training), 0), data=result.params)
+            return np.asarray(run())
+
+        X = jnp.asarray(X)
+        np.testing.assert_allclose(of(X, False)[:10], of(X[:10], False), rtol=1e-5, atol=1e-5)
+        assert np.abs(of(X, True)[:10] - of(X[:10], True)).max() > 1e-3
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(TypeError, match="flax or equinox module or a pair"):
+        network_of(np.zeros(3))
+
+
+def test_statistics_advance_once_a_step_and_the_network_runs_once(digits):
+    X, y = digits[0][:32], digits[1][:32] % 3
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.dense, self.norm = nnx.Linear(64, 37, rngs=rngs), nnx.BatchNorm(37, rngs=rngs)
+            self.last = nnx.Linear(37, 3, rngs=rngs)
+
+        def __call__(self, x):
+            return self.last(self.norm(jnp.sinh(self.dense(x))))
+
+    module = Net(nnx.Rngs(0))
+    model = small(network_of(module))
+    svi = SVI(model, InducingGuide(model, InducingGrid(8, BOUNDS)), optax.sgd(0.0), GaussianProcessELBO())
+    state = [
+        np.asarray(
+            fit(svi, KEY, steps, X, y, training=True, progress=False).params["network$state"]["state"]["norm"]["mean"]
+        )
+        for steps in (0, 2)
+    ]
+    weights, bias = (np.asarray(part[...]) for part in (module.dense.kernel, module.dense.bias))
+    batch = np.sinh(X @ weights + bias).mean(0)
+    np.testing.assert_allclose(state[1], 0.99**2 * state[0] + (1 - 0.99**2) * batch, rtol=1e-3, atol=1e-6)
+    start = fit(svi, KEY, 0, X, y, training=True, progress=False).state
+    # Guide and model each ask for it.
+    text = jax.jit(lambda state: svi.evaluate(state, X, y, training=True)).lower(start).compile().as_text()
+    assert len(re.findall(r"f32\[32,37\]\S* dot\(", text)) == 1
+
+
+def test_state_of_a_network_trained_before_is_taken_over(digits):
+    X, y = digits[0][:40], digits[1][:40] % 3
+    network = network_of(nnx_module())
+    result = fit_deep_kernel(KEY, X, y, network=network, num_steps=(10, 2, 1), batch_size=20, progress=False)
+    states = [r.params["network$state"]["state"]["norm"]["mean"] for r in (result.network, result.features)]
+    np.testing.assert_array_equal(*states)  # and it rests while only the GPs are trained
+    assert not np.array_equal(result.joint.params["network$state"]["state"]["norm"]["mean"], states[0])
+
+
+@pytest.mark.parametrize("name", ["LeNet", "QuickCNN", "ResNet20"])
+def test_example_networks(name):
+    from gpzoo.models import networks
+
+    shape = (28, 28, 1) if name == "LeNet" else (32, 32, 3)
+    network = network_of(getattr(networks, name)(7, rngs=nnx.Rngs(0)))
+    X = jnp.asarray(np.random.default_rng(0).random((2, *shape)), jnp.float32)
+    site = trace_of(network, X)["network$params"]
+    h = features_of(network, {"network$params": site["value"]}, X)
+    assert h.shape == (2, 7) and np.isfinite(h).all() and np.abs(h[0] - h[1]).max() > 0
+    count = sum(x.size for x in jax.tree.leaves(site["value"]))
+    # Those of the published architectures, which end with ten features.
+    published = {"LeNet": 431_080 - 3 * 501, "QuickCNN": 145_578 - 3 * 65, "ResNet20": 269_722 - 3 * 65}
+    assert count == published[name]
+
+
+def test_the_network_alone_is_a_classifier(digits):
+    X, y = jnp.asarray(digits[0][:6]), jnp.asarray(digits[1][:6])
+    network = network_of(connected())
+    params = {"network$params": trace_of(network, X)["network$params"]["value"]}
+    h = features_of(network, params, X)
+    run = handlers.substitute(handlers.seed(network_classifier, 0), data=params)
+    trace = handlers.trace(run).get_trace(X, y, network=network)
+    wanted = jax.nn.log_softmax(h)[np.arange(6), y]
+    np.testing.assert_allclose(trace["y"]["fn"].log_prob(y), wanted, rtol=1e-4)
