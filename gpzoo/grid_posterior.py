@@ -87,6 +87,12 @@ class GridPosterior(InducingPosterior):
         self.L = self.L_inverse = None
         if not self.toeplitz:
             covariances = axis_covariances(inducing, prior.kernel, prior.X.dtype)
+            # Factorised when the inputs are there, and not while a network that makes them is evaluated: on a CPU the
+            # factorisation would wait for a thread of its pool and keep another from the network. XLA orders by what
+            # depends on what alone, so the covariances take a zero from the inputs.
+            first = jax.lax.stop_gradient(prior.X[(0,) * prior.X.ndim])
+            zero = jnp.where(jnp.isnan(first), first, jnp.zeros_like(first))
+            covariances = [K + zero for K in covariances]
             found = [
                 linalg.cholesky_and_inverse(K, f"Kuu of site {site!r} along axis {d} of its grid", prior.jitter)
                 for d, K in enumerate(covariances)

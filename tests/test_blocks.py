@@ -298,7 +298,7 @@ def test_parameters_of_another_covariance_are_refused():
     y = labels(X)
     guides = {c: InducingGuide(one_site, inducing(), covariance=c) for c in ("full", "block_diagonal")}
     params = {c: trained(one_site, guide, X, y) for c, guide in guides.items()}
-    with pytest.raises(ValueError, match="f_scale is 2 blocks, but the guide has covariance='full'"):
+    with pytest.raises(ValueError, match="f_scale is 2 arrays, but the guide has covariance='full'"):
         bound(one_site, guides["full"], params["block_diagonal"], X, y)
     with pytest.raises(ValueError, match=r"f_scale is one array of shape \(5, 5\), but .*'block_diagonal'"):
         bound(one_site, guides["block_diagonal"], params["full"], X, y)
