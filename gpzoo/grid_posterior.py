@@ -17,9 +17,8 @@ from gpzoo.distributions import GaussianProcess
 from gpzoo.fields import Fields
 from gpzoo.grids import InducingGrid, axis_column, axis_covariances
 from gpzoo.linalg import matmul
-from gpzoo.marginals import DrawLog
 from gpzoo.posterior import InducingPosterior
-from gpzoo.structured import Kronecker, ToeplitzInverse, toeplitz_matmul, toeplitz_root
+from gpzoo.structured import Kronecker, ToeplitzInverse, kronecker_matmul, toeplitz_matmul, toeplitz_root
 
 #: Jitter of the prior over large grids relative to its variance, where its Toeplitz structure is used. A smooth kernel
 #: on many points is singular in float32: with less, recursions over a thousand points lose their last digits.
@@ -66,38 +65,22 @@ class GridPosterior(InducingPosterior):
         ValueError: for shapes that do not fit each other, or forms of ``S`` that the grid does not allow.
     """
 
-    def __init__(
-        self,
-        prior: GaussianProcess,
-        inducing: InducingGrid,
-        u_mean: Array,
-        u_scale: Any,
-        *,
-        whiten: bool = True,
-        value_as: str = "joint",
-        site: str = "f",
-        log: DrawLog | None = None,
-        rows: Array | None = None,
-    ) -> None:
-        self.prior, self.inducing = prior, inducing
-        self.u_mean, self.u_scale, self.rows = u_mean, u_scale, rows
-        self.whiten, self.value_as, self.site, self.log = whiten, value_as, site, log
-        self._init_events(prior.event_shape[0], prior.num_outputs)
-        _check_q(site, inducing, u_mean, u_scale, prior.num_outputs)
-        self.L = self.L_inverse = None
-        if not self.toeplitz:
-            covariances = axis_covariances(inducing, prior.kernel, prior.X.dtype)
-            # Factorised when the inputs are there, and not while a network that makes them is evaluated: on a CPU the
-            # factorisation would wait for a thread of its pool and keep another from the network. XLA orders by what
-            # depends on what alone, so the covariances take a zero from the inputs.
-            first = jax.lax.stop_gradient(prior.X[(0,) * prior.X.ndim])
-            zero = jnp.where(jnp.isnan(first), first, jnp.zeros_like(first))
-            covariances = [K + zero for K in covariances]
-            found = [
-                linalg.cholesky_and_inverse(K, f"Kuu of site {site!r} along axis {d} of its grid", prior.jitter)
-                for d, K in enumerate(covariances)
-            ]
-            self.L, self.L_inverse = (Kronecker(*parts) for parts in zip(*found, strict=True))
+    def _factors(self) -> tuple[Kronecker | None, Kronecker | None]:
+        site, prior = self.site, self.prior
+        _check_q(site, self.inducing, self.u_mean, self.u_scale, prior.num_outputs)
+        if self.toeplitz:
+            return None, None
+        # Factorised when the inputs are there, and not while a network that makes them is evaluated: on a CPU the
+        # factorisation would wait for a thread of its pool and keep another from the network. XLA orders by what
+        # depends on what alone, so the covariances take a zero from the inputs.
+        first = jax.lax.stop_gradient(prior.X[(0,) * prior.X.ndim])
+        zero = jnp.where(jnp.isnan(first), first, jnp.zeros_like(first))
+        found = [
+            linalg.cholesky_and_inverse(K + zero, f"Kuu of site {site!r} along axis {d} of its grid", prior.jitter)
+            for d, K in enumerate(axis_covariances(self.inducing, prior.kernel, prior.X.dtype))
+        ]
+        L, inverse = (Kronecker(*parts) for parts in zip(*found, strict=True))
+        return L, inverse
 
     @property
     def toeplitz(self) -> bool:
@@ -210,7 +193,7 @@ class GridPosterior(InducingPosterior):
         The covariance is ``[M, M]`` or ``[D, M, M]``; on several axes the :class:`~gpzoo.structured.Kronecker` product
         of its factors.
         """
-        mean = rows_last(self._mean_of_u(), self.num_outputs)
+        mean = self._in_shape(self._mean_of_u())
         roots, variances = self._roots()
         covariances = tuple(matmul(F, F.mT) for F in roots)
         covariance = covariances[0] if covariances else 0
@@ -227,36 +210,20 @@ class GridPosterior(InducingPosterior):
         mean = self._mean_of_u()
         key_roots, key_own = random.split(key)
         if roots:
-            D = mean.shape[0]
-            rank = 1
-            for F in roots:
-                rank *= F.shape[-1]
-            mean = mean + _times(roots, random.normal(key_roots, (D, rank), mean.dtype))
+            rank = math.prod(F.shape[-1] for F in roots)
+            noise = random.normal(key_roots, (mean.shape[0], rank, 1), mean.dtype)
+            mean = mean + kronecker_matmul(roots, noise)[..., 0]
         if variances is not None:
             mean = mean + jnp.sqrt(variances) * random.normal(key_own, mean.shape, mean.dtype)
         return mean
 
     def draw_inducing(self, key: Array) -> Array:
         """A draw of ``u``, of the shape of ``u_mean``."""
-        return rows_last(self._draw(key), self.num_outputs)
+        return self._in_shape(self._draw(key))
 
     def given(self, u: Array) -> GridPosterior:
         """``p(f | u)``: ``q`` concentrated on ``u`` itself, whitened or not."""
         return self._replace(u_mean=u, u_scale=jnp.zeros_like(u), whiten=False)
-
-
-def rows_last(u: Array, num_outputs: int | None) -> Array:
-    """``[D, M]`` as ``[M, D]``, or ``[M]`` for a site without outputs."""
-    return u[0] if num_outputs is None else u.T
-
-
-def _times(factors: tuple[Array, ...], v: Array) -> Array:
-    """``(F_1 x ... x F_G) v`` for factors ``[D, M_d, R_d]`` and ``v`` ``[D, prod R_d]``."""
-    rest = 1
-    for F in reversed(factors):
-        v = matmul(F[:, None], v.reshape(v.shape[0], -1, F.shape[-1], rest))
-        rest *= F.shape[-2]
-    return v.reshape(v.shape[0], -1)
 
 
 # -- interpolation -----------------------------------------------------------------------------------------------------

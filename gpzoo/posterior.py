@@ -69,9 +69,14 @@ class InducingPosterior(ProcessAtInputs):
         self.u_mean, self.u_scale, self.rows = u_mean, u_scale, rows
         self.whiten, self.value_as, self.site, self.log = whiten, value_as, site, log
         self._init_events(prior.event_shape[0], prior.num_outputs)
-        covariance = Kuu(inducing, prior.kernel)
-        self.L, self.L_inverse = linalg.cholesky_and_inverse(covariance, f"Kuu of site {site!r}", prior.jitter)
-        _check_q(site, u_mean, u_scale, self.L, prior.num_outputs)
+        self.L, self.L_inverse = self._factors()
+
+    def _factors(self) -> tuple[Any, Any]:
+        """``L`` and its inverse; what ``q`` is given as is checked against them."""
+        covariance = Kuu(self.inducing, self.prior.kernel)
+        L, inverse = linalg.cholesky_and_inverse(covariance, f"Kuu of site {self.site!r}", self.prior.jitter)
+        _check_q(self.site, self.u_mean, self.u_scale, L, self.prior.num_outputs)
+        return L, inverse
 
     @property
     def jitter(self) -> Any:

@@ -55,14 +55,7 @@ class Kronecker(Fields):
 
     def __matmul__(self, B: Array) -> Array:
         """Times columns ``[..., M, K]``, one axis after another."""
-        batch = jnp.broadcast_shapes(self.shape[:-2], B.shape[:-2])
-        columns, rest = B.shape[-1], 1
-        B = jnp.broadcast_to(B, batch + B.shape[-2:])
-        for K in reversed(self.factors):
-            # The axis in turn is the last but `rest`, all columns and axes done running behind it.
-            B = matmul(_beside(K, batch), B.reshape(*batch, -1, K.shape[-1], rest * columns))
-            rest *= K.shape[-1]
-        return B.reshape(*batch, -1, columns)
+        return kronecker_matmul(self.factors, B)
 
     @property
     def mT(self) -> Kronecker:
@@ -79,9 +72,17 @@ class Kronecker(Fields):
         return whole
 
 
-def _beside(K: Array, batch: tuple[int, ...]) -> Array:
-    """A factor with an axis for the axes before its own."""
-    return jnp.broadcast_to(K, batch + K.shape[-2:])[..., None, :, :]
+def kronecker_matmul(factors: tuple[Array, ...], B: Array) -> Array:
+    """``(F_1 x ... x F_G) B``, one axis after another, for factors ``[..., M_d, R_d]`` and ``B`` ``[..., R, K]``."""
+    batch = jnp.broadcast_shapes(B.shape[:-2], *(F.shape[:-2] for F in factors))
+    columns, rest = B.shape[-1], 1
+    B = jnp.broadcast_to(B, batch + B.shape[-2:])
+    for F in reversed(factors):
+        # The axis in turn is the last but `rest`, all columns and axes done running behind it.
+        own = jnp.broadcast_to(F, batch + F.shape[-2:])[..., None, :, :]
+        B = matmul(own, B.reshape(*batch, -1, F.shape[-1], rest * columns))
+        rest *= F.shape[-2]
+    return B.reshape(*batch, -1, columns)
 
 
 # -- symmetric Toeplitz matrices, given by their first column ----------------------------------------------------------

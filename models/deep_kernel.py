@@ -177,7 +177,8 @@ def fit_deep_kernel(
 ) -> DeepKernelFit:
     """Train a network, then GPs on its features, then both together (section 5, "Model Training").
 
-    Adam, with a cosine from each rate to a hundredth of it.
+    Adam, with a cosine from each rate to a hundredth of it. Every GP starts as the feature that it sees first, so that
+    the program begins where the network ended (on a grid of more than 256 points it starts at zero).
 
     Args:
         rng_key: fixes everything random.
@@ -265,8 +266,9 @@ def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Array) -> d
     columns = _columns(guide.model.keywords.get("subsets"), params["feature_shift"].shape[0])[:, 0]
     inner = jnp.arctanh(jnp.clip(jnp.atleast_2d(Z[..., 0]), -0.98, 0.98))
     u = (params["feature_shift"][columns] + params["feature_scale"][columns] * inner.T).astype(inner.dtype)
-    scale = jnp.mean(jnp.square(u), axis=0)
-    params = dict(params) | {"f_variance": jnp.broadcast_to(scale, params["f_variance"].shape)}
+    scale, params = jnp.mean(jnp.square(u), axis=0), dict(params)
+    if "f_variance" in params:  # a kernel of one's own starts as it is
+        params["f_variance"] = jnp.broadcast_to(scale, params["f_variance"].shape)
     q = guide.posterior(params, X[:2], rng_key=random.key(0))["f"]
     L = q.L.factors[0] if isinstance(q.L, Kronecker) else q.L
     # What a GP with this prior makes of noisy values: their corner at the bounds itself would be dear.
@@ -318,9 +320,8 @@ def network_of(module: Any, name: str = "network") -> Network:
 
     if isinstance(module, tuple) and len(module) == 2 and all(map(callable, module)):
         return lambda X, training: numpyro.module(name, module, input_shape=X.shape)(X)
-    origins = {base.__module__.split(".")[0] + "." + base.__name__: base for base in type(module).__mro__}
-    kind = next((b for b in type(module).__mro__ if b.__name__ == "Module" and b is not type(module)), None)
-    origin = "" if kind is None else kind.__module__
+    origins = [base.__module__ for base in type(module).__mro__ if base.__name__ == "Module"]
+    origin = origins[0] if origins else ""
     if origin.startswith("flax.nnx"):
         modes = {training: copy.deepcopy(module) for training in (True, False)}
         modes[True].train()
@@ -331,8 +332,8 @@ def network_of(module: Any, name: str = "network") -> Network:
     if origin.startswith("equinox"):
         return lambda X, training: jax.vmap(libraries.eqx_module(name, module))(X)
     raise TypeError(
-        f"network_of takes a flax or equinox module or a pair (init, apply), got {type(module).__name__} "
-        f"({sorted(origins)[:3]}). Any function of (X, training) that declares its own parameters is a network too."
+        f"network_of takes a flax or equinox module or a pair (init, apply), got {type(module).__name__}. "
+        "Any function of (X, training) that declares its own parameters is a network too."
     )
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
@@ -126,7 +125,7 @@ def _on_split(
 
 def _of_network(network: Network, params: Mapping[str, Any], data: datasets.Dataset, name: str) -> dict[str, float]:
     logits = features_of(network, params, data.X_test)
-    log_probs = np.asarray(jax.nn.log_softmax(logits.astype(np.float64 if jax.config.x64_enabled else np.float32)))
+    log_probs = logits - np.logaddexp.reduce(logits.astype(np.float64), axis=1, keepdims=True)
     own = np.take_along_axis(log_probs, data.y_test[:, None], axis=1)
     return {
         f"{name}_accuracy": float(np.mean(logits.argmax(-1) == data.y_test)),
@@ -156,7 +155,7 @@ def _kernels(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
         axes.set(xticks=[], yticks=[])
     A = np.asarray(fit.joint.params["mixing"])
     image = panels[-1].imshow(A.T, cmap="RdBu_r", vmin=-np.abs(A).max(), vmax=np.abs(A).max())
-    panels[-1].set(xlabel="GP", ylabel="class")
+    panels[-1].set(xlabel="GP", ylabel="class", xticks=range(A.shape[0]), yticks=range(A.shape[1]))
     panels[-1].set_title("mixing matrix", fontsize=8)
     figure.colorbar(image, ax=panels[-1], shrink=0.7)
     return figure
@@ -234,8 +233,6 @@ def mnist(run: Run) -> Outcome:
     """All ten digits, or odd against even, by the LeNet of Caffe's example (section 5.3)."""
 
     def load(split: int) -> datasets.Dataset:
-        from dataclasses import replace
-
         data = datasets.load("mnist").subset(*sizes, seed=run.seed)
         if run.experiment == "mnist":
             return data
@@ -265,15 +262,7 @@ def cifar10(run: Run) -> Outcome:
     def load(split: int) -> datasets.Dataset:
         data = datasets.load("cifar10").subset(*sizes, seed=run.seed)
         mean = data.X_train.mean(axis=0, keepdims=True)
-        return datasets.Dataset(
-            data.name,
-            4 * (data.X_train - mean),
-            data.y_train,
-            4 * (data.X_test - mean),
-            data.y_test,
-            data.source,
-            data.sha256,
-        )
+        return replace(data, X_train=4 * (data.X_train - mean), X_test=4 * (data.X_test - mean))
 
     sizes = {"quick": (2000, 1000)}.get(run.preset, (None, None))
     setting = {"quick": _Setting((2, 1, 1), 200), "paper": _Setting((60, 5, 20), 500)}[run.preset]

@@ -119,6 +119,38 @@ def test_a_stopped_training_goes_on(digits, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, whole.joint.params, again.joint.params)
 
 
+@pytest.mark.parametrize("inducing", [kmeans(6), InducingGrid(300, BOUNDS)])
+def test_kernels_and_inducing_variables_of_ones_own(digits, inducing):
+    from gpzoo.kernels import Matern52
+
+    X, y = digits[0][:80], digits[1][:80] % 3
+    network = network_of(connected(num_features=3, widths=(8,)))
+    result = fit_deep_kernel(
+        KEY,
+        X,
+        y,
+        network=network,
+        inducing=inducing,
+        kernel=lambda name, X: Matern52(1.0, 0.5),
+        num_steps=(3, 2, 2),
+        batch_size=20,
+        progress=False,
+    )
+    assert np.isfinite(result.joint.losses).all() and "f_variance" not in result.joint.params
+
+
+def test_the_program_starts_as_the_network(trained, digits):
+    network, result = trained
+    X, y = digits[0], digits[1]
+    start = fit_deep_kernel(
+        KEY, X, y, network=network, pretrained=result.network.params, num_steps=(0, 0, 0), progress=False
+    ).features
+    found = predict(KEY, result.model, X[:200], guide=result.guide, params=start.params)["f"].mean
+    h = features_of(network, result.network.params, X[:200])
+    assert np.corrcoef(found.ravel(), h.ravel())[0, 1] > 0.98
+    assert np.mean(found.argmax(-1) == h.argmax(-1)) > 0.95
+
+
 def test_a_network_that_is_given_is_not_trained_again(trained, digits):
     network, result = trained
     X, y, *_ = digits
