@@ -114,7 +114,8 @@ def ours(case: dict[str, Any]) -> Callable[[], float]:
     from gpzoo.grids import InducingGrid
     from gpzoo.inference import GaussianProcessELBO, InducingGuide
     from gpzoo.likelihoods import Softmax
-    from gpzoo.models.deep_kernel import BOUNDS, deep_kernel_gp, network_classifier, network_of
+    from gpzoo.models.deep_kernel import BOUNDS, deep_kernel_gp, network_classifier
+    from gpzoo.models.modules import network_of
     from gpzoo.models.networks import FullyConnected
 
     B, d, c = case["rows"], case["columns"], case["classes"]

@@ -148,7 +148,7 @@ class InducingGuide:
         """Initial values of every parameter of the guide and the model, and of mutable state, by name.
 
         The program runs once, outside ``jit``, with every GP site at its posterior mean, and each site's initialiser
-        sees the site's own inputs. Give it the whole data, not a minibatch.
+        sees the site's own inputs. Give it the whole data, or the rows that initialisers shall look at.
 
         Args:
             rng_key: key for the initialisers.
@@ -167,6 +167,14 @@ class InducingGuide:
         if unknown := sorted(set(given or {}) - set(params)):
             raise ValueError(f"Initial values name {unknown}, but the parameters are {sorted(params)}.")
         return params
+
+    def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> bool:
+        """Whether :meth:`init_params` has an initialiser to show inputs to, after :meth:`setup`.
+
+        Inducing variables of one's own, grids among them, and values in ``given`` need none.
+        """
+        missing = [site for site in self.sites.processes if f"{site}_inducing" not in (given or {})]
+        return any(not isinstance(_for_site(self.inducing, site), InducingVariable) for site in missing)
 
     def posterior(self, params: Mapping[str, Any], *args: Any, rng_key: Array, **kwargs: Any) -> dict[str, Any]:
         """The distributions of the latent sites at the model's inputs: ``{site: distribution}``.

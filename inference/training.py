@@ -82,7 +82,8 @@ def fit(
             all (``None``): one for all, or one for each.
         member_kwargs: with several keys, names of the keyword arguments that have a leading axis ``K``; others are
             shared. ``init_params`` always have one.
-        init_params: initial values by name; others come from the guide's ``init_params`` on the whole data.
+        init_params: initial values by name; others come from the guide's ``init_params``, on the whole data where an
+            initialiser such as k-means looks at inputs, else on the first minibatch.
         checkpoint: directory for checkpoints. A training that was stopped goes on from there when started again with
             the same arguments, and ends with the same bits. Written every ``checkpoint_seconds``, at the end, on
             SIGINT and SIGTERM, and when the callback or the reading of a table fails.
@@ -175,8 +176,11 @@ class _Training:
             given = jax.tree.map(lambda x: x[k], given)
         first = whole = source.batch(k, 0)
         if isinstance(svi.guide, InducingGuide):
+            svi.guide.setup(*first, **arrays, **self.static)
             whole = source.all_rows(k)
-            given = svi.guide.init_params(key, *whole, given=given, **arrays, **self.static)
+            # The program on all rows at once may be more than fits, such as a network on images.
+            seen = whole if svi.guide.looks_at_inputs(given) else first
+            given = svi.guide.init_params(key, *seen, given=given, **arrays, **self.static)
         state = init(key, given, first, arrays)
         # What all members share is looked at once.
         if k == 0 or any(source.axes) or any(self.array_axes.values()):

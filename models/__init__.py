@@ -7,7 +7,7 @@ from gpzoo.models.convolutional import (
     multi_channel_gp,
 )
 from gpzoo.models.deep import deep_gp, inner_scales, linear_layers
-from gpzoo.models.deep_kernel import deep_kernel_gp, fit_deep_kernel, fit_network, network_classifier, network_of
+from gpzoo.models.deep_kernel import deep_kernel_gp, fit_deep_kernel, fit_network, network_classifier
 from gpzoo.models.invariant import (
     affine,
     deformation,
@@ -18,6 +18,7 @@ from gpzoo.models.invariant import (
     recognition,
     rotation,
 )
+from gpzoo.models.modules import network_of, shifted_and_mirrored
 from gpzoo.models.sparse import gp_classification, gp_regression
 
 __all__ = [
@@ -43,4 +44,5 @@ __all__ = [
     "network_of",
     "recognition",
     "rotation",
+    "shifted_and_mirrored",
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,21 +18,18 @@ from numpyro import handlers
 from numpyro.distributions import Categorical, Distribution, constraints
 from numpyro.infer import SVI, Trace_ELBO
 
-from gpzoo import linalg
-from gpzoo.checks import positive_int
+from gpzoo import checks, linalg
 from gpzoo.distributions import GaussianProcess
 from gpzoo.grids import InducingGrid
 from gpzoo.inference import FitResult, GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, Kernel
 from gpzoo.likelihoods import Softmax
 from gpzoo.models.hyperparameters import positive
+from gpzoo.models.modules import Network
 from gpzoo.structured import Kronecker
 
-#: What a network is in these programs: inputs, and whether it is in training, to features ``[N, q]``.
-Network = Callable[[Array, bool], Array]
-
-#: Rows on which the range of the features is measured.
-_RANGE_ROWS = 5000
+#: Rows on whose features initial values are found.
+_START_ROWS = 5000
 
 #: Where squashed features lie, for ``InducingGrid(64, BOUNDS)``.
 BOUNDS = (-1.0, 1.0)
@@ -62,7 +57,7 @@ def deep_kernel_gp(
     Args:
         X: inputs ``[N, ...]``.
         y: what the likelihood is of, such as class labels ``[N]``.
-        network: of the inputs, see :func:`network_of`.
+        network: of the inputs, see :func:`~gpzoo.models.network_of`.
         subsets: columns of the features that each GP sees, all of one length; ``None`` for a GP on every feature.
         likelihood: distribution of ``y`` given the mixed functions ``[N, num_outputs]``.
         num_outputs: functions after mixing; ``None`` for as many as there are GPs.
@@ -74,6 +69,7 @@ def deep_kernel_gp(
     Raises:
         ValueError: if the features are not ``[N, q]``, or subsets do not fit them or differ in length.
     """
+    checks.finite("X", X)
     h = network(X, training)
     if jnp.ndim(h) != 2 or h.shape[0] != X.shape[0]:
         raise ValueError(f"The network must return features [N, q] = [{X.shape[0]}, q], got shape {jnp.shape(h)}.")
@@ -85,7 +81,7 @@ def deep_kernel_gp(
     inputs = jnp.moveaxis(squashed[:, columns], 1, 0)
     D = len(columns)
     f = numpyro.sample("f", GaussianProcess((kernel or rbf_each)("f", inputs), inputs, num_outputs=D))
-    width = D if num_outputs is None else positive_int("num_outputs", num_outputs)
+    width = D if num_outputs is None else checks.positive_int("num_outputs", num_outputs)
     A = numpyro.param("mixing", jnp.eye(D, width, dtype=h.dtype))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", likelihood(f @ A), obs=y)
@@ -103,6 +99,7 @@ def network_classifier(
         num_data: rows of the whole data, if ``X`` is a minibatch.
         training: as for :func:`deep_kernel_gp`.
     """
+    checks.finite("X", X)
     h = network(X, training)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", Categorical(logits=h), obs=y)
@@ -169,6 +166,7 @@ def fit_deep_kernel(
     inducing: Any = None,
     num_steps: tuple[int, int, int] = (1000, 500, 1000),
     learning_rates: tuple[float, float, float] = (1e-3, 1e-2, 1e-4),
+    weight_decay: float = 0.0,
     pretrained: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -177,17 +175,19 @@ def fit_deep_kernel(
 ) -> DeepKernelFit:
     """Train a network, then GPs on its features, then both together (section 5, "Model Training").
 
-    Adam, with a cosine from each rate to a hundredth of it. Every GP starts as the feature that it sees first, so that
-    the program begins where the network ended (on a grid of more than 256 points it starts at zero).
+    Adam, with a cosine from each rate to a hundredth of it, and weight decay for the network. Every GP starts as the
+    feature that it sees first, so that the program begins where the network ended (on a grid of more than 256 points it
+    starts at zero).
 
     Args:
         rng_key: fixes everything random.
         X: inputs ``[N, ...]``.
         y: class labels ``[N]``.
-        network: of the inputs, one feature per class, see :func:`network_of`.
+        network: of the inputs, one feature per class, see :func:`~gpzoo.models.network_of`.
         inducing: inducing variables or what initialises them; ``None`` for a grid of 64 points for every GP.
         num_steps: of the network alone, of GPs on its features, of both together.
         learning_rates: of the network alone; of the GPs; of the network together with them.
+        weight_decay: by which the network's weights shrink in every step, times its rate (AdamW).
         pretrained: parameters of a network trained before, ``.network.params`` of another call; the first phase is left
             out.
         batch_size: rows per minibatch; ``None`` for all.
@@ -196,8 +196,10 @@ def fit_deep_kernel(
         **arguments: further ones of :func:`deep_kernel_gp`, such as ``subsets`` and ``num_outputs``.
 
     Raises:
-        ValueError: as :func:`~gpzoo.inference.fit` and the programs.
+        ValueError: for inputs that are not finite or a negative ``weight_decay``, and as
+            :func:`~gpzoo.inference.fit` and the programs.
     """
+    checks.finite("X", X)
     keys = dict(zip(("network", "features", "joint"), random.split(rng_key, 3), strict=True))
     lengths = dict(zip(keys, num_steps, strict=True))
     of_network, of_gps, together = learning_rates
@@ -209,7 +211,7 @@ def fit_deep_kernel(
     alone = None
     if pretrained is None:
         common = {"num_steps": lengths["network"], "learning_rate": of_network, "checkpoint": folder("network")}
-        common |= {"batch_size": batch_size, "progress": progress}
+        common |= {"batch_size": batch_size, "weight_decay": weight_decay, "progress": progress}
         alone = fit_network(keys["network"], X, y, network=network, **common)
         pretrained = alone.params
     model = partial(deep_kernel_gp, network=network, **arguments)
@@ -222,12 +224,14 @@ def fit_deep_kernel(
         own = {"init_params": dict(start), "training": training, "checkpoint": folder(name)}
         return fit(svi, keys[name], lengths[name], X, y, **own, **options)
 
-    few = features_of(network, pretrained, X[:_RANGE_ROWS])
-    start = guide.init_params(keys["features"], X, y, given={**pretrained, **feature_range(few)})
+    some = np.random.RandomState(0).permutation(len(X))[:_START_ROWS]
+    few, labels = X[some], y[some]
+    given = {**pretrained, **feature_range(features_of(network, pretrained, few))}
+    start = guide.init_params(keys["features"], few, labels, given=given, num_data=len(X))
     start = _as_the_network(guide, start, X)
     # The network is out of training here: its running statistics stay as well.
     features = phase("features", start, optax.set_to_zero(), False)
-    joint = phase("joint", features.params, _adam(together, lengths["joint"]), True)
+    joint = phase("joint", features.params, _adam(together, lengths["joint"], weight_decay), True)
     return DeepKernelFit(alone, features, joint, model, guide)
 
 
@@ -239,19 +243,23 @@ def fit_network(
     network: Network,
     num_steps: int = 1000,
     learning_rate: float = 1e-3,
+    weight_decay: float = 0.0,
     batch_size: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> FitResult:
     """Train :func:`network_classifier`, the network alone; arguments as for :func:`fit_deep_kernel`."""
+    checks.finite("X", X)
     model = partial(network_classifier, network=network)
-    svi = SVI(model, _no_guide, _adam(learning_rate, num_steps), Trace_ELBO())
+    svi = SVI(model, _no_guide, _adam(learning_rate, num_steps, weight_decay), Trace_ELBO())
     options = {"batch_size": batch_size, "num_data": len(X), "checkpoint": checkpoint, "progress": progress}
     return fit(svi, rng_key, num_steps, X, y, training=True, **options)
 
 
-def _adam(rate: float, steps: int) -> optax.GradientTransformation:
-    return optax.adam(optax.cosine_decay_schedule(rate, max(1, steps), alpha=0.01))
+def _adam(rate: float, steps: int, weight_decay: float = 0.0) -> optax.GradientTransformation:
+    if weight_decay < 0:
+        raise ValueError(f"weight_decay must be 0 or more, got {weight_decay}.")
+    return optax.adamw(optax.cosine_decay_schedule(rate, max(1, steps), alpha=0.01), weight_decay=weight_decay)
 
 
 def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str, Any]:
@@ -285,7 +293,7 @@ def features_of(network: Network, params: Mapping[str, Any], X: Array, *, batch_
     """Features of inputs by a trained network, which is not in training now.
 
     Args:
-        network: see :func:`network_of`.
+        network: see :func:`~gpzoo.models.network_of`.
         params: with the network's parameters and state, such as a :class:`~gpzoo.inference.FitResult`'s.
         X: inputs ``[N, ...]``.
         batch_size: rows at a time.
@@ -301,53 +309,6 @@ def features_of(network: Network, params: Mapping[str, Any], X: Array, *, batch_
 
     starts = range(0, len(X), batch_size)
     return np.concatenate([np.asarray(of_batch(X[start : start + batch_size], dict(params))) for start in starts])
-
-
-def network_of(module: Any, name: str = "network") -> Network:
-    """A network for these programs from a module of a library, whose weights become a ``numpyro.param`` site.
-
-    Args:
-        module: a flax ``nnx`` module (in training it is in its ``train()`` mode, else in ``eval()``), a flax ``linen``
-            module (called with ``training`` or ``train`` where it has such an argument), an equinox module, which is
-            mapped over the rows, or a pair ``(init, apply)`` as in ``jax.example_libraries.stax``. State such as the
-            running statistics of batch normalisation is kept for flax, and used frozen outside training.
-        name: the parameter is ``<name>$params``, the state ``<name>$state``.
-
-    Raises:
-        TypeError: for anything else.
-    """
-    from numpyro.contrib import module as libraries
-
-    if isinstance(module, tuple) and len(module) == 2 and all(map(callable, module)):
-        return lambda X, training: numpyro.module(name, module, input_shape=X.shape)(X)
-    origins = [base.__module__ for base in type(module).__mro__ if base.__name__ == "Module"]
-    origin = origins[0] if origins else ""
-    if origin.startswith("flax.nnx"):
-        modes = {training: copy.deepcopy(module) for training in (True, False)}
-        modes[True].train()
-        modes[False].eval()
-        return lambda X, training: libraries.nnx_module(name, modes[training])(X)
-    if origin.startswith("flax.linen"):
-        return _linen(libraries, module, name)
-    if origin.startswith("equinox"):
-        return lambda X, training: jax.vmap(libraries.eqx_module(name, module))(X)
-    raise TypeError(
-        f"network_of takes a flax or equinox module or a pair (init, apply), got {type(module).__name__}. "
-        "Any function of (X, training) that declares its own parameters is a network too."
-    )
-
-
-def _linen(libraries: Any, module: Any, name: str) -> Network:
-    arguments = inspect.signature(type(module).__call__).parameters
-    flag = next((argument for argument in ("training", "train") if argument in arguments), None)
-
-    def network(X: Array, training: bool) -> Array:
-        mode = {} if flag is None else {flag: training}
-        shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.zeros(X.shape, X.dtype), **mode))
-        state = sorted(set(shapes) - {"params"})
-        return libraries.flax_module(name, module, X, mutable=state or None, **mode)(X, **mode)
-
-    return network
 
 
 def _columns(subsets: Sequence[Sequence[int]] | None, q: int) -> np.ndarray:

@@ -97,21 +97,64 @@ class QuickCNN(nnx.Module):
         return self.top(x)
 
 
+class AlexNet(nnx.Module):
+    """Five convolutions with max pooling and two wide hidden layers, after Krizhevsky et al. (2012), for small images.
+
+    The paper does not say which variant it uses for ImageNet (section 5.3). Here the first convolution is 5x5 with
+    stride 2 in the place of 11x11 with stride 4, hidden layers have 1,024 units, and there is no dropout.
+
+    Args:
+        num_features: ``c``.
+        image_shape: ``(H, W, C)``.
+        hidden: units of the layers before the features.
+        rngs: keys of the initial weights.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        image_shape: tuple[int, int, int] = (64, 64, 3),
+        hidden: Sequence[int] = (1024, 1024),
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        H, W, C = image_shape
+        options = {"kernel_init": _HE, "rngs": rngs}
+        self.first = nnx.Conv(C, 64, (5, 5), strides=(2, 2), **options)
+        self.second = nnx.Conv(64, 192, (5, 5), **options)
+        self.rest = nnx.List([nnx.Conv(a, b, (3, 3), **options) for a, b in ((192, 384), (384, 256), (256, 256))])
+        # Halved by the first convolution and by pooling three times.
+        self.top = FullyConnected(-(-H // 16) * -(-W // 16) * 256, num_features, hidden, rngs=rngs)
+
+    def __call__(self, x: Array) -> Array:
+        """Features ``[N, c]``."""
+        for layer in (self.first, self.second):
+            x = _pooled(nnx.relu(layer(x)))
+        for layer in self.rest:
+            x = nnx.relu(layer(x))
+        return self.top(_pooled(x))
+
+
+def _pooled(x: Array) -> Array:
+    return nnx.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+
+
 class ResNet20(nnx.Module):
     """The residual network of 20 layers for CIFAR-10 (He et al. 2016), with batch normalisation (section 5.3).
 
     Args:
         num_features: ``c``.
         channels: of the images.
+        hidden: units of layers before the features; the original has none.
         rngs: keys of the initial weights.
     """
 
-    def __init__(self, num_features: int, channels: int = 3, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, num_features: int, channels: int = 3, hidden: Sequence[int] = (), *, rngs: nnx.Rngs) -> None:
         self.stem = nnx.Conv(channels, 16, (3, 3), use_bias=False, kernel_init=_HE, rngs=rngs)
         self.norm = nnx.BatchNorm(16, momentum=0.9, rngs=rngs)
         widths = [(16, 16)] * 3 + [(16, 32)] + [(32, 32)] * 2 + [(32, 64)] + [(64, 64)] * 2
         self.blocks = nnx.List([_Residual(a, b, rngs=rngs) for a, b in widths])
-        self.top = nnx.Linear(64, num_features, rngs=rngs)
+        self.top = FullyConnected(64, num_features, hidden, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
         """Features ``[N, c]``."""

@@ -449,7 +449,7 @@ def test_the_list_says_what_is_present(cache, small_mnist, small_uci, monkeypatc
     entries = {entry.name: entry for entry in datasets.available()}
     # Rotated digits are made of MNIST's files.
     twins = {name for name in entries if name.endswith("-generated")} - {"mnist-rot-generated"}
-    assert len(twins) == 6
+    assert len(twins) == 9
     assert {name for name, entry in entries.items() if entry.present} == {"rectangles", "digits"} | twins
     assert len([name for name in entries if name.startswith("uci/")]) == 9
     assert entries["mnist"].location == "download" and entries["digits"].location == "scikit-learn"

@@ -25,8 +25,8 @@ from gpzoo.models.deep_kernel import (
     features_of,
     fit_deep_kernel,
     network_classifier,
-    network_of,
 )
+from gpzoo.models.modules import network_of, shifted_and_mirrored
 
 nnx = pytest.importorskip("flax.nnx")
 
@@ -200,6 +200,60 @@ def test_exact_deep_kernel_instead_of_a_grid(digits):
     assert result.params["f_inducing"].shape == (10, 12, 1)
 
 
+@pytest.mark.parametrize(("inducing", "looks"), [(InducingGrid(8, BOUNDS), False), (kmeans(5), True)])
+def test_a_network_sees_all_rows_at_once_only_for_initialisers_that_look(digits, inducing, looks):
+    X, y = digits[0][:100], digits[1][:100]
+    inner, ran = network_of(connected(widths=(8,))), []
+
+    def network(X, training):
+        h = inner(X, training)
+        if not isinstance(h, jax.core.Tracer):
+            ran.append(len(X))
+        return h
+
+    model = small(network)
+    svi = SVI(model, InducingGuide(model, inducing), optax.adam(0.01), GaussianProcessELBO())
+    options = {"batch_size": 20, "num_data": 100, "progress": False}
+    result = fit(svi, KEY, 2, X, y, **options)
+    assert max(ran) == (100 if looks else 20)
+    ran.clear()
+    fit(svi, KEY, 1, X, y, init_params=dict(result.params), **options)
+    assert max(ran) == 20
+
+
+def test_images_that_are_not_finite_are_refused_wherever_they_are(digits):
+    X, y = digits[0][:100].copy(), digits[1][:100]
+    X[97, 3] = np.nan
+    network = network_of(connected(widths=(8,)))
+    with pytest.raises(ValueError, match=r"X has 1 entries that are not finite, the first at index \(97, 3\)"):
+        fit_deep_kernel(KEY, X, y, network=network, num_steps=(1, 1, 1), batch_size=20, progress=False)
+    model = small(network)
+    svi = SVI(model, InducingGuide(model, InducingGrid(8, BOUNDS)), optax.adam(0.01), GaussianProcessELBO())
+    with pytest.raises(ValueError, match="X has 1 entries that are not finite"):
+        fit(svi, KEY, 1, X, y, batch_size=20, num_data=100, progress=False)
+
+
+def test_weight_decay_shrinks_the_network_and_nothing_else(digits):
+    X, y = digits[0][:100], digits[1][:100]
+    network = network_of(connected(widths=(8,)))
+    options = {"network": network, "num_steps": (20, 2, 5), "batch_size": 20, "progress": False}
+    free, decayed = (fit_deep_kernel(KEY, X, y, **options, weight_decay=decay) for decay in (0.0, 20.0))
+
+    def size(result):
+        weights = jax.tree.leaves(result.params["network$params"])
+        return sum(float(jnp.sum(jnp.square(w))) for w in weights) ** 0.5
+
+    assert size(decayed.network) < 0.9 * size(free.network)
+    # Decay of the joint phase alone, from where both begin alike.
+    start = {"pretrained": free.network.params}
+    free, decayed = (fit_deep_kernel(KEY, X, y, **options, weight_decay=decay, **start) for decay in (0.0, 500.0))
+    np.testing.assert_array_equal(free.features.losses, decayed.features.losses)
+    assert size(decayed.joint) < 0.99 * size(free.joint)
+    np.testing.assert_allclose(decayed.joint.params["mixing"], free.joint.params["mixing"], atol=0.1)
+    with pytest.raises(ValueError, match="weight_decay must be 0 or more, got -1"):
+        fit_deep_kernel(KEY, X, y, **options, weight_decay=-1)
+
+
 def test_arviz(digits, trained):
     _, result = trained
     data = to_arviz(KEY, result.model, result.guide, result.joint.params, digits[0][:10], digits[1][:10], num_draws=5)
@@ -288,6 +342,43 @@ def test_networks_of_every_library(digits, library):
         X = jnp.asarray(X)
         np.testing.assert_allclose(of(X, False)[:10], of(X[:10], False), rtol=1e-5, atol=1e-5)
         assert np.abs(of(X, True)[:10] - of(X[:10], True)).max() > 1e-3
+
+
+def test_images_move_in_training_and_only_there():
+    X = random.uniform(KEY, (12, 5, 6, 2)) + 1
+    network = shifted_and_mirrored(lambda X, training: X.reshape(len(X), -1), pixels=2)
+    run = handlers.seed(network, 0)
+    np.testing.assert_array_equal(network(X, False), X.reshape(12, -1))
+    moved = np.asarray(run(X, True)).reshape(X.shape)
+    again = np.asarray(handlers.seed(network, 1)(X, True)).reshape(X.shape)
+    assert not np.array_equal(moved, again)
+    padded = np.pad(X, [(0, 0), (2, 2), (2, 2), (0, 0)])
+    seen = set()
+    for image, whole in zip(moved, padded, strict=True):
+        ways = [
+            (down, across, mirrored)
+            for down in range(5)
+            for across in range(5)
+            for mirrored in (False, True)
+            if np.array_equal(image, (whole[:, ::-1] if mirrored else whole)[down : down + 5, across : across + 6])
+        ]
+        assert len(ways) == 1
+        seen |= set(ways)
+    assert len(seen) > 6 and len({mirrored for *_, mirrored in seen}) == 2
+    with pytest.raises(ValueError, match="pixels must be an integer of at least 1, got 0"):
+        shifted_and_mirrored(network, 0)
+
+
+def test_a_network_whose_images_move_is_trained_and_predicts_without(digits):
+    X, y = digits[0][:60].reshape(-1, 8, 8, 1), digits[1][:60]
+    network = shifted_and_mirrored(network_of(connected(widths=(8,))), 1)
+    options = {"network": network, "num_steps": (3, 2, 4), "batch_size": 20, "progress": False}
+    whole = fit_deep_kernel(KEY, X, y, **options)
+    again = fit_deep_kernel(KEY, X, y, **options)
+    np.testing.assert_array_equal(whole.joint.losses, again.joint.losses)
+    moving = predict(KEY, whole.model, X, guide=whole.guide, params=whole.joint.params)["y"]
+    still = predict(KEY, whole.model, X, guide=whole.guide, params=whole.joint.params, batch_size=7)["y"]
+    np.testing.assert_allclose(moving.probs, still.probs, atol=1e-6)
 
 
 def test_what_is_no_module_is_refused():

@@ -7,13 +7,15 @@ import pytest
 
 from gpzoo import datasets
 from gpzoo.reproductions import deep_kernel_learning as paper
+from gpzoo.reproductions import deep_kernel_scaling as figure_2
 from gpzoo.reproductions.contract import Run, execute
 from gpzoo.reproductions.report import shortfall, verdict
 
 pytest.importorskip("flax")
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
-IMAGES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "mnist-binary": (28, 28, 1), "cifar10": (32, 32, 3)}
+IMAGES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
+IMAGES |= {"svhn-generated": (32, 32, 3), "imagenet20-generated": (64, 64, 3)}
 
 
 def run_of(name, folder, preset="quick"):
@@ -25,25 +27,28 @@ def few(monkeypatch, standard_promotion):
     """Some rows in the place of every data set, and a step or two."""
     asked = []
 
-    def load(name, split=0):
-        asked.append((name, split))
-        rng = np.random.default_rng(split)
+    def load(name, split=0, seed=0, rows=60):
+        asked.append((name, split + seed))
+        rng = np.random.default_rng(split + seed)
         X = rng.standard_normal((60, *IMAGES.get(name, (5,)))).astype(np.float32)
         y = (np.arange(60) % 3).astype(np.int32)
         return datasets.Dataset(name, X[:40], y[:40], X[40:], y[40:], "generated", {name: "0" * 64})
 
-    real = paper._Setting
+    real = paper.Setting
+    tiny = lambda *a, splits=1, **k: real((0.5, 0.5, 0.5), 10, splits=splits, augmented=k.get("augmented", False))  # noqa: E731
     monkeypatch.setattr(datasets, "load", load)
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *counts, seed: self)
-    monkeypatch.setattr(paper, "_Setting", lambda *a, splits=1, **k: real((0.5, 0.5, 0.5), 10, splits=splits))
+    monkeypatch.setattr(paper, "Setting", tiny)
+    monkeypatch.setattr(paper, "_SHORT", tiny())
+    monkeypatch.setattr(paper, "_ON_CPU", {name: tiny(splits=3) for name in paper._ON_CPU})
     return asked
 
 
-@pytest.mark.parametrize("name", ["adult", "digits", "mnist-binary"])
+@pytest.mark.parametrize("name", ["airline", "adult", "digits", "svhn"])
 def test_all_models_are_trained_and_recorded(name, few, tmp_path):
     result = execute(EXPERIMENTS[name], run_of(name, tmp_path))
     assert {f"{model}_{metric}" for model in paper.MODELS for metric in ("accuracy", "nlpp")} <= set(result["metrics"])
-    assert result["steps"] == 2 + 2 + 2 + 2 and result["settings"]["steps_network_features_joint"] == [2, 2, 2]
+    assert result["steps"] == (2 + 2 + 2) + 2 + 4 and result["settings"]["steps_network_features_joint"] == [2, 2, 2]
     files = {path.name for path in (tmp_path / name).iterdir()}
     assert {"figure_3.png", "learning_curve.png", "posterior.nc", "split-0.json"} <= files
     # Once more: everything is taken up, nothing is trained or evaluated again.
@@ -64,18 +69,56 @@ def test_covtype_is_its_subset_where_only_that_is_at_hand(few, monkeypatch, tmp_
     entry = datasets.Entry("covtype-subset", "", True, "here")
     monkeypatch.setattr(datasets, "available", lambda: [entry])
     trained = []
-    monkeypatch.setattr(paper, "_run", lambda run, load, make, setting: trained.append(load(0)))
+    monkeypatch.setattr(paper, "train", lambda run, load, make, setting, notes=None: trained.append(load(0)))
     paper.table(run_of("covtype", tmp_path))
     monkeypatch.setattr(datasets, "available", list)
     paper.table(run_of("covtype", tmp_path))
     assert [data.name for data in trained] == ["covtype-subset", "covtype"]
 
 
-def test_colours_are_centred(few, monkeypatch, tmp_path):
-    trained = []
-    monkeypatch.setattr(paper, "_run", lambda run, load, make, setting: trained.append(load(0)))
-    paper.cifar10(run_of("cifar10", tmp_path))
-    np.testing.assert_allclose(trained[0].X_train.mean(0), 0, atol=1e-5)
+@pytest.fixture
+def asked_for(monkeypatch, few):
+    """What an experiment would train: its data, its two networks, its setting."""
+    found = []
+
+    def train(run, load, make, setting, notes=None):
+        data = load(0)
+        found.append((data, [make(extra, data, 0) for extra in (False, True)], setting))
+
+    monkeypatch.setattr(paper, "train", train)
+    return found
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar10-resnet20", "svhn", "imagenet20"])
+def test_colours_are_centred_and_networks_have_a_feature_per_class(name, asked_for, tmp_path):
+    paper.photographs(run_of(name, tmp_path))
+    data, networks, setting = asked_for[0]
+    np.testing.assert_allclose(data.X_train.mean(0), 0, atol=1e-5)
+    for network in networks:
+        assert network(data.X_train[:2]).shape == (2, 3)
+    assert len(networks[1].top.layers) == len(networks[0].top.layers) + 1
+    assert setting.augmented == (name == "cifar10-resnet20")
+
+
+def test_binary_digits_are_odd_or_even(asked_for, tmp_path):
+    paper.mnist(run_of("mnist-binary", tmp_path))
+    data = asked_for[0][0]
+    assert data.name == "mnist, odd or even"
+    np.testing.assert_array_equal(data.y_train, np.arange(40) % 3 % 2)
+
+
+def test_scaling_trains_more_rows_and_times_grids(few, monkeypatch, tmp_path):
+    taken = []
+    monkeypatch.setattr(datasets.Dataset, "subset", lambda self, rows, seed: taken.append(rows) or self)
+    monkeypatch.setattr(figure_2, "Setting", lambda *a, **k: paper.Setting())
+    monkeypatch.setattr(figure_2, "_TIMED", 1)
+    run = Run("deep_kernel", "scaling", "airline", "quick", 0, tmp_path / "scaling")
+    result = execute(EXPERIMENTS["scaling"], run)
+    assert [each["rows"] for each in result["settings"]["by_rows"]] == taken == [1, 4, 13, 40]
+    assert [each["points"] for each in result["settings"]["by_grid"]] == [16, 70, 256]
+    assert result["stands_in"] and result["metrics"]["step_ratio_70"] > 0
+    assert (tmp_path / "scaling" / "figure_2.png").is_file()
+    assert execute(EXPERIMENTS["scaling"], run)["settings"] == result["settings"]
 
 
 @pytest.mark.parametrize(("metric", "ours", "behind"), [("svdkl_accuracy", 0.8, 0.1), ("dnn_nlpp", 0.8, None)])

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gpzoo.datasets import classes, icml2007, large, sources, twins
+from gpzoo.datasets import classes, icml2007, large, photographs, sources, twins
 from gpzoo.datasets.dataset import Dataset
-from gpzoo.datasets.files import find
+from gpzoo.datasets.files import find, find_folder
 from gpzoo.datasets.taxi import DEFAULT_MONTHS, kept_file, raw_files, taxi
 
 
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Recipe:
-    """``files``: the sets of files of which any one, complete, is enough; none where no file is needed."""
+    """``files``: the sets of files and folders of which any one, complete, is enough; none where none is needed."""
 
     description: str
     loader: Callable[..., Dataset]
@@ -86,6 +86,16 @@ _RECIPES |= {
         icml2007.mnist_rot_generated,
         (tuple(sources.MNIST_SHA256),),
     ),
+    "svhn": _Recipe(
+        "digits of house numbers in colour, 32x32, 10 classes, 73,257 / 26,032",
+        photographs.svhn,
+        (tuple(photographs.SVHN_SHA256),),
+    ),
+    "imagenet20": _Recipe(
+        "photographs of 20 classes from a folder of one's own, 64x64 (option size)",
+        photographs.imagenet20,
+        ((photographs.IMAGENET20,),),
+    ),
     "year": _Recipe(
         "the year of a song from its timbre, 515,345 rows, 90 features, regression "
         "(options split='random' or 'published', seed)",
@@ -95,6 +105,11 @@ _RECIPES |= {
     "airline": _Recipe(
         "delays of US flights of 2008, 700,000 / 100,000, 8 features, regression (option seed)",
         large.airline,
+        ((large.FLIGHTS, large.PLANES), (large.AIRLINE_KEPT,)),
+    ),
+    "airline-delayed": _Recipe(
+        "whether a US flight of 2008 was delayed, all flights, 8 features, 2 classes (option seed)",
+        large.airline_delayed,
         ((large.FLIGHTS, large.PLANES), (large.AIRLINE_KEPT,)),
     ),
     "taxi": _Recipe(
@@ -134,9 +149,12 @@ _RECIPES |= {
         "rectangles-images": twins.rectangles_images,
         "year": twins.year,
         "airline": twins.airline,
+        "airline-delayed": twins.airline_delayed,
         "taxi": twins.taxi,
         "higgs": twins.higgs,
         "susy": twins.susy,
+        "svhn": twins.svhn,
+        "imagenet20": twins.imagenet20,
     }.items()
 }
 _RECIPES |= {
@@ -160,7 +178,7 @@ def available() -> list[Entry]:
     for name, recipe in _RECIPES.items():
         location = recipe.location
         if recipe.files:
-            found = ([find(file) for file in files] for files in recipe.files)
+            found = ([find(file) or find_folder(file) for file in files] for files in recipe.files)
             complete = next((paths for paths in found if all(paths)), None)
             location = str(complete[0].parent) if complete else "download"
         entries.append(Entry(name, recipe.description, location != "download", location))

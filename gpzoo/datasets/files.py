@@ -47,6 +47,11 @@ def find(file: str) -> Path | None:
     return next((path for folder in folders() if (path := folder / file).is_file()), None)
 
 
+def find_folder(name: str) -> Path | None:
+    """The first folder of that name in :func:`folders`; ``None`` where there is none."""
+    return next((path for folder in folders() if (path := folder / name).is_dir()), None)
+
+
 def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
     """The sha256 of named arrays: names, dtypes, shapes and values, alike on every machine."""
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Generated twins of the large data sets: the same columns, types and units, a few thousand rows, no file.
+"""Generated twins of data sets that are large or not free: the same columns, types and units, few rows, no file.
 
 They are for tests and quick runs. Ranges are plausible and the targets can be learnt, by a nonlinear model better than
 by a linear one; numbers measured on them say nothing about the data sets that they stand in for, which is why
@@ -71,6 +71,23 @@ def airline(rows: int = _ROWS, seed: int = 0) -> Dataset:
     delay += rng.gamma(0.6, 15.0, rows) - 9 + 4 * rng.standard_normal(rows)
     X = np.stack([month, day, weekday, departure, arrival, air_time, distance, age], axis=1)
     return _finish("airline", X, np.rint(delay), seed)
+
+
+def airline_delayed(rows: int = _ROWS, seed: int = 0) -> Dataset:
+    """The flights of :func:`airline`, with int32 labels ``[N]``, 1 where the delay is more than 0 minutes.
+
+    Args:
+        rows: training and test rows together, at least 20.
+        seed: of the draw and of the split; another machine gives the same rows up to rounding.
+
+    Raises:
+        ValueError: if there are too few rows.
+    """
+    flights = airline(rows, seed)
+    y_train, y_test = ((y > 0).astype(np.int32) for y in (flights.y_train, flights.y_test))
+    name = "airline-delayed-generated"
+    arrays = {"X_train": flights.X_train, "y_train": y_train, "X_test": flights.X_test, "y_test": y_test}
+    return Dataset(name, **arrays, source="generated", sha256={name: fingerprint(arrays)})
 
 
 def higgs(rows: int = _ROWS, seed: int = 0) -> Dataset:
@@ -184,6 +201,59 @@ def rectangles_images(rows: int = _ROWS, seed: int = 0) -> Dataset:
     light = 0.5 + 0.09 * rng.choice([-1, 1], rows)
     images = np.where(inside, _textures(rng, light), _textures(rng, 1 - light))
     return _finish("rectangles-images", images[..., None].clip(0, 1), (height > width).astype(np.int32), seed)
+
+
+def svhn(rows: int = _ROWS, seed: int = 0) -> Dataset:
+    """Generate house numbers as of SVHN: float32 ``[N, 32, 32, 3]`` in [0, 1], int32 labels, the digits.
+
+    Digits that come with scikit-learn, enlarged, in one colour on another, between parts of two others.
+
+    Args:
+        rows: training and test rows together, at least 20.
+        seed: of the draw and of the split; another machine gives the same rows up to rounding.
+
+    Raises:
+        ValueError: if there are too few rows.
+    """
+    from sklearn.datasets import load_digits
+
+    rows, rng = _start(rows, seed)
+    known = load_digits()
+    glyphs = np.kron(known.images / 16, np.ones((4, 3)))  # [1797, 32, 24]
+    middle, *sides = (rng.random_sample((3, rows)) * len(glyphs)).astype(int)
+    shift = (rng.random_sample(rows) * 9).astype(int)
+    strip = np.concatenate([glyphs[sides[0]], glyphs[middle], glyphs[sides[1]]], axis=2)  # [rows, 32, 72]
+    columns = 16 + shift[:, None] + np.arange(32)
+    ink = np.take_along_axis(strip, columns[:, None], axis=2)[..., None]
+    paper = 0.15 + 0.3 * rng.random_sample((rows, 1, 1, 3))
+    colours = np.where(rng.random_sample((rows, 1, 1, 1)) < 0.5, (paper, paper + 0.4), (paper + 0.4, paper))
+    images = colours[0] + (colours[1] - colours[0]) * ink + 0.04 * rng.standard_normal((rows, 32, 32, 3))
+    return _finish("svhn", images.clip(0, 1), known.target[middle].astype(np.int32), seed)
+
+
+def imagenet20(rows: int = 1_000, seed: int = 0) -> Dataset:
+    """Generate photographs as of ImageNet: float32 ``[N, 64, 64, 3]`` in [0, 1], int32 labels of 20 classes.
+
+    A class is a texture: stripes of one of five directions and four widths, in any colours, at any place.
+
+    Args:
+        rows: training and test rows together, at least 20.
+        seed: of the draw and of the split; another machine gives the same rows up to rounding.
+
+    Raises:
+        ValueError: if there are too few rows.
+    """
+    rows, rng = _start(rows, seed)
+    labels = (rng.random_sample(rows) * 20).astype(np.int32)
+    angle = np.pi / 5 * (labels % 5) + 0.1 * rng.standard_normal(rows)
+    waves = 2.0 ** (1 + labels // 5) * (1 + 0.1 * rng.standard_normal(rows))
+    down, across = np.mgrid[:64, :64] / 64
+    along = np.cos(angle)[:, None, None] * across + np.sin(angle)[:, None, None] * down
+    phase = 2 * np.pi * rng.random_sample(rows)
+    light = 0.5 + 0.5 * np.sin(2 * np.pi * waves[:, None, None] * along + phase[:, None, None])
+    colours = rng.random_sample((2, rows, 1, 1, 3))
+    images = colours[0] + (colours[1] - colours[0]) * light[..., None]
+    return _finish("imagenet20", (images + 0.1 * rng.standard_normal(images.shape)).clip(0, 1), labels, seed)
 
 
 def _textures(rng: np.random.RandomState, mean: np.ndarray) -> np.ndarray:

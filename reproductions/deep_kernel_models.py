@@ -1,0 +1,208 @@
+"""What the experiments of deep kernel learning share: how the models are trained on a split, scored and shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from gpzoo import datasets
+from gpzoo.inference import FitResult, Predictor, to_arviz
+from gpzoo.models.deep_kernel import DeepKernelFit, features_of, fit_deep_kernel, fit_network
+from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
+from gpzoo.reproductions.contract import Outcome, Run, write_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: The paper's models, in its order, and the network alone trained for as many steps as it is trained in ``svdkl``.
+MODELS = ("dnn", "dnn-long", "dnn+", "dnn+gp", "svdkl")
+
+#: Training rows whose posterior is exported.
+_EXPORTED = 50
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the models are trained.
+
+    Attributes:
+        epochs: of the network, of GPs on its features, of both together.
+        batch_size: rows per minibatch.
+        splits: how many; numbers are means over them.
+        rates: of the network, of the GPs, of the network together with them.
+        weight_decay: of the network.
+        augmented: whether images are moved and mirrored in training.
+    """
+
+    epochs: tuple[float, float, float]
+    batch_size: int
+    splits: int = 1
+    rates: tuple[float, float, float] = (1e-3, 1e-2, 1e-4)
+    weight_decay: float = 0.0
+    augmented: bool = False
+
+    def steps(self, rows: int) -> tuple[int, int, int]:
+        """Of each phase."""
+        return tuple(max(1, round(epochs * rows / self.batch_size)) for epochs in self.epochs)
+
+    def network(self, module: Any) -> Network:
+        """The network of a module."""
+        return shifted_and_mirrored(network_of(module)) if self.augmented else network_of(module)
+
+    def options(self, rows: int) -> dict[str, Any]:
+        """Arguments of ``fit_deep_kernel``."""
+        batch_size = None if self.batch_size >= rows else self.batch_size
+        options = {"num_steps": self.steps(rows), "learning_rates": self.rates, "batch_size": batch_size}
+        return options | {"weight_decay": self.weight_decay}
+
+
+#: A network by whether it has the extra hidden layer, the data, and a seed.
+Maker = Callable[[bool, datasets.Dataset, int], Any]
+
+
+def train(
+    run: Run,
+    load: Callable[[int], datasets.Dataset],
+    make: Maker,
+    setting: Setting,
+    notes: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Train and evaluate all models on every split; ``notes`` go into the result's settings."""
+    scores, fit, data = [], None, None
+    for split in range(setting.splits):
+        data = load(split)
+        fit, own = _on_split(run, split, data, make, setting)
+        scores.append(own)
+    metrics = {}
+    for model in MODELS:
+        for metric in ("accuracy", "nlpp"):
+            values = np.asarray([own[f"{model}_{metric}"] for own in scores])
+            metrics[f"{model}_{metric}"] = float(values.mean())
+            if len(values) > 1:
+                metrics[f"{model}_{metric}_se"] = float(values.std(ddof=1) / np.sqrt(len(values)))
+    steps = setting.steps(len(data.y_train))
+    few = slice(0, _EXPORTED)
+    export = {"num_draws": 100, "losses": fit.joint.losses}
+    posterior = to_arviz(
+        random.key(run.seed), fit.model, fit.guide, fit.joint.params, data.X_train[few], data.y_train[few], **export
+    )
+    return Outcome(
+        metrics=metrics,
+        settings={
+            "splits": setting.splits,
+            "batch_size": setting.batch_size,
+            "steps_network_features_joint": list(steps),
+            "rates_network_gps_joint": list(setting.rates),
+            "schedule": "Adam, cosine to a hundredth",
+            "weight_decay": setting.weight_decay,
+            "dnn-long": "the network alone, as many steps as network and joint together",
+            "grid": 64,
+            **({"images": "moved and mirrored in training"} if setting.augmented else {}),
+            **(notes or {}),
+            "by_split": scores,
+        },
+        # Of svdkl's phases; of the network with another layer; of the long training.
+        steps=(sum(steps) + steps[0] + steps[0] + steps[2]) * setting.splits,
+        seconds_training=sum(own["seconds"] for own in scores),
+        data=data,
+        dtype="float32",
+        elbo=-fit.joint.losses,
+        figures={"figure_3": partial(_kernels, fit, data)},
+        posterior=posterior,
+        stands_in=data.name.endswith(("-generated", "-subset")),
+    )
+
+
+def _on_split(
+    run: Run, split: int, data: datasets.Dataset, make: Maker, setting: Setting
+) -> tuple[DeepKernelFit, dict[str, float]]:
+    """The deep kernel trained on a split, and what all models score on its test part."""
+    X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
+    seed = 1000 * run.seed + split
+    plain, plus = (setting.network(make(extra, data, seed)) for extra in (False, True))
+    options, folder, key = setting.options(len(y)), run.checkpoint / str(split), random.key(seed)
+    # Trained, or taken up from its checkpoints, in every start: the last one's posterior is exported.
+    fit = fit_deep_kernel(key, X, y, network=plain, checkpoint=folder / "plain", **options)
+    path = run.output / f"split-{split}.json"
+    if path.is_file():
+        return fit, json.loads(path.read_text(encoding="utf-8"))
+    alone = {"learning_rate": setting.rates[0]} | {key: options[key] for key in ("batch_size", "weight_decay")}
+    of_network, _, together = options["num_steps"]
+    wide = fit_network(key, X, y, network=plus, num_steps=of_network, checkpoint=folder / "plus", **alone)
+    length = of_network + together
+    longer = fit_network(key, X, y, network=plain, num_steps=length, checkpoint=folder / "long", **alone)
+    scores = {}
+    for model, network, result in (("dnn", plain, fit.network), ("dnn-long", plain, longer), ("dnn+", plus, wide)):
+        scores |= named(model, of_network_alone(network, result.params, data.X_test, data.y_test))
+    predictor = Predictor(fit.model, fit.guide, batch_size=2000)
+    for model, result in (("dnn+gp", fit.features), ("svdkl", fit.joint)):
+        scores |= named(model, of_deep_kernel(predictor, random.key(seed), result, data.X_test, data.y_test))
+    scores["seconds"] = float(sum(r.seconds for r in (fit.network, fit.features, fit.joint, wide, longer)))
+    write_json(path, scores)
+    return fit, scores
+
+
+def named(model: str, scores: Mapping[str, float]) -> dict[str, float]:
+    """Scores as metrics of a model."""
+    return {f"{model}_{metric}": value for metric, value in scores.items()}
+
+
+def of_network_alone(network: Network, params: Mapping[str, Any], X: Array, y: Array) -> dict[str, float]:
+    """Accuracy and nlpp of the network's softmax."""
+    logits = features_of(network, params, X)
+    log_probs = logits - np.logaddexp.reduce(logits.astype(np.float64), axis=1, keepdims=True)
+    own = np.take_along_axis(log_probs, y[:, None], axis=1)
+    return {"accuracy": float(np.mean(logits.argmax(-1) == y)), "nlpp": float(-own.mean(dtype=np.float64))}
+
+
+def of_deep_kernel(predictor: Predictor, key: Array, result: FitResult, X: Array, y: Array) -> dict[str, float]:
+    """Accuracy and nlpp of the program."""
+    found = predictor(key, X, params=result.params, test_data={"y": y})["y"]
+    accuracy = float(np.mean(found.probs.argmax(-1) == y))
+    return {"accuracy": accuracy, "nlpp": float(-found.log_density.mean(dtype=np.float64))}
+
+
+def _kernels(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
+    """Figure 3: kernels of four features on test points sorted by class, and the mixing matrix."""
+    from matplotlib.figure import Figure
+
+    rng = np.random.RandomState(0)
+    order = np.sort(rng.permutation(len(data.y_test))[:500])
+    order = order[np.argsort(data.y_test[order], kind="stable")]
+    q = fit.guide.posterior(fit.joint.params, jnp.asarray(data.X_test[order]), rng_key=random.key(0))["f"]
+    matrices = np.asarray(q.prior.kernel(q.prior.X))
+    shown = np.sort(rng.permutation(len(matrices))[:4])
+    figure = Figure(figsize=(3 * (len(shown) + 1), 3.2), layout="constrained")
+    panels = figure.subplots(1, len(shown) + 1)
+    edges = np.flatnonzero(np.diff(data.y_test[order])) + 0.5
+    for axes, k in zip(panels, shown, strict=False):
+        axes.imshow(matrices[k], cmap="viridis")
+        for edge in edges:
+            axes.axhline(edge, color="w", linewidth=0.3)
+            axes.axvline(edge, color="w", linewidth=0.3)
+        axes.set_title(f"kernel of feature {k}, test points by class", fontsize=8)
+        axes.set(xticks=[], yticks=[])
+    A = np.asarray(fit.joint.params["mixing"])
+    image = panels[-1].imshow(A.T, cmap="RdBu_r", vmin=-np.abs(A).max(), vmax=np.abs(A).max())
+    panels[-1].set(xlabel="GP", ylabel="class", xticks=range(A.shape[0]), yticks=range(A.shape[1]))
+    panels[-1].set_title("mixing matrix", fontsize=8)
+    figure.colorbar(image, ax=panels[-1], shrink=0.7)
+    return figure
+
+
+def connected(extra: bool, data: datasets.Dataset, seed: int) -> Any:
+    """``d-1000-1000-500-50-c``, or with one more hidden layer of ``c`` (section 5.1)."""
+    from flax import nnx
+
+    from gpzoo.models.networks import FullyConnected
+
+    classes = data.sizes["classes"]
+    widths = (1000, 1000, 500, 50, *((classes,) if extra else ()))
+    return FullyConnected(data.X_train.shape[1], classes, widths, rngs=nnx.Rngs(seed))

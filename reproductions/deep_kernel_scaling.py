@@ -1,0 +1,152 @@
+"""Stochastic variational deep kernel learning (Wilson et al. 2016): figure 2, what rows and grid points cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array, random
+from numpyro.infer import SVI, Trace_ELBO
+
+from gpzoo import datasets
+from gpzoo.grids import InducingGrid
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Predictor, fit
+from gpzoo.models.deep_kernel import BOUNDS, deep_kernel_gp, fit_deep_kernel, network_classifier
+from gpzoo.models.modules import Network, network_of
+from gpzoo.reproductions.contract import Outcome, Run, write_json
+from gpzoo.reproductions.deep_kernel_models import Setting, connected, named, of_deep_kernel, of_network_alone
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Steps that are timed, after as many that are not.
+_TIMED = 20
+
+
+def scaling(run: Run) -> Outcome:
+    """Accuracy and time in training against rows, and seconds of a step against grid points.
+
+    The network of the tables, ``d-1000-1000-500-50-c``. Numbers are those of all rows; the others are in the settings.
+    """
+    data = _data(run)
+    setting = {
+        "quick": Setting((10, 3, 5), 500),
+        "cpu": Setting((4, 2, 4), 1000, rates=(1e-3, 1e-2, 3e-4)),
+        "paper": Setting((20, 5, 20), 50_000),
+    }[run.preset]
+    total = len(data.y_train)
+    shares = (50, 10, 3, 1) if run.preset == "paper" else (27, 9, 3, 1)
+    by_rows, losses, steps = [], np.zeros(0), 0
+    for rows in (total // share for share in shares):
+        scores, losses, own = _with_rows(run, data, rows, setting)
+        by_rows.append(scores)
+        steps += sum(own)
+    grids = (16, 70, 256) if run.preset == "quick" else (16, 70, 256, 1024, 4096)
+    by_grid = _by_grid(run, data, min(setting.batch_size, total), grids)
+    at_70 = next(each for each in by_grid if each["points"] == 70)
+    metrics = {key: by_rows[-1][key] for key in by_rows[-1] if key.endswith(("accuracy", "nlpp"))}
+    return Outcome(
+        metrics=metrics | {"step_ratio_70": at_70["svdkl_seconds"] / at_70["dnn_seconds"]},
+        settings={
+            "batch_size": setting.batch_size,
+            "epochs_network_features_joint": list(setting.epochs),
+            "rates_network_gps_joint": list(setting.rates),
+            "schedule": "Adam, cosine to a hundredth",
+            "by_rows": by_rows,
+            "by_grid": by_grid,
+        },
+        steps=steps,
+        seconds_training=sum(own["svdkl_seconds"] for own in by_rows),
+        data=data,
+        dtype="float32",
+        elbo=-losses,
+        figures={"figure_2": partial(curves, by_rows, by_grid)},
+        stands_in=data.name.endswith(("-generated", "-subset")),
+    )
+
+
+def _data(run: Run) -> datasets.Dataset:
+    if run.variant == "covtype":
+        data = datasets.load("covtype-subset")
+        return data.subset(9_000 if run.preset == "quick" else None, seed=run.seed).standardised()
+    if run.preset == "quick":
+        return datasets.load("airline-delayed-generated", rows=10_000, seed=run.seed).standardised()
+    data = datasets.load("airline-delayed", seed=run.seed)
+    return (data.subset(90_000, 30_000, seed=run.seed) if run.preset == "cpu" else data).standardised()
+
+
+def _with_rows(
+    run: Run, data: datasets.Dataset, rows: int, setting: Setting
+) -> tuple[dict[str, float], np.ndarray, tuple[int, int, int]]:
+    """Scores and times of the network and the deep kernel trained on some rows; losses; steps of the phases."""
+    # The largest set contains the others.
+    part, options = data.subset(rows, seed=run.seed), setting.options(rows)
+    X, y = jnp.asarray(part.X_train), jnp.asarray(part.y_train)
+    network, key = network_of(connected(False, data, run.seed)), random.key(run.seed)
+    found = fit_deep_kernel(key, X, y, network=network, checkpoint=run.checkpoint / f"rows-{rows}", **options)
+    path = run.output / f"rows-{rows}.json"
+    if not path.is_file():
+        predictor = Predictor(found.model, found.guide, batch_size=2000)
+        test = data.X_test, data.y_test
+        scores = {"rows": rows} | named("dnn", of_network_alone(network, found.network.params, *test))
+        scores |= named("svdkl", of_deep_kernel(predictor, key, found.joint, *test))
+        scores["dnn_seconds"] = found.network.seconds
+        scores["svdkl_seconds"] = sum(phase.seconds for phase in (found.network, found.features, found.joint))
+        write_json(path, scores)
+    return json.loads(path.read_text(encoding="utf-8")), found.joint.losses, options["num_steps"]
+
+
+def _by_grid(run: Run, data: datasets.Dataset, batch: int, grids: Sequence[int]) -> list[dict[str, float]]:
+    """Seconds of a step for every number of grid points, and of the network's."""
+    path = run.output / "by_grid.json"
+    if not path.is_file():
+        X, y = jnp.asarray(data.X_train[:batch]), jnp.asarray(data.y_train[:batch])
+        network, total = network_of(connected(False, data, run.seed)), len(data.y_train)
+        alone = SVI(partial(network_classifier, network=network), lambda *a, **k: None, optax.adam(1e-3), Trace_ELBO())
+        of_network = _step_seconds(alone, X, y, total)
+        seconds = [_step_seconds(_deep_kernel(network, points), X, y, total) for points in grids]
+        each = zip(grids, seconds, strict=True)
+        write_json(path, [{"points": p, "dnn_seconds": of_network, "svdkl_seconds": s} for p, s in each])
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _deep_kernel(network: Network, points: int) -> SVI:
+    model = partial(deep_kernel_gp, network=network)
+    return SVI(model, InducingGuide(model, InducingGrid(points, BOUNDS)), optax.adam(1e-3), GaussianProcessELBO())
+
+
+def _step_seconds(svi: SVI, X: Array, y: Array, num_data: int) -> float:
+    """Of a step on these rows, all of them, so that nothing but the step is timed; without compilation."""
+    at: dict[int, float] = {}
+    options = {"num_data": num_data, "training": True, "progress": False, "callback_steps": _TIMED}
+    fit(svi, random.key(0), 2 * _TIMED, X, y, callback=lambda step, s, params: at.update({step: s}), **options)
+    return (at[2 * _TIMED] - at[_TIMED]) / _TIMED
+
+
+def curves(by_rows: Sequence[Mapping[str, Any]], by_grid: Sequence[Mapping[str, Any]]) -> Figure:
+    """Figure 2: accuracy against rows, time in training against rows, time of a step against grid points."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 3.4), layout="constrained")
+    panels = figure.subplots(1, 3)
+    rows = [each["rows"] for each in by_rows]
+    for model, label, style in (("dnn", "DNN", "s--"), ("svdkl", "SV-DKL", "o-")):
+        panels[0].plot(rows, [each[f"{model}_accuracy"] for each in by_rows], style, label=label)
+        panels[1].plot(rows, [each[f"{model}_seconds"] for each in by_rows], style, label=label)
+        steps = [1000 * each[f"{model}_seconds"] for each in by_grid]
+        panels[2].plot([each["points"] for each in by_grid], steps, style, label=label)
+    for axes, x, y in zip(
+        panels,
+        ("training rows", "training rows", "grid points of each GP"),
+        ("test accuracy", "seconds in training, all phases", "milliseconds of a step"),
+        strict=True,
+    ):
+        axes.set(xscale="log", xlabel=x, ylabel=y)
+    panels[2].set_ylim(bottom=0)
+    panels[0].legend()
+    return figure
