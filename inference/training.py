@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from gpzoo.inference.minibatches import (
     split_keys,
 )
 from gpzoo.inference.report import FitResult, check_scales, expectations, explain_failure
+from gpzoo.inference.steps import all_finite, convolves, one_step, step_loop
 from gpzoo.inference.surroundings import Bar, Signals, one_blas_thread
 
 #: Seconds aimed at between two visits of the host.
@@ -59,6 +59,7 @@ def fit(
     """Train with :class:`numpyro.infer.SVI`, as ``svi.run`` would, on minibatches.
 
     One update is compiled and looped over on the device; data are arguments of the compiled program, never constants.
+    (On CPU a program with convolutions is stepped from the host: in a loop XLA takes twenty times as long for them.)
     Every epoch visits the rows in a new random order (rows that do not fill a minibatch wait for the next epoch).
 
     With several keys, ``random.split(key, K)``, this is ``K`` trainings in one compiled program (folds, seeds,
@@ -162,8 +163,11 @@ class _Training:
                     error.add_note(f"This is member {k} of {self.K} trainings.")
                 raise
         self.state = jax.tree.map(lambda *x: jnp.stack(x), *states) if self.several else states[0]
-        self.one = _step_loop(svi, self.static, source)
+        step = one_step(svi, self.static, source)
+        self.one = step_loop(step, source.chunk)
         self.all = jax.jit(self._all_members if self.several else self.one, donate_argnums=0)
+        self.step = jax.jit(step, donate_argnums=0)
+        self.stepwise = jax.default_backend() == "cpu" and convolves(self.all.trace(*self._inputs()).jaxpr)
 
     def _init(self, key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
         with representing("bound") if isinstance(self.svi.loss, GaussianProcessELBO) else nullcontext():
@@ -201,12 +205,15 @@ class _Training:
 
         return lax.map(member, (jnp.arange(self.K), states, feed, counts))
 
+    def _inputs(self) -> tuple:
+        """Arguments of the compiled loop."""
+        return self.state, self.source.data, self.arrays, self.source.feed(0, 1), np.zeros(self.members, np.int32)
+
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """What must be the same for this training to be continued."""
-        counts = np.zeros(self.members, np.int32)
-        text = self.all.lower(self.state, self.source.data, self.arrays, self.source.feed(0, 1), counts).as_text()
+        text = self.all.lower(*self._inputs()).as_text()
         settings = {"program (model, guide, optimiser, versions)": hashlib.sha256(text.encode()).hexdigest()[:16]}
         plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
         settings |= {f"argument {name}": value for name, value in plain.items()}
@@ -313,8 +320,25 @@ class _Training:
 
     def _steps(self, state: SVIState, feed: Any, counts: np.ndarray) -> tuple[SVIState, Array, Array]:
         """Let each member take its number of steps, from a state that is given up."""
+        if self.stepwise:
+            return self._stepwise(state, feed, counts)
         counts = counts.astype(np.int32).reshape(self.members)
         return self.all(state, self.source.data, self.arrays, feed, counts)
+
+    def _stepwise(self, states: SVIState, feed: Any, counts: np.ndarray) -> tuple[SVIState, np.ndarray, np.ndarray]:
+        """The same, step by step from here: in a loop on CPU, XLA's convolutions take twenty times as long."""
+        values, begun, ends = np.zeros((self.K, self.source.chunk)), np.zeros((self.K, 1), int), []
+        for k in range(self.K):
+            member = (lambda x, k=k: x[k]) if self.several else (lambda x: x)
+            state, own_feed = jax.tree.map(member, (states, feed))
+            rest = member_of(self.source.data, self.source.axes, k), member_of(self.arrays, self.array_axes, k)
+            for i in range(int(counts[k])):
+                state, loss = self.step(state, *rest, own_feed, i)
+                values[k, i], begun[k] = loss, i + 1
+                if not np.isfinite(values[k, i]):
+                    break
+            ends.append(state)
+        return (jax.tree.map(lambda *x: jnp.stack(x), *ends) if self.several else ends[0]), values, begun
 
     def _advance(self, feed: Any, count: int, ahead: int) -> Any:
         """Take ``count`` steps; returns the feed of the ``ahead`` after, which is made while the device computes."""
@@ -361,7 +385,7 @@ class _Training:
         self.state = jax.tree.map(put, state, self.state)
 
     def _finite(self, state: SVIState) -> np.ndarray:
-        return np.asarray(_finite(state.optim_state, len(self.members))).reshape(self.K)
+        return np.asarray(all_finite(state.optim_state, len(self.members))).reshape(self.K)
 
     def _explain(self, result: FitResult, num_steps: int) -> None:
         """Raise what stopped the first member that failed."""
@@ -379,34 +403,3 @@ class _Training:
         arrays = member_of(self.arrays, self.array_axes, k)
         where = f"{where} stopped at step {step + 1}"
         explain_failure(self.svi, result, own, self.source.batch(k, step), arrays, self.static, where, loss)
-
-
-# -- the compiled loop -----------------------------------------------------------------------------------------------
-
-
-def _step_loop(svi: SVI, static: dict[str, Any], source: Resident | Streamed) -> Callable:
-    """``run(state, data, arrays, feed, count)``: up to ``count`` updates, fewer if a loss is not finite.
-
-    Returns the state, the losses, and the number of steps begun.
-    """
-
-    def run(state: SVIState, data: tuple, arrays: dict, feed: Any, count: int) -> tuple[SVIState, Array, Array]:
-        def body(carry: tuple) -> tuple:
-            i, state, values, _ = carry
-            batch = source.of_step(data, jax.tree.map(lambda x: x[i], feed))
-            state, loss = svi.update(state, *batch, **arrays, **static)
-            return i + 1, state, values.at[i].set(loss.astype(values.dtype)), jnp.isfinite(loss)
-
-        carry = (jnp.int32(0), state, jnp.zeros(source.chunk), jnp.bool_(True))
-        i, state, values, _ = lax.while_loop(lambda c: (c[0] < count) & c[3], body, carry)
-        return state, values, i
-
-    return run
-
-
-@partial(jax.jit, static_argnums=1)
-def _finite(tree: Any, leading: int) -> Array:
-    """Whether all floating numbers are finite, over all axes but the ``leading`` ones."""
-    floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    each = [jnp.isfinite(x).all(axis=tuple(range(leading, x.ndim))) for x in floats]
-    return jnp.stack(each).all(axis=0)

@@ -19,7 +19,7 @@ from gpzoo.distributions import GaussianProcess
 from gpzoo.inducing import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit
 from gpzoo.inference.minibatches import Resident, indices
-from gpzoo.inference.training import _step_loop
+from gpzoo.inference.steps import one_step, step_loop
 from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax
@@ -120,7 +120,7 @@ def test_data_are_arguments_of_the_compiled_step():
         svi = make(inducing=InducingPoints(jnp.linspace(-1, 1, 4)[:, None]))
         state = jax.jit(lambda params: svi.init(KEY, X, y, init_params=params))(svi.guide.init_params(KEY, X, y))
         source = Resident((X, y), None, [0], None)
-        run = jax.jit(_step_loop(svi, {}, source))
+        run = jax.jit(step_loop(one_step(svi, {}, source), source.chunk))
         return len(run.lower(state, source.data, {}, source.feed(0, 3), 3).as_text())
 
     assert abs(size(8000) - size(2000)) < 0.01 * size(2000)
