@@ -59,7 +59,7 @@ def fit(
     """Train with :class:`numpyro.infer.SVI`, as ``svi.run`` would, on minibatches.
 
     One update is compiled and looped over on the device; data are arguments of the compiled program, never constants.
-    (On CPU a program with convolutions is stepped from the host: in a loop XLA takes twenty times as long for them.)
+    (On CPU a program with convolutions is stepped from the host: in a loop XLA takes many times as long for them.)
     Every epoch visits the rows in a new random order (rows that do not fill a minibatch wait for the next epoch).
 
     With several keys, ``random.split(key, K)``, this is ``K`` trainings in one compiled program (folds, seeds,
@@ -326,7 +326,7 @@ class _Training:
         return self.all(state, self.source.data, self.arrays, feed, counts)
 
     def _stepwise(self, states: SVIState, feed: Any, counts: np.ndarray) -> tuple[SVIState, np.ndarray, np.ndarray]:
-        """The same, step by step from here: in a loop on CPU, XLA's convolutions take twenty times as long."""
+        """The same, step by step from here: in a loop on CPU, XLA's convolutions take many times as long."""
         values, begun, ends = np.zeros((self.K, self.source.chunk)), np.zeros((self.K, 1), int), []
         for k in range(self.K):
             member = (lambda x, k=k: x[k]) if self.several else (lambda x: x)

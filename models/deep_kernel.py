@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -184,10 +185,11 @@ def fit_deep_kernel(
         X: inputs ``[N, ...]``.
         y: class labels ``[N]``.
         network: of the inputs, one feature per class, see :func:`~gpzoo.models.network_of`.
-        inducing: inducing variables or what initialises them; ``None`` for a grid of 64 points for every GP.
+        inducing: inducing variables or what initialises them, which sees the features of 5,000 rows; ``None`` for a
+            grid of 64 points for every GP.
         num_steps: of the network alone, of GPs on its features, of both together.
         learning_rates: of the network alone; of the GPs; of the network together with them.
-        weight_decay: by which the network's weights shrink in every step, times its rate (AdamW).
+        weight_decay: by which all parameters of the network shrink in every step, times its rate (AdamW).
         pretrained: parameters of a network trained before, ``.network.params`` of another call; the first phase is left
             out.
         batch_size: rows per minibatch; ``None`` for all.
@@ -196,10 +198,11 @@ def fit_deep_kernel(
         **arguments: further ones of :func:`deep_kernel_gp`, such as ``subsets`` and ``num_outputs``.
 
     Raises:
-        ValueError: for inputs that are not finite or a negative ``weight_decay``, and as
+        ValueError: for inputs that are not finite, a negative ``weight_decay``, and as
             :func:`~gpzoo.inference.fit` and the programs.
     """
     checks.finite("X", X)
+    _check_decay(weight_decay)
     keys = dict(zip(("network", "features", "joint"), random.split(rng_key, 3), strict=True))
     lengths = dict(zip(keys, num_steps, strict=True))
     of_network, of_gps, together = learning_rates
@@ -250,15 +253,19 @@ def fit_network(
 ) -> FitResult:
     """Train :func:`network_classifier`, the network alone; arguments as for :func:`fit_deep_kernel`."""
     checks.finite("X", X)
+    _check_decay(weight_decay)
     model = partial(network_classifier, network=network)
     svi = SVI(model, _no_guide, _adam(learning_rate, num_steps, weight_decay), Trace_ELBO())
     options = {"batch_size": batch_size, "num_data": len(X), "checkpoint": checkpoint, "progress": progress}
     return fit(svi, rng_key, num_steps, X, y, training=True, **options)
 
 
+def _check_decay(weight_decay: float) -> None:
+    if not 0 <= weight_decay < math.inf:
+        raise ValueError(f"weight_decay must be a finite number of 0 (none) or more, got {weight_decay}.")
+
+
 def _adam(rate: float, steps: int, weight_decay: float = 0.0) -> optax.GradientTransformation:
-    if weight_decay < 0:
-        raise ValueError(f"weight_decay must be 0 or more, got {weight_decay}.")
     return optax.adamw(optax.cosine_decay_schedule(rate, max(1, steps), alpha=0.01), weight_decay=weight_decay)
 
 

@@ -76,11 +76,13 @@ def shifted_and_mirrored(network: Network, pixels: int = 4) -> Network:
         pixels: the farthest that an image moves, up, down and sideways.
 
     Raises:
-        ValueError: if ``pixels`` is not positive.
+        ValueError: if ``pixels`` is not positive, or inputs are not images ``[N, H, W, C]``.
     """
     pixels = checks.positive_int("pixels", pixels)
 
     def augmented(X: Array, training: bool) -> Array:
+        if X.ndim != 4:
+            raise ValueError(f"Images that are moved must be [N, H, W, C], got shape {X.shape}: reshape them.")
         if not training:
             return network(X, training)
         shift_key, mirror_key = random.split(numpyro.prng_key())

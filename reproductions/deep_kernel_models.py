@@ -73,8 +73,13 @@ def train(
     make: Maker,
     setting: Setting,
     notes: Mapping[str, str] | None = None,
+    *,
+    stands_in: bool = False,
 ) -> Outcome:
-    """Train and evaluate all models on every split; ``notes`` go into the result's settings."""
+    """Train and evaluate all models on every split; ``notes`` go into the result's settings.
+
+    Generated and partial data stand in for the paper's in any case.
+    """
     scores, fit, data = [], None, None
     for split in range(setting.splits):
         data = load(split)
@@ -116,7 +121,7 @@ def train(
         elbo=-fit.joint.losses,
         figures={"figure_3": partial(_kernels, fit, data)},
         posterior=posterior,
-        stands_in=data.name.endswith(("-generated", "-subset")),
+        stands_in=stands_in or data.name.endswith(("-generated", "-subset")),
     )
 
 
@@ -133,7 +138,7 @@ def _on_split(
     path = run.output / f"split-{split}.json"
     if path.is_file():
         return fit, json.loads(path.read_text(encoding="utf-8"))
-    alone = {"learning_rate": setting.rates[0]} | {key: options[key] for key in ("batch_size", "weight_decay")}
+    alone = {"learning_rate": setting.rates[0]} | {name: options[name] for name in ("batch_size", "weight_decay")}
     of_network, _, together = options["num_steps"]
     wide = fit_network(key, X, y, network=plus, num_steps=of_network, checkpoint=folder / "plus", **alone)
     length = of_network + together

@@ -250,8 +250,11 @@ def test_weight_decay_shrinks_the_network_and_nothing_else(digits):
     np.testing.assert_array_equal(free.features.losses, decayed.features.losses)
     assert size(decayed.joint) < 0.99 * size(free.joint)
     np.testing.assert_allclose(decayed.joint.params["mixing"], free.joint.params["mixing"], atol=0.1)
-    with pytest.raises(ValueError, match="weight_decay must be 0 or more, got -1"):
-        fit_deep_kernel(KEY, X, y, **options, weight_decay=-1)
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(
+            ValueError, match=rf"weight_decay must be a finite number of 0 \(none\) or more, got {wrong}"
+        ):
+            fit_deep_kernel(KEY, X, y, **options, weight_decay=wrong, **start)
 
 
 def test_arviz(digits, trained):
@@ -367,6 +370,9 @@ def test_images_move_in_training_and_only_there():
     assert len(seen) > 6 and len({mirrored for *_, mirrored in seen}) == 2
     with pytest.raises(ValueError, match="pixels must be an integer of at least 1, got 0"):
         shifted_and_mirrored(network, 0)
+    for training in (False, True):
+        with pytest.raises(ValueError, match=r"must be \[N, H, W, C\], got shape \(5, 5, 5\): reshape them"):
+            handlers.seed(network, 0)(jnp.ones((5, 5, 5)), training)
 
 
 def test_a_network_whose_images_move_is_trained_and_predicts_without(digits):
@@ -375,7 +381,9 @@ def test_a_network_whose_images_move_is_trained_and_predicts_without(digits):
     options = {"network": network, "num_steps": (3, 2, 4), "batch_size": 20, "progress": False}
     whole = fit_deep_kernel(KEY, X, y, **options)
     again = fit_deep_kernel(KEY, X, y, **options)
+    resting = fit_deep_kernel(KEY, X, y, **options | {"network": network_of(connected(widths=(8,)))})
     np.testing.assert_array_equal(whole.joint.losses, again.joint.losses)
+    assert np.all(whole.network.losses != resting.network.losses)
     moving = predict(KEY, whole.model, X, guide=whole.guide, params=whole.joint.params)["y"]
     still = predict(KEY, whole.model, X, guide=whole.guide, params=whole.joint.params, batch_size=7)["y"]
     np.testing.assert_allclose(moving.probs, still.probs, atol=1e-6)

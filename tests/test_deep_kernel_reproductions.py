@@ -1,12 +1,14 @@
 """The deep-kernel experiments: what a run trains, records and takes up again."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpzoo import datasets
 from gpzoo.reproductions import deep_kernel_learning as paper
+from gpzoo.reproductions import deep_kernel_models as models
 from gpzoo.reproductions import deep_kernel_scaling as figure_2
 from gpzoo.reproductions.contract import Run, execute
 from gpzoo.reproductions.report import shortfall, verdict
@@ -15,7 +17,8 @@ pytest.importorskip("flax")
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
 IMAGES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
-IMAGES |= {"svhn-generated": (32, 32, 3), "imagenet20-generated": (64, 64, 3)}
+IMAGES |= {f"svhn{kind}": (32, 32, 3) for kind in ("", "-generated")}
+IMAGES |= {f"imagenet20{kind}": (64, 64, 3) for kind in ("", "-generated")}
 
 
 def run_of(name, folder, preset="quick"):
@@ -35,16 +38,21 @@ def few(monkeypatch, standard_promotion):
         return datasets.Dataset(name, X[:40], y[:40], X[40:], y[40:], "generated", {name: "0" * 64})
 
     real = paper.Setting
-    tiny = lambda *a, splits=1, **k: real((0.5, 0.5, 0.5), 10, splits=splits, augmented=k.get("augmented", False))  # noqa: E731
+
+    def tiny(epochs=None, batch_size=None, **options):
+        return real((0.5, 0.5, 0.5), 10, **options)
+
     monkeypatch.setattr(datasets, "load", load)
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *counts, seed: self)
     monkeypatch.setattr(paper, "Setting", tiny)
     monkeypatch.setattr(paper, "_SHORT", tiny())
-    monkeypatch.setattr(paper, "_ON_CPU", {name: tiny(splits=3) for name in paper._ON_CPU})
+    monkeypatch.setattr(
+        paper, "_ON_CPU", {k: replace(v, epochs=(0.5, 0.5, 0.5), batch_size=10) for k, v in paper._ON_CPU.items()}
+    )
     return asked
 
 
-@pytest.mark.parametrize("name", ["airline", "adult", "digits", "svhn"])
+@pytest.mark.parametrize("name", ["adult", "digits", "svhn"])
 def test_all_models_are_trained_and_recorded(name, few, tmp_path):
     result = execute(EXPERIMENTS[name], run_of(name, tmp_path))
     assert {f"{model}_{metric}" for model in paper.MODELS for metric in ("accuracy", "nlpp")} <= set(result["metrics"])
@@ -65,11 +73,26 @@ def test_splits_have_means_and_standard_errors(few, tmp_path):
     assert result["paper_metrics"]["svdkl_accuracy"] == 0.841 and result["paper_metrics"]["dnn+_nlpp"] is None
 
 
+def test_decay_reaches_every_network_and_notes_the_result(few, monkeypatch, tmp_path):
+    seen = []
+    for name in ("fit_network", "fit_deep_kernel"):
+        inner = getattr(models, name)
+        spy = lambda *a, inner=inner, **k: seen.append((k["weight_decay"], k["batch_size"])) or inner(*a, **k)  # noqa: E731
+        monkeypatch.setattr(models, name, spy)
+    monkeypatch.setitem(paper._ON_CPU, "diabetes", replace(paper._ON_CPU["diabetes"], splits=1))
+    result = execute(EXPERIMENTS["diabetes"], run_of("diabetes", tmp_path, "cpu"))
+    assert seen == 3 * [(4.0, 10)]
+    settings = result["settings"]
+    assert settings["weight_decay"] == 4.0 and settings["rates_network_gps_joint"] == [1e-3, 1e-2, 3e-4]
+    assert "three" not in settings["label"] and "25 classes" in settings["label"] and "patient" in settings["split"]
+    assert "another random split" in settings["chosen"] and not result["paper_metrics"]["svdkl_accuracy"]
+
+
 def test_covtype_is_its_subset_where_only_that_is_at_hand(few, monkeypatch, tmp_path):
     entry = datasets.Entry("covtype-subset", "", True, "here")
     monkeypatch.setattr(datasets, "available", lambda: [entry])
     trained = []
-    monkeypatch.setattr(paper, "train", lambda run, load, make, setting, notes=None: trained.append(load(0)))
+    monkeypatch.setattr(paper, "train", lambda run, load, make, setting, notes: trained.append(load(0)))
     paper.table(run_of("covtype", tmp_path))
     monkeypatch.setattr(datasets, "available", list)
     paper.table(run_of("covtype", tmp_path))
@@ -81,9 +104,9 @@ def asked_for(monkeypatch, few):
     """What an experiment would train: its data, its two networks, its setting."""
     found = []
 
-    def train(run, load, make, setting, notes=None):
+    def train(run, load, make, setting, notes=None, stands_in=False):
         data = load(0)
-        found.append((data, [make(extra, data, 0) for extra in (False, True)], setting))
+        found.append((data, [make(extra, data, 0) for extra in (False, True)], setting, notes, stands_in))
 
     monkeypatch.setattr(paper, "train", train)
     return found
@@ -92,12 +115,26 @@ def asked_for(monkeypatch, few):
 @pytest.mark.parametrize("name", ["cifar10", "cifar10-resnet20", "svhn", "imagenet20"])
 def test_colours_are_centred_and_networks_have_a_feature_per_class(name, asked_for, tmp_path):
     paper.photographs(run_of(name, tmp_path))
-    data, networks, setting = asked_for[0]
+    data, networks, setting, notes, stands_in = asked_for[0]
     np.testing.assert_allclose(data.X_train.mean(0), 0, atol=1e-5)
     for network in networks:
         assert network(data.X_train[:2]).shape == (2, 3)
     assert len(networks[1].top.layers) == len(networks[0].top.layers) + 1
     assert setting.augmented == (name == "cifar10-resnet20")
+    # Classes of one's own are not the paper's.
+    assert stands_in == (name == "imagenet20") == bool(notes)
+    paper.photographs(run_of(name, tmp_path, "paper"))
+    data, _, setting, *_ = asked_for[1]
+    assert data.name == name.removesuffix("-resnet20") and setting.augmented == (
+        name in ("cifar10-resnet20", "imagenet20")
+    )
+
+
+def test_delayed_flights_are_generated_where_little_is_asked_for(asked_for, tmp_path):
+    for preset, name in (("quick", "airline-delayed-generated"), ("paper", "airline-delayed")):
+        paper.table(run_of("airline", tmp_path, preset))
+        data, _, _, notes, _ = asked_for[-1]
+        assert data.name == name and "more than 0 minutes" in notes["label"]
 
 
 def test_binary_digits_are_odd_or_even(asked_for, tmp_path):

@@ -110,6 +110,24 @@ def test_either_way_gives_the_same_members(both):
     one, two = both(lambda way: fit(make(), keys, 9, X, Y, **options))
     assert two.losses.shape == (3, 9)
     assert_close(one, two)
+    own = [np.stack([x, 2 * x, -x]) for x in (X, Y)]
+    one, two = both(lambda way: fit(make(), keys, 9, *own, **options | {"in_axes": 0}))
+    assert_close(one, two)
+    assert not np.allclose(two.losses[0], two.losses[1])
+
+
+def test_either_way_the_other_members_go_on(both):
+    def failing(X, y=None, *, edge, num_data=None):
+        regression(X, y)
+        drift = numpyro.param("drift", jnp.array(0.0))
+        numpyro.factor("edge", jnp.where(drift > edge, jnp.nan, 0.0) + drift)
+
+    only = optax.masked(optax.set_to_zero(), lambda params: {name: name != "drift" for name in params})
+    svi = make(failing, relaxed(optax.chain(optax.sgd(0.1), only)))
+    options = {"in_axes": None, "edge": jnp.array([9.0, 0.35]), "member_kwargs": ["edge"], "progress": False}
+    one, two = both(lambda way: fit(svi, random.split(KEY, 2), 12, X, Y, **options))
+    assert str(one) == str(two) and "Member 1 stopped at step 5" in str(two)
+    assert_close(one.result, two.result)
 
 
 def test_either_way_stops_at_the_same_step(both):

@@ -23,7 +23,8 @@ class Entry:
         name: to give to :func:`load`.
         description: one line.
         present: whether it can be loaded without a download.
-        location: ``"generated"``, ``"scikit-learn"``, the folder of its files, or ``"download"``.
+        location: ``"generated"``, ``"scikit-learn"``, the folder of its files, ``"download"``, or ``"a folder of one's
+            own"`` that is not there.
     """
 
     name: str
@@ -32,13 +33,17 @@ class Entry:
     location: str
 
 
+_OWN = "a folder of one's own"
+
+
 @dataclass(frozen=True)
 class _Recipe:
-    """``files``: the sets of files and folders of which any one, complete, is enough; none where none is needed."""
+    """``files``: the sets of files of which any one, complete, is enough; ``folder``: one that cannot be downloaded."""
 
     description: str
     loader: Callable[..., Dataset]
     files: tuple[tuple[str, ...], ...] = ()
+    folder: str = ""
     location: str = "generated"
 
 
@@ -94,7 +99,7 @@ _RECIPES |= {
     "imagenet20": _Recipe(
         "photographs of 20 classes from a folder of one's own, 64x64 (option size)",
         photographs.imagenet20,
-        ((photographs.IMAGENET20,),),
+        folder=photographs.IMAGENET20,
     ),
     "year": _Recipe(
         "the year of a song from its timbre, 515,345 rows, 90 features, regression "
@@ -144,7 +149,7 @@ _RECIPES |= {
     }.items()
 }
 _RECIPES |= {
-    f"{name}-generated": _Recipe(f"a small generated stand-in for {name}, 5,000 rows (options rows, seed)", loader)
+    f"{name}-generated": _Recipe(f"a small generated stand-in for {name} (options rows, seed)", loader)
     for name, loader in {
         "rectangles-images": twins.rectangles_images,
         "year": twins.year,
@@ -178,10 +183,13 @@ def available() -> list[Entry]:
     for name, recipe in _RECIPES.items():
         location = recipe.location
         if recipe.files:
-            found = ([find(file) or find_folder(file) for file in files] for files in recipe.files)
+            found = ([find(file) for file in files] for files in recipe.files)
             complete = next((paths for paths in found if all(paths)), None)
             location = str(complete[0].parent) if complete else "download"
-        entries.append(Entry(name, recipe.description, location != "download", location))
+        if recipe.folder:
+            folder = find_folder(recipe.folder)
+            location = str(folder.parent) if folder else _OWN
+        entries.append(Entry(name, recipe.description, location not in ("download", _OWN), location))
     return entries
 
 
