@@ -166,7 +166,7 @@ def fit_deep_kernel(
     network: Network,
     inducing: Any = None,
     num_steps: tuple[int, int, int] = (1000, 500, 1000),
-    learning_rates: tuple[float, float, float] = (1e-3, 1e-2, 1e-4),
+    learning_rates: tuple[float, float, float] = (1e-3, 1e-2, 1e-3),
     weight_decay: float = 0.0,
     pretrained: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
