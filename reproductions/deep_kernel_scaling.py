@@ -137,19 +137,22 @@ def curves(by_rows: Sequence[Mapping[str, Any]], by_grid: Sequence[Mapping[str, 
 
     figure = Figure(figsize=(12, 3.4), layout="constrained")
     panels = figure.subplots(1, 3)
-    rows = [each["rows"] for each in by_rows]
+    rows, points = [each["rows"] for each in by_rows], [each["points"] for each in by_grid]
     for model, label, style in (("dnn", "DNN", "s--"), ("svdkl", "SV-DKL", "o-")):
         panels[0].plot(rows, [each[f"{model}_accuracy"] for each in by_rows], style, label=label)
         panels[1].plot(rows, [each[f"{model}_seconds"] for each in by_rows], style, label=label)
         steps = [1000 * each[f"{model}_seconds"] for each in by_grid]
-        panels[2].plot([each["points"] for each in by_grid], steps, style, label=label)
-    for axes, x, y in zip(
+        panels[2].plot(points, steps, style, label=label)
+    for axes, at, x, y in zip(
         panels,
+        (rows, rows, points),
         ("training rows", "training rows", "grid points of each GP"),
         ("test accuracy", "seconds in training and compiling", "milliseconds of a step"),
         strict=True,
     ):
         axes.set(xscale="log", xlabel=x, ylabel=y)
+        axes.set_xticks(at, [f"{value:,}" for value in at])
+        axes.minorticks_off()
     panels[2].set_ylim(bottom=0)
     if by_grid[-1]["points"] > LARGE_GRID:
         panels[2].axvline(LARGE_GRID, color="0.7", linewidth=0.8)
