@@ -280,7 +280,8 @@ EXPERIMENTS = (
     Experiment(
         paper="deep_kernel",
         name="cifar10-resnet20",
-        description="CIFAR-10 by a residual network of 20 layers (section 5.3).",
+        description="CIFAR-10 by a residual network of 20 layers (section 5.3); `quick` takes three steps a phase, "
+        "to see that it runs.",
         variants={"all": _numbers((0.901, None, None, 0.910), (None, None, None))},
         run=photographs,
         default_variant="all",
@@ -299,7 +300,7 @@ EXPERIMENTS = (
         paper="deep_kernel",
         name="imagenet20",
         description="Photographs of 20 classes from a folder of one's own, by an AlexNet for 64x64 pixels "
-        "(section 5.3); `quick` is a generated stand-in.",
+        "(section 5.3); `quick` is a generated stand-in and takes some steps, to see that it runs.",
         variants={"all": _numbers((0.6877, None, None, 0.7067), (None, None, None))},
         run=photographs,
         default_variant="all",

@@ -41,7 +41,7 @@ def scaling(run: Run) -> Outcome:
         "paper": Setting((20, 5, 20), 50_000),
     }[run.preset]
     total = len(data.y_train)
-    shares = (50, 10, 3, 1) if run.preset == "paper" else (27, 9, 3, 1)
+    shares = {"quick": (9, 3, 1), "cpu": (27, 9, 3, 1), "paper": (50, 10, 3, 1)}[run.preset]
     by_rows, losses, steps = [], np.zeros(0), 0
     for rows in (total // share for share in shares):
         scores, losses, own = _with_rows(run, data, rows, setting)
