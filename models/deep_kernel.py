@@ -16,7 +16,7 @@ import numpyro
 import optax
 from jax import Array, random
 from numpyro import handlers
-from numpyro.distributions import Categorical, Distribution, constraints
+from numpyro.distributions import Distribution, constraints
 from numpyro.infer import SVI, Trace_ELBO
 
 from gpzoo import checks, linalg
@@ -103,7 +103,7 @@ def network_classifier(
     checks.finite("X", X)
     h = network(X, training)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        numpyro.sample("y", Categorical(logits=h), obs=y)
+        numpyro.sample("y", Softmax(h), obs=y)
 
 
 def rbf_each(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 0.5) -> RBF:
@@ -255,6 +255,14 @@ def fit_network(
     checks.finite("X", X)
     _check_decay(weight_decay)
     model = partial(network_classifier, network=network)
+    X, y = jnp.asarray(X), jnp.asarray(y)
+
+    def look() -> Array:
+        site = handlers.trace(handlers.seed(model, 0)).get_trace(X, y)["y"]
+        return site["fn"].log_prob(site["value"])
+
+    # The likelihood looks at all labels, which are numbers here; nothing is computed.
+    jax.eval_shape(look)
     svi = SVI(model, _no_guide, _adam(learning_rate, num_steps, weight_decay), Trace_ELBO())
     options = {"batch_size": batch_size, "num_data": len(X), "checkpoint": checkpoint, "progress": progress}
     return fit(svi, rng_key, num_steps, X, y, training=True, **options)

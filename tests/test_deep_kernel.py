@@ -24,6 +24,7 @@ from gpzoo.models.deep_kernel import (
     feature_range,
     features_of,
     fit_deep_kernel,
+    fit_network,
     network_classifier,
 )
 from gpzoo.models.modules import network_of, shifted_and_mirrored
@@ -231,6 +232,24 @@ def test_images_that_are_not_finite_are_refused_wherever_they_are(digits):
     svi = SVI(model, InducingGuide(model, InducingGrid(8, BOUNDS)), optax.adam(0.01), GaussianProcessELBO())
     with pytest.raises(ValueError, match="X has 1 entries that are not finite"):
         fit(svi, KEY, 1, X, y, batch_size=20, num_data=100, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y: np.where(np.arange(100) == 93, 10, y), r"labels of 10 classes must be whole numbers from 0 to 9"),
+        (lambda y: np.where(np.arange(100) == 93, -1, y), r"labels of 10 classes must be whole numbers from 0 to 9"),
+        (lambda y: y + 0.5, r"labels of 10 classes must be whole numbers from 0 to 9"),
+        (lambda y: y[:-1], r"y must have one row per row of f"),
+    ],
+)
+def test_labels_that_are_none_are_refused_before_training(digits, change, message):
+    X, y = digits[0][:100], change(digits[1][:100])
+    network = network_of(connected(widths=(8,)))
+    options = {"num_steps": (1, 1, 1), "batch_size": 20, "progress": False}
+    for train in (fit_deep_kernel, partial(fit_network, num_steps=1)):
+        with pytest.raises(ValueError, match=message):
+            train(KEY, X, y, network=network, **(options if train is fit_deep_kernel else {"progress": False}))
 
 
 def test_weight_decay_shrinks_the_network_and_nothing_else(digits):
