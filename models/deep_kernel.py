@@ -198,11 +198,10 @@ def fit_deep_kernel(
         **arguments: further ones of :func:`deep_kernel_gp`, such as ``subsets`` and ``num_outputs``.
 
     Raises:
-        ValueError: for inputs that are not finite, a negative ``weight_decay``, and as
+        ValueError: for no inputs, inputs that are not finite, a negative ``weight_decay``, and as
             :func:`~gpzoo.inference.fit` and the programs.
     """
-    checks.finite("X", X)
-    _check_decay(weight_decay)
+    _check_arguments(X, weight_decay)
     keys = dict(zip(("network", "features", "joint"), random.split(rng_key, 3), strict=True))
     lengths = dict(zip(keys, num_steps, strict=True))
     of_network, of_gps, together = learning_rates
@@ -252,8 +251,7 @@ def fit_network(
     progress: bool = True,
 ) -> FitResult:
     """Train :func:`network_classifier`, the network alone; arguments as for :func:`fit_deep_kernel`."""
-    checks.finite("X", X)
-    _check_decay(weight_decay)
+    _check_arguments(X, weight_decay)
     model = partial(network_classifier, network=network)
     X, y = jnp.asarray(X), jnp.asarray(y)
 
@@ -268,7 +266,9 @@ def fit_network(
     return fit(svi, rng_key, num_steps, X, y, training=True, **options)
 
 
-def _check_decay(weight_decay: float) -> None:
+def _check_arguments(X: Array, weight_decay: float) -> None:
+    checks.not_empty("X", X)
+    checks.finite("X", X)
     if not 0 <= weight_decay < math.inf:
         raise ValueError(f"weight_decay must be a finite number of 0 (none) or more, got {weight_decay}.")
 

@@ -234,6 +234,13 @@ def test_images_that_are_not_finite_are_refused_wherever_they_are(digits):
         fit(svi, KEY, 1, X, y, batch_size=20, num_data=100, progress=False)
 
 
+def test_no_images_are_refused(digits):
+    X, y = digits[0][:0], digits[1][:0]
+    for train in (fit_network, fit_deep_kernel):
+        with pytest.raises(ValueError, match=r"X is empty: its shape is \(0, 64\), at least one row is needed"):
+            train(KEY, X, y, network=network_of(connected(widths=(8,))))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
