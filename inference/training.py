@@ -180,9 +180,10 @@ class _Training:
             given = jax.tree.map(lambda x: x[k], given)
         first = whole = source.batch(k, 0)
         if isinstance(svi.guide, InducingGuide):
-            svi.guide.setup(*first, **arrays, **self.static)
             whole = source.all_rows(k)
-            # The program on all rows at once may be more than fits, such as a network on images.
+            # The program on all rows at once may be more than fits, such as a network on images; that a term of it
+            # depends on several rows shows on two.
+            svi.guide.setup(*(first if source.size > 1 else whole), **arrays, **self.static)
             seen = whole if svi.guide.looks_at_inputs(given) else first
             given = svi.guide.init_params(key, *seen, given=given, **arrays, **self.static)
         state = init(key, given, first, arrays)

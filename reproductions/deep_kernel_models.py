@@ -44,7 +44,7 @@ class Setting:
     epochs: tuple[float, float, float]
     batch_size: int
     splits: int = 1
-    rates: tuple[float, float, float] = (1e-3, 1e-2, 1e-4)
+    rates: tuple[float, float, float] = (1e-3, 1e-2, 1e-3)
     weight_decay: float = 0.0
     augmented: bool = False
 

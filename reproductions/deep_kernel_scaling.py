@@ -37,7 +37,7 @@ def scaling(run: Run) -> Outcome:
     data = _data(run)
     setting = {
         "quick": Setting((10, 3, 5), 500),
-        "cpu": Setting((4, 2, 6), 1000, rates=(1e-3, 1e-2, 1e-3)),
+        "cpu": Setting((4, 2, 6), 1000),
         "paper": Setting((20, 5, 20), 50_000),
     }[run.preset]
     total = len(data.y_train)
@@ -51,24 +51,25 @@ def scaling(run: Run) -> Outcome:
     by_grid = _by_grid(run, data, min(setting.batch_size, total), grids)
     at_70 = next(each for each in by_grid if each["points"] == 70)
     metrics = {key: by_rows[-1][key] for key in by_rows[-1] if key.endswith(("accuracy", "nlpp"))}
+    settings = {
+        "batch_size": setting.batch_size,
+        "epochs_network_features_joint": list(setting.epochs),
+        "rates_network_gps_joint": list(setting.rates),
+        "schedule": "Adam, cosine to a hundredth",
+        "seconds": "of training with compilation, which is three programs for svdkl and one for dnn",
+        "covariance": f"of q(u): full up to {LARGE_GRID} grid points, beyond diagonal and of rank 16",
+        "by_rows": by_rows,
+        "by_grid": by_grid,
+    }
     return Outcome(
         metrics=metrics | {"step_ratio_70": at_70["svdkl_seconds"] / at_70["dnn_seconds"]},
-        settings={
-            "batch_size": setting.batch_size,
-            "epochs_network_features_joint": list(setting.epochs),
-            "rates_network_gps_joint": list(setting.rates),
-            "schedule": "Adam, cosine to a hundredth",
-            "seconds": "of training with compilation, which is three programs for svdkl and one for dnn",
-            "covariance": f"of q(u): full up to {LARGE_GRID} grid points, beyond diagonal and of rank 16",
-            "by_rows": by_rows,
-            "by_grid": by_grid,
-        },
+        settings=settings,
         steps=steps,
         seconds_training=sum(own["svdkl_seconds"] for own in by_rows),
         data=data,
         dtype="float32",
         elbo=-losses,
-        figures={"figure_2": partial(curves, by_rows, by_grid)},
+        figures={"figure_2": partial(figure_2, {run.variant: {"settings": settings}})},
         stands_in=run.preset == "cpu" or data.name.endswith(("-generated", "-subset")),
     )
 
@@ -131,31 +132,32 @@ def _step_seconds(svi: SVI, X: Array, y: Array, num_data: int) -> float:
     return (at[2 * _TIMED] - at[_TIMED]) / _TIMED
 
 
-def curves(by_rows: Sequence[Mapping[str, Any]], by_grid: Sequence[Mapping[str, Any]]) -> Figure:
-    """Figure 2: accuracy against rows, time in training against rows, time of a step against grid points."""
+def figure_2(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Accuracy against rows, time in training against rows, time of a step against grid points; a line per variant."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 3.4), layout="constrained")
-    panels = figure.subplots(1, 3)
-    rows, points = [each["rows"] for each in by_rows], [each["points"] for each in by_grid]
-    for model, label, style in (("dnn", "DNN", "s--"), ("svdkl", "SV-DKL", "o-")):
-        panels[0].plot(rows, [each[f"{model}_accuracy"] for each in by_rows], style, label=label)
-        panels[1].plot(rows, [each[f"{model}_seconds"] for each in by_rows], style, label=label)
-        steps = [1000 * each[f"{model}_seconds"] for each in by_grid]
-        panels[2].plot(points, steps, style, label=label)
-    for axes, at, x, y in zip(
-        panels,
-        (rows, rows, points),
-        ("training rows", "training rows", "grid points of each GP"),
-        ("test accuracy", "seconds in training and compiling", "milliseconds of a step"),
-        strict=True,
-    ):
-        axes.set(xscale="log", xlabel=x, ylabel=y)
-        axes.set_xticks(at, [f"{value:,}" for value in at])
-        axes.minorticks_off()
-    panels[2].set_ylim(bottom=0)
-    if by_grid[-1]["points"] > LARGE_GRID:
-        panels[2].axvline(LARGE_GRID, color="0.7", linewidth=0.8)
-        panels[2].text(LARGE_GRID, 0, " low rank", color="0.4", fontsize=8, va="bottom")
-    panels[0].legend()
+    figure = Figure(figsize=(12, 3.4 * len(results)), layout="constrained")
+    lines = figure.subplots(len(results), 3, squeeze=False)
+    for panels, (variant, result) in zip(lines, results.items(), strict=True):
+        by_rows, by_grid = (result["settings"][key] for key in ("by_rows", "by_grid"))
+        rows, points = [each["rows"] for each in by_rows], [each["points"] for each in by_grid]
+        for model, label, style in (("dnn", "DNN", "s--"), ("svdkl", "SV-DKL", "o-")):
+            panels[0].plot(rows, [each[f"{model}_accuracy"] for each in by_rows], style, label=label)
+            panels[1].plot(rows, [each[f"{model}_seconds"] for each in by_rows], style, label=label)
+            panels[2].plot(points, [1000 * each[f"{model}_seconds"] for each in by_grid], style, label=label)
+        for axes, at, x, y in zip(
+            panels,
+            (rows, rows, points),
+            (f"training rows of {variant}", f"training rows of {variant}", "grid points of each GP"),
+            ("test accuracy", "seconds in training and compiling", "milliseconds of a step"),
+            strict=True,
+        ):
+            axes.set(xscale="log", xlabel=x, ylabel=y)
+            axes.set_xticks(at, [f"{value:,}" for value in at])
+            axes.minorticks_off()
+        panels[2].set_ylim(bottom=0)
+        if points[-1] > LARGE_GRID:
+            panels[2].axvline(LARGE_GRID, color="0.7", linewidth=0.8)
+            panels[2].text(LARGE_GRID, 0, " low rank", color="0.4", fontsize=8, va="bottom")
+        panels[0].legend()
     return figure

@@ -9,7 +9,7 @@ import pytest
 from gpzoo import datasets
 from gpzoo.reproductions import deep_kernel_learning as paper
 from gpzoo.reproductions import deep_kernel_models as models
-from gpzoo.reproductions import deep_kernel_scaling as figure_2
+from gpzoo.reproductions import deep_kernel_scaling as figures
 from gpzoo.reproductions.contract import Run, execute
 from gpzoo.reproductions.report import shortfall, verdict
 
@@ -147,8 +147,8 @@ def test_binary_digits_are_odd_or_even(asked_for, tmp_path):
 def test_scaling_trains_more_rows_and_times_grids(few, monkeypatch, tmp_path):
     taken = []
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, rows, seed: taken.append(rows) or self)
-    monkeypatch.setattr(figure_2, "Setting", lambda *a, **k: paper.Setting())
-    monkeypatch.setattr(figure_2, "_TIMED", 1)
+    monkeypatch.setattr(figures, "Setting", lambda *a, **k: paper.Setting())
+    monkeypatch.setattr(figures, "_TIMED", 1)
     run = Run("deep_kernel", "scaling", "airline", "quick", 0, tmp_path / "scaling")
     result = execute(EXPERIMENTS["scaling"], run)
     assert [each["rows"] for each in result["settings"]["by_rows"]] == taken == [4, 13, 40]
@@ -156,6 +156,9 @@ def test_scaling_trains_more_rows_and_times_grids(few, monkeypatch, tmp_path):
     assert result["stands_in"] and result["metrics"]["step_ratio_70"] > 0
     assert (tmp_path / "scaling" / "figure_2.png").is_file()
     assert execute(EXPERIMENTS["scaling"], run)["settings"] == result["settings"]
+    drawn = EXPERIMENTS["scaling"].figure({"airline": result, "covtype": result}).axes
+    assert len(drawn) == 6 and drawn[3].get_xlabel() == "training rows of covtype"
+    np.testing.assert_array_equal(drawn[0].lines[1].get_xdata(), [4, 13, 40])
 
 
 @pytest.mark.parametrize(("metric", "ours", "behind"), [("svdkl_accuracy", 0.8, 0.1), ("dnn_nlpp", 0.8, None)])

@@ -179,6 +179,18 @@ def test_how_expectations_are_taken_is_reported(capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_a_term_of_several_rows_is_refused_for_any_batch_size(batch_size):
+    def mixing(X, y=None, num_data=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+            numpyro.sample("y", dist.Normal(jnp.tanh(f).mean() * jnp.ones(len(X)), 1.0), obs=y)
+
+    X, y = sine(12)
+    with pytest.raises(ValueError, match="the log density of y depends on several rows of GP site 'f'"):
+        train(make(mixing), 2, X, y, batch_size=batch_size, num_data=12)
+
+
 # -- what stops it -------------------------------------------------------------------------------------------------
 
 
