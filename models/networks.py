@@ -93,7 +93,7 @@ class QuickCNN(nnx.Module):
         """Features ``[N, c]``."""
         for i, layer in enumerate(self.convolutions):
             pool = nnx.avg_pool if i else nnx.max_pool
-            x = nnx.relu(pool(layer(x), (3, 3), strides=(2, 2), padding="SAME"))
+            x = pool(nnx.relu(layer(x)), (3, 3), strides=(2, 2), padding="SAME")
         return self.top(x)
 
 
