@@ -84,9 +84,8 @@ class QuickCNN(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         H, W, C = image_shape
-        self.convolutions = nnx.List(
-            [nnx.Conv(a, b, (5, 5), padding="SAME", rngs=rngs) for a, b in ((C, 32), (32, 32), (32, 64))]
-        )
+        options = {"kernel_init": _HE, "rngs": rngs}
+        self.convolutions = nnx.List([nnx.Conv(a, b, (5, 5), **options) for a, b in ((C, 32), (32, 32), (32, 64))])
         self.top = FullyConnected(-(-H // 8) * -(-W // 8) * 64, num_features, hidden, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
