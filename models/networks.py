@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 
 import jax.numpy as jnp
 from flax import nnx
@@ -91,7 +92,8 @@ class QuickCNN(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """Features ``[N, c]``."""
         for i, layer in enumerate(self.convolutions):
-            pool = nnx.avg_pool if i else nnx.max_pool
+            # A mean is of the pixels that there are, as in Caffe.
+            pool = partial(nnx.avg_pool, count_include_pad=False) if i else nnx.max_pool
             x = pool(nnx.relu(layer(x)), (3, 3), strides=(2, 2), padding="SAME")
         return self.top(x)
 
@@ -168,7 +170,8 @@ class _Residual(nnx.Module):
         self.stride = 1 if narrow == wide else 2
         strides = (self.stride, self.stride)
         options = {"use_bias": False, "kernel_init": _HE, "rngs": rngs}
-        self.first = nnx.Conv(narrow, wide, (3, 3), strides=strides, **options)
+        # Around the pixels of the shortcut; "SAME" would be around their neighbours where pixels are left out.
+        self.first = nnx.Conv(narrow, wide, (3, 3), strides=strides, padding=((1, 1), (1, 1)), **options)
         self.second = nnx.Conv(wide, wide, (3, 3), **options)
         self.norms = nnx.List([nnx.BatchNorm(wide, momentum=0.9, rngs=rngs) for _ in range(2)])
 
