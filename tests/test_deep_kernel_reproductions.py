@@ -125,9 +125,14 @@ def test_colours_are_centred_and_networks_have_a_feature_per_class(name, asked_f
     assert stands_in == (name == "imagenet20") == bool(notes)
     paper.photographs(run_of(name, tmp_path, "paper"))
     data, _, setting, *_ = asked_for[1]
-    assert data.name == name.removesuffix("-resnet20") and setting.augmented == (
-        name in ("cifar10-resnet20", "imagenet20")
-    )
+    # House numbers are not mirrored.
+    assert data.name == name.removesuffix("-resnet20") and setting.augmented == (name != "svhn")
+
+
+def test_cifar10_on_two_cores_says_what_was_chosen(asked_for, tmp_path):
+    paper.photographs(run_of("cifar10", tmp_path, "cpu"))
+    (_, _, setting, notes, _) = asked_for[0]
+    assert setting.augmented and setting.steps(50_000) == (5000, 100, 2500) and "put aside" in notes["chosen"]
 
 
 def test_delayed_flights_are_generated_where_little_is_asked_for(asked_for, tmp_path):
