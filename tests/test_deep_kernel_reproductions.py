@@ -132,7 +132,7 @@ def test_colours_are_centred_and_networks_have_a_feature_per_class(name, asked_f
 def test_cifar10_on_two_cores_says_what_was_chosen(asked_for, tmp_path):
     paper.photographs(run_of("cifar10", tmp_path, "cpu"))
     (_, _, setting, notes, _) = asked_for[0]
-    assert setting.augmented and setting.steps(50_000) == (5000, 100, 2500) and "put aside" in notes["chosen"]
+    assert setting.augmented and setting.rates[0] == 2e-3 and "put aside" in notes["chosen"]
 
 
 def test_delayed_flights_are_generated_where_little_is_asked_for(asked_for, tmp_path):
