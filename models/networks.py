@@ -69,6 +69,8 @@ class LeNet(nnx.Module):
 class QuickCNN(nnx.Module):
     """Three convolutions of 5x5 with pooling, as in Caffe's CIFAR-10 "quick" example (section 5.3).
 
+    Units of the hidden layer are rectified here; in Caffe's example they are linear.
+
     Args:
         num_features: ``c``.
         image_shape: ``(H, W, C)``.

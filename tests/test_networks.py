@@ -63,7 +63,7 @@ def top(x, network):
     return last
 
 
-def test_quick_cnn_is_caffes(images, standard_promotion):
+def test_convolutions_of_quick_cnn_are_caffes(images, standard_promotion):
     network = QuickCNN(4, images.shape[1:], rngs=nnx.Rngs(1))
     x = images
     for layer, reduce in zip(network.convolutions, (np.max, np.mean, np.mean), strict=True):
