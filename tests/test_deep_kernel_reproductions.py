@@ -64,6 +64,14 @@ def test_all_models_are_trained_and_recorded(name, few, tmp_path):
     assert again["metrics"] == result["metrics"]
 
 
+def test_what_the_paper_does_not_have_is_not_trained(few, monkeypatch, tmp_path):
+    monkeypatch.setattr(paper, "_resnet", paper._small)
+    result = execute(EXPERIMENTS["cifar10-resnet20"], run_of("cifar10-resnet20", tmp_path))
+    assert set(result["metrics"]) == set(result["paper_metrics"])
+    assert "dnn+_nlpp" not in result["metrics"] and result["paper_metrics"]["svdkl_accuracy"] == 0.910
+    assert result["steps"] == (2 + 2 + 2) + 4
+
+
 def test_splits_have_means_and_standard_errors(few, tmp_path):
     result = execute(EXPERIMENTS["connect4"], run_of("connect4", tmp_path, "cpu"))
     assert [split for _, split in few] == [0, 1, 2]
@@ -101,12 +109,13 @@ def test_covtype_is_its_subset_where_only_that_is_at_hand(few, monkeypatch, tmp_
 
 @pytest.fixture
 def asked_for(monkeypatch, few):
-    """What an experiment would train: its data, its two networks, its setting."""
+    """What an experiment would train: its data, its networks, its setting."""
     found = []
 
-    def train(run, load, make, setting, notes=None, stands_in=False):
+    def train(run, load, make, setting, notes=None, models=paper.MODELS, stands_in=False):
         data = load(0)
-        found.append((data, [make(extra, data, 0) for extra in (False, True)], setting, notes, stands_in))
+        extras = (False, True) if "dnn+" in models else (False,)
+        found.append((data, [make(extra, data, 0) for extra in extras], setting, notes, stands_in))
 
     monkeypatch.setattr(paper, "train", train)
     return found
@@ -119,7 +128,10 @@ def test_colours_are_centred_and_networks_have_a_feature_per_class(name, asked_f
     np.testing.assert_allclose(data.X_train.mean(0), 0, atol=1e-5)
     for network in networks:
         assert network(data.X_train[:2]).shape == (2, 3)
-    assert len(networks[1].top.layers) == len(networks[0].top.layers) + 1
+    if name in ("cifar10", "svhn"):
+        assert len(networks[1].top.layers) == len(networks[0].top.layers) + 1
+    else:
+        assert len(networks) == 1
     assert setting.augmented == (name == "cifar10-resnet20")
     # Classes of one's own are not the paper's.
     assert stands_in == (name == "imagenet20") == bool(notes)
