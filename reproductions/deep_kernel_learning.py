@@ -199,6 +199,7 @@ def photographs(run: Run) -> Outcome:
 
 
 def _resnet(extra: bool, data: datasets.Dataset, seed: int) -> Any:
+    """Never with the extra layer: the paper has no such numbers, and ``photographs`` does not ask for it."""
     from flax import nnx
 
     from gpzoo.models.networks import ResNet20
@@ -207,6 +208,7 @@ def _resnet(extra: bool, data: datasets.Dataset, seed: int) -> Any:
 
 
 def _alexnet(extra: bool, data: datasets.Dataset, seed: int) -> Any:
+    """Never with the extra layer: the paper has no such numbers, and ``photographs`` does not ask for it."""
     from flax import nnx
 
     from gpzoo.models.networks import AlexNet
