@@ -23,7 +23,7 @@ demo: $(STAMP)
 	@echo "Figures:" && ls runs/demo/*.png
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis runs/demo
+	rm -rf $(VENV) .compiled build *.egg-info .pytest_cache .ruff_cache .hypothesis runs/demo
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

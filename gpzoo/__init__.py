@@ -8,10 +8,10 @@ are written in. Guides, training and prediction are in :mod:`gpzoo.inference`, t
 from gpzoo import kernels, likelihoods
 from gpzoo.augmentations import Affine, Deformation, Rotation, SampledView, Subsampled
 from gpzoo.distributions import GaussianProcess
+from gpzoo.errors import FactorisationError, GPZooError
 from gpzoo.grids import InducingGrid
 from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, InducingVariable, Kuf, Kuu
 from gpzoo.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
-from gpzoo.linalg import FactorisationError
 from gpzoo.marginals import GaussianMarginals
 from gpzoo.posterior import InducingPosterior
 from gpzoo.views import Orbit, Patches
@@ -23,6 +23,7 @@ __all__ = [
     "Blocks",
     "Deformation",
     "FactorisationError",
+    "GPZooError",
     "GaussianMarginals",
     "GaussianProcess",
     "InducingGrid",

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from gpzoo import checks
-from gpzoo.checks import positive_int
+from gpzoo import _checks as checks
+from gpzoo._checks import positive_int
 from gpzoo.fields import Fields
 from gpzoo.images import affine_matrix, affine_positions, bilinear, smooth_displacements
 from gpzoo.views import Orbit, _sizes, rearranged

@@ -10,8 +10,9 @@ import numpyro.distributions as dist
 from jax import Array, random
 from numpyro.distributions import constraints
 
-from gpzoo import checks, linalg
-from gpzoo.checks import positive_int
+from gpzoo import _checks as checks
+from gpzoo import linalg
+from gpzoo._checks import positive_int
 from gpzoo.kernels import Kernel
 from gpzoo.kernels.double_sum import has_sampled_views, with_fixed_views
 

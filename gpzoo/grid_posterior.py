@@ -12,7 +12,7 @@ from jax import Array, random
 from numpyro.distributions.kl import kl_divergence
 
 from gpzoo import linalg
-from gpzoo.checks import is_concrete
+from gpzoo._checks import is_concrete
 from gpzoo.distributions import GaussianProcess
 from gpzoo.fields import Fields
 from gpzoo.grids import InducingGrid, axis_column, axis_covariances

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gpzoo import checks
-from gpzoo.checks import positive_int
+from gpzoo import _checks as checks
+from gpzoo._checks import positive_int
 from gpzoo.inducing import InducingVariable, Kuf, Kuu
 from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
 from gpzoo.kernels.nonstationary import Constant, White

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 from multipledispatch import Dispatcher
 
-from gpzoo import checks, linalg
+from gpzoo import _checks as checks
+from gpzoo import linalg
 from gpzoo.fields import Fields
 from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
 from gpzoo.kernels.double_sum import DoubleSum

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from gpzoo import checks
+from gpzoo import _checks as checks
 from gpzoo.augmentations import SampledView
 from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, InducingVariable, block_pairs
 from gpzoo.kernels.base import Kernel, addends

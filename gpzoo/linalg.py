@@ -11,15 +11,12 @@ import numpy as np
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
-from gpzoo.checks import is_concrete
+from gpzoo._checks import is_concrete
+from gpzoo.errors import FactorisationError
 from gpzoo.fields import Fields
 
 #: Jitter relative to the mean diagonal of a covariance matrix, by dtype.
 RELATIVE_JITTER = {"float64": 1e-6, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
-
-
-class FactorisationError(ValueError):
-    """A covariance matrix that is not numerically positive definite; the message says which and what to try."""
 
 
 class BlockDiagonal(Fields):

@@ -11,10 +11,12 @@ import jax
 import numpy as np
 from jax import random
 
+from gpzoo.errors import GPZooError
+
 _ABSENT = "not given"
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(GPZooError, RuntimeError):
     """A checkpoint that cannot be read, or that belongs to another training."""
 
 

@@ -19,7 +19,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer import init_to_median
 from numpyro.primitives import _PYRO_STACK, Messenger
 
-from gpzoo.checks import positive_int
+from gpzoo._checks import positive_int
 from gpzoo.distributions import GaussianProcess
 from gpzoo.inducing import InducingVariable
 from gpzoo.inference.setup import Sites, find_sites

@@ -14,11 +14,11 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
 from gpzoo.distributions import GaussianProcess
+from gpzoo.errors import FactorisationError, GPZooError
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import representing
 from gpzoo.inference.setup import unmasked
 from gpzoo.likelihoods import Likelihood
-from gpzoo.linalg import FactorisationError
 from gpzoo.posterior import InducingPosterior
 
 
@@ -57,12 +57,8 @@ class FitResult(NamedTuple):
         return self._replace(params=params, losses=losses, state=state)
 
 
-class NonFiniteError(FloatingPointError):
+class NonFiniteError(GPZooError, FloatingPointError):
     """Training met a bound or gradient that is not finite; ``result`` holds the last good state."""
-
-    def __init__(self, message: str, result: FitResult) -> None:
-        super().__init__(message)
-        self.result = result
 
 
 def _run_once(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict) -> tuple[dict, dict]:

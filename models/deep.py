@@ -11,8 +11,8 @@ import numpyro
 from jax import Array
 from numpyro.distributions import Distribution
 
-from gpzoo import checks
-from gpzoo.checks import positive_int
+from gpzoo import _checks as checks
+from gpzoo._checks import positive_int
 from gpzoo.distributions import GaussianProcess
 from gpzoo.kernels import Kernel, White
 from gpzoo.models.hyperparameters import gaussian, positive, rbf

@@ -19,7 +19,8 @@ from numpyro import handlers
 from numpyro.distributions import Distribution, constraints
 from numpyro.infer import SVI, Trace_ELBO
 
-from gpzoo import checks, linalg
+from gpzoo import _checks as checks
+from gpzoo import linalg
 from gpzoo.distributions import GaussianProcess
 from gpzoo.grids import InducingGrid
 from gpzoo.inference import FitResult, GaussianProcessELBO, InducingGuide, fit

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpyro
 from jax import Array, random
 
-from gpzoo import checks
+from gpzoo import _checks as checks
 
 #: What a network is in these programs: inputs, and whether it is in training, to features ``[N, q]``.
 Network = Callable[[Array, bool], Array]

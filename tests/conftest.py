@@ -1,7 +1,9 @@
 """What every test shares: float64, strict dtype promotion, one BLAS thread, seeded property tests, golden numbers."""
 
+import hashlib
 import json
 import os
+import platform
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -38,12 +40,20 @@ if _beside.is_dir():
     os.environ.setdefault("GPZOO_DATA", str(_beside))
 
 
+def _processor() -> bytes:
+    """What a compiled program of this machine may use of its processor, which JAX's own key leaves out."""
+    try:
+        return next(line for line in Path("/proc/cpuinfo").read_bytes().splitlines() if line.startswith(b"flags"))
+    except (OSError, StopIteration):
+        return platform.processor().encode()
+
+
 @pytest.fixture(autouse=True, scope="session")
-def compiled_once(tmp_path_factory, worker_id):
-    """What one test has compiled the next need not: compiling takes most of the time of most tests."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder if worker_id == "master" else folder.parent) / "compiled"
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+def compiled_once():
+    """What a test, or an earlier run, has compiled is not compiled again: that takes most of the time of most tests."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = Path(__file__).parents[1] / ".compiled" / hashlib.sha256(_processor()).hexdigest()[:16]
+        jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

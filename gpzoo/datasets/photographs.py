@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpzoo.checks import positive_int
+from gpzoo._checks import positive_int
 from gpzoo.datasets.dataset import Dataset
 from gpzoo.datasets.files import VARIABLE, DatasetError, find_folder, fingerprint, folders, obtain, read
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gpzoo import checks
+from gpzoo import _checks as checks
 from gpzoo.fields import Fields
 
 

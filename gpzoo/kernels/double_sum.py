@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from gpzoo import checks
+from gpzoo import _checks as checks
 from gpzoo.augmentations import SampledView
 from gpzoo.kernels import view_sums
 from gpzoo.kernels.base import Kernel, Sum, addends, cast

@@ -11,7 +11,7 @@ from jax import Array, random
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.distribution import MaskedDistribution
 
-from gpzoo import checks
+from gpzoo import _checks as checks
 from gpzoo.marginals import EstimatedMarginals, GaussianMarginals
 
 

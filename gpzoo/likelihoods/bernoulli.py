@@ -11,7 +11,7 @@ from jax import Array, random
 from jax.scipy.special import ndtr
 from numpyro.distributions import constraints
 
-from gpzoo.checks import fraction, positive_int
+from gpzoo._checks import fraction, positive_int
 from gpzoo.likelihoods.base import Likelihood, as_labels, check_labels
 from gpzoo.likelihoods.quadrature import (
     gauss_hermite,

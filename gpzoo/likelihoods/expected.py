@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, random
 from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribution, constraints
 
-from gpzoo.checks import positive_int
+from gpzoo._checks import positive_int
 from gpzoo.likelihoods.base import Likelihood
 from gpzoo.likelihoods.quadrature import gauss_hermite, log_mean_exp, log_weighted_mean, spread, weighted_sum
 from gpzoo.marginals import GaussianMarginals

@@ -10,7 +10,7 @@ from jax import Array, random
 from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import constraints
 
-from gpzoo import checks
+from gpzoo import _checks as checks
 from gpzoo.likelihoods.base import Likelihood
 from gpzoo.marginals import GaussianMarginals
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from gpzoo import checks
-from gpzoo.checks import positive_int
+from gpzoo import _checks as checks
+from gpzoo._checks import positive_int
 from gpzoo.likelihoods.base import as_labels
 from gpzoo.likelihoods.bernoulli import Bernoulli
 from gpzoo.likelihoods.quadrature import gauss_hermite, log_mean_exp, log_weighted_mean, spread

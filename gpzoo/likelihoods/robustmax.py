@@ -10,8 +10,8 @@ from jax import Array, lax, random
 from jax.scipy.special import ndtr
 from numpyro.distributions import constraints
 
-from gpzoo import checks
-from gpzoo.checks import fraction, positive_int
+from gpzoo import _checks as checks
+from gpzoo._checks import fraction, positive_int
 from gpzoo.likelihoods.base import as_labels
 from gpzoo.likelihoods.quadrature import gauss_hermite, spread, weighted_sum
 from gpzoo.likelihoods.softmax import ClassLikelihood

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, random
 from numpyro.distributions import constraints
 
-from gpzoo.checks import positive_int
+from gpzoo._checks import positive_int
 from gpzoo.likelihoods.base import Likelihood, as_labels, check_labels
 from gpzoo.likelihoods.quadrature import log_mean_exp
 from gpzoo.marginals import GaussianMarginals
