@@ -47,23 +47,31 @@ class ProcessAtInputs(dist.Distribution):
         raise NotImplementedError
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Joint draws over all inputs, ``sample_shape + [N]`` or ``sample_shape + [N, D]``."""
+        """Joint draws over all inputs, ``sample_shape + [N]`` or ``sample_shape + [N, D]``, finite if the moments are.
+
+        Raises:
+            FactorisationError: outside ``jit``, if the covariance holds NaN or infinity.
+        """
         mean, covariance = self.moments()
-        L = linalg.cholesky(covariance, self._covariance_name(), self.jitter)
+        root = linalg.root(covariance, self._covariance_name(), self._joint_jitter, out_of=self._prior_variance())
         noise = random.normal(key, sample_shape + self.event_shape, mean.dtype)
-        if L.ndim == 2:
+        if root.ndim == 2:
             rows = "ij,...jd->...id" if self.num_outputs is not None else "ij,...j->...i"
-            return mean + jnp.einsum(rows, L, noise)
-        return mean + jnp.einsum("dij,...jd->...id", L, noise)
+            return mean + jnp.einsum(rows, root, noise)
+        return mean + jnp.einsum("dij,...jd->...id", root, noise)
 
     def log_prob(self, value: Array, intermediates: Any = None) -> Array:
         """Joint log density of ``value``, ``[..., N]`` or ``[..., N, D]``, in nats: shape ``[...]``.
 
+        Under ``jit`` it is minus infinity if the covariance is not positive definite: a divergence for NUTS.
+
         Raises:
+            ValueError: if ``value`` has another shape.
             FactorisationError: outside ``jit``, if the covariance is not positive definite.
         """
+        self._check_value(value)
         mean, covariance = self.moments()
-        L = linalg.cholesky(covariance, self._covariance_name(), self.jitter)
+        L, factorised = linalg.cholesky_or_failed(covariance, self._covariance_name(), self._joint_jitter)
         residual = jnp.asarray(value) - mean
         batch = residual.shape[: residual.ndim - len(self.event_shape)]
         num_inputs, num_outputs = self.event_shape[0], self.num_outputs or 1
@@ -79,7 +87,23 @@ class ProcessAtInputs(dist.Distribution):
             alpha = linalg.solve_lower(L, columns)
             square = jnp.sum(alpha * alpha, axis=(0, 1)).reshape(batch)
             log_det = jnp.sum(log_det)
-        return -(square + num_inputs * num_outputs * _LOG_2PI) / 2 - log_det
+        density = -(square + num_inputs * num_outputs * _LOG_2PI) / 2 - log_det
+        return jnp.where(jnp.all(factorised == 1), density, -jnp.inf)
+
+    def _prior_variance(self) -> Array:
+        """Variances of the prior, whose rounding errors every covariance made from it carries."""
+        raise NotImplementedError
+
+    @property
+    def _joint_jitter(self) -> float | Array | None:
+        """The jitter on the joint covariance, absolute; ``None`` for the relative default."""
+        return self.jitter
+
+    def _check_value(self, value: Array) -> None:
+        shape, events = tuple(jnp.shape(value)), self.event_shape
+        if shape[max(len(shape) - len(events), 0) :] != events:
+            hint = ": drop the last axis of the value, y[:, 0]" if shape == (*events, 1) else ""
+            raise ValueError(f"A value of shape {shape} was given to a GP site of shape {events}{hint}.")
 
     def _covariance_name(self) -> str:
         return f"the covariance of {type(self).__name__} at {self.event_shape[0]} inputs"
@@ -209,6 +233,9 @@ class GaussianProcess(ProcessAtInputs):
     def moments(self) -> tuple[Array, Array]:
         """Prior mean and covariance of ``f(X)``; see :class:`GaussianProcess`."""
         return self.mean, self.kernel(self.X)
+
+    def _prior_variance(self) -> Array:
+        return self.kernel.diag(self.X)
 
     @property
     def samples_views(self) -> bool:

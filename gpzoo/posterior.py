@@ -65,6 +65,11 @@ class InducingPosterior(ProcessAtInputs):
         log: DrawLog | None = None,
         rows: Array | None = None,
     ) -> None:
+        if isinstance(u_scale, tuple | list):
+            raise TypeError(
+                f"u_scale of site {site!r} must be an array, or BlockDiagonal(*factors) of gpzoo.linalg; got a "
+                f"{type(u_scale).__name__} of {len(u_scale)}: pass BlockDiagonal(*u_scale)."
+            )
         self.prior, self.inducing = prior, inducing
         self.u_mean, self.u_scale, self.rows = u_mean, u_scale, rows
         self.whiten, self.value_as, self.site, self.log = whiten, value_as, site, log
@@ -82,6 +87,14 @@ class InducingPosterior(ProcessAtInputs):
     def jitter(self) -> Any:
         """The prior's jitter."""
         return self.prior.jitter
+
+    def _prior_variance(self) -> Array:
+        return self.prior.kernel.diag(self.prior.X)
+
+    @property
+    def _joint_jitter(self) -> None:
+        """The prior's jitter is meant for ``Kuu``: on a posterior covariance it could outweigh the posterior itself."""
+        return None
 
     @property
     def diagonal(self) -> bool:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jax import Array, random
 from numpyro import handlers
+from numpyro.distributions import MaskedDistribution
 
 import gpzoo
+from gpzoo import _checks as checks
 from gpzoo.distributions import GaussianProcess
+from gpzoo.inference.finite import refuse_not_finite
 from gpzoo.inference.guides import InducingGuide, representing
 from gpzoo.inference.minibatches import split_arrays
 from gpzoo.inference.setup import unmasked
@@ -52,26 +57,38 @@ def to_arviz(
     Returns:
         ``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (ArviZ 1.x) with groups ``posterior`` (``<site>`` and
         ``<site>_u``, not whitened, of GP sites; other latent sites; the program's deterministic sites),
-        ``posterior_predictive``, ``log_likelihood`` (per datum, ``log p(y_n | f_n)``), ``observed_data`` and
-        ``constant_data`` (parameters that have no posterior, small arguments). The chain axis has length 1.
+        ``posterior_predictive``, ``log_likelihood`` (``log p(y_n | f_n)``, float64), ``observed_data`` and
+        ``constant_data`` (parameters that have no posterior, small arguments). The chain axis has length 1. Of a site
+        under ``handlers.mask`` these hold the observed data only, along ``<site>_observed`` with their numbers (of
+        several axes, in C order) as coordinates, and ``constant_data`` has ``<site>_mask``. A slash in a name is a dot.
+
+    Raises:
+        FactorisationError: naming the GP site whose draws are not finite.
+        NonFiniteError: naming any other site whose draws are not finite, or whose log density is NaN.
     """
-    guide.setup(*args, **kwargs)
-    params = dict(params)
+    args, kwargs = checks.arguments(model, args, kwargs, new=True)
+    rng_key, num_draws = checks.rng_key(rng_key), checks.positive_int("num_draws", num_draws)
+    guide.sites_for(args, kwargs)
+    params = guide.checked_params(params, args, kwargs)
     latents = guide.sites.latents
 
     positions = [f"argument {i}" for i in range(len(args))]
     arrays, static = split_arrays(dict(zip(positions, args, strict=True)) | kwargs)
 
-    def one(key: Array, arrays: dict, params: dict) -> dict[str, dict[str, Array]]:
+    def traces(key: Array, arrays: dict, params: dict) -> tuple[dict[str, Any], dict[str, Any]]:
         given = arrays | static
         args = [given.pop(position) for position in positions]
-        guide_key, model_key, predictive_key = random.split(key, 3)
+        guide_key, model_key = random.split(key)
         with handlers.block():
             with representing("conditional", views=rng_key):
                 run = handlers.substitute(handlers.seed(guide, guide_key), data=params)
                 guide_trace = handlers.trace(run).get_trace(*args, **given)
             run = handlers.substitute(handlers.replay(handlers.seed(model, model_key), guide_trace), data=params)
-            trace = handlers.trace(run).get_trace(*args, **given)
+            return guide_trace, handlers.trace(run).get_trace(*args, **given)
+
+    def one(key: Array, arrays: dict, params: dict) -> dict[str, dict[str, Array]]:
+        key, predictive_key = random.split(key)
+        guide_trace, trace = traces(key, arrays, params)
         posterior = {n: s["value"] for n, s in guide_trace.items() if s["type"] == "deterministic" or n in latents}
         posterior |= {n: s["value"] for n, s in trace.items() if s["type"] == "deterministic"}
         data = _data_sites(trace)
@@ -82,6 +99,18 @@ def to_arviz(
             "log_likelihood": {n: s["fn"].log_prob(s["value"]) for n, s in data.items()},
         }
 
+    names: dict[str, list[str]] = {}
+
+    def observed(key: Array, arrays: dict, params: dict) -> dict[str, tuple[Array, Array]]:
+        sites = _data_sites(traces(key, arrays, params)[1])
+        names.update(
+            {
+                name: [f.name for f in sorted(site["cond_indep_stack"], key=lambda f: f.dim)]
+                for name, site in sites.items()
+            }
+        )
+        return {name: (site["value"], _mask(site)) for name, site in sites.items()}
+
     keys = random.split(rng_key, num_draws)
     with one_blas_thread():
         # Where kernels are the same for all draws, so are their factors: vmap forms those once.
@@ -90,21 +119,37 @@ def to_arviz(
         else:
             many = jax.jit(jax.vmap(one, in_axes=(0, None, None)))
         groups = jax.tree.map(lambda x: np.asarray(x)[None], many(keys, arrays, params))
-    trace: dict[str, Any] = {}
+        data = jax.tree.map(np.asarray, jax.jit(observed)(keys[0], arrays, params))
 
-    def look() -> None:
-        with handlers.block():
-            seeded = handlers.substitute(handlers.seed(model, rng_key), data=params)
-            trace.update(handlers.trace(seeded).get_trace(*args, **kwargs))
+    def explain() -> None:
+        with one_blas_thread():
+            one(keys[0], arrays, params)
 
-    jax.eval_shape(look)  # the data are the caller's own arrays: nothing needs to be computed to find them
-    sites = _data_sites(trace)
-    groups["observed_data"] = {name: np.asarray(site["value"]) for name, site in sites.items()}
-    groups["constant_data"] = _constants(model, latents, params, args, kwargs)
+    for group in ("posterior", "posterior_predictive"):
+        for name, values in groups[group].items():
+            of = name.removesuffix("_u") if name.removesuffix("_u") in guide.sites.processes else name
+            refuse_not_finite(of, f"{group} draws", values, guide.sites.processes, explain)
+    for name, values in groups["log_likelihood"].items():
+        refuse_not_finite(name, "log densities", np.where(values == -np.inf, 0, values), guide.sites.processes, explain)
+    groups["observed_data"] = {name: value for name, (value, _) in data.items()}
+    groups["constant_data"] = _constants(model, guide.variational_parameters(), params, args, kwargs)
     if losses is not None:
         groups["constant_data"]["elbo"] = -np.asarray(losses)
-    dims = {name: [f.name for f in site["cond_indep_stack"]] for name, site in sites.items()}
-    dims = {name: axes for name, axes in dims.items() if axes}
+    # PSIS fits tails to differences of log densities, which float32 rounds to none.
+    groups["log_likelihood"] = {name: x.astype(np.float64) for name, x in groups["log_likelihood"].items()}
+    dims, coords = {name: axes for name, axes in names.items() if axes}, {}
+    for name, (value, mask) in data.items():
+        # Dimensions go by name: an argument that is named like its site must not have others.
+        if not mask.all() or np.shape(groups["constant_data"].get(name)) != value.shape:
+            groups["constant_data"].pop(name, None)
+        if mask.all():
+            continue
+        groups["constant_data"][f"{name}_mask"] = mask
+        dims |= {name: [f"{name}_observed"], f"{name}_mask": names[name]}
+        coords[f"{name}_observed"] = np.flatnonzero(mask)
+        for group in ("posterior_predictive", "log_likelihood"):
+            groups[group][name] = groups[group][name][:, :, mask]
+        groups["observed_data"][name] = groups["observed_data"][name][mask]
     attributes = {
         "inference_library": "numpyro",
         "inference_library_version": numpyro.__version__,
@@ -112,7 +157,17 @@ def to_arviz(
         "gpzoo_version": gpzoo.__version__,
         "jax_version": jax.__version__,
     }
-    return _container({k: v for k, v in groups.items() if v}, dims, attributes)
+    return _container({k: v for k, v in groups.items() if v}, dims, coords, attributes)
+
+
+def _mask(site: dict[str, Any]) -> Array:
+    """Which terms of a data site count, of the shape of its log density."""
+    fn, masks = site["fn"], []
+    shape = jax.eval_shape(fn.log_prob, site["value"]).shape
+    while isinstance(fn, MaskedDistribution):
+        masks.append(jnp.broadcast_to(fn._mask, shape))
+        fn = fn.base_dist
+    return jnp.all(jnp.stack([jnp.ones(shape, bool), *masks]), axis=0)
 
 
 def _data_sites(trace: dict[str, Any]) -> dict[str, Any]:
@@ -128,9 +183,8 @@ def _data_sites(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _constants(
-    model: Callable, latents: frozenset[str], params: dict[str, Any], args: tuple, kwargs: dict
+    model: Callable, variational: frozenset[str], params: dict[str, Any], args: tuple, kwargs: dict
 ) -> dict[str, np.ndarray]:
-    variational = {f"{site}_{part}" for site in latents for part in ("mean", "scale", "loc")}
     constants = {}
     for name, value in params.items():
         if name in variational:
@@ -148,10 +202,27 @@ def _constants(
     return constants
 
 
-def _container(groups: dict[str, dict[str, np.ndarray]], dims: dict[str, list[str]], attributes: dict[str, str]) -> Any:
-    import arviz
+def _import_arviz() -> Any:
+    """ArviZ, without its daily announcement of version 1."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
+        import arviz
+    return arviz
 
+
+def _container(
+    groups: dict[str, dict[str, np.ndarray]],
+    dims: dict[str, list[str]],
+    coords: dict[str, np.ndarray],
+    attributes: dict[str, str],
+) -> Any:
+    arviz = _import_arviz()
+    # netCDF keeps slashes, of scopes and of networks' parameters, for groups.
+    dotted = lambda of: {name.replace("/", "."): value for name, value in of.items()}  # noqa: E731
+    groups = {group: dotted(values) for group, values in groups.items()}
+    dims = {name: [axis.replace("/", ".") for axis in axes] for name, axes in dotted(dims).items()}
+    coords = dotted(coords)
     if "InferenceData" in vars(arviz):  # hasattr would make ArviZ 1.x warn
         attrs = {f"{group}_attrs": attributes for group in ("posterior",)}
-        return arviz.from_dict(**groups, dims=dims, **attrs)
-    return arviz.from_dict(groups, dims=dims, attrs={"posterior": attributes})
+        return arviz.from_dict(**groups, dims=dims, coords=coords, **attrs)
+    return arviz.from_dict(groups, dims=dims, coords=coords, attrs={"posterior": attributes})

@@ -12,13 +12,15 @@ import numpy as np
 from jax import Array, random
 from numpyro import handlers
 
+from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo.grid_posterior import GridPosterior
 from gpzoo.inducing import Blocks, InducingPoints, block_pairs
+from gpzoo.inference.finite import refuse_not_finite
 from gpzoo.inference.guides import InducingGuide, representing
 from gpzoo.inference.minibatches import split_arrays
-from gpzoo.inference.paths import check_params
 from gpzoo.inference.prediction import check_run, count_rows
+from gpzoo.inference.setup import ParameterNames, with_values
 from gpzoo.inference.surroundings import one_blas_thread
 from gpzoo.kernels import Kernel, Scaled, White
 from gpzoo.kernels.base import addends
@@ -39,9 +41,9 @@ def draw_functions(
 ) -> dict[str, np.ndarray]:
     """Draw functions from the posterior of every GP site, and evaluate them at inputs, batch by batch.
 
-    Draw ``s`` is one function through the whole program, the same for any inputs: ``rng_key`` and ``s`` fix it, and in
-    a deep GP the functions of all layers are composed. By Matheron's rule (Wilson et al. 2020, *Efficiently sampling
-    functions from Gaussian process posteriors*, eq. 13),
+    Draw ``s`` is one function through the whole program, the same for any inputs and, up to rounding, for any batches:
+    ``rng_key`` and ``s`` fix it, and in a deep GP the functions of all layers are composed. By Matheron's rule (Wilson
+    et al. 2020, *Efficiently sampling functions from Gaussian process posteriors*, eq. 13),
 
     ``f(x) = g(x) + Kfu Kuu^-1 (u - g(Z))``, ``u ~ q(u)``,
 
@@ -65,14 +67,18 @@ def draw_functions(
         The values of each latent GP site by name, ``[S, N]`` or ``[S, N, D]``.
 
     Raises:
+        FactorisationError: naming a site whose covariance does not factorise.
         TypeError: naming a kernel without a known spectral density (see :func:`gpzoo.kernels.spectral.frequencies`),
-            or inducing variables that are not points.
-        ValueError: for counts below one; rows that disagree; a guide that has not seen data; sites of the program that
-            ``params`` gives no value; sites that the guide draws jointly, in several batches.
+            or inducing variables that are not points; data that are no real numbers, or an ``rng_key`` that is no key.
+        ValueError: for counts below one; data that are not finite; rows that disagree; a guide that has not seen data;
+            parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in several
+            batches.
     """
     check_run(guide, num_draws=num_draws, num_features=num_features, batch_size=batch_size)
-    args = jax.tree.map(lambda x: x if isinstance(x, Array) else np.asarray(x), args)
+    rng_key = checks.rng_key(rng_key)
+    args, kwargs = checks.arguments(guide.model, args, kwargs, new=True)
     num_rows = count_rows(args, guide, batch_size)
+    params = guide.checked_params(params, args, kwargs)
     batch_size = min(batch_size, num_rows)
     arrays, static = split_arrays(kwargs)
     value_of = partial(pathwise, num_features=num_features)
@@ -80,25 +86,31 @@ def draw_functions(
     @jax.jit
     def one_batch(keys: Array, rows: Array, batch: tuple, arrays: dict, params: dict) -> dict[str, Array]:
         def one(key: Array) -> dict[str, Array]:
-            run = handlers.substitute(handlers.seed(guide, key), data=params)
-            with handlers.block(), representing(value_of, rows), handlers.trace() as trace:
+            run = with_values(handlers.seed(guide, key), params)
+            with handlers.block(), representing(value_of, rows), ParameterNames() as seen:
                 values = run(*batch, **arrays, **static)
-            check_params(trace, set(params))
+            seen.check("params", set(params))
             return {name: values[name] for name in guide.sites.processes}
 
         # One draw at a time: the features of a batch are the largest array.
         return jax.lax.map(one, keys)
+
+    def explain() -> None:
+        with jax.disable_jit():
+            guide.posterior(params, *jax.tree.map(lambda x: x[:1], args), rng_key=rng_key, **kwargs)
 
     keys = random.split(rng_key, num_draws)
     found: dict[str, np.ndarray] = {}
     with one_blas_thread():
         for start in range(0, num_rows, batch_size):
             rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
-            part = one_batch(keys, rows, jax.tree.map(lambda x: x[rows], args), arrays, dict(params))  # noqa: B023
+            part = one_batch(keys, rows, jax.tree.map(lambda x: x[rows], args), arrays, params)  # noqa: B023
             for name, values in part.items():
                 if not start:
                     found[name] = np.empty((num_draws, num_rows, *values.shape[2:]), values.dtype)
                 found[name][:, start : start + batch_size] = np.asarray(values)[:, : num_rows - start]
+        for name, values in found.items():
+            refuse_not_finite(name, "values of functions", values, guide.sites.processes, explain)
     return found
 
 

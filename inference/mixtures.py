@@ -19,8 +19,10 @@ class SitePrediction(NamedTuple):
     """Prediction of one site at ``N`` new inputs, as NumPy arrays.
 
     Attributes:
-        mean: predictive mean, ``[N]`` or ``[N, D]``; ``None`` for labels, which have ``probs``.
-        variance: predictive variance of every entry, the shape of ``mean``; of ``y`` it includes the noise.
+        mean: predictive mean, ``[N]`` or ``[N, D]``; ``None`` for labels, which have ``probs``, and where the
+            distribution of ``y`` has no finite one (a Cauchy).
+        variance: predictive variance of every entry, the shape of ``mean``; of ``y`` it includes the noise. ``None``
+            where ``y`` has no finite one.
         log_density: ``log p(y* | data)`` per datum, ``[N]``, in nats; ``None`` without test data, and for GP sites.
         probs: predictive class probabilities ``[N, K]``, where the likelihood has classes.
         quantiles: of every entry, ``[Q, N]`` or ``[Q, N, D]``, where asked for; ``None`` for labels.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from gpzoo.distributions import GaussianProcess
 from gpzoo.inducing import InducingPoints
 from gpzoo.inference.guides import InducingGuide, representing
 from gpzoo.inference.mixtures import Asked, Path, SitePrediction
-from gpzoo.inference.setup import unmasked
+from gpzoo.inference.setup import ParameterNames, unmasked, with_values
 from gpzoo.likelihoods import Expected, Gaussian, Likelihood
 from gpzoo.likelihoods.softmax import ClassLikelihood
 from gpzoo.marginals import DrawLog, GaussianMarginals
@@ -128,7 +128,7 @@ class Runner:
     ) -> tuple[dict, dict]:
         guide_key, model_key = random.split(key)
         guide_trace: dict = {}
-        with handlers.block():
+        with handlers.block(), ParameterNames() as seen:
             if self.guide is not None:
                 with representing("marginals", rows, views):
                     guide = with_values(handlers.seed(self.guide, guide_key), known)
@@ -137,12 +137,12 @@ class Runner:
             model = with_values(handlers.replay(handlers.seed(model, model_key), guide_trace), known)
             trace = handlers.trace(model).get_trace(*args, **kwargs)
         drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
+        seen.check("params", set(known))
         self._check_sites(guide_trace | trace, set(known), drawn, training=rows is None)
         return guide_trace, trace
 
     def _check_sites(self, trace: dict, known: set[str], drawn: set[str], training: bool) -> None:
-        """Nothing may stay at its start, or at a draw of its prior, without a word."""
-        check_params(trace, known)
+        """Nothing may stay at a draw of its prior without a word."""
         for name, site in trace.items():
             if site["type"] != "sample" or site["is_observed"] or name in known | drawn:
                 continue
@@ -153,34 +153,6 @@ class Runner:
                     f"GP site {name!r} is observed in training: give predict its data to condition on, "
                     "train_args=(X, y)."
                 )
-
-
-def with_values(run: Callable, values: Mapping[str, Any], *, processes: bool = True) -> Callable:
-    """``run`` with the values of its sites by name; deterministic sites, which MCMC records too, compute their own.
-
-    Args:
-        run: a program or guide.
-        values: by name; those of sites that ``run`` does not have are ignored.
-        processes: whether GP sites take theirs.
-    """
-
-    def value_of(site: dict[str, Any]) -> Any:
-        if site["type"] == "deterministic" or (not processes and isinstance(site.get("fn"), GaussianProcess)):
-            return None
-        return values.get(site["name"])
-
-    return handlers.substitute(run, substitute_fn=value_of)
-
-
-def check_params(trace: dict, known: set[str]) -> None:
-    """Refuse a run in which a parameter has no value of its own.
-
-    Raises:
-        ValueError: naming the parameters.
-    """
-    loose = [n for n, site in trace.items() if site["type"] in ("param", "mutable") and n not in known]
-    if loose:
-        raise ValueError(f"params has no value for the site(s) {loose} of the program; it has {sorted(known)}.")
 
 
 def _conditioned(model: Callable, given: dict, drawn: frozenset[str], rows: Array | None) -> Callable:

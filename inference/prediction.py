@@ -1,4 +1,4 @@
-"""Prediction at new inputs: moments, densities, quantiles, draws; batch by batch, the same for any batching."""
+"""Prediction at new inputs: moments, densities, quantiles, draws; any batching gives the same up to rounding."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
+from gpzoo import _checks as checks
+from gpzoo.inference.finite import refuse_not_finite
 from gpzoo.inference.guides import InducingGuide
 from gpzoo.inference.minibatches import split_arrays
 from gpzoo.inference.mixtures import ROW_AXES, Asked, Path, SitePrediction, checked_quantiles, of_one_path, of_paths
-from gpzoo.inference.paths import Runner, with_values
-from gpzoo.inference.setup import find_sites
+from gpzoo.inference.paths import Runner
+from gpzoo.inference.setup import find_sites, with_values
 from gpzoo.inference.surroundings import one_blas_thread
 
 
@@ -58,7 +60,7 @@ def predict(
         train_kwargs: the keyword arguments of training, with ``train_args``.
         test_data: observed values by site name, ``[N, ...]``, for ``log_density``.
         num_draws: draws of the sites that must be drawn; programs without any need one pass.
-        batch_size: rows at a time.
+        batch_size: rows at a time, which changes nothing but rounding.
         quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles of
             the mixture of Gaussians over draws, others those of the draws of ``y``, one for each draw of the sites.
         keep_draws: whether to return the draws themselves: of every GP site and data site, one for each draw of the
@@ -70,10 +72,14 @@ def predict(
         A :class:`SitePrediction` for each GP site and each data site, by name.
 
     Raises:
-        ValueError: for arguments that do not go together; rows that disagree; unknown names in ``test_data``; sites
-            of the program that ``params`` or ``posterior_samples`` give no value; a guide that has not seen data; an
-            observed GP site without ``train_args``; sites that the guide draws jointly, in several batches;
-            ``quantiles`` that are not between 0 and 1.
+        TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
+        ValueError: for data that are not finite; arguments that do not go together; rows that disagree; unknown names
+            in ``test_data``; sites of the program that ``params`` or ``posterior_samples`` give no value; parameters
+            of unknown names or other shapes; a guide that has not seen data; an observed GP site without
+            ``train_args``; sites that the guide draws jointly, in several batches; ``quantiles`` that are not between
+            0 and 1.
+        FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
+        NonFiniteError: naming any other site whose prediction is not finite.
     """
     return _predict(
         _compile,
@@ -124,9 +130,11 @@ class Predictor:
         keep_draws: bool = False,
     ) -> None:
         self.model, self.guide = model, guide
-        self.settings = {"num_draws": num_draws, "batch_size": batch_size, "keep_draws": keep_draws}
+        counts = {"num_draws": num_draws, "batch_size": batch_size}
+        self.settings: dict[str, Any] = {name: checks.positive_int(name, n) for name, n in counts.items()}
+        self.settings["keep_draws"] = keep_draws
         self.settings["quantiles"] = checked_quantiles(quantiles)
-        self._compiled: dict[str, Callable] = {}
+        self._compiled: dict[tuple, Callable] = {}
 
     def __call__(
         self,
@@ -141,7 +149,7 @@ class Predictor:
         return _predict(self._compile, rng_key, self.model, args, kwargs, **settings)
 
     def _compile(self, run: Runner, draws: int) -> Callable:
-        key = repr(sorted(run.static.items()))
+        key = identity_of(run.static)
         if key not in self._compiled:
             self._compiled[key] = _compile(run, draws)
         return self._compiled[key]
@@ -166,11 +174,22 @@ def _predict(
     train_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, SitePrediction]:
     _check_arguments(guide, posterior_samples, params, train_args, num_draws, batch_size)
-    quantiles = checked_quantiles(quantiles)
-    args, test_data = jax.tree.map(_array, (args, dict(test_data or {})))
+    quantiles, rng_key = checked_quantiles(quantiles), checks.rng_key(rng_key)
+    args, kwargs = checks.arguments(model, args, kwargs, new=True)
+    test_data, posterior_samples = (
+        checks.named("test_data", test_data),
+        checks.named("posterior_samples", posterior_samples),
+    )
+    if train_args is not None:
+        if not isinstance(train_args, tuple):
+            raise TypeError(f"train_args must be a tuple such as (X, y), got {type(train_args).__name__}.")
+        train_args, train_kwargs = checks.arguments(model, train_args, dict(train_kwargs or {}))
     num_rows = count_rows((args, test_data), guide, batch_size)
     batch_size = min(batch_size, num_rows)
-    samples = {name: jnp.asarray(value) for name, value in (posterior_samples or {}).items()}
+    params = checks.parameters("params", params or {}) if guide is None else guide.checked_params(params, args, kwargs)
+    samples = {name: jnp.asarray(value) for name, value in posterior_samples.items()}
+    if len(set((counts := {name: len(value) for name, value in samples.items()}).values())) > 1:
+        raise ValueError(f"posterior_samples must have one number of draws, got {counts}.")
     draws = len(next(iter(samples.values()))) if samples else 1
     if guide is not None and guide.draws_anything:
         draws = num_draws
@@ -178,13 +197,17 @@ def _predict(
     asked = Asked(quantiles, keep_draws, num_draws if alone else 1)
     arrays, static = split_arrays(kwargs)
     train_arrays, train_static = split_arrays(dict(train_kwargs or {}))
-    drawn = frozenset()
+    drawn, processes = frozenset(), frozenset() if guide is None else guide.sites.processes
     if guide is None:
         given = {name: value[0] for name, value in samples.items()} | dict(params or {})
         # GP sites are left open: whether the program takes arrays of them is the question.
         program = with_values(model, given, processes=False)
-        drawn = find_sites(program, train_args, dict(train_kwargs or {}), frozenset()).drawn
-    one_batch = compile_run(Runner(model, guide, drawn, static, train_static, asked), draws)
+        sites = find_sites(
+            program, train_args, dict(train_kwargs or {}), frozenset(), where="train_args, such as (X, y)"
+        )
+        drawn, processes = sites.drawn, sites.processes
+    run = Runner(model, guide, drawn, static, train_static, asked)
+    one_batch = compile_run(run, draws)
     train = None if train_args is None else (train_args, train_arrays)
     keys = random.split(rng_key, draws)
     rest = (dict(params or {}), train, rng_key)
@@ -200,7 +223,32 @@ def _predict(
             found = found or {name: _empty(site, num_rows) for name, site in part.items()}
             for name, site in part.items():
                 _store(found[name], site, start)
-    return found
+
+        def explain() -> None:
+            first = jax.tree.map(lambda x: x[:1], (rows, batch, tests))
+            run(*jax.tree.map(lambda x: x[0], (keys, samples)), *first, arrays, *rest)
+
+        return {name: _finite(name, site, processes, explain) for name, site in found.items()}
+
+
+def _finite(name: str, site: SitePrediction, processes: frozenset[str], explain: Callable) -> SitePrediction:
+    """The site's prediction, without moments that its distribution does not have at any row (a Cauchy's).
+
+    Raises:
+        FactorisationError, NonFiniteError: see :func:`predict`.
+    """
+    lacking = []
+    if name not in processes and site.mean is not None:
+        # What overflows is infinite, or not so at every row.
+        lacking += ["mean"] if np.isnan(site.mean).all() else []
+        lacking += [] if np.isfinite(site.variance).any() else ["variance"]
+    if site.log_density is not None:
+        impossible = site.log_density == -np.inf
+        refuse_not_finite(name, "log densities", np.where(impossible, 0, site.log_density), processes, explain)
+    for field, values in site._asdict().items():
+        if values is not None and field not in (*lacking, "log_density"):
+            refuse_not_finite(name, f"entries of {field}", values, processes, explain)
+    return site._replace(**dict.fromkeys(lacking))
 
 
 def count_rows(arrays: Any, guide: InducingGuide | None, batch_size: int) -> int:
@@ -259,18 +307,46 @@ def check_run(guide: InducingGuide | None, **counts: int) -> None:
     Raises:
         ValueError: naming the count.
     """
+    if guide is not None and not isinstance(guide, InducingGuide):
+        raise TypeError(f"guide must be the trained InducingGuide, got {type(guide).__name__}.")
     if guide is not None and guide.sites is None:
         raise ValueError(
             "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data first."
         )
     for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{name} must be 1 or more, got {value}.")
+        checks.positive_int(name, value)
 
 
-def _array(x: Any) -> Any:
-    # Arrays of the host stay there until their rows are cut.
-    return x if isinstance(x, jax.Array) else np.asarray(x)
+def identity_of(static: Mapping[str, Any]) -> tuple:
+    """What static arguments are told apart by: the values of those that have one, the objects that others are.
+
+    Unlike their ``repr``, it never takes two of them for one. The objects are kept alive by it.
+    """
+    leaves, structure = jax.tree.flatten(dict(static))
+    return structure, tuple(map(_identity, leaves))
+
+
+def _identity(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return "array", leaf.shape, leaf.dtype.str, leaf.tobytes()
+    try:
+        hash(leaf)
+    except TypeError:
+        return _Itself(leaf)
+    return type(leaf), leaf  # 1 and True and 1.0 are equal
+
+
+class _Itself:
+    """Equal to itself alone: what has no hash."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 def _compile(run: Runner, draws: int) -> Callable:

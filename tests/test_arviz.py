@@ -1,15 +1,22 @@
 """The export to ArviZ: groups, shapes, densities that use the trained parameters, and files that can be read again."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 from helpers import bayesian_regression, regression, sine
 from jax import random
+from numpyro.handlers import scope
 
-from gpzoo.inducing import InducingPoints
+from gpzoo import GaussianProcess, InducingPoints
 from gpzoo.inference import InducingGuide, to_arviz
+from gpzoo.inference import arviz as export
+from gpzoo.kernels import RBF
+from gpzoo.likelihoods import Gaussian
 
 az = pytest.importorskip("arviz")
 
@@ -140,3 +147,80 @@ def test_summary_and_loo(exported):
     # Importance sampling by hand: p(y_n | y_-n) = 1 / E[1 / p(y_n | f_n)].
     expected = -np.log(np.mean(np.exp(-logs), axis=0)).sum()
     np.testing.assert_allclose(float(value), expected, atol=0.2)
+
+
+def masked_regression(X, y=None, *, mask=True):
+    """Two outputs of which entries are missing, and one without."""
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.7), X, num_outputs=2))
+    with numpyro.plate("data", len(X)):
+        with numpyro.handlers.mask(mask=mask[:, 0] & mask[:, 1]):
+            numpyro.sample("rows", Gaussian(f, 10.0), obs=y)
+        numpyro.sample("whole", Gaussian(f[:, 0], 0.1), obs=y[:, 0])
+    # The order of plates is that of their axes, whichever is entered first.
+    with numpyro.plate("row", len(X), dim=-2), numpyro.plate("output", 2, dim=-1), numpyro.handlers.mask(mask=mask):
+        numpyro.sample("entries", dist.Normal(jnp.asarray(f), 0.3), obs=y)
+
+
+def test_masked_data_are_left_out():
+    values = np.stack([y, -y], axis=1)
+    mask = np.ones((8, 2), bool)
+    mask[2, 0] = mask[5, 1] = mask[6, 1] = False
+    values[~mask] = 1e6  # placeholders
+    guide = InducingGuide(masked_regression, InducingPoints(X[::3]))
+    params = guide.init_params(KEY, X, values, mask=mask)
+    data = to_arviz(KEY, masked_regression, guide, params, X, values, mask=mask, num_draws=500)
+    logs, kept = group(data, "log_likelihood"), [0, 1, 3, 4, 7]
+    assert logs["rows"].dims[2:] == ("rows_observed",) and logs["whole"].dims[2:] == ("data",)
+    np.testing.assert_array_equal(logs["rows"]["rows_observed"], kept)
+    np.testing.assert_array_equal(logs["entries"]["entries_observed"], np.flatnonzero(mask))
+    assert group(data, "constant_data")["entries_mask"].dims == ("row", "output")
+    f = np.asarray(group(data, "posterior")["f"])
+    by_hand = dist.Normal(f, np.sqrt(10.0)).log_prob(values).sum(-1)[..., kept]
+    np.testing.assert_allclose(logs["rows"], by_hand, rtol=1e-8)
+    np.testing.assert_allclose(logs["entries"], dist.Normal(f, 0.3).log_prob(values)[..., mask], rtol=1e-8)
+    np.testing.assert_array_equal(group(data, "observed_data")["rows"], values[kept])
+    np.testing.assert_array_equal(group(data, "observed_data")["entries"], values[mask])
+    np.testing.assert_array_equal(group(data, "constant_data")["entries_mask"], mask)
+    assert group(data, "posterior_predictive")["rows"].shape == (1, 500, 5, 2)
+    assert np.abs(group(data, "posterior_predictive")["entries"]).max() < 1e3
+    found = az.loo(data, var_name="rows", reff=1.0)
+    assert found.n_data_points == 5
+
+
+def counted(X, counts=None, *, mask=True):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.7), X))
+    with numpyro.plate("data", len(X)), numpyro.handlers.mask(mask=mask):
+        numpyro.sample("counts", dist.Poisson(jnp.exp(f)), obs=counts)
+
+
+def test_an_argument_may_be_named_like_its_masked_site():
+    counts, mask = np.arange(8), np.arange(8) % 3 > 0
+    guide = InducingGuide(counted, InducingPoints(X[::3]))
+    params = guide.init_params(KEY, X, counts, mask=mask)
+    data = to_arviz(KEY, counted, guide, params, X, counts, mask=mask, num_draws=5)
+    np.testing.assert_array_equal(group(data, "observed_data")["counts"], counts[mask])
+    assert set(group(data, "constant_data").data_vars) == {"X", "mask", "counts_mask", "f_inducing"}
+    assert group(data, "log_likelihood")["counts"].dtype == np.float64
+
+
+def test_names_with_slashes_can_be_written(tmp_path):
+    inner = scope(regression, prefix="a")
+    guide = InducingGuide(inner, InducingPoints(X[::3]))
+    data = to_arviz(KEY, inner, guide, guide.init_params(KEY, X, y), X, y, num_draws=3)
+    data.to_netcdf(str(tmp_path / "posterior.nc"), engine="h5netcdf")
+    assert set(group(data, "posterior").data_vars) == {"a.f", "a.f_u"}
+    assert "a.noise" in group(data, "constant_data")
+
+
+def test_only_the_announcement_of_arviz_is_not_shown(monkeypatch, tmp_path):
+    (tmp_path / "arviz.py").write_text(
+        "import warnings\n"
+        "warnings.warn('\\nArviZ is undergoing a major refactor to improve flexibility', FutureWarning)\n"
+        "warnings.warn('this will be removed', FutureWarning)\n"
+    )
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    del sys.modules["arviz"]
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(FutureWarning) as shown:
+        export._import_arviz()
+    assert [str(warning.message) for warning in shown] == ["this will be removed"]

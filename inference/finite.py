@@ -1,0 +1,61 @@
+"""Nothing leaves gpzoo as NaN: what an entry point found is looked at before it is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+
+from gpzoo.errors import FactorisationError
+from gpzoo.inference.report import NonFiniteError
+
+
+def is_finite(values: Any) -> bool:
+    """Whether numbers on the host are all finite; whole numbers are."""
+    values = np.asarray(values)
+    # A sum is not finite if an entry is not, and needs no array of answers; it may overflow where no entry does.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return not np.issubdtype(values.dtype, np.floating) or bool(
+            np.isfinite(values.sum()) or np.isfinite(values).all()
+        )
+
+
+def refuse_not_finite(
+    site: str, what: str, values: Any, processes: Collection[str], run: Callable[[], Any] | None = None
+) -> None:
+    """Refuse to hand out numbers that are not finite.
+
+    Args:
+        site: the site that they belong to.
+        what: they are, such as ``"draws"``.
+        values: on the host.
+        processes: names of the GP sites.
+        run: the guide or program outside ``jit``, where a factorisation that fails says so itself.
+
+    Raises:
+        FactorisationError: naming the site, if it or any other GP site's covariance is at fault.
+        NonFiniteError: naming the site, otherwise.
+    """
+    if is_finite(values):
+        return
+    cause = None
+    try:
+        if run is not None:
+            run()
+    except FactorisationError:
+        raise
+    except Exception as error:  # a distribution may refuse the same numbers
+        cause = error
+    bad = ~np.isfinite(values)
+    first = tuple(int(i) for i in np.argwhere(bad)[0])
+    text = f"{int(bad.sum())} of {bad.size} {what} of site {site!r} are not finite ({values.dtype}, first {first})"
+    if site in processes:
+        raise FactorisationError(
+            f"{text}, of shape {bad.shape}. A covariance did not factorise: use fewer or distinct inducing inputs, "
+            "GaussianProcess(jitter=...), shorter lengthscales, or float64 (numpyro.enable_x64())."
+        ) from cause
+    raise NonFiniteError(
+        f"{text}, though GP sites are: its distribution overflows there. Look at its link function and parameters, "
+        "or use float64 (numpyro.enable_x64())."
+    ) from cause
