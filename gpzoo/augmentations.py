@@ -44,6 +44,11 @@ class SampledView(Fields):
             def transform(self, x, noise):
                 return x + self.scale * noise
 
+    Inducing variables live in the space of one view, flattened, whether inputs are images or vectors:
+    ``unique_patches(100)`` starts them at views of the data, ``InducingPatches(Z)`` with ``Z [M, view_size]`` where one
+    likes. Views that are given rather than drawn, such as those of a data file, come from a subclass that overrides
+    :meth:`sample` and returns them.
+
     Args:
         input_shape: shape of one input, and of one view before it is flattened.
         num_views: views per input and step in training, ``S``.

@@ -125,7 +125,7 @@ class Orbit:
         input_shape: shape of one input; a vector if ``None``.
 
     Raises:
-        ValueError: if the table does not have two axes, or an entry is out of range.
+        ValueError: if the table does not have two axes, or an entry is out of range or twice in a row.
     """
 
     table: np.ndarray
@@ -141,6 +141,14 @@ class Orbit:
             raise ValueError(
                 f"table must have {size} columns for inputs of shape {shape}, with entries from -1 to {size - 1}; got "
                 f"shape {table.shape}, entries from {table.min()} to {table.max()}."
+            )
+        ordered = np.sort(table, axis=1)
+        if (twice := ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)).any():
+            row = int(np.argmax(twice))
+            raise ValueError(
+                f"Every row of table moves the entries of an input, each to one place, but row {row}, "
+                f"{np.array2string(table[row], threshold=8)}, has an entry twice: no group of transformations has it. "
+                "Give permutations, with -1 for zero."
             )
         first = np.sort(np.unique(table, axis=0, return_index=True)[1])
         object.__setattr__(self, "table", table[first].astype(np.int32))

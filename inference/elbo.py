@@ -10,8 +10,10 @@ from jax import Array
 from numpyro.infer import TraceMeanField_ELBO
 from numpyro.primitives import Messenger
 
+from gpzoo import _checks as checks
 from gpzoo.distributions import GaussianProcess
 from gpzoo.inference.guides import representing
+from gpzoo.inference.setup import ParameterNames
 from gpzoo.posterior import InducingPosterior
 
 
@@ -29,7 +31,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
     Raises:
         ValueError: when a GP site of the model has no :class:`~gpzoo.inference.InducingGuide` posterior, or its scale
-            differs between guide and model.
+            differs between guide and model; for parameters without a value, and values that nothing is called by.
     """
 
     def loss_with_mutable_state(
@@ -47,7 +49,11 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
             with _ModelChecks(record):
                 return model(*args, **kwargs)
 
-        return super().loss_with_mutable_state(rng_key, param_map, checked_model, marginal_guide, *args, **kwargs)
+        with ParameterNames() as seen:
+            found = super().loss_with_mutable_state(rng_key, param_map, checked_model, marginal_guide, *args, **kwargs)
+        # NumPyro's evaluate leaves mutable state out.
+        checks.names("The objective's params", set(param_map), needed=seen.loose("param"), known=seen.names)
+        return found
 
 
 class _Recorder(Messenger):

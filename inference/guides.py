@@ -19,12 +19,20 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer import init_to_median
 from numpyro.primitives import _PYRO_STACK, Messenger
 
-from gpzoo._checks import positive_int
+from gpzoo import _checks as checks
 from gpzoo.distributions import GaussianProcess
 from gpzoo.inducing import InducingVariable
-from gpzoo.inference.setup import Sites, find_sites
-from gpzoo.inference.variational import FORMS, posterior_at
-from gpzoo.initialisers import structure
+from gpzoo.inference.setup import (
+    ParameterNames,
+    Sites,
+    check_value,
+    find_sites,
+    parameters_of,
+    shapes_of,
+    with_values,
+)
+from gpzoo.inference.variational import FORMS, posterior_at, usual_form
+from gpzoo.initialisers import start, structure
 from gpzoo.marginals import DrawLog
 from gpzoo.posterior import InducingPosterior
 
@@ -86,8 +94,10 @@ class InducingGuide:
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
 
     Raises:
-        ValueError: at the first call, for an unknown site name in any argument, a site without an initialiser, a
-            discrete latent site, a likelihood without data, or a term that depends on several rows of a site.
+        TypeError: for a ``whiten`` that is no bool, or an ``inducing`` that initialises nothing.
+        ValueError: for other options out of range; at the first call, for an unknown site name in any argument, a
+            site without an initialiser, a discrete latent site, a likelihood without data, or a term that depends on
+            several rows of a site.
     """
 
     def __init__(
@@ -103,12 +113,15 @@ class InducingGuide:
         joint: Iterable[str] = (),
         init_loc_fn: Callable = init_to_median,
     ) -> None:
-        kinds = set(covariance.values()) if isinstance(covariance, Mapping) else {covariance}
-        if not kinds <= {*FORMS, None}:
-            raise ValueError(f"covariance must be one of {', '.join(map(repr, FORMS))}, got {sorted(map(str, kinds))}.")
-        if hyperparameters not in ("point", "normal"):
-            raise ValueError(f"hyperparameters must be 'point' or 'normal', got {hyperparameters!r}.")
-        for entry in inducing.values() if isinstance(inducing, Mapping) else (inducing,):
+        for form in _values_of(covariance):
+            checks.one_of("covariance", form, (*FORMS, None))
+        for value in _values_of(whiten):
+            if not isinstance(value, bool):
+                raise TypeError(f"whiten must be True or False, or a mapping from site name to these; got {value!r}.")
+        for value in _values_of(initial_scale):
+            checks.positive_number("initial_scale", value)
+        checks.one_of("hyperparameters", hyperparameters, ("point", "normal"))
+        for entry in _values_of(inducing):
             if not isinstance(entry, InducingVariable) and not (callable(entry) and hasattr(entry, "variable")):
                 raise TypeError(
                     f"inducing must be an initialiser such as kmeans(100), an inducing variable such as "
@@ -117,7 +130,7 @@ class InducingGuide:
         self.model = model
         self.inducing = inducing
         self.whiten, self.covariance, self.initial_scale = whiten, covariance, initial_scale
-        self.rank = positive_int("rank", rank)
+        self.rank = checks.positive_int("rank", rank)
         self.hyperparameters = hyperparameters
         self.joint = frozenset([joint] if isinstance(joint, str) else joint)
         self.init_loc_fn = init_loc_fn
@@ -129,13 +142,17 @@ class InducingGuide:
         Returns:
             The value of every latent site.
         """
-        self.setup(*args, **kwargs)
+        self.sites_for(args, kwargs)
         with _PosteriorHandler(self, args, kwargs) as handler:
             self.model(*args, **kwargs)
         return handler.values
 
     def setup(self, *args: Any, **kwargs: Any) -> Sites:
         """Find the program's latent sites and how it uses them, once; later calls return what was found."""
+        return self.sites_for(*checks.arguments(self.model, args, kwargs))
+
+    def sites_for(self, args: tuple, kwargs: dict[str, Any]) -> Sites:
+        """:meth:`setup` for arguments that were checked."""
         if self.sites is None:
             sites = find_sites(self.model, args, kwargs, self.joint)
             self._check_names(sites)
@@ -158,14 +175,30 @@ class InducingGuide:
 
         Returns:
             Constrained values, to be passed as ``svi.init(..., init_params=...)``.
+
+        Raises:
+            ValueError: for values in ``given`` of unknown names or of another shape.
         """
-        self.setup(*args, **kwargs)
+        args, kwargs = checks.arguments(self.model, args, kwargs)
+        return self.starting_values(checks.rng_key(rng_key), args, kwargs, given)
+
+    def starting_values(
+        self,
+        rng_key: Array,
+        args: tuple,
+        kwargs: dict[str, Any],
+        given: Mapping[str, Any] | None = None,
+        name: str = "given",
+    ) -> dict[str, Any]:
+        """:meth:`init_params` for arguments that were checked; ``name`` is what messages call ``given``."""
+        self.sites_for(args, kwargs)
+        if given is not None:
+            given = self.checked_params(given, args, kwargs, name=name, whole=False)
         with handlers.block(), representing("mean"), _InitialState() as state:
-            run = handlers.substitute(handlers.seed(self, rng_key), data=dict(given or {}))
+            run = with_values(handlers.seed(self, rng_key), given or {})
             trace = handlers.trace(run).get_trace(*args, **kwargs)
         params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"} | state.found
-        if unknown := sorted(set(given or {}) - set(params)):
-            raise ValueError(f"Initial values name {unknown}, but the parameters are {sorted(params)}.")
+        checks.names(name, set(given or {}), needed=set(), known=set(params) | self.sites.latents)
         return params
 
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> bool:
@@ -182,14 +215,85 @@ class InducingGuide:
         GP sites give an :class:`~gpzoo.posterior.InducingPosterior` (``.mean``, ``.variance``,
         ``.inducing_moments()``). ``rng_key`` draws the sites that come before a site in the program, and sampled views,
         which are those of :func:`~gpzoo.inference.predict` with the same key.
+
+        Raises:
+            ValueError: for parameters that are missing, unknown or of another shape.
         """
-        self.setup(*args, **kwargs)
-        run = handlers.substitute(handlers.seed(self, rng_key), data=dict(params))
+        args, kwargs = checks.arguments(self.model, args, kwargs, new=True)
+        rng_key = checks.rng_key(rng_key)
+        self.sites_for(args, kwargs)
+        params = self.checked_params(params, args, kwargs)
+        run = with_values(handlers.seed(self, rng_key), params)
         # Inner sites are drawn per input, which is all that the marginals of later sites depend on.
-        with handlers.block(), representing("marginals", views=rng_key):
+        with handlers.block(), representing("marginals", views=rng_key), ParameterNames() as seen:
             trace = handlers.trace(run).get_trace(*args, **kwargs)
+        seen.check("params", set(params))
         found = {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
         return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}
+
+    def checked_params(
+        self, params: Mapping[str, Any], args: tuple, kwargs: dict, *, name: str = "params", whole: bool = True
+    ) -> dict[str, Any]:
+        """``params``, if they are those of guide and program; values of latent sites may be among them.
+
+        Args:
+            params: values by name.
+            args: positional arguments that the program is to be run with, which were checked.
+            kwargs: its keyword arguments.
+            name: of the argument, for messages.
+            whole: whether none may be missing.
+
+        Raises:
+            TypeError: if they are not a mapping from names to numbers.
+            ValueError: naming those that are missing, unknown, not finite, of another shape, or out of range.
+        """
+        params = checks.parameters(name, params)
+        own, program = self._own_parameters(self.sites), self.sites.parameters
+        needed = self._own_parameters(self.sites, needed=True) | {k for k, shapes in program.items() if shapes}
+        strange = [k for k, x in params.items() if program.get(k) is not None and shapes_of(x) != program[k]]
+        if set(params) - own - set(program) - self.sites.latents or (whole and needed - set(params)) or strange:
+            # With other arguments the program may have other parameters than when the guide was set up.
+            now = parameters_of(self.model, args, kwargs)
+            checks.names(
+                name,
+                set(params),
+                needed=(own & needed) | {k for k, shapes in now.items() if shapes} if whole else set(),
+                known=own | set(program) | set(now) | self.sites.latents,
+            )
+            for k in strange:
+                found, wanted = shapes_of(params[k]), now.get(k, program[k])
+                if wanted is not None and found != wanted:
+                    found, wanted = (", ".join(f"{at}{list(x)}" for at, x in s.items()) for s in (found, wanted))
+                    raise ValueError(f"{name}[{k!r}] has shape {found}, but the program's has {wanted}.")
+        limits = dict(self.sites.constraints)
+        for site in self.sites.latents - self.sites.processes:
+            if self.hyperparameters == "normal":
+                limits |= {f"{site}_scale": constraints.positive}
+            elif site in limits:
+                limits |= {f"{site}_loc": limits[site]}
+        for k in params.keys() & limits.keys():
+            checks.within(f"{name}[{k!r}]", params[k], limits[k])
+        return params
+
+    def variational_parameters(self) -> frozenset[str]:
+        """Names of the parameters of ``q``, which the posterior stands for; inducing variables are not among them."""
+        return frozenset(self._own_parameters(self.sites) - {f"{site}_inducing" for site in self.sites.processes})
+
+    def _own_parameters(self, sites: Sites, *, needed: bool = False) -> set[str]:
+        """Names of the guide's own parameters: all that it may have, or those that it has in any case."""
+        own = set()
+        for site in sites.processes:
+            parts = {"inducing", "mean", "scale", "factor"}
+            inducing = _for_site(self.inducing, site)
+            if needed and isinstance(inducing, InducingVariable):
+                form = _for_site(self.covariance, site) or usual_form(inducing)
+                parts -= {"factor"} if form != "low_rank" else set()
+                parts -= {"inducing"} if structure(inducing).num_leaves == 0 else set()
+            elif needed:
+                parts -= {"factor"}
+            own |= {f"{site}_{part}" for part in parts}
+        parts = ("loc",) if self.hyperparameters == "point" else ("loc", "scale")
+        return own | {f"{site}_{part}" for site in sites.latents - sites.processes for part in parts}
 
     @property
     def draws_anything(self) -> bool:
@@ -207,13 +311,16 @@ class InducingGuide:
                     f"InducingGuide({argument}=...) names {unknown}, which are not latent GP sites of the model; "
                     f"those are {sorted(sites.processes)}."
                 )
-        own = {f"{site}_{part}" for site in sites.processes for part in ("inducing", "mean", "scale")}
-        parts = ("loc",) if self.hyperparameters == "point" else ("loc", "scale")
-        own |= {f"{site}_{part}" for site in sites.latents - sites.processes for part in parts}
+        own = self._own_parameters(sites)
         if taken := sorted(own & sites.names):
             raise ValueError(f"The guide's parameters would be named {taken}, as sites of the model are: rename those.")
         if isinstance(self.inducing, Mapping) and (missing := sorted(sites.processes - set(self.inducing))):
             raise ValueError(f"InducingGuide(inducing=...) has no entry for the GP site(s) {missing}.")
+
+
+def _values_of(option: Any) -> tuple:
+    """What an option says, of all sites or of each."""
+    return tuple(option.values()) if isinstance(option, Mapping) else (option,)
 
 
 def _for_site(value: Any, site: str, default: Any = None) -> Any:
@@ -342,19 +449,20 @@ class _PosteriorHandler(Messenger):
         parameter = f"{name}_inducing"
         if structure(initialiser).num_leaves == 0:
             return initialiser  # a grid: nothing of it is trained
-        start = numpyro.param(parameter, lambda key: self._start(parameter, initialiser, key, prior))
-        return _variable(initialiser, start)
+        value = numpyro.param(parameter, lambda key: self._start(name, initialiser, key, prior))
+        return _variable(initialiser, value)
 
-    def _start(self, parameter: str, initialiser: Any, key: Array, prior: GaussianProcess) -> Array:
+    def _start(self, name: str, initialiser: Any, key: Array, prior: GaussianProcess) -> Array:
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
         if isinstance(initialiser, InducingVariable):
             return _parameter(initialiser)
         if self.how == "mean":
-            return _parameter(initialiser(key, prior.X, prior.kernel))
+            before = {site: value for site, value in self.values.items() if site in self.guide.sites.processes}
+            return _parameter(start(name, initialiser, key, prior.X, prior.kernel, before))
         if self.initial is None:
             args, kwargs = self.arguments
-            self.initial = self.guide.init_params(key, *args, **kwargs)
-        return self.initial[parameter]
+            self.initial = self.guide.starting_values(key, args, kwargs)
+        return self.initial[f"{name}_inducing"]
 
     # -- other latent sites ------------------------------------------------------------------------------------------
 
@@ -375,13 +483,16 @@ class _PosteriorHandler(Messenger):
 
         if self.guide.hyperparameters == "point":
             loc = numpyro.param(f"{name}_loc", start, constraint=prior.support)
+            check_value(f"{name}_loc", loc, tuple(prior.shape()))
             return numpyro.sample(name, dist.Delta(loc, event_dim=prior.event_dim), infer=msg["infer"])
         transform = biject_to(prior.support)
         loc = numpyro.param(f"{name}_loc", lambda key: transform.inv(start(key)))
+        check_value(f"{name}_loc", loc, tuple(transform.inverse_shape(prior.shape())))
         scale = numpyro.param(
             f"{name}_scale", lambda _: jnp.full_like(loc, 0.1), constraint=constraints.softplus_positive
         )
         event_dim = prior.event_dim + transform.domain.event_dim - transform.codomain.event_dim
+        check_value(f"{name}_scale", scale, tuple(jnp.shape(loc)))
         base = dist.Normal(loc, scale).to_event(event_dim)
         posterior = dist.TransformedDistribution(base, transform)
         if self.how == "mean":

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
+from gpzoo import _checks as checks
 from gpzoo.datasets import Minibatches, Table
+from gpzoo.datasets.files import fingerprint
 
 #: Most steps between two visits of the host.
 MAX_CHUNK = 1000
@@ -34,13 +36,17 @@ def split_arrays(arguments: dict) -> tuple[dict, dict]:
     return arrays, {name: value for name, value in arguments.items() if name not in arrays}
 
 
-def described(name: str, arrays: Any) -> dict[str, Any]:
-    """Shapes, dtypes and sums of arrays, to tell whether a training is continued with the same."""
-    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(arrays)]
-    return {
-        name: ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves),
-        f"{name} sums": [float(np.float64(jnp.sum(leaf.astype(jnp.float32)))) for leaf in leaves],
-    }
+def described(name: str, arrays: Any) -> dict[str, str]:
+    """Type, shape and sha256 of every array, to tell whether a training is continued with the same numbers.
+
+    The bytes that the program sees are hashed, 1 to 2 GB a second.
+    """
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        array = np.asarray(random.key_data(leaf) if _typed(leaf) else leaf)
+        where = f"{name}{jax.tree_util.keystr(path)}"
+        found |= {where: f"{leaf.dtype}{list(leaf.shape)}", f"{where} sha256": fingerprint({"": array})[:16]}
+    return found
 
 
 def _typed(rng_key: Array) -> bool:
@@ -193,9 +199,10 @@ class Resident:
             return self.all_rows(member)
         return _take(self.all_rows(member), indices(self.seeds[member], step, 1, self.num_rows, self.size)[0])
 
-    def settings(self) -> dict[str, Any]:
-        """What must be the same for a training to be continued."""
-        return described("data", self.data) | {"batch_size": self.size}
+    def settings(self, names: Sequence[str]) -> dict[str, Any]:
+        """What must be the same for a training to be continued, the data by the names of the program's arguments."""
+        data = [described(f"argument {name}", value) for name, value in zip(names, self.data, strict=True)]
+        return {key: value for each in data for key, value in each.items()} | {"batch_size": self.size}
 
     def close(self) -> None:
         """Nothing is held."""
@@ -231,7 +238,7 @@ class Streamed:
 
     def feed(self, start: int, count: int) -> tuple:
         """The minibatches of ``count`` steps from ``start`` on, ``[chunk, size, ...]`` each."""
-        drawn = self.minibatches.take(start, count)
+        drawn = self._drawn(start, count)
         if count < self.chunk:
             drawn = tuple(np.concatenate([x, np.zeros((self.chunk - count, *x.shape[1:]), x.dtype)]) for x in drawn)
         return jax.tree.map(jnp.asarray, drawn)
@@ -239,16 +246,24 @@ class Streamed:
     def all_rows(self, member: int) -> tuple:
         """A sample of the rows, those of the first steps, which stands for them all where initial values are found."""
         steps = -(-min(_SAMPLE_ROWS, self.num_rows) // self.size)
-        drawn = self.minibatches.take(0, min(steps, self.minibatches.steps_per_epoch))
+        drawn = self._drawn(0, min(steps, self.minibatches.steps_per_epoch))
         return jax.tree.map(lambda x: jnp.asarray(x.reshape(-1, *x.shape[2:])), drawn)
 
     def batch(self, member: int, step: int) -> tuple:
         """The minibatch of a step."""
-        return jax.tree.map(lambda x: jnp.asarray(x[0]), self.minibatches.take(step, 1))
+        return jax.tree.map(lambda x: jnp.asarray(x[0]), self._drawn(step, 1))
 
-    def settings(self) -> dict[str, Any]:
-        """What must be the same for a training to be continued."""
-        return {f"table {key}": value for key, value in self.table.fingerprint.items()} | {"batch_size": self.size}
+    def _drawn(self, start: int, count: int) -> tuple[np.ndarray, ...]:
+        drawn = self.minibatches.take(start, count)
+        for position, array in enumerate(drawn):
+            checks.fits(f"Array {position} of the table", array)
+        return drawn
+
+    def settings(self, names: Sequence[str]) -> dict[str, Any]:
+        """What must be the same for a training to be continued; of the rows, as much as the fingerprint looks at."""
+        found = dict(self.table.fingerprint)
+        found[f"checksum ({found.pop('seen')})"] = found.pop("checksum")
+        return {f"table {key}": value for key, value in found.items()} | {"batch_size": self.size}
 
     def close(self) -> None:
         """End the reading."""

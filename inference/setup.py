@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -12,8 +12,11 @@ import numpy as np
 from jax import Array, random
 from numpyro import handlers
 from numpyro.distributions import MaskedDistribution
+from numpyro.distributions.constraints import Constraint
 from numpyro.primitives import Messenger
 
+from gpzoo import _checks as checks
+from gpzoo._checks import is_concrete
 from gpzoo.distributions import GaussianProcess
 from gpzoo.likelihoods import Likelihood
 from gpzoo.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
@@ -28,32 +31,61 @@ class Sites:
         processes: those of them that are GP sites.
         drawn: those GP sites whose value is used as an array somewhere.
         names: names of every sample and param site.
+        parameters: the shapes of the program's own ``numpyro.param`` sites by name; ``None`` for its mutable sites, and
+            for those whose values the user has substituted.
+        constraints: of the program's parameters and of latent sites that are not GPs, by name, where they depend on
+            nothing else.
     """
 
     latents: frozenset[str]
     processes: frozenset[str]
     drawn: frozenset[str]
     names: frozenset[str] = frozenset()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Mapping[str, Constraint] = field(default_factory=dict)
 
 
-def find_sites(model: Callable, args: tuple, kwargs: dict, joint: frozenset[str]) -> Sites:
+def find_sites(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    joint: frozenset[str],
+    *,
+    where: str = "the guide's first call (init_params, svi.init or fit)",
+) -> Sites:
     """Run a program abstractly to find its latent sites and which GP sites it takes arrays of.
 
     A site whose draw is used anywhere is an array everywhere. Draws are independent over inputs in training, so every
     term of the program must depend on one row of a drawn site only; this is checked, by gradients, on random draws.
+
+    Args:
+        model: the program.
+        args: its positional arguments, data included.
+        kwargs: its keyword arguments.
+        joint: names of GP sites that are drawn jointly.
+        where: the arguments were given, for messages.
 
     Raises:
         ValueError: see :class:`~gpzoo.inference.InducingGuide`.
     """
     log = DrawLog()
     found: dict[str, dict[str, Any]] = {}
+    parameters: dict[str, Any] = {}
 
     def run() -> None:
         values = _Values(lambda name, fn: _unit_marginals(name, fn, log))
-        found.update(_trace(model, values, args, kwargs))
+        trace, seen = _traced(model, values, args, kwargs)
+        found.update(trace)
+        parameters.update(_parameters(trace, seen))
         _terms(found)
 
     jax.eval_shape(run)
+    if not any(site["type"] == "sample" for site in found.values()):
+        raise ValueError(
+            f"The program {getattr(model, '__name__', type(model).__name__)!r} has no numpyro.sample site, so that "
+            "there is nothing to infer: sample its GP, numpyro.sample('f', GaussianProcess(kernel, X)), and its data, "
+            "numpyro.sample('y', likelihoods.Gaussian(f, noise), obs=y)."
+        )
     latents, processes = set(), set()
     for name, site in found.items():
         if site["type"] != "sample" or site["is_observed"]:
@@ -65,10 +97,17 @@ def find_sites(model: Callable, args: tuple, kwargs: dict, joint: frozenset[str]
                 "variables. Use `with numpyro.handlers.mask(mask=...)` around the site instead: masked data then "
                 "leave the bound."
             )
-        if isinstance(fn, Likelihood) or fn.support is None or fn.support.is_discrete:
+        discrete = not isinstance(fn, Likelihood) and fn.support is not None and fn.support.is_discrete
+        if discrete and any(site["type"] == "sample" and site["is_observed"] for site in found.values()):
             raise ValueError(
-                f"Site {name!r} ({type(fn).__name__}) has no data in the guide's first call and would be a latent "
-                "variable, which it cannot be. Pass the data in the first call (init_params, svi.init or fit)."
+                f"Site {name!r} ({type(fn).__name__}) is a discrete latent variable, which InducingGuide does not "
+                "support: a bound has no gradient for it. Sum it out in the program (a mixture distribution), or use "
+                f"numpyro.infer.DiscreteHMCGibbs(NUTS(model)). If it is data, pass them in {where}."
+            )
+        if isinstance(fn, Likelihood) or fn.support is None or discrete:
+            raise ValueError(
+                f"Site {name!r} ({type(fn).__name__}) has no data and would be a latent variable, which it cannot be. "
+                f"Pass the data in {where}."
             )
         latents.add(name)
         if isinstance(fn, GaussianProcess):
@@ -81,7 +120,106 @@ def find_sites(model: Callable, args: tuple, kwargs: dict, joint: frozenset[str]
         )
     _check_rows(model, args, kwargs, drawn - joint)
     names = frozenset(name for name, site in found.items() if site["type"] in ("sample", "param"))
-    return Sites(frozenset(latents), frozenset(processes), drawn, names)
+    limits = {name: unmasked(found[name]["fn"]).support for name in latents - processes}
+    limits |= {n: s["kwargs"].get("constraint") for n, s in found.items() if s["type"] == "param"}
+    limits = {name: x for name, x in limits.items() if x is not None and all(map(is_concrete, jax.tree.leaves(x)))}
+    return Sites(frozenset(latents), frozenset(processes), drawn, names, parameters, limits)
+
+
+def parameters_of(model: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
+    """The program's own parameters with these arguments; see :class:`Sites`."""
+    found: dict[str, Any] = {}
+
+    def run() -> None:
+        found.update(
+            _parameters(*_traced(model, _Values(lambda name, fn: _unit_marginals(name, fn, None)), args, kwargs))
+        )
+
+    jax.eval_shape(run)
+    return found
+
+
+def _parameters(trace: dict[str, dict[str, Any]], seen: ParameterNames) -> dict[str, Any]:
+    own, loose = (n for n, site in trace.items() if site["type"] in ("param", "mutable")), seen.loose("param")
+    return {name: shapes_of(trace[name]["value"]) if name in loose else None for name in own}
+
+
+class ParameterNames(Messenger):
+    """Outside all other handlers: sees the names of a run's parameters, and which of them nobody gives a value.
+
+    Those would stay at their start without a word.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.names: set[str] = set()
+        self._loose: dict[str, str] = {}
+
+    def __enter__(self) -> ParameterNames:
+        super().__enter__()
+        return self
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Notes a site's name, after all handlers inside have had the chance to give it a value."""
+        kind = msg["type"]
+        if kind in ("param", "mutable") or (kind == "sample" and not msg["is_observed"]):
+            self.names.add(msg["name"])
+        if kind in ("param", "mutable") and msg["value"] is None:
+            self._loose[msg["name"]] = kind
+
+    def loose(self, *kinds: str) -> set[str]:
+        """Names of the sites of these kinds, ``"param"`` and ``"mutable"``, without a value."""
+        return {name for name, kind in self._loose.items() if kind in kinds}
+
+    def check(self, name: str, given: set[str]) -> None:
+        """Refuse a run in which a parameter has no value.
+
+        Raises:
+            ValueError: naming the parameters.
+        """
+        checks.names(name, given, needed=self.loose("param", "mutable"), known=given)
+
+
+def shapes_of(tree: Any) -> Any:
+    """The shapes of a pytree's arrays, by their place in it."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path): tuple(np.shape(leaf)) for path, leaf in leaves}
+
+
+def with_values(run: Callable, values: Mapping[str, Any], *, processes: bool = True) -> Callable:
+    """``run`` with the values of its sites by name; deterministic sites, which MCMC records too, compute their own.
+
+    Args:
+        run: a program or guide.
+        values: by name; those of sites that ``run`` does not have are ignored.
+        processes: whether GP sites take theirs.
+
+    Raises:
+        ValueError: when run, for a value that has not the shape of its sample site.
+    """
+
+    def value_of(site: dict[str, Any]) -> Any:
+        if site["type"] == "deterministic" or (not processes and isinstance(site.get("fn"), GaussianProcess)):
+            return None
+        value = values.get(site["name"])
+        if value is not None and site["type"] == "sample" and not site["is_observed"]:
+            check_value(site["name"], value, tuple(site["fn"].shape()))
+        return value
+
+    return handlers.substitute(run, substitute_fn=value_of)
+
+
+def check_value(name: str, value: Any, wanted: tuple[int, ...]) -> None:
+    """Refuse a value that would broadcast.
+
+    Raises:
+        ValueError: naming the shapes.
+    """
+    shape = tuple(np.shape(value))
+    if shape == wanted:
+        return
+    per_row = " Values per row belong to the rows that they were found for." if shape[1:] == wanted[1:] else ""
+    raise ValueError(f"The value given for {name!r} has shape {shape}, but the site has shape {wanted} here.{per_row}")
 
 
 def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> GaussianMarginals:
@@ -104,9 +242,13 @@ class _Values(Messenger):
 
 
 def _trace(model: Callable, values: Messenger, args: tuple, kwargs: dict) -> dict[str, dict[str, Any]]:
-    with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0), values:
+    return _traced(model, values, args, kwargs)[0]
+
+
+def _traced(model: Callable, values: Messenger, args: tuple, kwargs: dict) -> tuple[dict, ParameterNames]:
+    with handlers.block(), ParameterNames() as seen, handlers.trace() as trace, handlers.seed(rng_seed=0), values:
         model(*args, **kwargs)
-    return trace
+    return trace, seen
 
 
 def _terms(trace: dict[str, dict[str, Any]]) -> dict[str, Array]:
@@ -122,6 +264,7 @@ def _terms(trace: dict[str, dict[str, Any]]) -> dict[str, Array]:
             }
             terms |= {f"the {part.rstrip('0123456789')} of {name}": v for part, v in parts.items() if v is not None}
         if site["is_observed"]:
+            _check_observed(name, fn, site["value"])
             terms[f"the log density of {name}"] = fn.log_prob(site["value"])
         elif not isinstance(fn, GaussianProcess):
             terms[f"the prior of {name}"] = fn.log_prob(site["value"])
@@ -166,6 +309,20 @@ def _check_rows(model: Callable, args: tuple, kwargs: dict, sites: frozenset[str
                             f"{rows[1]}, ... for its entry {position}), but in training a GP site is drawn per input. "
                             f"Draw it jointly: InducingGuide(..., joint={{{site!r}}})."
                         )
+
+
+def _check_observed(name: str, fn: Any, value: Any) -> None:
+    """Refuse data that would blow up their site's density, such as ``[N, 1]`` for a site ``[N]`` to ``[N, N]``."""
+    if isinstance(unmasked(fn), Likelihood | GaussianProcess):
+        return  # they say it themselves
+    shape, wanted = tuple(np.shape(value)), tuple(fn.shape())
+    try:
+        fits = np.broadcast_shapes(shape, wanted) == wanted
+    except ValueError:
+        fits = False
+    if not fits:
+        hint = f": drop its last axis, {name}[:, 0]" if shape == (*wanted, 1) else ""
+        raise ValueError(f"The data of site {name!r} have shape {shape}, but the site has shape {wanted}{hint}.")
 
 
 def _concrete(x: Any) -> Any:

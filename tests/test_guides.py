@@ -275,8 +275,36 @@ def test_prediction_draws_y_from_the_model():
 
 def test_first_call_without_data_is_refused():
     X, _ = sine(6)
-    with pytest.raises(ValueError, match=r"Site 'y' .*has no data in the guide's first call"):
+    with pytest.raises(ValueError, match=r"Site 'y' .*has no data .* in the guide's first call"):
         InducingGuide(regression, kmeans(3)).setup(X)
+
+
+def test_a_discrete_latent_is_told_what_it_is():
+    X, y = sine(6)
+
+    def program(X, y=None):
+        state = numpyro.sample("state", dist.Categorical(jnp.array([0.5, 0.5])))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, jnp.array([0.1, 1.0])[state]), obs=y)
+
+    with pytest.raises(ValueError, match=r"Site 'state' \(Categorical\w*\) is a discrete latent .*DiscreteHMCGibbs"):
+        InducingGuide(program, kmeans(3)).setup(X, y)
+
+
+def test_an_initialiser_names_its_site_and_the_layers_that_start_constant():
+    X, y = sine(6)
+
+    def program(X, y=None):
+        g = numpyro.sample("g", GaussianProcess(RBF(1.0, 1.0), X, mean=X[:, 0]))
+        h = numpyro.sample("h", GaussianProcess(RBF(1.0, 1.0), g[:, None], num_outputs=2))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), h))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    message = r"^GP site 'f': kmeans\(3\) .* only 1 distinct row\. .* before it, 'h', start constant: give them a mean"
+    with pytest.raises(ValueError, match=message):
+        InducingGuide(program, kmeans(3)).init_params(KEY, X, y)
 
 
 def test_obs_mask_is_refused():

@@ -181,7 +181,7 @@ def test_arguments_that_do_not_go_together_are_refused(samples):
         predict(KEY, regression, NEW, posterior_samples=samples)
     with pytest.raises(ValueError, match=r"same, positive number of rows; got shapes \[\(7, 1\), \(5,\)\]"):
         predict(KEY, regression, NEW, guide=guide, params=params, test_data={"y": TARGETS[:5]})
-    with pytest.raises(ValueError, match=r"got shapes \[\(0, 1\)\]"):
+    with pytest.raises(ValueError, match=r"X is empty: its shape is \(0, 1\)"):
         predict(KEY, regression, NEW[:0], guide=guide, params=params)
     with pytest.raises(ValueError, match=r"test_data names \['z'\], but the sites are \['f', 'y'\]"):
         predict(KEY, regression, NEW, guide=guide, params=params, test_data={"z": TARGETS})
@@ -242,7 +242,7 @@ def test_sites_without_values_are_refused():
     with pytest.raises(ValueError, match="trained params="):
         predict(KEY, regression, NEW, guide=guide)
     partly = {name: value for name, value in params.items() if name != "noise"}
-    with pytest.raises(ValueError, match=r"no value for the site\(s\) \['noise'\]"):
+    with pytest.raises(ValueError, match=r"no value for \['noise'\]"):
         predict(KEY, regression, NEW, guide=guide, params=partly)
     samples = {"variance": jnp.ones(3), "lengthscale": jnp.ones(3), "noise": jnp.ones(3)}
     lifted = handlers.lift(regression, prior={name: dist.LogNormal(0.0, 1.0) for name in samples})

@@ -90,7 +90,7 @@ class Kernel(Fields):
         kernel = jax.tree.map(lambda leaf: cast(leaf, dtype), self)
         axes = tuple(0 if self._has_outputs(x) else None for x in arrays)
         if not self.batched and all(axis is None for axis in axes):
-            return evaluate(kernel, *arrays)
+            return self._in_shape(evaluate, kernel, *arrays)
         kernel_axes = self._batch_axes() if self.batched else None
         outputs = {name: x.shape[0] for name, x in inputs.items() if self._has_outputs(x)}
         outputs |= _leading(self, kernel_axes)
@@ -101,6 +101,31 @@ class Kernel(Fields):
                 + ". One kernel per output takes inputs [N, ...], shared by all, or [D, N, ...]."
             )
         return jax.vmap(evaluate, in_axes=(kernel_axes, *axes))(kernel, *arrays)
+
+    def _in_shape(self, evaluate: Callable[..., Array], kernel: Kernel, *arrays: Array) -> Array:
+        """The result for one kernel, if it has one entry per row of each input.
+
+        A kernel of the user's own that forgets an axis of outputs on its fields would broadcast, or fail in JAX.
+        """
+        values = {f: getattr(self, f) for f in self.data_fields}
+        vectors = [f"{f} {jnp.shape(x)}" for f, x in values.items() if isinstance(x, np.ndarray | Array) and x.ndim]
+        hint = (
+            f" It has fields that are arrays ({', '.join(vectors)}): where those are one value per output [D], derive "
+            "it from gpzoo.kernels.Elementary, or let its property `batched` say so."
+            if vectors
+            else ""
+        )
+        name, rows = type(self).__name__, tuple(x.shape[0] for x in arrays)
+        try:
+            found = evaluate(kernel, *arrays)
+        except (TypeError, ValueError) as error:
+            if not hint or type(self).__module__.startswith("gpzoo."):
+                raise
+            raise ValueError(f"{name} cannot be evaluated at inputs of {rows} rows: {error}.{hint}") from error
+        shape = tuple(jnp.shape(found))
+        if shape != rows and shape != rows * 2:
+            raise ValueError(f"{name} gave an array of shape {shape} at inputs of {rows} rows.{hint}")
+        return found
 
     def _batch_axes(self) -> Kernel:
         """The kernel with its leaves replaced by their vmap axes."""
@@ -368,7 +393,7 @@ def _vectors(X: Array) -> Array:
 
 
 def positive(name: str, value: float | Array, *, or_zero: bool = False) -> Array:
-    """``value`` as a floating array, refused if it is known and not positive.
+    """``value`` as a floating array, refused if it is known and not positive and finite.
 
     Args:
         name: what it is, for the message.
@@ -383,8 +408,10 @@ def positive(name: str, value: float | Array, *, or_zero: bool = False) -> Array
     if checks.is_concrete(value):
         with jax.ensure_compile_time_eval():
             good = bool(jnp.all(value >= 0 if or_zero else value > 0))
-        if not good:
-            raise ValueError(f"{name} must be {'zero or ' if or_zero else ''}positive, got {value}.")
+            finite = bool(jnp.all(jnp.isfinite(value)))
+        if not good or not finite:
+            wanted = f"{'zero or ' if or_zero else ''}positive{'' if not good else ' and finite'}"
+            raise ValueError(f"{name} must be {wanted}, got {value}.")
     return value
 
 

@@ -116,7 +116,15 @@ class Likelihood(Distribution):
             # NumPy, not JAX: y may be concrete while f is traced, and a jnp operation would then be traced too.
             values = np.asarray(y)
             if np.issubdtype(values.dtype, np.floating) and np.isnan(values).any():
-                self._refuse(values, ~np.isnan(values), "drop or mask the data that were not observed")
+                self._refuse(
+                    values,
+                    ~np.isnan(values),
+                    "drop the data that were not observed, or leave them out of the bound with "
+                    "numpyro.handlers.mask(mask=observed) around the site"
+                    + (", one site for each column of y" if self.event_shape else ""),
+                )
+            if np.issubdtype(values.dtype, np.floating) and np.isinf(values).any():
+                self._refuse(values, ~np.isinf(values), "data must be finite")
             self._check_values(values)
         return jnp.asarray(y)
 
@@ -211,7 +219,23 @@ class Likelihood(Distribution):
         return self
 
     def mask(self, mask: Any) -> Distribution:
-        """The likelihood with the terms of some data left out; see NumPyro's ``handlers.mask``."""
+        """The likelihood with the terms of some data left out; see NumPyro's ``handlers.mask``.
+
+        Raises:
+            ValueError: for a mask that does not broadcast to ``[N]``: a datum's outputs have one term.
+        """
+        shape = tuple(np.shape(mask))
+        try:
+            fits = np.broadcast_shapes(shape, self.batch_shape) == self.batch_shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"{type(self).__name__}: a mask of shape {shape} does not go with {self.batch_shape[0]} data, whose "
+                "outputs have one term together. To mask outputs one by one, observe each at a site of its own: for "
+                "output d, `with numpyro.handlers.mask(mask=observed[:, d]): numpyro.sample(f'y_{d}', "
+                f"{type(self).__name__}(f[:, d], ...), obs=y[:, d])`."
+            )
         return self if mask is True else MaskedLikelihood(self, mask)
 
 

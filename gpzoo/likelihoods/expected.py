@@ -13,7 +13,7 @@ from jax import Array, random
 from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribution, constraints
 
 from gpzoo._checks import positive_int
-from gpzoo.likelihoods.base import Likelihood
+from gpzoo.likelihoods.base import Likelihood, check_labels
 from gpzoo.likelihoods.quadrature import gauss_hermite, log_mean_exp, log_weighted_mean, spread, weighted_sum
 from gpzoo.marginals import GaussianMarginals
 
@@ -96,6 +96,10 @@ class Expected(Likelihood):
         return "quadrature" if self.single else "draw"
 
     def _check_values(self, values: np.ndarray) -> None:
+        if self.is_categorical:
+            base = lambda fn: base(fn.base_dist) if hasattr(fn, "base_dist") else fn.probs  # noqa: E731
+            classes = jax.eval_shape(lambda f: base(self._given(f)), self._centre()).shape[-1]
+            return check_labels(self, values, classes)
         likelihood = jax.eval_shape(self._given, self._centre())
         support = inspect.getattr_static(likelihood, "support")
         # Only a support that is the class's own: others depend on f or params, which may be traced.
@@ -138,8 +142,19 @@ class Expected(Likelihood):
         y = self._cast(value)
         if not self.is_marginal:
             return self._log_density(self.f, y)
-        points, weights = self._points(self.num_draws)
-        return weighted_sum(weights, jax.vmap(lambda f: self._log_density(f, y))(points))
+        return weighted_sum(self._points(self.num_draws)[1], self.integrand(y)[1])
+
+    def integrand(self, value: Array) -> tuple[Array, Array]:
+        """What :meth:`log_prob` averages under marginals, to see which value of ``f`` is impossible for its ``y``.
+
+        Args:
+            value: ``y``, ``[N]`` or ``[N, D]``.
+
+        Returns:
+            Values of ``f`` ``[S, N]`` or ``[S, N, K]``, and ``log p(y | f)`` there, ``[S, N]``.
+        """
+        y, (points, _) = self._cast(value), self._points(self.num_draws)
+        return points, jax.vmap(lambda f: self._log_density(f, y))(points)
 
     def predictive_log_prob(self, value: Array) -> Array:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""

@@ -29,7 +29,8 @@ class Gaussian(Likelihood):
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: if ``noise_variance`` does not broadcast to the shape of ``f``, or is known and not positive.
+        ValueError: if ``noise_variance`` does not broadcast to the shape of ``f``, or is known and not positive
+            and finite.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent, "noise_variance": constraints.positive}
@@ -51,8 +52,9 @@ class Gaussian(Likelihood):
                 f"noise_variance has shape {noise.shape}, which does not broadcast to the shape {shape} of f: "
                 "give one number, or one per output."
             )
-        if checks.is_concrete(noise) and not np.all(np.asarray(noise) > 0):
-            raise ValueError(f"noise_variance must be positive, got {np.asarray(noise).min()}.")
+        if checks.is_concrete(noise) and not np.all((np.asarray(noise) > 0) & np.isfinite(np.asarray(noise))):
+            bad = np.asarray(noise)[~((np.asarray(noise) > 0) & np.isfinite(np.asarray(noise)))]
+            raise ValueError(f"noise_variance must be positive and finite, got {bad.flat[0]}.")
         self.noise_variance = noise.astype(f.dtype)
         super().__init__(f, shape[1:], validate_args=validate_args)
 

@@ -1,0 +1,390 @@
+"""Every way in takes and refuses the same: odd arguments mean their plain arrays, bad ones are named.
+
+``make stress`` runs all 2,550 cases, other runs a tenth of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import KEY
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from numpyro.infer import SVI
+from odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd, meaningful, meaningless
+
+from gpzoo.errors import GPZooError
+from gpzoo.inference import (
+    GaussianProcessELBO,
+    InducingGuide,
+    Predictor,
+    compare,
+    draw_functions,
+    fit,
+    predict,
+    to_arviz,
+)
+from gpzoo.initialisers import kmeans
+from gpzoo.models import fit_deep_kernel, gp_regression
+
+# Several modules are named as their functions are.
+comparison, functions, prediction, training = (
+    importlib.import_module(f"gpzoo.inference.{name}") for name in ("comparison", "functions", "prediction", "training")
+)
+deep_kernel = importlib.import_module("gpzoo.models.deep_kernel")
+
+N, M, D = 6, 3, 2
+#: Cases of each test.
+CASES = 150 if os.environ.get("GPZOO_STRESS") else 15
+#: No refusal takes longer than this many seconds.
+SOON = 10.0
+
+rng = np.random.default_rng(0)
+X, y = rng.standard_normal((N, D)), rng.standard_normal(N)
+NEW, TARGETS = rng.standard_normal((N, D)), rng.standard_normal(N)
+PACKAGE = Path(training.__file__).parents[1]
+
+
+class Reached(BaseException):
+    """An entry point has let its arguments pass."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+
+def reaching(*arguments: Any, **options: Any) -> Any:
+    """In the place of what an entry point does with its arguments."""
+    raise Reached(*arguments)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[InducingGuide, dict[str, Any]]:
+    guide = InducingGuide(gp_regression, kmeans(M))
+    params = guide.init_params(KEY, jnp.asarray(X), jnp.asarray(y))
+    return guide, params | {"f_mean": jnp.asarray(rng.standard_normal(M))}
+
+
+def outcome(call: Any, *arguments: Any, **options: Any) -> Any:
+    """What a call returns, or lets pass, as a list of arrays."""
+    try:
+        found = call(*arguments, **options)
+    except Reached as reached:
+        found = reached.arguments
+    return [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(found)]
+
+
+def refused(name: str, call: Any, *arguments: Any, **options: Any) -> None:
+    """The call is refused in our words, which name the argument."""
+    began = time.perf_counter()
+    try:
+        outcome(call, *arguments, **options)
+    except (ValueError, TypeError, GPZooError) as error:
+        assert type(error) in (ValueError, TypeError) or isinstance(error, GPZooError), repr(error)
+        assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(error)), f"{name!r} is not named by: {error}"
+        trace = error.__traceback__
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        raised_by = Path(trace.tb_frame.f_code.co_filename)
+        assert PACKAGE in raised_by.parents and ".venv" not in raised_by.relative_to(PACKAGE).parts, f"{error!r}"
+    else:
+        raise AssertionError(f"{name} was accepted.")
+    assert time.perf_counter() - began < SOON
+
+
+def attack(record_property: Any, entry: str, strategy: Any, check: Any, cases: int = CASES) -> None:
+    """Runs ``check`` on what ``strategy`` gives, counting what was refused and what had the plain arrays' result."""
+    counts: Counter = Counter()
+
+    @settings(
+        max_examples=cases,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def run(case: Any) -> None:
+        counts[check(case)] += 1
+
+    run()
+    record_property("robustness", (entry, counts["refused"], counts["equal"]))
+
+
+def data(shapes: dict[str, tuple[int, ...]], dtypes: tuple[str, ...] = DTYPES) -> Any:
+    """Cases of one argument: its name, and what is passed."""
+    return st.one_of(
+        [
+            st.tuples(st.just(name), odd)
+            for name, shape in shapes.items()
+            for odd in (meaningful(shape, dtypes), meaningless(shape))
+        ]
+    )
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def predicted(call: Any, params: dict, given: dict) -> Any:
+    found = call(KEY, given["X"], params=params, test_data={"y": given["test_data['y']"]})
+    return found["f"].mean, found["y"].log_density
+
+
+def network(X: Any, training: bool) -> Any:
+    """Nothing is trained of it here."""
+
+
+TRAINING, TEST = {"X": X, "y": y}, {"X": NEW, "test_data['y']": TARGETS}
+SVI_OF = partial(SVI, gp_regression, optim=optax.adam(0.01), loss=GaussianProcessELBO())
+CANDIDATES = {"a": (gp_regression, kmeans(M))}
+#: By entry point: its data by name, and how it is called with a guide, its parameters, and the data.
+WAYS = {
+    "fit": (TRAINING, lambda g, p, a: fit(SVI_OF(guide=g), KEY, 3, a["X"], a["y"], progress=False)),
+    "Predictor": (TEST, lambda g, p, a: predicted(Predictor(gp_regression, g), p, a)),
+    "predict": (TEST, lambda g, p, a: predicted(lambda k, x, **o: predict(k, gp_regression, x, guide=g, **o), p, a)),
+    "draw_functions": ({"X": NEW}, lambda g, p, a: draw_functions(KEY, g, p, a["X"])),
+    "to_arviz": (TRAINING, lambda g, p, a: to_arviz(KEY, gp_regression, g, p, a["X"], a["y"])),
+    "compare": (
+        TRAINING | {"X_test": NEW, "y_test": TARGETS},
+        lambda g, p, a: compare(KEY, CANDIDATES, *a.values(), num_steps=1, progress=False),
+    ),
+    "guide.setup": (TRAINING, lambda g, p, a: g.setup(a["X"], a["y"])),
+    "guide.init_params": (TRAINING, lambda g, p, a: g.init_params(KEY, a["X"], a["y"])),
+    "guide.posterior": (TRAINING, lambda g, p, a: g.posterior(p, a["X"], a["y"], rng_key=KEY)["f"].mean),
+    "fit_deep_kernel": (TRAINING, lambda g, p, a: fit_deep_kernel(KEY, a["X"], a["y"], network=network)),
+}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Arguments that pass are not computed with, or by one compiled program for all."""
+    compiled, compile_one = {}, prediction._compile
+
+    def once(run: Any, draws: int) -> Any:
+        return compiled.setdefault("run", compile_one(run, draws))
+
+    def stop(entry: str) -> None:
+        if entry == "fit":
+            monkeypatch.setattr(training, "_Training", lambda svi, keys, source, *rest: reaching(source.data))
+        elif entry == "draw_functions":
+            monkeypatch.setattr(functions, "count_rows", lambda args, *rest: reaching(args))
+        elif entry == "compare":
+            monkeypatch.setattr(comparison, "InducingGuide", type("Guide", (), {"__init__": noted, "sites_for": last}))
+        elif entry == "fit_deep_kernel":
+            monkeypatch.setattr(deep_kernel, "fit_network", lambda key, X, y, **rest: reaching(X, y))
+        elif entry in ("to_arviz", "guide.setup", "guide.init_params"):
+            monkeypatch.setattr(InducingGuide, "sites_for", last)
+        elif entry in ("predict", "Predictor"):
+            monkeypatch.setattr(prediction, "_compile", once)
+
+    def noted(self: Any, *candidate: Any) -> None:
+        """A guide that is not made."""
+
+    def last(self: Any, args: tuple, kwargs: dict) -> None:
+        raise Reached(args)
+
+    return stop
+
+
+@pytest.mark.parametrize("entry", WAYS)
+def test_data(entry, trained, quick, record_property, standard_promotion):
+    defaults, call = WAYS[entry]
+    call = partial(call, *trained)
+    quick(entry)
+    # Whole programs are compiled for every kind of number.
+    dtypes = ("float64", "int64", "float32") if entry in ("predict", "Predictor", "guide.posterior") else DTYPES
+
+    def check(case: tuple[str, Odd]) -> str:
+        name, odd = case
+        if odd.plain is None:
+            refused(name, call, defaults | {name: odd.value})
+            return "refused"
+        found, wanted = (outcome(call, defaults | {name: x}) for x in (odd.value, odd.plain))
+        assert len(found) == len(wanted) > 0
+        for one, other in zip(found, wanted, strict=True):
+            tolerance = 1e-4 if "float32" in odd.what else 1e-12
+            np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+            assert np.isfinite(one).all()
+        return "equal"
+
+    attack(record_property, entry, data({name: x.shape for name, x in defaults.items()}, dtypes), check)
+
+
+def test_a_training_on_odd_data_is_that_on_the_plain_ones(trained):
+    def losses(X, y):
+        return fit(SVI_OF(guide=trained[0]), KEY, 2, X, y, progress=False).losses
+
+    with jax.numpy_dtype_promotion("standard"):
+        plain = losses(X, y)
+        np.testing.assert_array_equal(losses(X.tolist(), FORMS["pandas"](y.astype(">f8"))), plain)
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def options(bad: dict[str, Any]) -> Any:
+    """Cases of one option: its name, and what it must not be."""
+    return st.one_of([st.tuples(st.just(name), values) for name, values in bad.items()])
+
+
+def not_none(values: Any) -> Any:
+    return values.filter(lambda value: value is not None)
+
+
+NOT_NEGATIVE = NUMBERS.filter(lambda value: not (type(value) in (int, float) and value == 0))
+FIT = {
+    "rng_key": KEYS,
+    "num_steps": COUNTS.filter(lambda n: not (type(n) is int and n == 0)),
+    "batch_size": not_none(COUNTS),
+    "callback_steps": COUNTS,
+    "checkpoint_seconds": NUMBERS.filter(
+        lambda n: n is False or n is True or not (isinstance(n, int | float) and n == 0)
+    ),
+    "num_data": not_none(COUNTS),
+}
+PREDICT = {
+    "rng_key": KEYS,
+    "num_draws": COUNTS,
+    "batch_size": COUNTS,
+    "num_data": not_none(COUNTS),
+    "quantiles": not_none(JUNK),
+}
+GUIDE = {
+    "whiten": st.one_of(JUNK, st.sampled_from(["a", 0, 1, np.True_, {"f": "yes"}, {"f": 1}])),
+    "initial_scale": st.one_of(NUMBERS, NUMBERS.map(lambda value: {"f": value})),
+    "covariance": st.one_of(not_none(JUNK), st.text(max_size=8), st.just({"f": "fulll"})),
+    "rank": COUNTS,
+    "hyperparameters": st.one_of(JUNK, st.text(max_size=8)),
+}
+# Nothing said of any site is no mistake.
+GUIDE = {name: values.filter(lambda value: not isinstance(value, dict) or value) for name, values in GUIDE.items()}
+OPTIONS = {
+    "fit": (
+        FIT,
+        lambda g, p, o: fit(SVI_OF(guide=g), o.pop("rng_key", KEY), o.pop("num_steps", 3), X, y, progress=False, **o),
+    ),
+    "predict": (PREDICT, lambda g, p, o: predict(o.pop("rng_key", KEY), gp_regression, NEW, guide=g, params=p, **o)),
+    "draw_functions": (
+        {"num_features": COUNTS} | {name: values for name, values in PREDICT.items() if name != "quantiles"},
+        lambda g, p, o: draw_functions(o.pop("rng_key", KEY), g, p, NEW, **o),
+    ),
+    "to_arviz": (
+        {"rng_key": KEYS, "num_draws": COUNTS, "num_data": not_none(COUNTS)},
+        lambda g, p, o: to_arviz(o.pop("rng_key", KEY), gp_regression, g, p, X, y, **o),
+    ),
+    "compare": (
+        {
+            "rng_key": KEYS,
+            "num_steps": COUNTS,
+            "batch_size": not_none(COUNTS),
+            "learning_rate": NUMBERS.filter(lambda v: v is not np.sin),
+        },
+        lambda g, p, o: compare(o.pop("rng_key", KEY), CANDIDATES, X, y, progress=False, **({"num_steps": 1} | o)),
+    ),
+    "InducingGuide": (GUIDE, lambda g, p, o: InducingGuide(gp_regression, kmeans(M), **o)),
+    "guide.posterior": (
+        {"rng_key": KEYS, "num_data": not_none(COUNTS)},
+        lambda g, p, o: g.posterior(p, X, y, **({"rng_key": KEY} | o)),
+    ),
+    "fit_deep_kernel": (
+        {
+            "rng_key": KEYS,
+            "batch_size": not_none(COUNTS),
+            "weight_decay": NOT_NEGATIVE,
+        },
+        lambda g, p, o: fit_deep_kernel(o.pop("rng_key", KEY), X, y, network=network, **o),
+    ),
+}
+
+
+@pytest.mark.parametrize("entry", OPTIONS)
+def test_options(entry, trained, record_property):
+    bad, call = OPTIONS[entry]
+
+    def check(case: tuple[str, Any]) -> str:
+        name, value = case
+        refused(name, lambda: call(*trained, {name: value}))
+        return "refused"
+
+    attack(record_property, f"{entry}, options", options(bad), check, CASES // 2)
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
+def loss(guide: InducingGuide, params: dict) -> Any:
+    return GaussianProcessELBO().loss(KEY, params, gp_regression, guide, jnp.asarray(X), jnp.asarray(y))
+
+
+PARAMETERS = {
+    "predict": lambda g, p: predict(KEY, gp_regression, NEW, guide=g, params=p),
+    "Predictor": lambda g, p: Predictor(gp_regression, g)(KEY, NEW, params=p),
+    "draw_functions": lambda g, p: draw_functions(KEY, g, p, NEW),
+    "to_arviz": lambda g, p: to_arviz(KEY, gp_regression, g, p, X, y),
+    "guide.posterior": lambda g, p: g.posterior(p, X, y, rng_key=KEY),
+    "objective": loss,
+}
+CHANGES = {
+    "missing": lambda name, i: (name, lambda p: {k: v for k, v in p.items() if k != name}),
+    "misspelt": lambda name, i: (
+        name,
+        lambda p: {(k + "s" * (1 + i % 3) if k == name else k): v for k, v in p.items()},
+    ),
+    "unknown": lambda name, i: (f"{name}_{i}", lambda p: p | {f"{name}_{i}": jnp.zeros(i % 4)}),
+    "low rank that is none": lambda name, i: ("f_factors", lambda p: p | {"f_factors": jnp.zeros((M, 1 + i % 3))}),
+}
+VALUES = {
+    "NaN": lambda v, i: _at(v, np.nan, i),
+    "infinity": lambda v, i: _at(v, -np.inf, i),
+    "text": lambda v, i: "text" * (1 + i % 3),
+    "None in an array": lambda v, i: np.full(v.shape, None),
+    "complex": lambda v, i: np.asarray(v, complex),
+    "strings": lambda v, i: np.asarray(v).astype(str),
+    "masked": lambda v, i: np.ma.masked_array(v),
+}
+SHAPES = {
+    "one more axis": lambda v, i: jnp.asarray(v)[None],
+    "too long": lambda v, i: jnp.concatenate([jnp.atleast_1d(v)] * (2 + i % 3)),
+    "too short": lambda v, i: jnp.atleast_1d(v)[:0],
+}
+
+
+def _at(v: Any, value: float, i: int) -> Any:
+    v = np.array(v)
+    v.flat[i % v.size] = value
+    return jnp.asarray(v)
+
+
+@pytest.mark.parametrize("entry", PARAMETERS)
+def test_parameters(entry, trained, record_property):
+    guide, params = trained
+    call = PARAMETERS[entry]
+    kinds = CHANGES if entry == "objective" else CHANGES | VALUES | SHAPES
+    names = st.sampled_from(sorted(params))
+
+    def check(case: tuple[str, str, int]) -> str:
+        name, kind, i = case
+        if kind in CHANGES:
+            named, change = CHANGES[kind](name, i)
+            changed = change(dict(params))
+        else:
+            changed = params | {name: (VALUES | SHAPES)[kind](params[name], i)}
+            # The parameters of q are named by their site.
+            named = name if kind in VALUES or name not in ("f_inducing", "f_mean", "f_scale") else "f"
+        refused(named, call, guide, changed)
+        return "refused"
+
+    cases = st.tuples(names, st.sampled_from(sorted(kinds)), st.integers(0, 10_000))
+    attack(record_property, f"{entry}, parameters", cases, check, CASES // 2)

@@ -1,0 +1,480 @@
+"""What users pass in is checked where it comes in: data, options, names and shapes of parameters, precision."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from helpers import KEY, adam, bayesian_regression, deep, regression, sine
+from jax import random
+from numpyro import handlers
+from numpyro.infer import SVI
+
+from gpzoo import _checks as checks
+from gpzoo.datasets import ArrayTable
+from gpzoo.distributions import GaussianProcess
+from gpzoo.errors import PrecisionWarning
+from gpzoo.grids import InducingGrid
+from gpzoo.inducing import InducingPoints
+from gpzoo.inference import (
+    GaussianProcessELBO,
+    InducingGuide,
+    Predictor,
+    compare,
+    fit,
+    predict,
+    to_arviz,
+)
+from gpzoo.inference.minibatches import Streamed
+from gpzoo.initialisers import kmeans
+from gpzoo.kernels import RBF, Kernel, Matern32
+from gpzoo.likelihoods import Gaussian
+from gpzoo.posterior import InducingPosterior
+from gpzoo.views import Orbit
+
+X, y = sine(6)
+
+
+def prepared(program=regression, *args, inducing=None, **options):
+    guide = InducingGuide(program, inducing or kmeans(3), **options)
+    return guide, guide.init_params(KEY, *(args or (X, y)))
+
+
+def train(svi, steps, *args, **kwargs):
+    return fit(svi, KEY, steps, *args, progress=False, **kwargs)
+
+
+def svi_of(program, **options):
+    return SVI(program, InducingGuide(program, kmeans(3), **options), adam(0.01), GaussianProcessELBO())
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def test_arrays_are_neither_copied_nor_moved():
+    host, device = np.ones((4, 2)), jnp.ones((4, 2))
+    assert checks.data("X", host) is host and checks.data("X", device) is device
+    assert isinstance(checks.data("X", pd.Series([1, 2])), np.ndarray)
+    swapped = checks.data("X", host.astype(">f4"))
+    assert swapped.dtype == np.float32 and swapped.dtype.isnative
+    for dtype in ("int8", "uint16", "int64", "bool"):
+        assert checks.data("y", np.zeros(3, dtype)).dtype == dtype
+
+
+def test_tracers_pass_and_what_they_stand_for_is_not_looked_at():
+    jax.jit(lambda x: checks.data("X", x))(jnp.full(3, jnp.nan))
+
+
+def test_messages_say_the_way_out():
+    for value, error, message in [
+        (np.ma.masked_array(np.ones(3), [1, 0, 0]), ValueError, "y is a masked array.*numpyro.handlers.mask"),
+        (np.ones(3, np.float16), TypeError, r"got dtype float16.*too few bits.*y.astype\('float32'\)"),
+        (np.ones(3, complex), TypeError, "imaginary part would be lost. Pass y.real"),
+        (np.array([np.nan, 1.0]), ValueError, r"not finite, the first at index \(0,\) \(nan\).*handlers.mask"),
+        (np.array([[np.nan, 1.0]]), ValueError, r"one site for each column y\[:, d\] and observed\[:, d\]"),
+        (pd.Series(pd.Categorical(["a"])), TypeError, r"y is categorical. Pass its codes"),
+        (pd.Series(["2020-01-01"], dtype="datetime64[s]"), TypeError, "days since the first date"),
+        ([[1.0], [1.0, 2.0]], TypeError, "this list cannot be made one"),
+        (np.ones((3, 0)), ValueError, r"y is empty: its shape is \(3, 0\)"),
+    ]:
+        with pytest.raises(error, match=message):
+            checks.data("y", value)
+
+
+def test_numbers_that_32_bits_do_not_hold_are_refused():
+    with jax.enable_x64(False):
+        for values in (np.array([1e39, 0.0]), np.array([2**40]), np.array([2**33], np.uint64)):
+            with pytest.raises(ValueError, match=r"X has .*enable_x64\(\) first"):
+                checks.data("X", values)
+        checks.data("X", np.array([2**31 - 1]))
+    checks.data("X", np.array([1e39, 0.0]))
+
+
+def test_arguments_have_the_names_that_the_program_gives_them():
+    def counts_of(years, counts=None, *more):
+        """Never run."""
+
+    bad = np.array(["a"])
+    for program in (counts_of, handlers.seed(counts_of, 0)):
+        for position, name in enumerate(("years", "counts", r"args\[2\]")):
+            args = [np.ones(1)] * 3
+            args[position] = bad
+            with pytest.raises(TypeError, match=f"^{name} must hold real numbers"):
+                checks.arguments(program, tuple(args), {})
+    with pytest.raises(TypeError, match=r"^years\['left'\]\[1\] must hold real numbers"):
+        checks.arguments(counts_of, ({"left": (np.ones(1), bad)},), {})
+    for nothing_at_all in (None, {}):
+        with pytest.raises(TypeError, match=r"^years must be an array of .*, got"):
+            checks.arguments(counts_of, (nothing_at_all,), {})
+    checks.arguments(counts_of, (np.ones(1), None), {})
+    with pytest.raises(TypeError, match=r"^years is a generator, which is empty after the program's first run"):
+        checks.arguments(counts_of, ((x for x in ()),), {})
+    with pytest.raises(ValueError, match="observed is a masked array"):
+        checks.arguments(counts_of, (), {"observed": np.ma.masked_array([True])})
+    other = {"observed": np.array([True]), "subsets": [[0, 1]], "name": "a", "none": None, "scale": np.float64(3)}
+    with pytest.raises(ValueError, match=r"edges has 1 entries that are not finite, the first at index \(1,\) \(nan\)"):
+        checks.arguments(counts_of, (), {"edges": np.array([-np.inf, np.nan])})
+    checks.arguments(counts_of, (), {"edges": np.array([-np.inf, 0.0])})
+    args, kept = checks.arguments(counts_of, (), dict(other))
+    assert all(kept[name] is other[name] for name in other)
+
+
+def test_masks_of_single_outputs_are_told_how():
+    f, observed = jnp.zeros((4, 2)), jnp.ones((4, 2), bool)
+    with pytest.raises(ValueError, match=r"a mask of shape \(4, 2\) does not go with 4 data.*observed\[:, d\]"):
+        Gaussian(f, 0.1).mask(observed)
+
+    def program(X, y, observed):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=2))
+        with numpyro.plate("data", len(X)):
+            for d in range(2):
+                with handlers.mask(mask=observed[:, d]):
+                    numpyro.sample(f"y_{d}", Gaussian(f[:, d], 0.1), obs=y[:, d])
+
+    targets = jnp.stack([y, y], axis=1)
+    InducingGuide(program, kmeans(3)).setup(X, targets, jnp.ones((6, 2), bool))
+
+
+def test_whole_numbers_serve_as_inputs():
+    from gpzoo.models import deep_gp, linear_layers
+
+    whole = np.arange(12).reshape(6, 2)
+    program = deep_gp
+    guide = InducingGuide(program, kmeans(2))
+    layers = linear_layers(whole, [2])
+    posteriors = []
+    with jax.numpy_dtype_promotion("standard"):
+        params = guide.init_params(KEY, whole.astype(float), y, layers=layers)
+        for inputs in (whole, whole.astype(float)):
+            posteriors.append(guide.posterior(params, inputs, y, layers=layers, rng_key=KEY)["f"].mean)
+        assert all(
+            jnp.issubdtype(x.dtype, jnp.floating) for x in guide.init_params(KEY, whole, y, layers=layers).values()
+        )
+    np.testing.assert_array_equal(*posteriors)
+
+
+# -- precision ---------------------------------------------------------------------------------------------------------
+
+
+def far(name):
+    return pytest.warns(
+        UserWarning, match=rf"{name} lies between .*so far from zero .*subtract the mean \(standardise\)"
+    )
+
+
+def test_numbers_far_from_zero_are_warned_of_once():
+    inputs = np.asarray(X, np.float32)
+    with jax.enable_x64(False):
+        with far("column 0 of X") as caught:
+            checks.arguments(regression, (inputs + np.float32(1e6), y), {})
+        assert len(caught) == 1 and caught[0].filename == __file__
+        with far("y") as caught:
+            checks.arguments(regression, (np.asarray(X) + 1e6, np.asarray(y) + 1e6), {})
+        assert len(caught) == 1 and "column 0 of X" in str(caught[0].message)
+        # float64 and integers that have digits enough, years, labels, counts and columns that are constant.
+        labels = np.arange(6) + 1_000_000
+        years = 2000 + np.linspace(0, 20, 6)
+        for fine in (labels, labels.astype(float), years, np.full(6, 1e7), np.asarray(y) + 100):
+            checks.arguments(regression, (X, fine), {})
+    checks.arguments(regression, (np.asarray(X) + 1e6, np.asarray(y) + 1e6), {})
+
+
+def test_float32_inputs_are_warned_of_where_float64_is_wanted():
+    inputs = np.asarray(X, np.float32)
+    with pytest.warns(
+        UserWarning, match=r"X is float32 .* in float32, although float64 .*X.astype\('float64'\)"
+    ) as found:
+        InducingGuide(regression, kmeans(3)).setup(inputs, y)
+    assert len(found) == 1
+    # Targets take the precision of the inputs.
+    InducingGuide(regression, kmeans(3)).setup(X, np.asarray(y, np.float32))
+
+
+def test_a_comparison_warns_once(monkeypatch):
+    inputs = np.asarray(X, np.float32) + np.float32(1e6)
+    programs = {"one": (regression, kmeans(2)), "two": (regression, kmeans(2))}
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), far("column 0 of X") as caught:
+        compare(KEY, programs, inputs, np.asarray(y, np.float32), num_steps=1, progress=False)
+    assert len(caught) == 1
+
+
+# -- num_data ----------------------------------------------------------------------------------------------------------
+
+
+def test_num_data_is_checked_without_minibatches():
+    svi = svi_of(regression)
+    with pytest.raises(ValueError, match=r"Plate 'data' has size 600, but there are 6 rows: each would count 100"):
+        train(svi, 2, X, y, num_data=600)
+    for wrong in (-5, 0, "40", 40.0, True):
+        with pytest.raises(ValueError, match=f"num_data must be an integer of at least 1, got {wrong!r}"):
+            train(svi, 2, X, y, num_data=wrong)
+
+
+def test_a_program_may_take_minibatches_itself():
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X), subsample_size=3) as rows:
+            numpyro.sample("y", Gaussian(f[rows], 0.1), obs=y[rows])
+
+    train(svi_of(program), 1, X, y)
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
+def test_values_given_for_sites_do_not_broadcast():
+    guide, params = prepared()
+    with pytest.raises(ValueError, match=r"value given for 'f' has shape \(1,\), but the site has shape \(6,\) here"):
+        guide.posterior(params | {"f": jnp.ones(1)}, X, y, rng_key=KEY)
+    guide.posterior(params | {"f": jnp.ones(6)}, X, y, rng_key=KEY)
+    with pytest.raises(ValueError, match=r"value given for 'f' has shape \(5, 1\), but the site has shape \(6,\)"):
+        predict(KEY, regression, X, posterior_samples={"f": np.ones((4, 5, 1))}, params=params, train_args=(X, y))
+
+
+def test_shapes_of_parameters_are_checked():
+    guide, params = prepared()
+    with pytest.raises(ValueError, match=r"params\['noise'\] has shape \[1\], but the program's has \[\]"):
+        guide.posterior(params | {"noise": jnp.ones(1)}, X, y, rng_key=KEY)
+    with pytest.raises(ValueError, match=r"init_params\['noise'\] has shape \[2\]"):
+        train(svi_of(regression), 1, X, y, init_params={"noise": jnp.ones(2)})
+    with pytest.raises(ValueError, match=r"init_params names \['nois'\]"):
+        train(svi_of(regression), 1, X, y, init_params={"nois": jnp.ones(())})
+
+
+def test_parameters_of_another_run_of_the_program_are_known():
+    def program(X, y=None, *, more=False):
+        scale = numpyro.param("scale", jnp.ones(2 if more else ())) * numpyro.param("extra" if more else "usual", 1.0)
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1 + 0 * jnp.sum(scale)), obs=y)
+
+    guide, params = prepared(program)
+    other = guide.init_params(KEY, X, y, more=True)
+    assert set(other) - set(params) == {"extra"}
+    guide.posterior(other, X, y, rng_key=KEY, more=True)
+    with pytest.raises(ValueError, match=r"no value for \['extra'\]"):
+        guide.posterior(params, X, y, rng_key=KEY, more=True)
+
+
+def test_values_that_the_user_substitutes_need_no_parameter():
+    fixed = handlers.substitute(regression, data={"noise": jnp.asarray(0.2)})
+    guide, params = prepared(fixed)
+    rest = {name: value for name, value in params.items() if name != "noise"}
+    loss = GaussianProcessELBO().loss
+    np.testing.assert_allclose(loss(KEY, rest, fixed, guide, X, y), loss(KEY, params, fixed, guide, X, y))
+    guide.posterior(rest, X, y, rng_key=KEY)
+    predict(KEY, fixed, X, guide=guide, params=rest)
+    with pytest.raises(ValueError, match=r"objective's params has no value for \['variance'\]"):
+        loss(KEY, {name: value for name, value in rest.items() if name != "variance"}, fixed, guide, X, y)
+
+
+def test_factors_of_low_rank_are_parameters_of_the_guide():
+    inducing = InducingGrid(8, (-3.0, 3.0))
+    guide, params = prepared(regression, inducing=inducing, covariance="low_rank", rank=2)
+    assert {"f_mean", "f_scale", "f_factor"} == guide.variational_parameters() & set(params)
+    constants = to_arviz(KEY, regression, guide, params, X, y, num_draws=2)["constant_data"]
+    assert "f_factor" not in constants and "noise" in constants
+    with pytest.raises(ValueError, match=r"no value for \['f_factor'\]"):
+        guide.posterior({name: value for name, value in params.items() if name != "f_factor"}, X, rng_key=KEY)
+
+    def clash(X, y=None):
+        numpyro.param("f_factor", 1.0)
+        regression(X, y)
+
+    with pytest.raises(ValueError, match=r"parameters would be named \['f_factor'\]"):
+        InducingGuide(clash, inducing).setup(X, y)
+
+
+def test_latents_per_row_are_told_that_the_rows_have_changed():
+    def program(y):
+        x = numpyro.sample("x", dist.Normal(jnp.zeros((len(y), 1)), 1.0).to_event(2))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), x))
+        with numpyro.plate("data", 6, subsample_size=len(y)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    guide, params = prepared(program, y, inducing=InducingPoints(X[:3]))
+    with pytest.raises(ValueError, match=r"'x_loc' has shape \(6, 1\), but the site has shape \(4, 1\) here.*per row"):
+        guide.posterior(params, y[:4], rng_key=KEY)
+    svi = SVI(program, InducingGuide(program, kmeans(3)), adam(0.01), GaussianProcessELBO())
+    with pytest.raises(ValueError, match=r"'x_loc' has shape .* per row"):
+        train(svi, 1, y, batch_size=3)
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def test_old_keys_and_new_are_keys():
+    guide, params = prepared()
+    for key in (random.PRNGKey(3), np.asarray(random.PRNGKey(3)), random.key(3)):
+        guide.posterior(params, X, y, rng_key=key)
+    with pytest.raises(TypeError, match=r"rng_key must be a key such as jax.random.key\(0\), got int 0"):
+        guide.posterior(params, X, y, rng_key=0)
+    with pytest.raises(ValueError, match=r"rng_key must be one key .* got keys of shape \(2,\)"):
+        guide.posterior(params, X, y, rng_key=random.split(KEY))
+
+
+def test_options_of_a_guide_are_checked_by_site_too():
+    for option, wrong in [("whiten", "a"), ("initial_scale", -1), ("covariance", "fulll"), ("hyperparameters", None)]:
+        for value in (wrong, {"f": wrong})[: 1 if option == "hyperparameters" else 2]:
+            with pytest.raises((TypeError, ValueError), match=f"{option} must be"):
+                InducingGuide(deep, kmeans(2), **{option: value})
+
+
+def test_a_program_without_sites_is_told_what_it_lacks():
+    with pytest.raises(ValueError, match=r"'nothing' has no numpyro\.sample site"):
+        InducingGuide(nothing, kmeans(2)).setup(X, y)
+
+
+def nothing(X, y=None):
+    numpyro.param("a", 1.0)
+
+
+# -- parts of programs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, [1.0, np.inf]])
+def test_hyperparameters_are_finite(value):
+    with pytest.raises(ValueError, match="variance must be positive"):
+        RBF(value)
+    with pytest.raises(ValueError, match="lengthscale must be positive"):
+        Matern32(1.0, value)
+    with pytest.raises(ValueError, match="noise_variance must be positive and finite"):
+        Gaussian(jnp.zeros((3, 2)), value)
+
+
+def test_orbits_are_of_permutations():
+    with pytest.raises(ValueError, match=r"row 1, \[0 0\], has an entry twice"):
+        Orbit([[0, 1], [0, 0]])
+    assert Orbit([[0, -1], [-1, -1]]).num_views == 2
+
+
+class Scaled(Kernel):
+    """A user's kernel, which forgets that its variance may be one per output."""
+
+    data_fields = ("variance",)
+
+    def __init__(self, variance):
+        self.variance = jnp.asarray(variance)
+
+    def _cross(self, X, Z):
+        return self.variance * jnp.exp(-jnp.abs(X - Z.T))
+
+    def _diag(self, X):
+        return self.variance * jnp.ones(len(X))
+
+
+def test_kernels_that_forget_outputs_are_told():
+    assert Scaled(2.0)(X).shape == (6, 6)
+    with pytest.raises(ValueError, match=r"Scaled cannot be evaluated at inputs of \(6,\) rows.*\(2,\).*Elementary"):
+        Scaled([1.0, 2.0])(X)
+    with pytest.raises(ValueError, match=r"Scaled gave an array of shape \(2,\) at inputs of \(1,\) rows.*Elementary"):
+        Scaled([1.0, 2.0]).diag(X[:1])
+
+
+def test_columns_are_not_spread_over_rows():
+    with pytest.raises(ValueError, match=r"value of shape \(6, 1\) was given to a GP site of shape \(6,\).*y\[:, 0\]"):
+        GaussianProcess(RBF(), X).log_prob(y[:, None])
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(), X))
+        numpyro.sample("y", dist.Normal(f, 0.1), obs=y)
+
+    with pytest.raises(ValueError, match=r"data of site 'y' have shape \(6, 1\), but the site has shape \(6,\): drop"):
+        InducingGuide(program, kmeans(3)).setup(X, y[:, None])
+    InducingGuide(program, kmeans(3)).setup(X, y)
+
+
+def test_a_tuple_of_factors_is_told_what_it_should_be():
+    with pytest.raises(TypeError, match=r"u_scale of site 'f' must be .* pass BlockDiagonal\(\*u_scale\)"):
+        InducingPosterior(GaussianProcess(RBF(), X), InducingPoints(X[:2]), jnp.zeros(2), (jnp.eye(1), jnp.eye(1)))
+
+
+# -- compiled programs -------------------------------------------------------------------------------------------------
+
+
+class Mean:
+    """Options of a program that all print alike."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __repr__(self):
+        return "Mean"
+
+
+def test_a_predictor_tells_apart_what_prints_alike():
+    def program(X, y=None, *, mean=Mean(0.0), extra=()):  # noqa: B008
+        f = numpyro.sample("f", GaussianProcess(RBF(), X, jnp.full(len(X), mean.value)))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    guide, params = prepared(program)
+    predictor = Predictor(program, guide)
+    for value in (0.0, 5.0):
+        np.testing.assert_allclose(predictor(KEY, X, params=params, mean=Mean(value))["f"].mean, value, atol=1e-12)
+    count = len(predictor._compiled)
+    mean, extra = Mean(1.0), [1, 2]
+    for _ in range(2):
+        predictor(KEY, X, params=params, mean=mean, extra=list(extra))
+    assert len(predictor._compiled) == count + 1
+    for other in ([1, True], [1.0, 2], [1, {3}], [1, np.arange(2), "a"]):
+        predictor(KEY, X, params=params, mean=mean, extra=other)
+    assert len(predictor._compiled) == count + 5
+
+
+# -- beside the arrays -------------------------------------------------------------------------------------------------
+
+
+def test_tables_take_what_arrays_do():
+    with pytest.raises(ValueError, match=r"Array 1 is a masked array, whose mask would be lost"):
+        ArrayTable(np.ones((4, 1)), np.ma.masked_array(np.ones(4), np.arange(4) < 2))
+    with pytest.raises(TypeError, match=r"Array 0 has dtype float16.*dtype=numpy\.float32"):
+        ArrayTable(np.ones((4, 1), np.float16))
+    jax.config.update("jax_enable_x64", False)
+    try:
+        for array, message in (
+            (2**33 + np.arange(4), "whole numbers from 8589934592"),
+            (np.full(4, 1e300), "1e\\+300"),
+        ):
+            source = Streamed(ArrayTable(np.ones((4, 1), np.float32), array), 2, 0)
+            with pytest.raises(ValueError, match=f"Array 1 of the table has .*{message}"):
+                source.batch(0, 0)
+            source.close()
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
+def test_new_inputs_may_lie_close_together():
+    near = np.array([[2.5], [2.5005]], np.float32)
+    with jax.enable_x64(False):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            checks.arguments(("X",), (near,), {}, new=True)
+        with pytest.warns(PrecisionWarning, match=r"column 0 of X lies between 2\.5 and 2\.500"):
+            checks.arguments(("X",), (near,), {})
+
+
+def test_values_outside_their_constraint_are_refused():
+    guide = InducingGuide(bayesian_regression, InducingPoints(X[:3]), hyperparameters="normal")
+    params = guide.init_params(KEY, X, y)
+    for name, value, message in (
+        ("noise_scale", -1.0, "is -1.0, outside its constraint"),
+        ("noise_scale", np.ones(1), "has shape \\(1,\\), but the site has shape \\(\\)"),
+        ("lengthscale", -5.0, "is -5.0, outside its constraint"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}.*{message}"):
+            guide.posterior(params | {name: jnp.asarray(value)}, X, rng_key=KEY)
+    own = InducingGuide(regression, InducingPoints(X[:3]))
+    params = own.init_params(KEY, X, y)
+    with pytest.raises(ValueError, match=r"params\['lengthscale'\] is 0.0, outside its constraint"):
+        predict(KEY, regression, X, guide=own, params=params | {"lengthscale": jnp.array(0.0)})
+
+
+def test_draws_of_different_numbers_are_refused():
+    samples = {"lengthscale": np.ones(3), "noise": np.ones(3), "f": np.ones((4, len(X)))}
+    with pytest.raises(ValueError, match=r"posterior_samples must have one number of draws, got .*'f': 4"):
+        predict(KEY, bayesian_regression, X, posterior_samples=samples, train_args=(X, y))
