@@ -8,7 +8,7 @@ are written in. Guides, training and prediction are in :mod:`gpzoo.inference`, t
 from gpzoo import kernels, likelihoods
 from gpzoo.augmentations import Affine, Deformation, Rotation, SampledView, Subsampled
 from gpzoo.distributions import GaussianProcess
-from gpzoo.errors import FactorisationError, GPZooError
+from gpzoo.errors import FactorisationError, GPZooError, PrecisionWarning
 from gpzoo.grids import InducingGrid
 from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, InducingVariable, Kuf, Kuu
 from gpzoo.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
@@ -35,6 +35,7 @@ __all__ = [
     "Kuu",
     "Orbit",
     "Patches",
+    "PrecisionWarning",
     "Rotation",
     "SampledView",
     "Subsampled",

@@ -1,7 +1,9 @@
-"""What gpzoo raises when a computation cannot go on: one base class, which keeps what was already computed."""
+"""What gpzoo raises when a computation cannot go on, which keeps what was computed, and what it warns of."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -17,14 +19,55 @@ class GPZooError(Exception):
         result: what was computed before.
 
     Attributes:
-        result: of a training that failed, the :class:`~gpzoo.inference.FitResult` with the last good parameters;
-            ``None`` where nothing had been computed.
+        result: of a training that failed, the :class:`~gpzoo.inference.FitResult` with the last good parameters, those
+            at which the bound was last finite; ``None`` where nothing had been computed.
+        finished: where several trainings follow each other (:func:`~gpzoo.inference.compare`,
+            :func:`~gpzoo.models.fit_deep_kernel`), what those before gave, by name; ``None`` elsewhere.
+
+    Errors of other kinds that end a training, such as those of a callback, have both attributes too.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
-        self.result = result
+        self.result, self.finished = result, None
+
+
+class PrecisionWarning(UserWarning):
+    """Numbers that float32 does not hold as well as the computation needs."""
 
 
 class FactorisationError(GPZooError, ValueError):
     """A covariance matrix that is not numerically positive definite; the message says which and what to try."""
+
+
+def keep_in(error: BaseException, name: str, computed: Callable[[], Any], where: str) -> None:
+    """Give an error that ends a computation what was computed before, and a note that says so.
+
+    Args:
+        error: of any kind; what it has under this name stays.
+        name: of the attribute, ``"result"`` or ``"finished"``.
+        computed: makes its value.
+        where: how far the computation had come, the note's beginning.
+    """
+    said = f"What it computed is in this error's .{name}."
+    if getattr(error, name, None) is not None:
+        if isinstance(error, GPZooError):
+            return
+        said = f"What it computed is not kept: this {type(error).__name__} has a .{name} of its own."
+    else:
+        try:
+            setattr(error, name, computed())
+        except Exception as reason:
+            said = f"What it computed is not kept in this {type(error).__name__}: {reason}"
+    error.add_note(f"{where} {said}")
+
+
+@contextmanager
+def keeping_finished(finished: Mapping[str, Any], where: str) -> Iterator[None]:
+    """Give any error in this context the parts of a computation that were finished before it, as ``.finished``."""
+    try:
+        yield
+    except BaseException as error:
+        if finished:
+            keep_in(error, "finished", lambda: dict(finished), where)
+        raise

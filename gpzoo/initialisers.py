@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -64,9 +65,10 @@ class _Initialiser:
         return first
 
     def _too_many(self, available: int, what: str) -> ValueError:
+        M, what = self.num_inducing, what if available > 1 else what.removesuffix("s").removesuffix("e")
         return ValueError(
-            f"{type(self).__name__}({self.num_inducing}) asks for {self.num_inducing} inducing variables, but X has "
-            f"only {available} {what}. Ask for at most {available}."
+            f"{type(self).__name__}({M}) asks for {M} inducing variables, but X has only {available} {what}. "
+            f"Ask for at most {available}."
         )
 
 
@@ -82,12 +84,15 @@ class kmeans(_Initialiser):
         M, rows = self.num_inducing, X.reshape(len(X), -1)
         self._first_distinct(rows)
         options = {"n_init": 1, "random_state": int(random.bits(key, dtype=jnp.uint32))}
+        # Squares of larger numbers leave their precision; clusters are the same in any unit.
+        largest = np.max(np.abs(rows))
+        unit = largest if largest > np.finfo(rows.dtype).max ** 0.25 else rows.dtype.type(1)
         large = len(rows) > LARGE
         method = MiniBatchKMeans(M, batch_size=max(1024, 4 * M), **options) if large else KMeans(M, **options)
         with warnings.catch_warnings():
             # Centres that coincide are replaced by rows.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            centres = method.fit(rows).cluster_centers_.astype(X.dtype)
+            centres = method.fit(rows / unit).cluster_centers_.astype(X.dtype) * unit
         pool = np.concatenate([centres, rows])
         return InducingPoints(pool[self._first_distinct(pool)].reshape(M, *X.shape[1:]))
 
@@ -174,6 +179,37 @@ class blocks:
         for k, (start, part) in zip(random.split(key, len(pairs)), pairs, strict=True):
             made.append(start if isinstance(start, InducingVariable) else start(k, X, part))
         return Blocks(*made)
+
+
+def start(
+    site: str, initialiser: Callable, key: Array, X: Array, kernel: Kernel, before: Mapping[str, Any]
+) -> InducingVariable:
+    """What an initialiser makes for a site of a program.
+
+    Args:
+        site: its name.
+        initialiser: such as ``kmeans(100)``.
+        key: random key.
+        X: the site's inputs.
+        kernel: its kernel.
+        before: initial values of the GP sites before it, by name.
+
+    Raises:
+        ValueError: as the initialiser does, naming the site, and the sites before it that start constant.
+        TypeError: likewise.
+    """
+    try:
+        return initialiser(key, X, kernel)
+    except (ValueError, TypeError) as error:
+        seen = {name: np.asarray(value) for name, value in before.items() if checks.is_concrete(value)}
+        constant = [name for name, value in seen.items() if len(value) > 1 and not np.ptp(value, axis=0).any()]
+        text = f"GP site {site!r}: {error}"
+        if constant:
+            text += (
+                f" The GP site(s) before it, {', '.join(map(repr, constant))}, start constant: give them a mean that "
+                f"varies, GaussianProcess(kernel, X, mean=X), or give {site!r} inducing points of your own."
+            )
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(text) from error
 
 
 def structure(inducing: Any) -> Any:

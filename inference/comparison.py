@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import optax
 from jax import Array
 from numpyro.infer import SVI
 
+from gpzoo import _checks as checks
+from gpzoo.errors import PrecisionWarning, keeping_finished
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import InducingGuide
 from gpzoo.inference.mixtures import SitePrediction
@@ -128,33 +131,47 @@ def compare(
         **kwargs: further keyword arguments of all programs.
 
     Raises:
-        ValueError: if there are no candidates, one is no pair, there are no steps, or only one of the test arrays is
-            given; before anything is trained.
+        TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
+        ValueError: if there are no candidates, one is no pair, there are no steps, only one of the test arrays is
+            given, data are not finite, or ``site`` is not a data site; before anything is trained.
+
+    Whatever error a candidate ends in has the candidates before it as ``.finished``, by name.
     """
-    if not candidates:
-        raise ValueError("compare needs candidates, {name: (program, initialiser)}; there are none.")
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be 1 or more, got {num_steps}.")
-    if (X_test is None) != (y_test is None):
-        raise ValueError("Give compare both X_test and y_test, or neither.")
-    guides, rest = {}, kwargs if batch_size is None else kwargs | {"num_data": len(X)}
+    if not isinstance(candidates, Mapping) or not candidates:
+        raise ValueError(f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}.")
     for name, candidate in candidates.items():
         if not isinstance(candidate, tuple) or len(candidate) != 2:
             raise ValueError(f"Candidate {name!r} must be a pair (program, initialiser), got {candidate!r}.")
+    if (X_test is None) != (y_test is None):
+        raise ValueError("Give compare both X_test and y_test, or neither.")
+    rng_key, num_steps = checks.rng_key(rng_key), checks.positive_int("num_steps", num_steps)
+    batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
+    if not callable(learning_rate):
+        checks.positive_number("learning_rate", learning_rate)
+    (X, y), kwargs = checks.arguments(("X", "y"), (X, y), kwargs)
+    if X_test is not None:
+        (X_test, y_test), _ = checks.arguments(("X_test", "y_test"), (X_test, y_test), {}, new=True)
+    guides, rest = {}, kwargs if batch_size is None else kwargs | {"num_data": len(X)}
+    for name, candidate in candidates.items():
         guides[name] = InducingGuide(*candidate)
-        guides[name].setup(X, y, **rest)
+        sites = guides[name].sites_for((X, y), rest)
+        if X_test is not None and site not in sites.names - sites.latents - set(sites.parameters):
+            data = sorted(sites.names - sites.latents - set(sites.parameters))
+            raise ValueError(f"site must be a data site of every program: {name!r} has {data}, got {site!r}.")
     found = {}
     for name, guide in guides.items():
         svi = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
         folder = None if checkpoint is None else Path(checkpoint) / name
-        options = {"batch_size": batch_size, "checkpoint": folder, "progress": progress}
-        result = fit(svi, rng_key, num_steps, X, y, **options, **rest)
-        nlpp = scored = None
-        if X_test is not None:
-            known = {"guide": guide, "params": result.params, "test_data": {site: y_test}}
-            test = predict(rng_key, guide.model, X_test, **known, **kwargs)[site]
-            nlpp = -float(np.mean(test.log_density, dtype=np.float64))
-            scored = None if score is None else score(test, np.asarray(y_test))
+        options = {"batch_size": batch_size, "checkpoint": folder, "progress": progress and str(name)}
+        with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrecisionWarning)  # said above, once for all candidates
+            result = fit(svi, rng_key, num_steps, X, y, **options, **rest)
+            nlpp = scored = None
+            if X_test is not None:
+                known = {"guide": guide, "params": result.params, "test_data": {site: y_test}}
+                test = predict(rng_key, guide.model, X_test, **known, **kwargs)[site]
+                nlpp = -float(np.mean(test.log_density, dtype=np.float64))
+                scored = None if score is None else score(test, np.asarray(y_test))
         bound = -float(np.mean(result.losses[-max(1, num_steps // 20) :])) / len(X)
         found[name] = Candidate(bound, nlpp, scored, result.seconds, result, guide)
     # A partial has no name, and what has been trained must not be lost to that.

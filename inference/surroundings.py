@@ -13,27 +13,50 @@ import jax
 import numpy as np
 
 
+def on_device() -> str:
+    """Where JAX computes, in words: ``"the CPU"``, ``"a GPU (NVIDIA A100)"``."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return "the CPU"
+    return f"a {device.platform.upper()} ({device.device_kind})"
+
+
 class Bar:
-    """A progress bar with the ELBO (mean of the last steps) and steps per second; silent if not wanted."""
+    """A line that says what is trained, and a bar with the mean ELBO of the last hundred steps and steps per second.
 
-    def __init__(self, wanted: bool, total: int, done: int, expectations: dict[str, str]) -> None:
+    Args:
+        wanted: whether there are any; a string is the training's name.
+        total: steps in all.
+        done: steps that were taken before.
+    """
+
+    def __init__(self, wanted: bool | str, total: int, done: int) -> None:
         self.bar = None
-        if wanted:
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.completed}/{task.total}"),
-                BarColumn(),
-                TextColumn("ELBO {task.fields[elbo]}"),
-                TextColumn("{task.fields[rate]} steps/s"),
-                TimeRemainingColumn(),
-            )
-            self.bar = Progress(*columns)
-            device = jax.devices()[0]
-            ways = "; ".join(f"{name}: {how}" for name, how in expectations.items())
-            self.bar.console.print(f"Training on {device.platform} ({device.device_kind}). Expectations: {ways}.")
-            self.task = self.bar.add_task("", total=total, completed=done, elbo="", rate="")
         self.started, self.first = time.perf_counter(), done
+        if not wanted or not total:
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console, name = Console(), "" if wanted is True else f" {wanted}"
+        if done >= total:
+            self._say(console, f"Training{name} is already finished at step {done:,}; nothing to train.")
+            return
+        resumed = f", resumed at step {done:,}" if done else ""
+        self._say(console, f"Training{name} on {on_device()}{resumed}; the bound (ELBO) should rise.")
+        columns = (
+            TextColumn("{task.completed}/{task.total}"),
+            BarColumn(bar_width=None),
+            TextColumn("mean ELBO {task.fields[elbo]}"),
+            TextColumn("{task.fields[rate]} steps/s"),
+            TimeRemainingColumn(),
+        )
+        self.bar = Progress(*columns, console=console)
+        self.task = self.bar.add_task("", total=total, completed=done, elbo="", rate="")
+
+    @staticmethod
+    def _say(console: Any, text: str) -> None:
+        console.print(text, markup=False, highlight=False)
 
     def __enter__(self) -> Bar:
         if self.bar is not None:
@@ -72,15 +95,18 @@ class Signals:
     def _note(self, number: int, frame: Any) -> None:
         self.received = number
 
-    def propagate(self) -> None:
-        """Raise what the signal asked for.
+    def propagate(self, kept: bool) -> None:
+        """Raise what the signal asked for, saying whether the state is ``kept`` in a checkpoint.
 
         Raises:
             KeyboardInterrupt: after SIGINT.
             SystemExit: after SIGTERM.
         """
         if self.received == signal.SIGINT:
-            raise KeyboardInterrupt("Training was interrupted; its checkpoint is written.")
+            what = "its last steps could not be written to a checkpoint"
+            if kept:
+                what = "its checkpoint is written, from which the same call goes on"
+            raise KeyboardInterrupt(f"Training was interrupted; {what}.")
         if self.received == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)
 

@@ -15,8 +15,12 @@ import numpy as np
 from jax import Array, lax
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
+from numpyro.infer.util import transform_fn
 
-from gpzoo.inference.checkpoints import Checkpoints
+from gpzoo import _checks as checks
+from gpzoo.datasets import Table
+from gpzoo.errors import FactorisationError, keep_in
+from gpzoo.inference.checkpoints import Checkpoints, check_folder
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guides import InducingGuide, representing
 from gpzoo.inference.minibatches import (
@@ -25,19 +29,21 @@ from gpzoo.inference.minibatches import (
     axes_by_name,
     check_members,
     described,
-    is_arrays,
     key_words,
     member_of,
     source_of,
     split_arrays,
     split_keys,
 )
-from gpzoo.inference.report import FitResult, check_scales, expectations, explain_failure
+from gpzoo.inference.report import FitResult, check_scales, expectations, explain_failure, extreme_data
 from gpzoo.inference.steps import all_finite, convolves, one_step, step_loop
 from gpzoo.inference.surroundings import Bar, Signals, one_blas_thread
 
 #: Seconds aimed at between two visits of the host.
 _CHUNK_SECONDS = 1.0
+
+#: Seconds after which the first checkpoint is due: within 30, of which the chunk at that moment takes some.
+_FIRST_SECONDS = 20.0
 
 
 def fit(
@@ -53,7 +59,7 @@ def fit(
     checkpoint_seconds: float = 180.0,
     callback: Callable[[int, float, dict[str, Any]], None] | None = None,
     callback_steps: int = 1000,
-    progress: bool = True,
+    progress: bool | str = True,
     **kwargs: Any,
 ) -> FitResult:
     """Train with :class:`numpyro.infer.SVI`, as ``svi.run`` would, on minibatches.
@@ -73,8 +79,9 @@ def fit(
     Args:
         svi: NumPyro's object, holding model, guide, optimiser (any optax transformation or schedule) and objective.
         rng_key: fixes initial values, minibatches and draws: the same key and data give the same result on the same
-            device. Keys ``[K]`` for ``K`` trainings.
-        num_steps: updates in total, those of a resumed training included.
+            machine with the same software; another number of CPU cores sums in another order, and rounding differs.
+            Keys ``[K]`` for ``K`` trainings.
+        num_steps: updates in total, those of a resumed training included, and no fewer than it has.
         *args: the model's positional arguments; arrays among them have one row per datum. Or one table, whose groups
             are the arguments.
         batch_size: rows per minibatch; ``None`` for all rows in every step. The model must scale its data terms, with
@@ -85,15 +92,18 @@ def fit(
             shared. ``init_params`` always have one.
         init_params: initial values by name; others come from the guide's ``init_params``, on the whole data where an
             initialiser such as k-means looks at inputs, else on the first minibatch.
-        checkpoint: directory for checkpoints. A training that was stopped goes on from there when started again with
-            the same arguments, and ends with the same bits. Written every ``checkpoint_seconds``, at the end, on
+        checkpoint: folder for checkpoints, of which the newest two are kept. A training that was stopped goes on from
+            there when started again with the same arguments, and ends with the same bits; with other data, told by the
+            sha256 of each array's bytes, it is refused. Of a table only the first and last rows are looked at, 128 MB
+            of each. ``init_params`` and what the guide's initialisers give are not compared: a training that goes on
+            has no use for them. Written within the first 30 seconds, then every ``checkpoint_seconds``, at the end, on
             SIGINT and SIGTERM, and when the callback or the reading of a table fails.
         checkpoint_seconds: seconds between checkpoints.
         callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and the last, to
             evaluate the parameters so far; ``seconds`` is the time in training, without the time in callbacks. A
             resumed training goes on from its checkpoint: steps from there on are reported again, the same.
         callback_steps: steps between two calls.
-        progress: show a progress bar with the ELBO and steps per second.
+        progress: show a progress bar with the ELBO and steps per second; a string is shown as the training's name.
         **kwargs: the model's keyword arguments, passed whole.
 
     Returns:
@@ -101,29 +111,43 @@ def fit(
         :meth:`FitResult.member` gives one.
 
     Raises:
-        ValueError: for rows or members that disagree in number, ``num_steps`` or a ``batch_size`` out of range, or bad
-            data (NaN, labels).
+        TypeError: for data that are no real numbers of float32, float64, integers or bool, or an ``rng_key`` that is no
+            key.
+        ValueError: for rows or members that disagree in number, a plate of another size than there are rows, options
+            out of range, bad data (NaN, infinity, masked arrays, labels), ``init_params`` of unknown names or other
+            shapes, or a ``checkpoint`` that is no folder's name.
         DatasetError: when rows of a table cannot be read.
-        NonFiniteError: when the ELBO or a gradient is not finite, naming the site; nothing computed before is lost.
-        FactorisationError: when that is due to a Cholesky factorisation, naming the site. With several keys a
-            NonFiniteError says so, after the others are done.
-        CheckpointError: when the checkpoint is unreadable or of another training.
+        NonFiniteError: when the ELBO or a gradient is not finite, naming the site, the rows and what to try. Its
+            ``result`` has the last parameters at which the bound was finite, and the losses before.
+        FactorisationError: when that is due to a Cholesky factorisation, naming the site, with the same ``result``.
+            With several keys a NonFiniteError says so, after the others are done.
+        CheckpointError: when no checkpoint in the folder is whole, naming what is damaged, or the newest that is
+            belongs to another training.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
+
+    Whatever error ends the training, one of a callback or an interruption too, has the result so far as ``.result``.
     """
-    if num_steps < 0 or callback_steps < 1:
-        raise ValueError(
-            f"num_steps must be 0 or more and callback_steps 1 or more, got {num_steps} and {callback_steps}."
-        )
-    keys, several = split_keys(rng_key)
+    if not isinstance(svi, SVI):
+        raise TypeError(f"svi must be SVI(model, guide, optimizer, GaussianProcessELBO()), got {type(svi).__name__}.")
+    num_steps = checks.count("num_steps", num_steps)
+    callback_steps = checks.positive_int("callback_steps", callback_steps)
+    batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
+    checks.positive_number("checkpoint_seconds", checkpoint_seconds, or_zero=True)
+    if checkpoint is not None:
+        check_folder(checkpoint)
+    keys, several = split_keys(checks.rng_key(rng_key, several=True))
+    args, kwargs = checks.arguments(svi.model, args, kwargs, tables=any(isinstance(x, Table) for x in args))
     with one_blas_thread(), closing(source_of(args, batch_size, keys, several, in_axes)) as source:
+        if (size := kwargs.get("num_data")) is not None and np.ndim(size) == 0 and size < source.num_rows:
+            raise ValueError(
+                f"num_data is {size}, but there are {source.num_rows} rows: pass num_data={source.num_rows}."
+            )
         training = _Training(svi, keys, source, kwargs, member_kwargs, init_params)
-        keeping = nullcontext()
+        keeper = None
         if checkpoint is not None:
-            keeping = closing(Checkpoints(checkpoint, training.settings(kwargs)))
-        with keeping as keeper:
-            if keeper is not None:
-                training.restore(keeper)
-            return training.run(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
+            keeper = Checkpoints(checkpoint, training.settings(args, kwargs))
+            training.restore(keeper, num_steps)
+        return training.run(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
 
 
 class _Training:
@@ -150,8 +174,10 @@ class _Training:
         if self.several and init_params is not None:
             check_members("init_params", init_params, self.K)
         self.losses = np.zeros((self.K, 0))
-        self.done, self.before = 0, 0.0
-        #: Of each member that stopped early: the number of its steps.
+        self.done, self.before, self.seconds = 0, 0.0, 0.0
+        #: The state at the last visit but one of the host, and its step.
+        self.earlier: tuple[SVIState, int] | None = None
+        #: Of each member that failed: the number of steps that are kept of it.
         self.failed: dict[int, int] = {}
         self.ways: dict[str, str] = {}
         init, states = jax.jit(self._init), []
@@ -167,6 +193,7 @@ class _Training:
         self.one = step_loop(step, source.chunk)
         self.all = jax.jit(self._all_members if self.several else self.one, donate_argnums=0)
         self.step = jax.jit(step, donate_argnums=0)
+        self.in_range = jax.jit(self._in_range)
         self.stepwise = jax.default_backend() == "cpu" and convolves(self.all.trace(*self._inputs()).jaxpr)
 
     def _init(self, key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
@@ -183,14 +210,18 @@ class _Training:
             whole = source.all_rows(k)
             # The program on all rows at once may be more than fits, such as a network on images; that a term of it
             # depends on several rows shows on two.
-            svi.guide.setup(*(first if source.size > 1 else whole), **arrays, **self.static)
+            svi.guide.sites_for(first if source.size > 1 else whole, arrays | self.static)
             seen = whole if svi.guide.looks_at_inputs(given) else first
-            given = svi.guide.init_params(key, *seen, given=given, **arrays, **self.static)
+            try:
+                given = svi.guide.starting_values(key, seen, arrays | self.static, given, "init_params")
+            except FactorisationError as error:
+                cause = extreme_data(svi.model, seen, arrays) or "Look at initial and fixed hyperparameters."
+                raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
         state = init(key, given, first, arrays)
         # What all members share is looked at once.
         if k == 0 or any(source.axes) or any(self.array_axes.values()):
             self.ways = expectations(svi, state, whole, arrays, self.static)
-        if k == 0 and not source.full:
+        if k == 0:
             check_scales(svi, state, first, arrays, self.static, source.num_rows)
         return state
 
@@ -212,35 +243,39 @@ class _Training:
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
-    def settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What must be the same for this training to be continued."""
-        text = self.all.lower(*self._inputs()).as_text()
-        settings = {"program (model, guide, optimiser, versions)": hashlib.sha256(text.encode()).hexdigest()[:16]}
+    def settings(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What must be the same for this training to be continued; what says most to its user first."""
+        settings = self.source.settings(checks.positional(self.svi.model, len(args))[0])
+        for name, value in self.arrays.items():
+            settings |= described(f"argument {name}", value)
         plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
         settings |= {f"argument {name}": value for name, value in plain.items()}
-        for name, value in kwargs.items():
-            if is_arrays(value):
-                settings |= described(f"argument {name}", value)
-        # Restoring would cut or fill arrays of another shape without a word.
-        settings["state"] = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(self.state))
-        words = [word for key in self.keys for word in key_words(key)]
-        return settings | self.source.settings() | {"rng_key": words}
+        settings["rng_key"] = [word for key in self.keys for word in key_words(key)]
+        program = self.all.lower(*self._inputs()).as_text()
+        settings["program (model, guide, optimiser, versions)"] = hashlib.sha256(program.encode()).hexdigest()[:16]
+        return settings
 
-    def restore(self, keeper: Checkpoints) -> None:
-        """Go on from the newest checkpoint, if there is one."""
-        restored = keeper.restore({"state": self.state, "losses": np.zeros(0), "seconds": np.zeros(())})
+    def restore(self, keeper: Checkpoints, num_steps: int) -> None:
+        """Go on from the newest checkpoint, if there is one.
+
+        Raises:
+            ValueError: if it is of more steps than are wanted.
+        """
+        restored = keeper.restore(self.state)
         if restored is None:
             return
-        self.done, tree = restored
-        self.state, self.before = tree["state"], float(tree["seconds"])
-        self.losses = np.asarray(tree["losses"]).reshape(self.K, self.done)
+        if restored.step > num_steps:
+            raise ValueError(
+                f"num_steps is {num_steps}, but the checkpoint in {keeper.directory} is already at step "
+                f"{restored.step}. Ask for {restored.step} or more, or use another folder."
+            )
+        self.done, self.before, self.losses, self.state = restored
         taken = np.isfinite(self.losses).sum(axis=1)
         self.failed = {k: int(taken[k]) for k in np.flatnonzero(taken < self.done).tolist()}
 
-    def save(self, keeper: Checkpoints, seconds: float) -> None:
-        """Keep the state; it is written when complete."""
-        losses = self.losses[:, : self.done].ravel()
-        keeper.save(self.done, {"state": self.state, "losses": losses, "seconds": np.float64(seconds)})
+    def save(self, keeper: Checkpoints, seconds: float) -> bool:
+        """Keep the state; returns whether it is kept."""
+        return keeper.save(self.done, seconds, self.losses[:, : self.done], self.state)
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -251,12 +286,31 @@ class _Training:
         checkpoint_seconds: float,
         callback: Callable | None,
         callback_steps: int,
-        progress: bool,
+        progress: bool | str,
     ) -> FitResult:
-        """Train up to ``num_steps`` in all, chunk by chunk."""
-        missing = max(num_steps - self.done, 0)
-        self.losses = np.concatenate([self.losses, np.full((self.K, missing), np.nan)], axis=1)
-        started = saved = time.perf_counter()
+        """Train up to ``num_steps`` in all; whatever error ends it has the result so far."""
+        try:
+            self._loop(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
+            if self.failed:
+                self._explain(num_steps)
+        except BaseException as error:
+            keep_in(error, "result", lambda: self.result, f"Training ended after step {self.done} of {num_steps}.")
+            raise
+        return self.result
+
+    def _loop(
+        self,
+        num_steps: int,
+        keeper: Checkpoints | None,
+        checkpoint_seconds: float,
+        callback: Callable | None,
+        callback_steps: int,
+        progress: bool,
+    ) -> None:
+        """Take the steps that are missing, chunk by chunk, or those until it fails."""
+        self.losses = np.concatenate([self.losses, np.full((self.K, num_steps - self.done), np.nan)], axis=1)
+        started = time.perf_counter()
+        due, kept = started + min(_FIRST_SECONDS, checkpoint_seconds), False
 
         def seconds() -> float:
             return self.before + time.perf_counter() - started
@@ -278,7 +332,7 @@ class _Training:
             return min(count, callback_steps - start % callback_steps) if callback is not None else count
 
         chunk, feed, count, compiled = 1, None, 0, False
-        with Signals(keeper is not None) as signals, Bar(progress, num_steps, self.done, self.ways) as bar:
+        with Signals(keeper is not None) as signals, Bar(progress, num_steps, self.done) as bar:
             try:
                 report()  # a training that stopped in a callback owes it still
                 while self.done < num_steps and len(self.failed) < self.K and not signals.received:
@@ -293,22 +347,23 @@ class _Training:
                         chunk = int(np.clip(_CHUNK_SECONDS * count / elapsed, 1, self.source.chunk))
                     count, compiled = ahead, True
                     bar.update(self.done, self.losses[:, max(0, self.done - 100) : self.done], len(self.failed))
-                    if keeper is not None and time.perf_counter() - saved > checkpoint_seconds:
-                        saved = time.perf_counter()
+                    if keeper is not None and time.perf_counter() > due:
+                        due = time.perf_counter() + checkpoint_seconds
                         self.save(keeper, seconds())
                     if len(self.failed) < self.K:
                         report()
             finally:
                 # Also where a callback raises, or rows that cannot be read.
-                took = seconds()
+                self.seconds = seconds()
                 if keeper is not None:
-                    self.save(keeper, took)
+                    kept = self.save(keeper, self.seconds)
+        signals.propagate(kept)
+
+    @property
+    def result(self) -> FitResult:
+        """What has been computed so far."""
         losses = self.losses[:, : self.done].reshape(*self.members, self.done)
-        result = FitResult(self.params, losses, self.state, took, self.ways)
-        signals.propagate()
-        if self.failed:
-            self._explain(result, num_steps)
-        return result
+        return FitResult(self.params, losses, self.state, self.seconds, self.ways)
 
     @property
     def params(self) -> dict[str, Any]:
@@ -343,7 +398,17 @@ class _Training:
 
     def _advance(self, feed: Any, count: int, ahead: int) -> Any:
         """Take ``count`` steps; returns the feed of the ``ahead`` after, which is made while the device computes."""
-        start = jax.tree.map(jnp.copy, self.state)
+        start, done, failed = jax.tree.map(jnp.copy, self.state), self.done, dict(self.failed)
+        try:
+            return self._take(start, feed, count, ahead)
+        except BaseException:
+            if self.done == done:  # no step was kept, and the state that was given up may be gone
+                self.state, self.failed = start, failed
+            raise
+        finally:
+            self.earlier = start, done
+
+    def _take(self, start: SVIState, feed: Any, count: int, ahead: int) -> Any:
         counts = np.array([0 if k in self.failed else count for k in range(self.K)])
         self.state, values, begun = self._steps(self.state, feed, counts)
         try:
@@ -354,16 +419,20 @@ class _Training:
             taken = (np.isfinite(values) & (np.arange(values.shape[1]) < begun)).sum(axis=1)
             bad = (taken < begun[:, 0]) | ~self._finite(self.state)
             if bad.any():
-                taken = np.where(bad, self._back(start, feed, begun[:, 0], bad), taken)
+                taken = np.where(bad, self._back(start, feed, begun[:, 0], bad, values), taken)
                 self.failed |= {k: self.done + int(taken[k]) for k in np.flatnonzero(bad).tolist()}
             for k in range(self.K):
-                self.losses[k, self.done : self.done + taken[k]] = values[k, : taken[k]]
-            self.done += int(taken.max())
+                kept = max(taken[k], 0)
+                self.losses[k, self.done : self.done + kept] = values[k, :kept]
+                self.losses[k, self.done + taken[k] : self.done + count] = np.nan
+            self.done += int(taken[counts > 0].max())
 
-    def _back(self, start: SVIState, feed: Any, begun: np.ndarray, bad: np.ndarray) -> np.ndarray:
-        """Put members that failed back to their last finite state; returns how many steps of the chunk they have.
+    def _back(self, start: SVIState, feed: Any, begun: np.ndarray, bad: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Put members that failed back to their last good state; returns how many steps of the chunk they keep.
 
-        Nothing is selected or copied step by step for this: the chunk is run again, which gives the same numbers.
+        A state is good if it is finite and so is the bound there: the update that led to a bound that is not finite is
+        taken back too, at the beginning of a chunk the last one of the chunk before, -1. Nothing is selected or copied
+        step by step for this: chunks are run again, which gives the same numbers.
         """
         low, high, width = np.where(bad, 0, begun), begun, 1
         self._put(bad, start)
@@ -375,7 +444,16 @@ class _Training:
             self._put(good, state)
             low, high = np.where(good, middle, low), np.where(open_ & ~good, middle, high)
             width *= 2
-        return low
+        worse = bad & ~np.isfinite(values[np.arange(self.K), np.minimum(low, values.shape[1] - 1)])
+        if (again := worse & (low > 0)).any():
+            self._put(again, self._steps(jax.tree.map(jnp.copy, start), feed, np.where(again, low - 1, 0))[0])
+        if (before := worse & (low == 0)).any() and self.earlier is not None:
+            state, step = self.earlier
+            count = self.done - step
+            feed = self.source.feed(step, count)
+            self._put(before, self._steps(jax.tree.map(jnp.copy, state), feed, np.where(before, count - 1, 0))[0])
+            again |= before
+        return low - again
 
     def _put(self, which: np.ndarray, state: SVIState) -> None:
         """Give these members the state that they have in ``state``."""
@@ -386,21 +464,54 @@ class _Training:
         self.state = jax.tree.map(put, state, self.state)
 
     def _finite(self, state: SVIState) -> np.ndarray:
-        return np.asarray(all_finite(state.optim_state, len(self.members))).reshape(self.K)
+        return np.asarray(self.in_range(state)).reshape(self.K)
 
-    def _explain(self, result: FitResult, num_steps: int) -> None:
+    def _in_range(self, state: SVIState) -> Array:
+        # A positive number can be infinite or 0 where the optimiser's own number, and even the bound, are finite: there
+        # is no way back from it.
+        def back(state: SVIState) -> dict[str, Any]:
+            # XLA would take log(exp(x)) for x.
+            params = lax.optimization_barrier(self.svi.get_params(state))
+            return transform_fn(*self.svi.constrain_fn.args, params, invert=True)
+
+        params = jax.vmap(back)(state) if self.several else back(state)
+        return all_finite((state.optim_state, state.mutable_state, params), len(self.members))
+
+    def _failing(self, k: int) -> tuple[int, SVIState, SVIState, float]:
+        """Of a member that failed: the step that is not finite, the states before and after it, and its loss."""
+        state, only = self.state, np.arange(self.K) == k
+        for step in (self.failed[k], self.failed[k] + 1):
+            before = state
+            state, values, _ = self._steps(jax.tree.map(jnp.copy, before), self.source.feed(step, 1), only)
+            loss = float(np.asarray(values).reshape(self.K, -1)[k, 0])
+            if not np.isfinite(loss) or not self._finite(state)[k]:
+                break
+        return step, before, state, loss
+
+    def _explain(self, num_steps: int) -> None:
         """Raise what stopped the first member that failed."""
-        k = min(self.failed)
-        step = self.failed[k]
-        feed, only = self.source.feed(step, 1), np.arange(self.K) == k
-        values = self._steps(jax.tree.map(jnp.copy, self.state), feed, only)[1]
-        loss = float(np.asarray(values).reshape(self.K, -1)[k, 0])
-        own, where = result, "Training"
+        found = {k: self._failing(k) for k in sorted(self.failed)}
+        k = min(found)
+        step, state, after, loss = found[k]
+        where, kept = "Training", self.failed[k]
+        which = "The initial parameters" if kept == 0 else f"The last good parameters, after step {kept},"
+        if kept > 0 and step == kept and not np.isfinite(loss):
+            which = f"The parameters after step {kept}, from which this training was resumed,"
         if self.several:
-            own = result.member(k)
-            failed = ", ".join(f"{k} at step {step + 1}" for k, step in sorted(self.failed.items()))
-            rest = f"; the others are at step {self.done} of {num_steps}" if len(self.failed) < self.K else ""
-            where = f"{len(self.failed)} of {self.K} trainings failed, {failed}{rest}. Member {k}"
-        arrays = member_of(self.arrays, self.array_axes, k)
-        where = f"{where} stopped at step {step + 1}"
-        explain_failure(self.svi, result, own, self.source.batch(k, step), arrays, self.static, where, loss)
+            state, after = jax.tree.map(lambda x: x[k], (state, after))
+            failed = ", ".join(f"{member} at step {at + 1}" for member, (at, *_) in found.items())
+            rest = f"; the others are at step {self.done} of {num_steps}" if len(found) < self.K else ""
+            where = f"{len(found)} of {self.K} trainings failed, {failed}{rest}. Member {k}"
+        explain_failure(
+            self.svi,
+            self.result,
+            state,
+            self.source.batch(k, step),
+            member_of(self.arrays, self.array_axes, k),
+            self.static,
+            loss,
+            after=after,
+            where=f"{where} stopped at step {step + 1}",
+            kept=f"{which} are in this error's .result{', of all members' if self.several else ''}.",
+            initial=step == 0,
+        )

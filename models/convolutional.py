@@ -12,7 +12,7 @@ import numpyro
 from jax import Array
 
 from gpzoo.kernels import RBF, Convolutional, Flattened, Kernel, MultiChannel, Sum, White
-from gpzoo.models.hyperparameters import positive, rbf
+from gpzoo.models.hyperparameters import positive, precision, rbf
 from gpzoo.models.sparse import classify
 from gpzoo.views import Patches
 
@@ -168,8 +168,8 @@ def multi_channel_gp(
 def _weights(X: Array, patch_shape: tuple[int, int], channels: str = "separate") -> Array:
     """The trained weights of all patches, ones at first."""
     view = Patches(X.shape[1:], patch_shape, channels=channels)
-    return numpyro.param("weights", jnp.ones(view.num_views, X.dtype))
+    return numpyro.param("weights", jnp.ones(view.num_views, precision(X)))
 
 
 def _white(variance: float, X: Array) -> White:
-    return White(jnp.asarray(variance, X.dtype))
+    return White(jnp.asarray(variance, precision(X)))

@@ -15,7 +15,7 @@ from gpzoo import _checks as checks
 from gpzoo._checks import positive_int
 from gpzoo.distributions import GaussianProcess
 from gpzoo.kernels import Kernel, White
-from gpzoo.models.hyperparameters import gaussian, positive, rbf
+from gpzoo.models.hyperparameters import gaussian, positive, precision, rbf
 
 
 def deep_gp(
@@ -105,7 +105,7 @@ def linear_layers(X: Array, widths: Sequence[int]) -> tuple[Array, ...]:
             W = np.linalg.eigh(moments)[1][:, ::-1][:, :width]
             # Eigenvectors have no sign of their own: the largest entry is made positive.
             W = W * np.sign(np.take_along_axis(W, np.abs(W).argmax(0)[None], 0))
-        maps.append(jnp.asarray(W, X.dtype))
+        maps.append(jnp.asarray(W, precision(X)))
         moments = W.T @ moments @ W
     return tuple(maps)
 
@@ -124,4 +124,4 @@ def _checked_map(i: int, W: Array, h: Array) -> Array:
             f"layers[{i}] has shape {np.shape(W)}, but the layer below it has width {h.shape[-1]}: a mean map is a "
             f"matrix [{h.shape[-1]}, width]. linear_layers(X, widths) makes them."
         )
-    return jnp.asarray(W).astype(h.dtype)
+    return jnp.asarray(W).astype(precision(h))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo.distributions import GaussianProcess
+from gpzoo.errors import keeping_finished
 from gpzoo.grids import InducingGrid
 from gpzoo.inference import FitResult, GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, Kernel
@@ -172,7 +172,7 @@ def fit_deep_kernel(
     pretrained: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    progress: bool = True,
+    progress: bool | str = True,
     **arguments: Any,
 ) -> DeepKernelFit:
     """Train a network, then GPs on its features, then both together (section 5, "Model Training").
@@ -195,27 +195,41 @@ def fit_deep_kernel(
             out.
         batch_size: rows per minibatch; ``None`` for all.
         checkpoint: folder for the checkpoints of all phases; a call that was stopped goes on from there.
-        progress: show progress bars.
+        progress: show progress bars; a string is shown as the training's name.
         **arguments: further ones of :func:`deep_kernel_gp`, such as ``subsets`` and ``num_outputs``.
 
     Raises:
         ValueError: for no inputs, inputs that are not finite, a negative ``weight_decay``, and as
             :func:`~gpzoo.inference.fit` and the programs.
+
+    Whatever error it ends in has the phases before, ``"network"`` and ``"features"``, as ``.finished``.
     """
-    _check_arguments(X, weight_decay)
+    X, y, rng_key, batch_size = _checked(rng_key, X, y, batch_size, weight_decay)
+    if len(num_steps) != 3 or len(learning_rates) != 3:
+        raise ValueError(
+            "num_steps and learning_rates must be three, of the network, of GPs on its features and of both; got "
+            f"{num_steps} and {learning_rates}."
+        )
+    for steps, rate in zip(num_steps, learning_rates, strict=True):
+        checks.count("num_steps", steps)
+        checks.positive_number("learning_rates", rate)
     keys = dict(zip(("network", "features", "joint"), random.split(rng_key, 3), strict=True))
     lengths = dict(zip(keys, num_steps, strict=True))
     of_network, of_gps, together = learning_rates
-    options = {"batch_size": batch_size, "num_data": len(X), "progress": progress}
+    options = {"batch_size": batch_size, "num_data": len(X)}
+
+    def named(phase: str) -> bool | str:
+        phase = {"network": "network alone", "features": "GPs on its features", "joint": "network and GPs"}[phase]
+        return f"{progress}: {phase}" if isinstance(progress, str) else progress and phase
 
     def folder(phase: str) -> Path | None:
         return None if checkpoint is None else Path(checkpoint) / phase
 
-    alone = None
+    alone, finished = None, {}
     if pretrained is None:
         common = {"num_steps": lengths["network"], "learning_rate": of_network, "checkpoint": folder("network")}
-        common |= {"batch_size": batch_size, "weight_decay": weight_decay, "progress": progress}
-        alone = fit_network(keys["network"], X, y, network=network, **common)
+        common |= {"batch_size": batch_size, "weight_decay": weight_decay, "progress": named("network")}
+        alone = finished["network"] = fit_network(keys["network"], X, y, network=network, **common)
         pretrained = alone.params
     model = partial(deep_kernel_gp, network=network, **arguments)
     guide = InducingGuide(model, InducingGrid(64, BOUNDS) if inducing is None else inducing)
@@ -224,17 +238,18 @@ def fit_deep_kernel(
         rules = {"network": network_rule, "others": _adam(of_gps, lengths[name])}
         kinds = lambda params: {key: "network" if key in pretrained else "others" for key in params}  # noqa: E731
         svi = SVI(model, guide, optax.multi_transform(rules, kinds), GaussianProcessELBO())
-        own = {"init_params": dict(start), "training": training, "checkpoint": folder(name)}
+        own = {"init_params": dict(start), "training": training, "checkpoint": folder(name), "progress": named(name)}
         return fit(svi, keys[name], lengths[name], X, y, **own, **options)
 
-    some = np.random.RandomState(0).permutation(len(X))[:_START_ROWS]
-    few, labels = X[some], y[some]
-    given = {**pretrained, **feature_range(features_of(network, pretrained, few))}
-    start = guide.init_params(keys["features"], few, labels, given=given, num_data=len(X))
-    start = _as_the_network(guide, start, X)
-    # The network is out of training here: its running statistics stay as well.
-    features = phase("features", start, optax.set_to_zero(), False)
-    joint = phase("joint", features.params, _adam(together, lengths["joint"], weight_decay), True)
+    with keeping_finished(finished, "Training ended in a later phase."):
+        some = np.random.RandomState(0).permutation(len(X))[:_START_ROWS]
+        few, labels = X[some], y[some]
+        given = {**pretrained, **feature_range(features_of(network, pretrained, few))}
+        start = guide.init_params(keys["features"], few, labels, given=given, num_data=len(X))
+        start = _as_the_network(guide, start, X)
+        # The network is out of training here: its running statistics stay as well.
+        features = finished["features"] = phase("features", start, optax.set_to_zero(), False)
+        joint = phase("joint", features.params, _adam(together, lengths["joint"], weight_decay), True)
     return DeepKernelFit(alone, features, joint, model, guide)
 
 
@@ -249,10 +264,12 @@ def fit_network(
     weight_decay: float = 0.0,
     batch_size: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    progress: bool = True,
+    progress: bool | str = True,
 ) -> FitResult:
     """Train :func:`network_classifier`, the network alone; arguments as for :func:`fit_deep_kernel`."""
-    _check_arguments(X, weight_decay)
+    X, y, rng_key, batch_size = _checked(rng_key, X, y, batch_size, weight_decay)
+    checks.count("num_steps", num_steps)
+    checks.positive_number("learning_rate", learning_rate)
     model = partial(network_classifier, network=network)
     X, y = jnp.asarray(X), jnp.asarray(y)
 
@@ -267,11 +284,11 @@ def fit_network(
     return fit(svi, rng_key, num_steps, X, y, training=True, **options)
 
 
-def _check_arguments(X: Array, weight_decay: float) -> None:
-    checks.not_empty("X", X)
-    checks.finite("X", X)
-    if not 0 <= weight_decay < math.inf:
-        raise ValueError(f"weight_decay must be a finite number of 0 (none) or more, got {weight_decay}.")
+def _checked(rng_key: Array, X: Any, y: Any, batch_size: int | None, weight_decay: float) -> tuple:
+    """Data, key and rows per minibatch, when they have been checked."""
+    (X, y), _ = checks.arguments(("X", "y"), (X, y), {})
+    checks.positive_number("weight_decay", weight_decay, or_zero=True)
+    return X, y, checks.rng_key(rng_key), None if batch_size is None else checks.positive_int("batch_size", batch_size)
 
 
 def _adam(rate: float, steps: int, weight_decay: float = 0.0) -> optax.GradientTransformation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpyro
 from jax import Array
@@ -14,7 +16,12 @@ from gpzoo.marginals import GaussianMarginals
 
 def positive(name: str, value: float | Array, like: Array | GaussianMarginals) -> Array:
     """A positive ``numpyro.param`` named ``name`` that starts at ``value``, in the precision of ``like``."""
-    return numpyro.param(name, jnp.asarray(value, like.dtype), constraint=constraints.softplus_positive)
+    return numpyro.param(name, jnp.asarray(value, precision(like)), constraint=constraints.softplus_positive)
+
+
+def precision(like: Array | GaussianMarginals) -> Any:
+    """The floating dtype that ``like`` is computed with: its own, or the default one for integers."""
+    return like.dtype if jnp.issubdtype(like.dtype, jnp.floating) else jnp.result_type(float)
 
 
 def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0, ard: bool = True) -> RBF:
@@ -27,7 +34,7 @@ def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0,
         lengthscale: where the lengthscales start, in the units of ``X``.
         ard: one lengthscale per dimension (automatic relevance determination), or one for all.
     """
-    start = jnp.full(X.shape[-1:] if ard else (), lengthscale, X.dtype)
+    start = jnp.full(X.shape[-1:] if ard else (), lengthscale, precision(X))
     return RBF(positive(f"{name}_variance", variance, X), positive(f"{name}_lengthscale", start, X))
 
 

@@ -21,7 +21,7 @@ from gpzoo.augmentations import Affine, Deformation, Rotation
 from gpzoo.distributions import GaussianProcess
 from gpzoo.kernels import RBF, Convolutional, Flattened, Invariant, Kernel
 from gpzoo.likelihoods import PolyaGamma, StickBreaking
-from gpzoo.models.hyperparameters import gaussian, positive, rbf
+from gpzoo.models.hyperparameters import gaussian, positive, precision, rbf
 from gpzoo.views import Patches
 
 View = Any
@@ -126,7 +126,7 @@ def invariant_convolutional_gp(
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
     shape = X.shape[1:]
-    weights = numpyro.param("weights", jnp.ones(Patches(shape, patch_shape).num_views, X.dtype))
+    weights = numpyro.param("weights", jnp.ones(Patches(shape, patch_shape).num_views, precision(X)))
     response = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     convolution = Convolutional(response, shape, patch_shape, weights, mean=True)
     kernel = convolution if view is None else Invariant(convolution, _view(view, X))
@@ -201,7 +201,7 @@ def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: 
 
     flat = X.reshape(len(X), -1)
     inputs = jnp.concatenate(
-        [flat, jax.nn.one_hot(jnp.asarray(y).astype(jnp.int32), num_classes, dtype=X.dtype)], axis=-1
+        [flat, jax.nn.one_hot(jnp.asarray(y).astype(jnp.int32), num_classes, dtype=precision(X))], axis=-1
     )
     c = jax.nn.softplus(flax_module(name, Network(), input_shape=inputs.shape)(inputs) + 1)
     return c[:, 0] if num_classes == 2 else c
@@ -221,7 +221,7 @@ def rotation(angle: float = 45.0, *, learn: bool = True, prefix: str = "", **cou
     """
 
     def view(X: Array) -> Affine:
-        start = jnp.asarray(angle, X.dtype)
+        start = jnp.asarray(angle, precision(X))
         largest = numpyro.param(f"{prefix}angle", start, constraint=constraints.positive) if learn else start
         return Rotation(_image_shape(X), largest, **counts)
 
@@ -273,7 +273,7 @@ def deformation(
     """
 
     def view(X: Array) -> Deformation:
-        sizes = [jnp.asarray(size, X.dtype) for size in (amplitude, smoothness)]
+        sizes = [jnp.asarray(size, precision(X)) for size in (amplitude, smoothness)]
         if learn:
             names = (f"{prefix}amplitude", f"{prefix}smoothness")
             sizes = [numpyro.param(n, s, constraint=constraints.positive) for n, s in zip(names, sizes, strict=True)]
@@ -283,8 +283,8 @@ def deformation(
 
 
 def _affine_bounds(X: Array, widths: Any, learn: bool, prefix: str) -> tuple[Array, Array]:
-    identity = jnp.asarray([0, 1, 1, 0, 0, 0], X.dtype)
-    below = above = jnp.asarray(widths, X.dtype)
+    identity = jnp.asarray([0, 1, 1, 0, 0, 0], precision(X))
+    below = above = jnp.asarray(widths, precision(X))
     if not learn:
         return identity - below, identity + above
     # Positive numbers are trained on their logarithm: the steps of an optimiser suit degrees and shifts alike.

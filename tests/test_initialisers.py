@@ -81,8 +81,14 @@ def test_unique_patches_looks_at_more_images_where_the_first_have_too_few():
 def test_zero_and_minus_zero_are_the_same_patch():
     X = np.zeros((2, 5, 4, 1))
     X[1] = -X[1]
-    with pytest.raises(ValueError, match="only 1 distinct patches"):
+    with pytest.raises(ValueError, match="only 1 distinct patch"):
         unique_patches(2)(KEY, X, convolutional())
+
+
+def test_clusters_are_the_same_in_any_unit():
+    X = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+    near, far = (kmeans(5)(KEY, unit * X, RBF()).Z for unit in np.float32([1, 1e30]))
+    np.testing.assert_allclose(far / np.float32(1e30), near, rtol=1e-4, atol=1e-5)
 
 
 def test_uniform_patches():

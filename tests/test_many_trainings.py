@@ -12,7 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
-from helpers import adam, positive, regression, relaxed, sine
+from helpers import adam, positive, relaxed, sine
 from jax import lax, random
 from numpyro.infer import SVI
 from sklearn.datasets import load_diabetes
@@ -34,7 +34,7 @@ from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.linalg import FactorisationError
-from gpzoo.models import deep_gp, inner_scales, linear_layers
+from gpzoo.models import deep_gp, gp_classification, inner_scales, linear_layers
 
 KEY = random.key(0)
 
@@ -282,8 +282,9 @@ def test_members_that_fail_stop_and_the_others_go_on(failed):
     taken = steps_of(result)
     assert result.losses.shape == (K, 40) and 0 < taken[1] < taken[0] < 40 == taken[2]
     assert re.match(
-        rf"2 of 3 trainings failed, 0 at step {taken[0] + 1}, 1 at step {taken[1] + 1}; the others are at step 40 of "
-        rf"40\. Member 0 stopped at step {taken[0] + 1}: the ELBO is nan, from site\(s\) 'edge' \(nan\)\..*\.result, "
+        # The step that led to where the bound is not finite is taken back.
+        rf"2 of 3 trainings failed, 0 at step {taken[0] + 2}, 1 at step {taken[1] + 2}; the others are at step 40 of "
+        rf"40\. Member 0 stopped at step {taken[0] + 2}: the ELBO is nan, from site\(s\) 'edge' \(nan\)\..*\.result, "
         "of all members",
         str(failed),
     )
@@ -353,7 +354,7 @@ def test_a_factorisation_that_fails_is_explained_once_the_others_are_done():
         settings = {"push": jnp.array([0.0, 1.0]), "member_kwargs": ["push"], "in_axes": None, "progress": False}
         fit(svi, SOME[:2], 5, X, y, **settings)
     assert isinstance(error.value.__cause__, FactorisationError)
-    assert steps_of(error.value.result).tolist() == [5, 1]
+    assert steps_of(error.value.result).tolist() == [5, 0]
 
 
 def poisoned(at):
@@ -399,7 +400,7 @@ def test_a_signal_is_raised_once_the_checkpoint_is_written(failed, tmp_path):
     with pytest.raises(SystemExit, match="143"):
         settings = {"edge": EDGES, "member_kwargs": ["edge"], "checkpoint": tmp_path}
         train(40, X, STEEP, callback=stop, callback_steps=25, **settings)
-    assert [path.name for path in tmp_path.iterdir() if path.name.isdigit()] == ["25"]
+    assert [path.name for path in tmp_path.iterdir()] == ["25.checkpoint"]
     assert_same(caught(40, checkpoint=tmp_path).result, failed.result)
 
 
@@ -466,11 +467,14 @@ def test_what_makes_no_sense_is_refused(name):
 
 def test_bad_data_of_a_member_name_it():
     x, y = sine(12)
-    y = jnp.stack([y, y.at[3].set(jnp.nan)])
-    svi = SVI(regression, InducingGuide(regression, kmeans(3)), adam(0.1), GaussianProcessELBO())
-    with pytest.raises(ValueError, match=r"y holds nan at index \(3,\)") as error:
-        fit(svi, SOME[:2], 3, x, y, in_axes=(None, 0), progress=False)
+    svi = SVI(gp_classification, InducingGuide(gp_classification, kmeans(3)), adam(0.1), GaussianProcessELBO())
+    labels = jnp.stack([y > 0, y > 1]).astype(jnp.int32).at[1, 3].set(7)
+    with pytest.raises(ValueError, match=r"y holds 7 at index \(3,\)") as error:
+        fit(svi, SOME[:2], 3, x, labels, in_axes=(None, 0), progress=False)
     assert error.value.__notes__[-1] == "This is member 1 of 2 trainings."
+    y = jnp.stack([y, y.at[3].set(jnp.nan)])
+    with pytest.raises(ValueError, match=r"y has 1 entries that are not finite, the first at index \(1, 3\)"):
+        fit(svi, SOME[:2], 3, x, y, in_axes=(None, 0), progress=False)
 
 
 def test_progress_counts_the_trainings_that_failed(capsys):

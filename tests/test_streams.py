@@ -24,6 +24,7 @@ from gpzoo.datasets import (
     Table,
     moments,
     standardised,
+    tables,
 )
 
 RNG = np.random.default_rng(0)
@@ -335,6 +336,23 @@ def test_a_parquet_file_rewritten_between_the_blocks_that_are_read_has_another_f
     values[200:300] = np.arange(100)
     after = ParquetTable(write(tmp_path / "a.parquet", {"a": values}), columns=["a"]).fingerprint
     assert before != after
+
+
+def test_a_fingerprint_says_which_rows_it_looks_at(monkeypatch):
+    values = np.arange(100.0)
+    of = lambda x: ArrayTable(x, block_size=10).fingerprint  # noqa: E731
+    assert of(values)["seen"] == "all rows"
+    for row in (0, 45, 99):
+        assert of(np.where(values == row, -1, values))["checksum"] != of(values)["checksum"]
+    # Whole blocks of 80 bytes from either end, as many as hold so many bytes.
+    for seen, first, last in [(1, 10, 10), (80, 10, 10), (81, 20, 20), (399, 50, 50), (800, 100, 100)]:
+        monkeypatch.setattr(tables, "_SEEN_BYTES", seen)
+        found = of(values)
+        text = f"first {first} and last {last} rows; those between are not looked at"
+        assert found["seen"] == ("all rows" if first + last >= 100 else text)
+        for row in (first - 1, min(first, 99), max(0, 99 - last), 100 - last):
+            inside = row < first or row >= 100 - last
+            assert (of(np.where(values == row, -1, values))["checksum"] != found["checksum"]) == inside, (seen, row)
 
 
 # Moments
