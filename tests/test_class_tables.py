@@ -102,7 +102,7 @@ def test_covtype_text():
 
     rows = np.random.RandomState(0).randint(0, 9, (5, 55))
     text = "\n".join(",".join(map(str, row)) for row in rows.tolist())
-    arrays, categories = classes._read_covtype(gzip.compress(text.encode()))
+    arrays, categories = classes._read_covtype(io.BytesIO(gzip.compress(text.encode())), 5)
     np.testing.assert_array_equal(arrays["X"], rows[:, :-1])
     np.testing.assert_array_equal(arrays["y"], (rows[:, -1] - 1).astype(np.uint8))
     assert categories == set() and len(arrays["columns"]) == 54

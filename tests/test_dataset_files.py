@@ -426,7 +426,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(DatasetError, match=r"cannot read .*gone: No such file"):
-        files.read(tmp_path / "gone")
+        files.read(tmp_path / "gone", 10)
 
 
 def test_a_data_folder_that_is_missing_is_named(cache, tmp_path, monkeypatch):

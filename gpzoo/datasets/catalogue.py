@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -184,7 +185,7 @@ def available() -> list[Entry]:
         location = recipe.location
         if recipe.files:
             found = ([find(file) for file in files] for files in recipe.files)
-            complete = next((paths for paths in found if all(paths)), None)
+            complete = next((paths for paths in found if all(path and os.path.isfile(path) for path in paths)), None)
             location = str(complete[0].parent) if complete else "download"
         if recipe.folder:
             folder = find_folder(recipe.folder)

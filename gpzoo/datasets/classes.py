@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
 import io
 import operator
-import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import BinaryIO
 
 import numpy as np
 
 from gpzoo.datasets.dataset import Dataset
-from gpzoo.datasets.files import VARIABLE, DatasetError, damaged, find, fingerprint, obtain, read, unlike
+from gpzoo.datasets.files import VARIABLE, DatasetError, damaged, find, fingerprint, obtain, parsing, read
+from gpzoo.datasets.unpacking import gunzip, lines, member, npz, numbers
 
 _UCI = "https://archive.ics.uci.edu/static/public"
 
@@ -26,8 +26,11 @@ class ClassTable:
 
     Attributes:
         npz: file that holds its numbers and codes.
+        npz_bytes: of that file.
         npz_sha256: of that file.
+        rows: of the table.
         file: as published; empty where there is no such file.
+        most: bytes that the published file may have, whether its members are deflated or not.
         url: where that is published.
         content: what the numbers, codes and classes hash to, from either file; ``None`` where only the published file
             is known, by ``sha256``.
@@ -39,8 +42,11 @@ class ClassTable:
     """
 
     npz: str
+    npz_bytes: int
     npz_sha256: str | None
+    rows: int
     file: str
+    most: int
     url: str
     content: str | None
     sha256: str | None = None
@@ -53,25 +59,34 @@ class ClassTable:
 TABLES = {
     "adult": ClassTable(
         "adult.npz",
+        552_826,
         "3c1e347c51c166101336b80aeb2a0d4c597954e272009f3c4167d129bdf41cd5",
+        48_842,
         "adult.zip",
+        2**23,
         f"{_UCI}/2/adult.zip",
-        "619b23c5dc93a528514fe62f3d26fc976747b0ea56e8ef01cb94bfdef8ee4a3e",
+        "57a3bfc1d44bb5644998ec079a1443356079fdc8f3cd46d0229e856ccb37774f",
         rare=100,
     ),
     "connect4": ClassTable(
         "connect4.npz",
+        227_893,
         "72fdf0058974131964180bc6c68d256616236b33c9522107952f4fb1f6d37bca",
+        67_557,
         "connect_4.tsv.gz",
+        2**23,
         "https://github.com/EpistasisLab/pmlb/raw/master/datasets/connect_4/connect_4.tsv.gz",
-        "95fa8f984512f01a2d34912dede821467e80c0df0ff86d3612a65902db2edf38",
+        "0939b3119de983d0ca73717399786017ccbdd516d0f3659bd0b4e5c3eabce93d",
     ),
     "diabetes": ClassTable(
         "diabetes130.npz",
+        3_281_125,
         "35123050efb4fa747c7e713c14fc7ab8e4161c1f646c8a751df69ffe0905148a",
+        101_766,
         "diabetes130.zip",
+        2**25,
         f"{_UCI}/296/diabetes+130-us+hospitals+for+years+1999-2008.zip",
-        "9307c04104812eebb45f046812e7295e67f8d450d53db53928922be36bd2a5d3",
+        "34a26d5274cf81febb96ad5b54e3c97719f70ee89317867026169d76521301af",
         dropped=("encounter_id", "patient_nbr"),
         codes=("admission_type_id", "discharge_disposition_id", "admission_source_id"),
         by="patient_nbr",
@@ -79,16 +94,22 @@ TABLES = {
     ),
     "covtype": ClassTable(
         "covtype.npz",
+        0,
         None,
+        581_012,
         "covtype.data.gz",
+        2**24,
         "https://ndownloader.figshare.com/files/5976039",
         None,
         "614360d0257557dd1792834a85a1cdebfadc3c4f30b011d56afee7ffb5b15771",
     ),
     "covtype-subset": ClassTable(
         "covtype_subset.npz",
+        1_423_290,
         "f363f72622fd283b3022b9e8de4f0192fd8d2f19f365d521b43e587af5b3f76c",
+        92_962,
         "",
+        0,
         "",
         None,
     ),
@@ -136,29 +157,28 @@ def _numbers(name: str, known: ClassTable) -> tuple[dict[str, np.ndarray], set[s
     """``X`` of numbers and codes, ``y`` and the names of the columns; which of them are categories."""
     path = find(known.npz) if known.npz_sha256 else None
     if path is not None:
-        with np.load(io.BytesIO(read(path, known.npz_sha256))) as archive:
-            arrays = {key: archive[key] for key in ("X", "y", "columns")}
-            categories = {key.removeprefix("cat_") for key in archive.files if key.startswith("cat_")}
+        arrays = npz(path, known.npz_bytes, known.npz_sha256)
+        categories = {key.removeprefix("cat_") for key in arrays if key.startswith("cat_")}
         return arrays, categories, f"file in {path.parent}", {path.name: known.npz_sha256}
     if not known.file:
         raise DatasetError(
             f"{name} is read from {known.npz}, which has no public home: put it into the folder that {VARIABLE} names, "
             f"or load {name.removesuffix('-subset')!r}, the whole table."
         )
-    path, source = obtain(known.file, [known.url], known.sha256)
-    content = read(path, known.sha256)
-    try:
-        arrays, categories = _READERS[name](content)
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, UnicodeDecodeError) as error:
-        raise unlike(path, "the published table", f"a file that cannot be read ({error})") from error
-    if known.content is not None and (found := content_of(arrays)) != known.content:
+    path, source = obtain(known.file, [known.url], known.most, known.sha256)
+    content = read(path, known.most, known.sha256)
+    with parsing(path, "the published table"):
+        arrays, categories = _READERS[name](io.BytesIO(content), known.rows)
+    if known.content is not None and (found := content_of(arrays, categories)) != known.content:
         raise damaged(path, f"{known.content} of the table", found)
     return arrays, categories, source, {path.name: hashlib.sha256(content).hexdigest()}
 
 
-def content_of(arrays: Mapping[str, np.ndarray]) -> str:
-    """What a table hashes to, whichever file it was read from."""
-    return fingerprint({"X": arrays["X"].astype(np.int32), "y": arrays["y"].astype(np.uint8)})
+def content_of(arrays: Mapping[str, np.ndarray], categories: Collection[str]) -> str:
+    """What a table hashes to, whichever file it was read from: its values, its columns, and which hold categories."""
+    names = [f"{column}{' (category)' if column in categories else ''}\n" for column in arrays["columns"]]
+    columns = np.frombuffer("".join(names).encode(), np.uint8)
+    return fingerprint({"X": arrays["X"].astype(np.int32), "y": arrays["y"].astype(np.uint8), "columns": columns})
 
 
 def _features(X: np.ndarray, columns: Sequence[str], known: ClassTable, categories: set[str]) -> np.ndarray:
@@ -183,6 +203,27 @@ def _features(X: np.ndarray, columns: Sequence[str], known: ClassTable, categori
 # -- the published files -----------------------------------------------------------------------------------------------
 
 
+#: Bytes that the text of a table may have.
+_MOST_TEXT = 2**27
+#: Bytes that a line may have, and letters that the name of a category may.
+_LONGEST_LINE, _LONGEST_WORD = 4096, 64
+
+
+def _text(stream: BinaryIO) -> Iterable[str]:
+    return (line.decode("ascii") for line in lines(stream, _LONGEST_LINE))
+
+
+def _rows(text: Iterable[list[str]], columns: int, most: int) -> list[list[str]]:
+    """The rows of a table, none of which may be missing a word or have too long a one."""
+    rows = list(islice(text, most + 1))
+    if len(rows) > most:
+        raise ValueError(f"there are more than {most:,} rows")
+    for number, row in enumerate(rows, 1):
+        if len(row) != columns or max(map(len, row)) > _LONGEST_WORD:
+            raise ValueError(f"row {number:,} does not have {columns} words of up to {_LONGEST_WORD} letters")
+    return rows
+
+
 def _coded(rows: list[list[str]], columns: list[str]) -> tuple[np.ndarray, set[str]]:
     """Integer columns as they are; others as numbers of their sorted values, -1 where one is missing."""
     X, categories = np.empty((len(rows), len(columns)), np.int32), set()
@@ -204,43 +245,46 @@ _ADULT = (
 ).split()
 
 
-def _read_adult(content: bytes) -> tuple[dict[str, np.ndarray], set[str]]:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        texts = [archive.read(name).decode("ascii") for name in ("adult.data", "adult.test")]
-    lines = [line for text in texts for line in text.splitlines() if line.count(",") == len(_ADULT)]
-    rows = [[value.strip() for value in line.split(",")] for line in lines]
+_CONNECT4 = [f"{column}{row}" for column in "abcdefg" for row in range(1, 7)]
+
+
+def _read_adult(stream: BinaryIO, most: int) -> tuple[dict[str, np.ndarray], set[str]]:
+    rows = []
+    for name in ("adult.data", "adult.test"):
+        with member(stream, name, _MOST_TEXT) as content:
+            # Few lines are no row of the table: the first one of the second text, and empty ones.
+            text = ([value.strip() for value in line.split(",")] for line in islice(_text(content), most + 8))
+            rows += _rows((row for row in text if len(row) == len(_ADULT) + 1), len(_ADULT) + 1, most - len(rows))
     X, categories = _coded(rows, _ADULT)
     y = np.array([row[-1].rstrip(".") == ">50K" for row in rows], np.uint8)
     return {"X": X, "y": y, "columns": np.array(_ADULT)}, categories
 
 
-def _read_connect4(content: bytes) -> tuple[dict[str, np.ndarray], set[str]]:
-    header, *rows = csv.reader(io.StringIO(gzip.decompress(content).decode("ascii")), delimiter="\t")
-    numbers = np.array(rows, np.int32)
-    target = header.index("target")
-    return {
-        "X": np.delete(numbers, target, axis=1),
-        "y": numbers[:, target].astype(np.uint8),
-        "columns": np.array([name for name in header if name != "target"]),
-    }, set()
+def _read_connect4(stream: BinaryIO, most: int) -> tuple[dict[str, np.ndarray], set[str]]:
+    text = gunzip(stream, _MOST_TEXT)
+    target = next(iter(_text(text)), "").strip().split("\t").index("target")
+    values = numbers(text, most, len(_CONNECT4) + 1, "\t").astype(np.int32)
+    X, y = np.delete(values, target, axis=1), values[:, target].astype(np.uint8)
+    return {"X": X, "y": y, "columns": np.array(_CONNECT4)}, set()
 
 
-def _read_diabetes(content: bytes) -> tuple[dict[str, np.ndarray], set[str]]:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        member = next(name for name in archive.namelist() if name.endswith("diabetic_data.csv"))
-        header, *rows = csv.reader(io.StringIO(archive.read(member).decode("ascii")))
+def _read_diabetes(stream: BinaryIO, most: int) -> tuple[dict[str, np.ndarray], set[str]]:
+    with member(stream, "diabetic_data.csv", _MOST_TEXT) as content:
+        text = csv.reader(_text(content))
+        header = next(text, [])
+        rows = _rows(text, len(header), most)
     X, categories = _coded(rows, header[:-1])
     y = np.array([("NO", "<30", ">30").index(row[-1]) for row in rows], np.uint8)
     return {"X": X, "y": y, "columns": np.array(header[:-1])}, categories
 
 
-def _read_covtype(content: bytes) -> tuple[dict[str, np.ndarray], set[str]]:
-    numbers = np.loadtxt(io.BytesIO(gzip.decompress(content)), np.int32, delimiter=",", ndmin=2)
-    columns = np.array([f"column {i}" for i in range(numbers.shape[1] - 1)])
-    return {"X": numbers[:, :-1], "y": (numbers[:, -1] - 1).astype(np.uint8), "columns": columns}, set()
+def _read_covtype(stream: BinaryIO, most: int) -> tuple[dict[str, np.ndarray], set[str]]:
+    values = numbers(gunzip(stream, _MOST_TEXT), most, 55).astype(np.int32)
+    columns = np.array([f"column {i}" for i in range(values.shape[1] - 1)])
+    return {"X": values[:, :-1], "y": (values[:, -1] - 1).astype(np.uint8), "columns": columns}, set()
 
 
-_READERS = {
+_READERS: dict[str, Callable[[BinaryIO, int], tuple[dict[str, np.ndarray], set[str]]]] = {
     "adult": _read_adult,
     "connect4": _read_connect4,
     "diabetes": _read_diabetes,

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpzoo.datasets import sources
 from gpzoo.datasets.dataset import Dataset
-from gpzoo.datasets.files import fingerprint, keep, kept_with_origin, obtain, read, unlike
+from gpzoo.datasets.files import fingerprint, keep, kept_with_origin, obtain, parsing, read
 from gpzoo.datasets.sources import images_and_labels, unzip_amat
 
 #: Training and test images of mnist-rot, and of what stands in for it.
@@ -26,6 +26,7 @@ class Archive:
     """A published archive: its file, the digest of it that is known, and the text of each part with its rows."""
 
     file: str
+    most: int
     method: str
     digest: str
     members: dict[str, str]
@@ -45,6 +46,7 @@ class Archive:
 ARCHIVES = {
     "rectangles-images": Archive(
         "rectangles_images.zip",
+        2**27,
         "sha1",
         "2700ba92129ae195e93070d8b27f830323573a57",
         {"train": "rectangles_im_train.amat", "test": "rectangles_im_test.amat"},
@@ -52,6 +54,7 @@ ARCHIVES = {
     ),
     "mnist-rot": Archive(
         "mnist_rotation_new.zip",
+        2**27,
         "md5",
         "0f9a947ff3d30e95cd685462cbf3b847",
         {
@@ -121,22 +124,20 @@ def rotated(X: np.ndarray, degrees: np.ndarray) -> np.ndarray:
 
 def _images(name: str) -> Dataset:
     archive = ARCHIVES[name]
-    found = kept_with_origin(archive.kept)
+    rows = sum(archive.rows.values())
+    found = kept_with_origin(archive.kept, 4 * 785 * rows)
     if found is not None:
         table, sha256 = found
         source = "kept in the cache folder"
     else:
-        path, source = obtain(archive.file, [archive.url])
-        content = read(path)
-        digest = hashlib.new(archive.method, content, usedforsecurity=False).hexdigest()
-        if digest != archive.digest:
-            raise unlike(path, f"{archive.method} {archive.digest}", digest)
+        path, source = obtain(archive.file, [archive.url], archive.most, archive.digest, archive.method)
+        content = read(path, archive.most, archive.digest, archive.method)
         parts = []
         for part, rows in archive.rows.items():
-            expected = f"{rows:,} rows of 785 numbers in {archive.members[part]}"
-            parts.append(unzip_amat(path, content, archive.members[part], expected))
-            if parts[-1].shape != (rows, 785):
-                raise unlike(path, expected, f"{parts[-1].shape[0]:,} of {parts[-1].shape[1]}")
+            with parsing(path, f"{rows:,} rows of 785 numbers in {archive.members[part]}"):
+                parts.append(unzip_amat(content, archive.members[part], rows))
+                if len(parts[-1]) != rows:
+                    raise ValueError(f"there are {len(parts[-1]):,} rows")
         table = np.concatenate(parts)
         sha256 = {archive.file: hashlib.sha256(content).hexdigest()}
         keep(archive.kept, table, sha256)

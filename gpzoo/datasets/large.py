@@ -6,41 +6,39 @@ float32, so that memory holds little more than the result. Values are raw: ``Dat
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import operator
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 import numpy as np
 
 from gpzoo.datasets.dataset import Dataset
-from gpzoo.datasets.files import DatasetError, checksum, keep, kept_with_origin, obtain, unlike
+from gpzoo.datasets.files import checksum, keep, kept_with_origin, obtain, opened, parsing, unlike
+from gpzoo.datasets.unpacking import LINES, bunzip2, gunzip, lines, member, numbers
 
 _UCI = "https://archive.ics.uci.edu"
 _PHYSICS = "https://mlphysics.ics.uci.edu/data"
 _DATAVERSE = "https://dataverse.harvard.edu/api/access/datafile/:persistentId?persistentId=doi:10.7910/DVN/HG7NV7"
-_UNREADABLE = (OSError, EOFError, ValueError, KeyError, IndexError, zlib.error, zipfile.BadZipFile, csv.Error)
-_LINES = 16_384
 
 
 @dataclass(frozen=True)
 class _Text:
     """A published text of numbers separated by commas, the target first; ``member``: its name in a zip archive.
 
-    ``sha256`` is that of the published file where one is known; ``rows`` and ``features`` are checked in any case.
+    ``most`` are the bytes that the file may have, and ``most_text`` those that it may unpack to. ``sha256`` is that of
+    the published file where one is known; ``rows`` and ``features`` are checked in any case.
     """
 
     name: str
     file: str
     urls: tuple[str, ...]
+    most: int
+    most_text: int
     rows: int
     features: int
     sha256: str | None = None
@@ -62,6 +60,8 @@ TEXTS = {
                 f"{_UCI}/static/public/203/yearpredictionmsd.zip",
                 f"{_UCI}/ml/machine-learning-databases/00203/YearPredictionMSD.txt.zip",
             ),
+            2**28,
+            2**29,
             515_345,
             90,
             member="YearPredictionMSD.txt",
@@ -70,6 +70,8 @@ TEXTS = {
             "higgs",
             "HIGGS.csv.gz",
             (f"{_UCI}/ml/machine-learning-databases/00280/HIGGS.csv.gz", f"{_PHYSICS}/higgs/HIGGS.csv.gz"),
+            3 * 2**30,
+            2**33,
             11_000_000,
             28,
             "ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698",
@@ -79,6 +81,8 @@ TEXTS = {
             "susy",
             "SUSY.csv.gz",
             (f"{_UCI}/ml/machine-learning-databases/00279/SUSY.csv.gz", f"{_PHYSICS}/susy/SUSY.csv.gz"),
+            2**30,
+            2**32,
             5_000_000,
             18,
             "be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664",
@@ -90,6 +94,8 @@ YEAR_PUBLISHED_TRAIN = 463_715
 
 FLIGHTS = "airline/2008.csv.bz2"
 PLANES = "airline/plane-data.csv"
+_MOST_FLIGHTS, _MOST_FLIGHTS_TEXT, _MOST_PLANES = 2**28, 2**30, 2**22
+_LONGEST_LINE = 1024
 FLIGHTS_URL = f"{_DATAVERSE}/EIR0RA"
 PLANES_URL = f"{_DATAVERSE}/XXSL8A"
 AIRLINE_KEPT = "airline.npy"
@@ -191,56 +197,28 @@ def random_split(
 
 def _table(text: _Text) -> tuple[np.ndarray, str, dict[str, str]]:
     """Float32 ``[rows, 1 + features]``, where it came from, and the sha256 of the published file."""
-    found = kept_with_origin(text.kept)
+    found = kept_with_origin(text.kept, 4 * text.rows * (1 + text.features))
     if found is not None:
         return found[0], "kept in the cache folder", found[1]
-    path, source = obtain(text.file, text.urls, text.sha256, text.advice)
-    origin = {text.file: checksum(path, text.sha256)}
-    table = _parse(path, text)
+    path, source = obtain(text.file, text.urls, text.most, text.sha256, advice=text.advice)
+    with opened(path, text.most, text.sha256) as stream:
+        origin = {text.file: text.sha256 or checksum(path, stream)}
+        table = _parse(path, stream, text)
     keep(text.kept, table, origin)
     return table, source, origin
 
 
-def _parse(path: Path, text: _Text) -> np.ndarray:
-    columns = 1 + text.features
-    expected = f"{text.rows:,} rows of {columns} numbers"
-    table = np.empty((text.rows, columns), np.float32)
-    filled = 0
-    with _readable(path, expected), _lines(path, text.member) as lines:
-        while piece := list(islice(lines, _LINES)):
-            numbers = np.loadtxt(piece, np.float32, delimiter=",", ndmin=2)
-            if numbers.shape[1] != columns or not np.isfinite(numbers).all():
-                raise ValueError(f"lines {filled + 1:,} to {filled + len(piece):,} hold something else")
-            room = table[filled : filled + len(numbers)]
-            if len(room) < len(numbers):
-                raise ValueError("there are more rows")
-            room[:] = numbers
-            filled += len(numbers)
-    if filled != text.rows:
-        raise unlike(path, expected, f"{filled:,} rows")
+def _parse(path: Path, stream: BinaryIO, text: _Text) -> np.ndarray:
+    with parsing(path, f"{text.rows:,} rows of {1 + text.features} numbers"):
+        if text.member is None:
+            unpacked = nullcontext(gunzip(stream, text.most_text))
+        else:
+            unpacked = member(stream, text.member, text.most_text)
+        with unpacked as content:
+            table = numbers(content, text.rows, 1 + text.features)
+        if len(table) != text.rows:
+            raise ValueError(f"there are {len(table):,} rows")
     return table
-
-
-@contextmanager
-def _readable(path: Path, expected: str) -> Iterator[None]:
-    """Turn every way in which text can fail to be the published one into the error that names the file."""
-    try:
-        yield
-    except DatasetError:
-        raise
-    except _UNREADABLE as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise unlike(path, expected, f"a file that cannot be read ({reason})") from error
-
-
-@contextmanager
-def _lines(path: Path, member: str | None) -> Iterator[IO[bytes]]:
-    if member is None:
-        with gzip.open(path) as lines:
-            yield lines
-    else:
-        with zipfile.ZipFile(path) as archive, archive.open(member) as lines:
-            yield lines
 
 
 def airline(seed: int | None = None) -> Dataset:
@@ -300,42 +278,48 @@ def airline_delayed(seed: int = 0) -> Dataset:
 
 def _flights() -> tuple[np.ndarray, str, dict[str, str]]:
     """Float32 ``[flights, 9]`` with the delay last, where it came from, and the sha256 of the published files."""
-    found = kept_with_origin(AIRLINE_KEPT)
+    found = kept_with_origin(AIRLINE_KEPT, 4 * 9 * max(AIRLINE_ROWS))
     if found is not None:
         return found[0], "kept in the cache folder", found[1]
-    planes, _ = obtain(PLANES, [PLANES_URL])
-    flights, source = obtain(FLIGHTS, [FLIGHTS_URL], advice=f" {PLANES} is needed beside it.")
-    table = _parse_flights(flights, _parse_planes(planes))
-    sha256 = {file: checksum(path) for file, path in ((FLIGHTS, flights), (PLANES, planes))}
+    planes, _ = obtain(PLANES, [PLANES_URL], _MOST_PLANES)
+    with opened(planes, _MOST_PLANES) as stream:
+        sha256 = {PLANES: checksum(planes, stream)}
+        ages = _parse_planes(planes, stream)
+    flights, source = obtain(FLIGHTS, [FLIGHTS_URL], _MOST_FLIGHTS, advice=f" {PLANES} is needed beside it.")
+    with opened(flights, _MOST_FLIGHTS) as stream:
+        sha256 = {FLIGHTS: checksum(flights, stream)} | sha256
+        table = _parse_flights(flights, stream, ages)
     keep(AIRLINE_KEPT, table, sha256)
     return table, source, sha256
 
 
-def _parse_planes(path: Path) -> dict[str, int]:
+def _parse_planes(path: Path, stream: BinaryIO) -> dict[str, int]:
     """The age in 2008 of each plane whose year of manufacture is known, by tail number."""
     expected = "a list of planes with the columns tailnum and year"
     ages = {}
-    with _readable(path, expected), path.open(encoding="utf-8-sig", newline="") as lines:
-        rows = csv.reader(lines)
+    with parsing(path, expected):
+        rows = _rows(stream, "utf-8-sig")
         pick = _columns(next(rows, []), ("tailnum", "year"))
         for row in rows:
             # A plane of which only the tail number is known is a line of one field.
             tail, made = pick(row) if len(row) > 1 else ("", "")
-            if made.isdigit() and 0 < int(made) <= 2008:
+            if made.isdecimal() and 0 < int(made) <= 2008:
                 ages[tail] = 2008 - int(made)
     if not ages:
         raise unlike(path, expected, "no plane whose year is known")
     return ages
 
 
-def _parse_flights(path: Path, ages: dict[str, int]) -> np.ndarray:
+def _parse_flights(path: Path, stream: BinaryIO, ages: dict[str, int]) -> np.ndarray:
     expected = f"{' or '.join(f'{rows:,}' for rows in AIRLINE_ROWS)} flights"
     pieces, count = [], 0
-    with _readable(path, expected), bz2.open(path, "rt", encoding="latin-1", newline="") as lines:
-        rows = filter(None, csv.reader(lines))
+    with parsing(path, expected):
+        rows = filter(None, _rows(bunzip2(stream, _MOST_FLIGHTS_TEXT), "latin-1"))
         pick = _columns(next(rows, []), (*_AIRLINE_COLUMNS, "TailNum", "ArrDelay"))
-        while piece := list(islice(rows, _LINES)):
+        while piece := list(islice(rows, LINES)):
             count += len(piece)
+            if count > max(AIRLINE_ROWS):
+                raise ValueError("there are more flights")
             pieces.append(np.array(list(_complete(map(pick, piece), ages)), np.float32).reshape(-1, 9))
     if count not in AIRLINE_ROWS:
         raise unlike(path, expected, f"{count:,}")
@@ -344,6 +328,10 @@ def _parse_flights(path: Path, ages: dict[str, int]) -> np.ndarray:
         raise unlike(path, f"{AIRLINE_TRAIN + AIRLINE_TEST:,} complete flights of known planes", f"{len(table):,}")
     table[:, 3:5] = 60 * (table[:, 3:5] // 100) + table[:, 3:5] % 100
     return table
+
+
+def _rows(stream: BinaryIO, encoding: str) -> Iterator[list[str]]:
+    return csv.reader(line.decode(encoding) for line in lines(stream, _LONGEST_LINE))
 
 
 def _columns(header: list[str], names: Iterable[str]) -> Callable[[list[str]], tuple[str, ...]]:

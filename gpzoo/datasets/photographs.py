@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import io
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 
 from gpzoo._checks import positive_int
 from gpzoo.datasets.dataset import Dataset
-from gpzoo.datasets.files import VARIABLE, DatasetError, find_folder, fingerprint, folders, obtain, read
+from gpzoo.datasets.files import (
+    VARIABLE,
+    DatasetError,
+    find_folder,
+    fingerprint,
+    folders,
+    obtain,
+    opened,
+    parsing,
+    read,
+    reason,
+    unreadable,
+)
 
 SVHN_SHA256 = {
     "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
     "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
 }
+_SVHN_BYTES = {"train_32x32.mat": 182_040_794, "test_32x32.mat": 64_275_384}
 SVHN_HOME = "http://ufldl.stanford.edu/housenumbers"
 
 #: The folder, in the data folder, with ``train/<class>/`` and ``val/<class>/``.
 IMAGENET20 = "imagenet20"
 _IMAGENET_HOME = "https://www.image-net.org/download.php"
 _SUFFIXES = {".jpeg", ".jpg", ".png"}
+#: Bytes and pixels that a photograph may have, and pixels from which on one is decoded at a time.
+_MOST_BYTES, _MOST_PIXELS, _MANY_PIXELS = 2**26, 2**26, 2**23
 
 
 def svhn() -> Dataset:
@@ -37,9 +54,12 @@ def svhn() -> Dataset:
 
     arrays, origins = {}, []
     for part, (file, sha256) in zip(("train", "test"), SVHN_SHA256.items(), strict=True):
-        path, origin = obtain(file, [f"{SVHN_HOME}/{file}"], sha256)
+        most = _SVHN_BYTES[file]
+        path, origin = obtain(file, [f"{SVHN_HOME}/{file}"], most, sha256)
         origins.append(origin)
-        found = loadmat(io.BytesIO(read(path, sha256)), variable_names=("X", "y"))
+        content = read(path, most, sha256)
+        with parsing(path, "images and their digits"):
+            found = loadmat(io.BytesIO(content), variable_names=("X", "y"))
         pixels, labels = found["X"], found["y"].ravel()
         images = np.empty((pixels.shape[-1], *pixels.shape[:-1]), np.float32)
         np.divide(np.moveaxis(pixels, -1, 0), np.float32(255), out=images)
@@ -84,10 +104,16 @@ def imagenet20(size: int = 64) -> Dataset:
     arrays = {}
     for part, key in (("train", "train"), ("val", "test")):
         paths = [path for name in names for path in files[part][name]]
-        images = np.empty((len(paths), size, size, 3), np.float32)
+        try:
+            images = np.empty((len(paths), size, size, 3), np.float32)
+        except (MemoryError, ValueError) as error:
+            raise DatasetError(
+                f"{len(paths):,} photographs of {size} x {size} pixels do not fit into memory: choose a smaller size."
+            ) from error
+        many = threading.Lock()
 
-        def store(place: int, path: Path, images: np.ndarray = images) -> None:
-            images[place] = _photograph(path, size)
+        def store(place: int, path: Path, images: np.ndarray = images, many: threading.Lock = many) -> None:
+            images[place] = _photograph(path, size, many)
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(store, range(len(paths)), paths))
@@ -98,21 +124,34 @@ def imagenet20(size: int = 64) -> Dataset:
 
 def _files(folder: Path) -> dict[str, list[Path]]:
     """The images of every class; a class without any is an error."""
-    found = {}
-    for inside in sorted(path for path in folder.glob("*") if path.is_dir()):
-        found[inside.name] = sorted(path for path in inside.iterdir() if path.suffix.lower() in _SUFFIXES)
-        if not found[inside.name]:
-            raise DatasetError(f"{inside} holds no images ({', '.join(sorted(_SUFFIXES))}): add some, or remove it.")
+    try:
+        found = {}
+        for inside in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
+            found[inside.name] = sorted(path for path in inside.iterdir() if path.suffix.lower() in _SUFFIXES)
+            if not found[inside.name]:
+                raise DatasetError(
+                    f"{inside} holds no images ({', '.join(sorted(_SUFFIXES))}): add some, or remove it."
+                )
+    except OSError as error:
+        raise unreadable(error.filename or folder, reason(error), "Correct its permissions, or remove it") from error
     return found
 
 
-def _photograph(path: Path, size: int) -> np.ndarray:
+def _photograph(path: Path, size: int, many: threading.Lock) -> np.ndarray:
+    """The middle of an image, scaled; large ones are decoded one at a time, under a lock."""
     from PIL import Image, ImageOps
 
-    try:
-        with Image.open(path) as image:
-            image.draft("RGB", (2 * size, 2 * size))
-            fitted = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DatasetError(f"cannot read the image {path}: {error}. Replace or remove it.") from error
+    with opened(path, _MOST_BYTES) as stream:
+        try:
+            # Other formats that Pillow knows start other programs or unpack without bounds.
+            with Image.open(stream, formats=("JPEG", "PNG")) as image:
+                pixels = image.width * image.height
+                if pixels > _MOST_PIXELS:
+                    raise ValueError(f"it has {pixels:,} pixels, more than {_MOST_PIXELS:,}")
+                with many if pixels > _MANY_PIXELS else nullcontext():
+                    image.draft("RGB", (2 * size, 2 * size))
+                    fitted = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
+        # Pillow meets hostile images with errors of many kinds.
+        except Exception as error:
+            raise DatasetError(f"cannot read the image {path}: {reason(error)}. Replace or remove it.") from error
     return np.asarray(fitted, np.float32) / np.float32(255)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
-import lzma
 import operator
-import tarfile
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from gpzoo.datasets.dataset import Dataset
-from gpzoo.datasets.files import damaged, find, fingerprint, keep, kept, obtain, read, unlike
+from gpzoo.datasets.files import damaged, find, fingerprint, keep, kept, obtain, opened, parsing, read
+from gpzoo.datasets.unpacking import gunzip, member, members, npz, numbers, unxz
 
 RECTANGLES_NPZ = "rectangles.npz"
 RECTANGLES_ZIP = "rectangles.zip"
+RECTANGLES_ROWS = {"train": 1_200, "test": 50_000}
+# Bytes that a file may have: those of the published one where its sha256 is known, in round numbers where it is not.
+_MOST_RECTANGLES_NPZ, _MOST_RECTANGLES_ZIP = 339_478, 2**24
+#: Bytes that the text of 50,000 images may have.
+_MOST_AMAT = 2**30
 _RECTANGLES_NPZ_SHA256 = "869cb50a63a43773371bc48c743dd196bd35eb688f1377379fbddb33935b6fa1"
 _RECTANGLES_CONTENT = "4e2534474dde216bf0f51ed9155cd6f93b42b7e220f5b4c502282ba96344e53d"
 _RECTANGLES_URLS = (
@@ -33,6 +34,12 @@ MNIST_SHA256 = {
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
+_MNIST_BYTES = {
+    "train-images-idx3-ubyte.gz": 9_912_422,
+    "train-labels-idx1-ubyte.gz": 28_881,
+    "t10k-images-idx3-ubyte.gz": 1_648_877,
+    "t10k-labels-idx1-ubyte.gz": 4_542,
+}
 _MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist",
     "https://storage.googleapis.com/cvdf-datasets/mnist",
@@ -42,10 +49,12 @@ CIFAR10_SHA256 = {
     "cifar10_images.xz": "8bdb15bdff4117394dedc0ddb4a489a6a2079f4de8bdd5f3c2e85feb82b835a2",
     "cifar10_labels.npz": "5f356ab68c6bbe75090fc17447a5492bfcb6ce2a3a780f9d4daf3de29b949c6b",
 }
+_CIFAR10_BYTES = {"cifar10_images.xz": 101_445_748, "cifar10_labels.npz": 30_572}
 CIFAR10_TAR = "cifar-10-binary.tar.gz"
 CIFAR10_TAR_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+_CIFAR10_TAR_BYTES = 170_052_171
 _CIFAR10_URL = f"https://www.cs.toronto.edu/~kriz/{CIFAR10_TAR}"
-_CIFAR10_TRAIN = 50_000
+_CIFAR10_TRAIN, _CIFAR10_IMAGES = 50_000, 60_000
 CIFAR10_KEPT = "cifar10.npy"
 _CIFAR10_RECORDS = "6c26dc22248c27188ea71613ba27ba80e119551206d074f556c3fa2df5594a42"
 
@@ -62,6 +71,7 @@ class _Table:
     rows: int
     features: int
     splits: int
+    npz_bytes: int
     npz_sha256: str
     content: str
 
@@ -86,6 +96,7 @@ UCI = {
             506,
             13,
             20,
+            21_150,
             "67ccdaf03abd036593d1df77c94def604505564a9f6cade715272534b5fcf864",
             "7ec61e94199fe12c2f4de816013d99813f82f9fc3a93b3c666fbf651aa822556",
         ),
@@ -96,6 +107,7 @@ UCI = {
             1030,
             8,
             20,
+            18_989,
             "9c7c7655ee686502dbd595103f0efe006dea8e90de56e80f94134541f1a28299",
             "59f00891b135ab1f4d3e81b19ddd85ae85868de4e38be25fc06ee0903eef8e00",
         ),
@@ -106,6 +118,7 @@ UCI = {
             768,
             8,
             20,
+            9973,
             "1fcfc9a2c1409882dd5c3083e1bd0bb0434137c71270fd66af803d36597da778",
             "564d1c41ffd660c0417ae7394e7fdce7d470778bb30a50a96ee65070874be62e",
         ),
@@ -116,6 +129,7 @@ UCI = {
             8192,
             8,
             20,
+            594_781,
             "9683a78f46ef4a045e2f88bf0a694f62eaf0836913a7b6e0b0293122726a7f0a",
             "34d775e17a0cb0cb55351eb1621ac972318914200e02fdb33be4a5d5cf945ac1",
         ),
@@ -126,6 +140,7 @@ UCI = {
             11934,
             16,
             20,
+            410_106,
             "57ecc66d7411bdc6d3967244a9a69f174f7861d72b6c8d446e92afd1f02e79a7",
             "781d2aa569032a667ce698f7d0fa1db7706bfe44a0b7c8dfd164c63289a6c866",
         ),
@@ -136,6 +151,7 @@ UCI = {
             9568,
             4,
             20,
+            160_884,
             "18d19d729d9f041aaa39629ccdf108c811bb6f03441038daad8564fec4968f0a",
             "38ec3a8d6ea1fa1ff9d863a649817ac38528ba5b39161cef3a6628b3e248af77",
         ),
@@ -146,6 +162,7 @@ UCI = {
             45730,
             9,
             5,
+            1_706_264,
             "bf4974d45396d6070ae5fc69b5ded2671e843bd43cd58489e9db27c52b448e11",
             "74040ddada7a99585ff9cba6b090203c151a072884af2e33039649aa6c168cd5",
         ),
@@ -156,6 +173,7 @@ UCI = {
             1599,
             11,
             20,
+            39_579,
             "252f10f5c8a5feba5124ec1a90840d4b5ca0630ea14754e4b3703d019e715b8e",
             "bed2f190eb3aa63a2e53e0e23847c57a5aa6336ad05b8a82f78aed7bf64e3175",
         ),
@@ -166,6 +184,7 @@ UCI = {
             308,
             6,
             20,
+            6856,
             "5b30765a569c40a2cec206724ee0c9d45b92e9ff2eab30e69680ad198b8d4aa6",
             "91f5a894b552abb8cda2f0df8748ef9550295a7de97b7fe0c8585955800fcbbd",
         ),
@@ -227,42 +246,43 @@ def rectangles_original() -> Dataset:
     """Read the images that :func:`rectangles` imitates, from ``rectangles.npz`` or the published ``rectangles.zip``."""
     path = find(RECTANGLES_NPZ)
     if path is not None:
-        content = read(path, _RECTANGLES_NPZ_SHA256)
+        packed = npz(path, _MOST_RECTANGLES_NPZ, _RECTANGLES_NPZ_SHA256)
         arrays = {}
-        with np.load(io.BytesIO(content)) as archive:
-            for part in ("train", "test"):
-                pixels = np.unpackbits(archive[f"X_{part}_bits"], axis=1)
-                arrays |= images_and_labels(part, pixels, archive[f"y_{part}"])
-        source = f"file in {path.parent}"
+        for part in ("train", "test"):
+            arrays |= images_and_labels(part, np.unpackbits(packed[f"X_{part}_bits"], axis=1), packed[f"y_{part}"])
+        source, sha256 = f"file in {path.parent}", _RECTANGLES_NPZ_SHA256
     else:
-        path, source = obtain(RECTANGLES_ZIP, _RECTANGLES_URLS)
-        content = read(path)
-        arrays = _unzip_rectangles(path, content)
-    return Dataset("rectangles-original", **arrays, source=source, sha256={path.name: _sha256(content)})
+        path, source = obtain(RECTANGLES_ZIP, _RECTANGLES_URLS, _MOST_RECTANGLES_ZIP)
+        content = read(path, _MOST_RECTANGLES_ZIP)
+        arrays, sha256 = _unzip_rectangles(path, content), _sha256(content)
+    return Dataset("rectangles-original", **arrays, source=source, sha256={path.name: sha256})
 
 
 def _unzip_rectangles(path: Path, content: bytes) -> dict[str, np.ndarray]:
     arrays = {}
-    for part in ("train", "test"):
-        table = unzip_amat(path, content, f"rectangles_{part}.amat", f"sha256 {_RECTANGLES_CONTENT} of the arrays")
-        arrays |= images_and_labels(part, table[:, :-1], table[:, -1])
+    with parsing(path, f"sha256 {_RECTANGLES_CONTENT} of the arrays"):
+        for part, rows in RECTANGLES_ROWS.items():
+            table = unzip_amat(content, f"rectangles_{part}.amat", rows)
+            arrays |= images_and_labels(part, table[:, :-1], table[:, -1])
     found = fingerprint(arrays)
     if found != _RECTANGLES_CONTENT:
         raise damaged(path, f"{_RECTANGLES_CONTENT} of the arrays", found)
     return arrays
 
 
-def unzip_amat(path: Path, content: bytes, member: str, expected: str) -> np.ndarray:
-    """A text file in a zip archive of 2007, one image a line: 784 pixels, then the label; float32 ``[N, 785]``.
+def unzip_amat(content: bytes, name: str, rows: int) -> np.ndarray:
+    """A text file in a zip archive of 2007, one image a line: 784 pixels, then the label; float32 ``[n, 785]``.
+
+    Args:
+        content: of the archive.
+        name: of the text in it.
+        rows: images that there may be.
 
     Raises:
-        DatasetError: if the archive does not hold such a file; ``expected`` says what it must hold.
+        ValueError: if the archive holds something else.
     """
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(member) as lines:
-            return np.loadtxt(lines, dtype=np.float32, ndmin=2)
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError) as error:
-        raise unlike(path, expected, f"a file that cannot be read ({error})") from error
+    with member(io.BytesIO(content), name, _MOST_AMAT) as text:
+        return numbers(text, rows, 785, delimiter=None)
 
 
 def images_and_labels(part: str, pixels: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -292,9 +312,12 @@ def mnist() -> Dataset:
     """Read MNIST from four IDX files: 60,000 and 10,000 images, float32 ``[N, 28, 28, 1]`` in [0, 1]; int32 labels."""
     arrays, origins = {}, []
     for (file, sha256), name in zip(MNIST_SHA256.items(), ("X_train", "y_train", "X_test", "y_test"), strict=True):
-        path, origin = obtain(file, [f"{mirror}/{file}" for mirror in _MNIST_MIRRORS], sha256)
+        most = _MNIST_BYTES[file]
+        path, origin = obtain(file, [f"{mirror}/{file}" for mirror in _MNIST_MIRRORS], most, sha256)
         origins.append(origin)
-        array = _idx(gzip.decompress(read(path, sha256)))
+        packed = read(path, most, sha256)
+        with parsing(path, "an IDX file of bytes"):
+            array = _idx(gunzip(io.BytesIO(packed), 2**26).read())
         arrays[name] = array[..., None] / np.float32(255) if name.startswith("X") else array.astype(np.int32)
     return Dataset("mnist", **arrays, source=", ".join(dict.fromkeys(origins)), sha256=dict(MNIST_SHA256))
 
@@ -312,14 +335,14 @@ def cifar10() -> Dataset:
     From ``cifar10_images.xz`` and ``cifar10_labels.npz``, or else the published ``cifar-10-binary.tar.gz``. Unpacking
     takes several seconds, so that its result is kept in the user's cache folder (184 MB).
     """
-    records, sha256 = kept(CIFAR10_KEPT, _CIFAR10_RECORDS), {CIFAR10_KEPT: _CIFAR10_RECORDS}
+    records, sha256 = kept(CIFAR10_KEPT, _CIFAR10_IMAGES * 3073, _CIFAR10_RECORDS), {CIFAR10_KEPT: _CIFAR10_RECORDS}
     source = "kept in the cache folder"
     if records is None:
         paths = [find(file) for file in CIFAR10_SHA256]
         if all(paths):
             records, source, sha256 = _cifar10_from_xz(*paths), f"file in {paths[0].parent}", dict(CIFAR10_SHA256)
         else:
-            path, source = obtain(CIFAR10_TAR, [_CIFAR10_URL], CIFAR10_TAR_SHA256)
+            path, source = obtain(CIFAR10_TAR, [_CIFAR10_URL], _CIFAR10_TAR_BYTES, CIFAR10_TAR_SHA256)
             records, sha256 = _cifar10_from_tar(path), {CIFAR10_TAR: CIFAR10_TAR_SHA256}
         keep(CIFAR10_KEPT, records)
     pixels = np.divide(records[:, 1:], np.float32(255), dtype=np.float32).reshape(-1, 32, 32, 3)
@@ -333,22 +356,25 @@ def _cifar10_from_xz(images: Path, labels: Path) -> np.ndarray:
 
     The planes are green, red minus green and blue minus green, each as differences along rows and columns.
     """
-    packed, classes = read(images, CIFAR10_SHA256[images.name]), read(labels, CIFAR10_SHA256[labels.name])
-    planes = np.frombuffer(lzma.decompress(packed), np.uint8).reshape(3, -1, 32, 32)
+    classes = npz(labels, _CIFAR10_BYTES[labels.name], CIFAR10_SHA256[labels.name])
+    packed = read(images, _CIFAR10_BYTES[images.name], CIFAR10_SHA256[images.name])
+    with parsing(images, "the planes of images"):
+        planes = np.frombuffer(unxz(packed, _CIFAR10_IMAGES * 3072), np.uint8).reshape(3, -1, 32, 32)
     green, red, blue = np.cumsum(np.cumsum(planes, axis=-1, dtype=np.uint8), axis=-2, dtype=np.uint8)
     pixels = np.stack([red + green, green, blue + green], axis=-1).reshape(len(green), -1)
-    with np.load(io.BytesIO(classes)) as archive:
-        y = np.concatenate([archive["y_train"], archive["y_test"]]).astype(np.uint8)
+    y = np.concatenate([classes["y_train"], classes["y_test"]]).astype(np.uint8)
     return np.concatenate([y[:, None], pixels], axis=1)
 
 
 def _cifar10_from_tar(path: Path) -> np.ndarray:
     """The same from the published records: label, then the red, green and blue planes of an image."""
-    content = read(path, CIFAR10_TAR_SHA256)
     names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        files = [archive.extractfile(f"cifar-10-batches-bin/{name}.bin") for name in names]
-        records = np.concatenate([np.frombuffer(file.read(), np.uint8) for file in files]).reshape(-1, 3073)
+    with (
+        opened(path, _CIFAR10_TAR_BYTES, CIFAR10_TAR_SHA256) as stream,
+        parsing(path, "batches of images"),
+    ):
+        batches = members(stream, [f"cifar-10-batches-bin/{name}.bin" for name in names], 10_000 * 3073)
+        records = np.concatenate([np.frombuffer(batch, np.uint8) for batch in batches]).reshape(-1, 3073)
     pixels = np.moveaxis(records[:, 1:].reshape(-1, 3, 32, 32), 1, -1).reshape(len(records), -1)
     return np.concatenate([records[:, :1], pixels], axis=1)
 
@@ -371,10 +397,8 @@ def uci(name: str, split: int = 0) -> Dataset:
         raise ValueError(f"split must be between 0 and {table.splits - 1} for uci/{name}, got {split}.")
     path = find(table.npz)
     if path is not None:
-        content = read(path, table.npz_sha256)
-        with np.load(io.BytesIO(content)) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-        source, sha256 = f"file in {path.parent}", {path.name: _sha256(content)}
+        arrays = npz(path, table.npz_bytes, table.npz_sha256)
+        source, sha256 = f"file in {path.parent}", {path.name: table.npz_sha256}
     else:
         arrays, source, sha256 = _uci_from_text(table)
     X, y, test = arrays["X"], arrays["y"], arrays[f"test_{split}"].astype(int)
@@ -390,23 +414,32 @@ def _uci_from_text(table: _Table) -> tuple[dict[str, np.ndarray], str, dict[str,
         f"index_test_0.txt to index_test_{table.splits - 1}.txt are needed there."
     )
     for file, url in table.texts.items():
-        path, origin = obtain(file, [url], advice=advice)
+        # A number is written with up to 26 characters, and a row may have a few columns that are not used.
+        most = 32 * table.rows * (table.features + 4 if file.endswith("/data.txt") else 1)
+        path, origin = obtain(file, [url], most, advice=advice)
         origins.append(origin)
-        contents[Path(file).stem] = read(path)
-    try:
-        data = np.array(contents["data"].split(), np.float64).reshape(table.rows, -1)
-        numbers = {
-            key: np.array(text.split(), np.float64).astype(int) for key, text in contents.items() if key != "data"
-        }
-        arrays = {"X": data[:, numbers["index_features"]], "y": data[:, numbers["index_target"].item()]}
-        arrays |= {f"test_{k}": numbers[f"index_test_{k}"].astype(np.uint16) for k in range(table.splits)}
+        contents[Path(file).stem] = read(path, most)
+    with parsing(path.parent, f"sha256 {table.content} of the arrays"):
+        data = _words(contents["data"], table.rows * (table.features + 4)).reshape(table.rows, -1)
+        indices = {key: _words(text, table.rows).astype(int) for key, text in contents.items() if key != "data"}
+        arrays = {"X": data[:, indices["index_features"]], "y": data[:, indices["index_target"].item()]}
+        arrays |= {f"test_{k}": indices[f"index_test_{k}"].astype(np.uint16) for k in range(table.splits)}
         found = fingerprint(arrays)
-    except (ValueError, IndexError) as error:
-        found = f"text that cannot be read ({error})"
     if found != table.content:
         raise damaged(path.parent, f"{table.content} of the arrays", found)
     sha256 = {file: _sha256(contents[Path(file).stem]) for file in table.texts}
     return arrays, ", ".join(dict.fromkeys(origins)), sha256
+
+
+def _words(content: bytes, most: int) -> np.ndarray:
+    """Finite numbers between blanks: float64 ``[n]`` with ``n`` up to ``most``."""
+    words = content.split(None, most)
+    if len(words) > most:
+        raise ValueError(f"there are more than {most:,} numbers")
+    values = np.array(words, np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("a number is not finite")
+    return values
 
 
 def _sha256(content: bytes) -> str:

@@ -8,17 +8,21 @@ import mmap
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpzoo.datasets.files import DatasetError
+from gpzoo.datasets.files import DatasetError, opened, reason, unreadable
 from gpzoo.datasets.files import fingerprint as sha256_of
 
 #: Values that arithmetic in float64 converts at a time: they stay in the processor's cache, and memory stays flat.
 _PIECE = 65_536
+
+#: Bytes of rows, from either end of a table, that tell it from others: they are read and hashed in a second or two.
+_SEEN_BYTES = 2**27
 
 
 class ColumnGroup(NamedTuple):
@@ -101,16 +105,29 @@ class Table(ABC):
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """Plain values that tell this table from others; the first, middle and last block are read for it, once."""
-        last = len(self.block_rows) - 1
+        """Plain values that tell this table from others; its first and last rows are read for it, 128 MB of each.
+
+        Rows between them are not looked at, as ``"seen"`` says: tables that differ there alone have one fingerprint,
+        unless the difference shows in what the kind of table knows of all blocks, such as their compressed sizes.
+        """
         digest = hashlib.sha256(np.ascontiguousarray(self._layout(), "<i8"))
-        for block in sorted({0, last // 2, last}):
+        row = sum(math.prod(group.shape) * group.dtype.itemsize for group in self.groups)
+        ends = np.cumsum(self.block_rows)
+        # Whole blocks, at least one from either end.
+        first = int(np.searchsorted(ends * row, _SEEN_BYTES)) + 1
+        last = max(first, int(np.searchsorted(ends * row, ends[-1] * row - _SEEN_BYTES, side="right")))
+        for block in (*range(min(first, len(ends))), *range(last, len(ends))):
             digest.update(sha256_of({str(i): array for i, array in enumerate(self.read(block))}).encode())
+        seen = "all rows"
+        if last > first:
+            counts = f"first {ends[first - 1]} and last {ends[-1] - ends[last - 1]}"
+            seen = f"{counts} rows; those between are not looked at"
         return {
             "kind": type(self).__name__,
             "rows": self.num_rows,
             "blocks": len(self.block_rows),
             "columns": [f"{g.dtype}{list(g.shape)} {', '.join(g.names)}".strip() for g in self.groups],
+            "seen": seen,
             "checksum": digest.hexdigest()[:16],
         }
 
@@ -156,15 +173,26 @@ class ArrayTable(Table):
 
     Raises:
         TypeError: for arrays that are not of real numbers, or a ``dtype`` that is not floating.
-        ValueError: for no arrays, arrays of different numbers of rows, no rows, or a ``block_size`` below 1.
+        ValueError: for no arrays, masked arrays, arrays of different numbers of rows, no rows, or a ``block_size``
+            below 1.
     """
 
     def __init__(self, *arrays: np.ndarray, block_size: int = 65_536, dtype: Any = None) -> None:
+        for position, array in enumerate(arrays):
+            if isinstance(array, np.ma.MaskedArray):
+                raise ValueError(
+                    f"Array {position} is a masked array, whose mask would be lost: pass array.filled(0) and, as an "
+                    "array of its own, the mask, for numpyro.handlers.mask."
+                )
         self._arrays = tuple(a if isinstance(a, np.ndarray) else np.asarray(a) for a in arrays)
         shapes = [a.shape for a in self._arrays]
         for position, array in enumerate(self._arrays):
             if array.dtype.kind not in "fiub":
                 raise TypeError(f"Array {position} must be of real numbers, got dtype {array.dtype}.")
+            if dtype is None and array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
+                raise TypeError(
+                    f"Array {position} has dtype {array.dtype}, in which nothing is computed: pass dtype=numpy.float32."
+                )
         if not shapes or any(len(shape) == 0 for shape in shapes):
             raise ValueError(f"A table takes arrays with one row per datum, got shapes {shapes}.")
         if len({shape[0] for shape in shapes}) > 1:
@@ -217,7 +245,8 @@ class _Place(NamedTuple):
         stride = array.strides[0]
         count = (stop - start - 1) * stride + self.row_bytes
         try:
-            content = np.fromfile(self.path, np.uint8, count, offset=self.offset + start * stride)
+            with opened(Path(self.path), None) as stream:
+                content = np.fromfile(stream, np.uint8, count, offset=self.offset + start * stride)
         except OSError as error:
             raise DatasetError(
                 f"cannot read rows {start} to {stop} of {self.path}: {error.strerror or error}."
@@ -275,22 +304,20 @@ class ParquetTable(Table):
         classes: bool = False,
         dtype: Any = np.float32,
     ) -> None:
-        pa, pq = _pyarrow()
+        _, pq = _pyarrow()
         columns = (columns,) if isinstance(columns, str) else tuple(columns)
         self._names = columns + (() if target is None else (target,))
         if not columns or len(set(self._names)) < len(self._names):
             raise ValueError(f"columns and target must be one or more different names, got {columns} and {target!r}.")
         self._blocks, rows, types = [], [], {name: np.dtype(np.float32) for name in self._names}
         for path in _files(paths):
-            try:
-                metadata = pq.read_metadata(path)
-            except (OSError, pa.ArrowException) as error:
-                raise DatasetError(f"cannot read {path} as Parquet: {error}") from error
-            schema = metadata.schema.to_arrow_schema()
+            with _reading(f"{path} as Parquet"), opened(path, None) as stream:
+                metadata = pq.read_metadata(stream)
+                schema = metadata.schema.to_arrow_schema()
             for name in self._names:
                 types[name] = np.result_type(types[name], _number_type(path, schema, name, classes and name == target))
             for group in range(metadata.num_row_groups):
-                if metadata.row_group(group).num_rows:
+                if metadata.row_group(group).num_rows > 0:
                     self._blocks.append((path, group, metadata))
                     rows.append(metadata.row_group(group).num_rows)
         if not rows:
@@ -305,13 +332,16 @@ class ParquetTable(Table):
 
     def stored(self, block: int) -> tuple[np.ndarray, ...]:
         """As :meth:`Table.stored`."""
-        pa, pq = _pyarrow()
+        _, pq = _pyarrow()
         path, group, metadata = self._blocks[block]
-        try:
-            with pq.ParquetFile(path, metadata=metadata) as file:
-                content = file.read_row_group(group, columns=list(self._names))
-        except (OSError, pa.ArrowException) as error:
-            raise DatasetError(f"cannot read {self._where(block)}: {error}") from error
+        with (
+            _reading(self._where(block)),
+            opened(path, None) as stream,
+            pq.ParquetFile(stream, metadata=metadata) as file,
+        ):
+            content = file.read_row_group(group, columns=list(self._names))
+            if content.num_rows != self.block_rows[block]:
+                raise ValueError(f"it has {content.num_rows} rows, {self.block_rows[block]} were announced")
         values = {}
         for name in self._names:
             column = content.column(name)
@@ -341,6 +371,18 @@ class ParquetTable(Table):
     def _where(self, block: int) -> str:
         path, group, _ = self._blocks[block]
         return f"row group {group} of {path}"
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Turn whatever goes wrong while Parquet is read into the error that names it."""
+    try:
+        yield
+    except DatasetError:
+        raise
+    # Damaged files are met with errors of many kinds.
+    except Exception as error:
+        raise unreadable(what, reason(error)) from error
 
 
 def _pyarrow() -> tuple[Any, Any]:

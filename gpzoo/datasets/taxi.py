@@ -5,18 +5,29 @@ The 1.2 billion journeys of Salimbeni and Deisenroth (2017) do not fit into memo
 
 from __future__ import annotations
 
-import os
+import codecs
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from gpzoo.datasets.dataset import Dataset
-from gpzoo.datasets.files import DatasetError, checksum, find, keep, kept_with_origin, obtain, unlike
+from gpzoo.datasets.files import (
+    DatasetError,
+    checksum,
+    find,
+    keep,
+    kept_with_origin,
+    obtain,
+    opened,
+    parsing,
+    unlike,
+    written,
+)
 from gpzoo.datasets.large import random_split
+from gpzoo.datasets.unpacking import lines
 
 FEATURES = (
     "time_of_day",
@@ -36,6 +47,8 @@ SHORTEST, LONGEST = 10.0, 5 * 3600.0
 CENTRE = (40.7128, -74.0060)
 SQUARED_RADIUS = 5.0
 MOST_TEST = 1_000_000
+#: Journeys that a month may have, twice the most that were published; bytes that its file may have, packed and as text.
+MOST_JOURNEYS, MOST_PARQUET, MOST_CSV = 33_000_000, 2**30, 2**32
 
 PARQUET_HOME = "https://d37ci6vzurychx.cloudfront.net/trip-data"
 CSV_HOME = "https://s3.amazonaws.com/nyc-tlc/csv_backup"
@@ -66,6 +79,10 @@ CSV_ROWS = {
     "2016-06": 11_135_470,
 }
 _BATCH = 262_144
+_LONGEST_HEADER, _LONGEST_TIME = 4096, 64
+# Numbers and times are read alike in it, and there is no text that it cannot read; a byte order mark becomes letters.
+_ENCODING = "latin-1"
+_MARK = codecs.BOM_UTF8.decode(_ENCODING)
 # What the published files call each column, in lower case: 2009, 2010 to 2014, and since 2015.
 _COLUMNS = {
     "pickup": ("trip_pickup_datetime", "pickup_datetime", "tpep_pickup_datetime"),
@@ -143,22 +160,17 @@ def taxi_parquet(months: Sequence[str], folder: str | Path) -> list[Path]:
     paths = []
     for month in months:
         path = folder / f"taxi_{month}.parquet"
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
         paths.append(path)
         if path.is_file():
             continue
         raw, _ = _raw(month)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with pq.ParquetWriter(temporary, schema) as writer:
-                for table in _joined(_journeys(raw, month)):
-                    writer.write_table(pa.table([pa.array(column) for column in table.T], schema=schema))
-            os.replace(temporary, path)
+            with opened(raw, _most(raw)) as stream, written(folder, path.name) as unfinished:
+                with pq.ParquetWriter(unfinished, schema) as writer:
+                    for table in _joined(_journeys(raw, stream, month)):
+                        writer.write_table(pa.table([pa.array(column) for column in table.T], schema=schema))
         except OSError as error:
             raise DatasetError(f"cannot write {path}: {error.strerror or error}.") from error
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
     return paths
 
 
@@ -199,42 +211,49 @@ def kept_file(month: str) -> str:
 def _raw(month: str) -> tuple[Path, str]:
     first, second = raw_files(month)
     if find(first) is None and find(second) is not None:
-        return obtain(second, [])
+        return obtain(second, [], _most(second))
     if first.endswith(".parquet"):
-        return obtain(first, [f"{PARQUET_HOME}/{first}"])
-    return obtain(first, [f"{CSV_HOME}/{first}"], advice=f" {_OLD_COPY}")
+        return obtain(first, [f"{PARQUET_HOME}/{first}"], MOST_PARQUET)
+    return obtain(first, [f"{CSV_HOME}/{first}"], MOST_CSV, advice=f" {_OLD_COPY}")
+
+
+def _most(file: str | Path) -> int:
+    return MOST_CSV if str(file).endswith(".csv") else MOST_PARQUET
 
 
 def _month(month: str) -> tuple[np.ndarray, str, dict[str, str]]:
     """Float32 ``[N, 10]``, where it came from, and the sha256 of the published file."""
-    found = kept_with_origin(kept_file(month))
+    found = kept_with_origin(kept_file(month), 40 * MOST_JOURNEYS)
     if found is not None:
         return found[0], "kept in the cache folder", found[1]
     _pyarrow()
     path, source = _raw(month)
-    origin = {path.name: checksum(path)}
-    table = np.concatenate(list(_journeys(path, month)))
+    with opened(path, _most(path)) as stream:
+        origin = {path.name: checksum(path, stream)}
+        table = np.concatenate(list(_journeys(path, stream, month)))
     keep(kept_file(month), table, origin)
     return table, source, origin
 
 
-def _journeys(path: Path, month: str) -> Iterator[np.ndarray]:
+def _journeys(path: Path, stream: BinaryIO, month: str) -> Iterator[np.ndarray]:
     """Float32 ``[n, 10]``: the journeys of a published file that pass the filters, in pieces and in its order.
 
     Raises:
         DatasetError: if the file cannot be read, has other columns, or not as many journeys as were published.
     """
-    pa = _pyarrow()
     expected, read, left = "journeys with coordinates", 0, 0
-    try:
-        for batch in _csv_batches(path) if path.suffix == ".csv" else _parquet_batches(path):
+    batches = _csv_batches(path, stream) if path.suffix == ".csv" else _parquet_batches(path, stream)
+    while True:
+        with parsing(path, expected):
+            batch = next(batches, None)
+            if batch is None:
+                break
             read += batch.num_rows
+            if read > MOST_JOURNEYS:
+                raise ValueError(f"there are more than {MOST_JOURNEYS:,} journeys")
             table = _filtered(batch)
-            left += len(table)
-            yield table
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
-        reason = str(error).partition("\n")[0]
-        raise unlike(path, expected, f"a file that cannot be read ({reason})") from error
+        left += len(table)
+        yield table
     published = CSV_ROWS.get(month, read) if path.suffix == ".csv" else read
     if read != published:
         raise unlike(path, f"{published:,} {expected}", f"{read:,}")
@@ -255,21 +274,43 @@ def _joined(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         yield np.concatenate(gathered)
 
 
-def _parquet_batches(path: Path) -> Iterator[Any]:
+def _parquet_batches(path: Path, stream: BinaryIO) -> Iterator[Any]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, pre_buffer=False) as file:
-        names = _names(path, file.schema_arrow.names)
+    metadata = pq.read_metadata(stream)
+    schema = metadata.schema.to_arrow_schema()
+    if metadata.num_rows > MOST_JOURNEYS:
+        raise ValueError(f"there are more than {MOST_JOURNEYS:,} journeys")
+    names = _names(path, schema.names)
+    texts = [names[key] for key in _TIMES if pa.types.is_string(schema.field(names[key]).type)]
+    for key, name in names.items():
+        kind = schema.field(name).type
+        if not (name in texts or (pa.types.is_timestamp if key in _TIMES else pa.types.is_floating)(kind)):
+            raise ValueError(f"column {name!r} is of type {kind}")
+    # A file of kilobytes can repeat a long text until it fills memory: each text is unpacked once, and looked at.
+    with pq.ParquetFile(stream, metadata=metadata, read_dictionary=texts, pre_buffer=False) as file:
         for batch in file.iter_batches(_BATCH, columns=list(names.values())):
-            yield batch.select(list(names.values())).rename_columns(list(names))
+            batch = batch.select(list(names.values())).rename_columns(list(names))
+            columns = [_short(column) if pa.types.is_dictionary(column.type) else column for column in batch.columns]
+            yield pa.RecordBatch.from_arrays(columns, list(names))
 
 
-def _csv_batches(path: Path) -> Iterator[Any]:
+def _short(column: Any) -> Any:
+    """A column of texts, decoded, unless one is longer than a time is written."""
+    import pyarrow.compute as pc
+
+    if (pc.max(pc.binary_length(column.dictionary)).as_py() or 0) > _LONGEST_TIME:
+        raise ValueError(f"a time has more than {_LONGEST_TIME} letters")
+    return column.dictionary_decode()
+
+
+def _csv_batches(path: Path, stream: BinaryIO) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import csv
 
-    with path.open(encoding="utf-8-sig") as lines:
-        header = lines.readline().rstrip("\r\n").split(",")
+    header = next(lines(stream, _LONGEST_HEADER), b"").decode(_ENCODING).rstrip("\r\n").split(",")
+    stream.seek(0)
     names = _names(path, header)
     types = {name: pa.timestamp("us") if key in _TIMES else pa.float64() for key, name in names.items()}
     options = csv.ConvertOptions(include_columns=list(names.values()), column_types=types)
@@ -278,14 +319,14 @@ def _csv_batches(path: Path) -> Iterator[Any]:
         invalid_row_handler=lambda row: "skip" if row.actual_columns > row.expected_columns else "error"
     )
     # Up to 32 blocks are read ahead.
-    with csv.open_csv(path, csv.ReadOptions(block_size=2**22), parse, options) as reader:
+    with csv.open_csv(stream, csv.ReadOptions(block_size=2**22, encoding=_ENCODING), parse, options) as reader:
         for batch in reader:
             yield batch.rename_columns(list(names))
 
 
 def _names(path: Path, header: Sequence[str]) -> dict[str, str]:
     """What this file calls each column; some published names have blanks around them."""
-    plain = {name.strip().lower(): name for name in header}
+    plain = {name.removeprefix(_MARK).strip().lower(): name for name in header}
     names = {
         key: next((plain[known] for known in candidates if known in plain), None)
         for key, candidates in _COLUMNS.items()
