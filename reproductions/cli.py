@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import gpzoo
 from gpzoo import datasets
 from gpzoo.datasets import DatasetError
 from gpzoo.errors import GPZooError
+from gpzoo.inference.surroundings import on_device
 from gpzoo.reproductions import contract, report
 from gpzoo.reproductions.contract import PRESETS, Experiment, ReproductionError, Run
 
@@ -48,13 +52,58 @@ class OneLineErrors:
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **kwargs)
         try:
+            status = self._run(*args, **kwargs)
+        except OSError:
+            status = 0
+            # Where nothing is buffered, only another character shows whether it was the output that failed.
+            if (failure := _output_failure("\n")) is None:
+                raise
+        else:
+            failure = _output_failure()
+        if failure is not None:
+            # Whoever closed a pipe, as ``head`` does, has read enough; a full disk is told.
+            if failure.errno != errno.EPIPE and not status:
+                click.echo(f"gpzoo: cannot write to standard output: {failure.strerror or failure}.", err=True)
+            status = status or 1
+        sys.exit(status)
+
+    def _run(self, *args: Any, **kwargs: Any) -> int:
+        try:
             status = super().main(*args, standalone_mode=False, **kwargs)
         except click.ClickException as error:
             click.echo(f"gpzoo: {' '.join(error.format_message().split())}", err=True)
             status = error.exit_code
         except click.Abort:
             status = Interrupted.exit_code
-        sys.exit(status if isinstance(status, int) else 0)
+        return status if isinstance(status, int) else 0
+
+
+def _output_failure(text: str = "") -> OSError | None:
+    """Why standard output takes no more, if so; what is still to be printed is then dropped."""
+    if sys.stdout is None:
+        return None
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        # The interpreter would fail at it again when it ends.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
+
+
+class Folder(click.Path):
+    """A folder that has a name: an empty one, such as of an unset variable, would be the current folder."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(path_type=Path, **kwargs)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; see :meth:`click.ParamType.convert`."""
+        if value == "":
+            self.fail("the name is empty; give a path, '.' for the current folder.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Command(OneLineErrors, click.Command):
@@ -73,9 +122,14 @@ def known_failures(debug: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         raise Interrupted("interrupted: resume by running the same command.") from None
     except KNOWN_FAILURES as error:
-        if debug:
+        if debug or isinstance(error, BrokenPipeError):
             raise
         raise Failed(f"{error or type(error).__name__} (--debug shows where)") from error
+    except RuntimeError as error:
+        # What JAX says of a platform, such as one in JAX_PLATFORMS, that is not there.
+        if debug or "initialize backend" not in str(error):
+            raise
+        raise Failed(f"JAX cannot start: {error}") from error
 
 
 def _choose(what: str, given: str, choices: Iterable[str]) -> None:
@@ -119,18 +173,22 @@ def reproduce(
     with known_failures(debug):
         run = Run(experiment.paper, experiment.name, variant, preset, seed, output)
         result = contract.execute(experiment, run)
-        Console().print(report.table(result))
-        click.echo(f"{result['steps']:,} steps, {report.duration(result['seconds_training'])}, on {result['device']}")
-        click.echo(
-            f"Written to {output}: {', '.join(sorted(path.name for path in output.iterdir() if path.is_file()))}"
-        )
+        console = Console()
+        console.print(report.table(result), highlight=False)
+        time = report.duration(result["seconds_training"])
+        files = ", ".join(sorted(path.name for path in output.iterdir() if path.is_file()))
+        for line in (
+            f"Trained for {result['steps']:,} steps in {time} on {on_device()}.",
+            f"Written to {output}: {files}",
+        ):
+            console.print(line, markup=False, highlight=False, soft_wrap=False)
 
 
 def run_options(command: click.Command) -> click.Command:
     """The options of a run, shared by ``gpzoo reproduce`` and the papers' own scripts."""
     for option in (
         click.option("--debug", is_flag=True, help="Show the traceback of a failure."),
-        click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the results."),
+        click.option("--output", type=Folder(file_okay=False), help="Folder for the results."),
         click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
         click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True),
         click.option("--variant", help="Which variant; each experiment has a default."),
@@ -184,7 +242,7 @@ def reproduce_command(paper: str, experiment: str, **options: Any) -> None:
 @click.option("--variants", help="Which, separated by commas; all unless given.")
 @click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), show_default=True)
+@click.option("--output", type=Folder(file_okay=False), default=Path("runs"), show_default=True)
 @click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
 def compare_command(
     paper: str, experiment: str, variants: str | None, preset: str, seed: int, output: Path, debug: bool
@@ -202,27 +260,61 @@ def compare_command(
         _choose(f"variant of {paper} {experiment}", name, chosen.variants)
     results = []
     with known_failures(debug):
-        for name in names:
+        for count, name in enumerate(names, 1):
+            click.echo(f"Variant {name}, {count} of {len(names)}")
             folder = output / f"{paper}-{experiment}-{name}-{preset}-seed{seed}"
             results.append(contract.execute(chosen, Run(paper, experiment, name, preset, seed, folder)))
-        Console().print(report.comparison(results))
+        console = Console()
+        console.print(report.comparison(results, console.width))
 
 
 @main.command("list")
-def list_command() -> None:
-    """List every paper, experiment and variant with the paper's numbers."""
+@click.argument("paper", required=False)
+@click.option("--all", "everything", is_flag=True, help="Show every variant with the paper's numbers.")
+def list_command(paper: str | None, everything: bool) -> None:
+    """List the papers' experiments, a line each; of one PAPER, or with --all, every variant as well."""
     experiments = all_experiments()
-    for paper in dict.fromkeys(experiment.paper for experiment in experiments):
-        click.echo(paper)
+    papers = tuple(dict.fromkeys(experiment.paper for experiment in experiments))
+    if paper is not None:
+        _choose("paper", paper, papers)
+    width = _width()
+    column = 2 + max(len(experiment.name) for experiment in experiments)
+    for each in papers if paper is None else (paper,):
+        click.echo(each)
         for experiment in experiments:
-            if experiment.paper != paper:
-                continue
-            click.echo(f"  {experiment.name}: {experiment.description} Presets: {', '.join(experiment.presets)}.")
-            width = max(map(len, experiment.variants))
-            for variant, metrics in experiment.variants.items():
-                known = ", ".join(f"{name} {report.number(v)}" for name, v in metrics.items() if v is not None)
-                default = "  (default)" if variant == experiment.default_variant else ""
-                click.echo(f"    {variant:{width}}  {known or 'no number in the paper'}{default}")
+            if experiment.paper == each:
+                name = f"  {experiment.name:{column}}"
+                if everything or paper is not None:
+                    for line in _described(experiment):
+                        click.echo(line)
+                else:
+                    told = textwrap.shorten(experiment.description, max(width - len(name), 20), placeholder=" ...")
+                    click.echo(name + told)
+    if paper is None and not everything:
+        hint = "'gpzoo list PAPER' shows variants, presets and the paper's numbers; '--all' those of all papers."
+        click.echo("\n" + "\n".join(_wrapped(hint)))
+
+
+def _width() -> int:
+    """Columns of the terminal; 80 where there is none, unless ``COLUMNS`` says otherwise."""
+    return shutil.get_terminal_size().columns
+
+
+def _wrapped(text: str, first: str = "") -> list[str]:
+    """Lines that fit the terminal: the first begins with ``first``, the others are indented by as much."""
+    width = max(_width(), len(first) + 20)
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * len(first))
+
+
+def _described(experiment: Experiment) -> Iterator[str]:
+    """An experiment with its variants and the paper's numbers, in lines that fit the terminal."""
+    yield f"  {experiment.name}"
+    yield from _wrapped(f"{experiment.description} Presets: {', '.join(experiment.presets)}.", " " * 4)
+    column = max(map(len, experiment.variants))
+    for variant, metrics in experiment.variants.items():
+        known = ", ".join(f"{name} {report.number(v)}" for name, v in metrics.items() if v is not None)
+        default = " (default)" if variant == experiment.default_variant else ""
+        yield from _wrapped(f"{known or 'no number in the paper'}{default}", f"    {variant:{column}}  ")
 
 
 @main.command("data")
@@ -233,9 +325,11 @@ def data_command(name: str | None, debug: bool) -> None:
     with known_failures(debug):
         entries = datasets.available()
     if name is None:
-        width = max(len(entry.name) for entry in entries)
+        column = max(len(entry.name) for entry in entries)
         for entry in entries:
-            click.echo(f"{entry.name:{width}}  {'here' if entry.present else '-':4}  {entry.description}")
+            first = f"{entry.name:{column}}  {'here' if entry.present else '-':4}  "
+            for line in _wrapped(entry.description, first):
+                click.echo(line)
         return
     _choose("data set", name, (entry.name for entry in entries))
     with known_failures(debug):
@@ -247,14 +341,12 @@ def data_command(name: str | None, debug: bool) -> None:
 @main.command("results")
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=Folder(file_okay=False, exists=True),
     default=Path("reproductions/results"),
     show_default=True,
     help="Holds the recorded result files.",
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("RESULTS.md"), show_default=True
-)
+@click.option("--output", type=Folder(dir_okay=False), default=Path("RESULTS.md"), show_default=True)
 @click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
 def results_command(folder: Path, output: Path, debug: bool) -> None:
     """Write the page of results, and its figures, from the recorded result files."""

@@ -6,9 +6,10 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,12 +21,25 @@ import numpy as np
 from jax.typing import ArrayLike
 
 import gpzoo
+from gpzoo.reproductions import provenance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Every preset: minutes on two CPU cores; an hour there, for experiments that have it; the paper's sizes.
-PRESETS = ("quick", "cpu", "paper")
+#: Every preset: minutes on two CPU cores; an hour there; the paper's sizes with settings of ours; the settings of the
+#: paper and its authors' code, and the programs' defaults where these say nothing.
+PRESETS = ("quick", "cpu", "tuned", "paper")
+
+#: Version of the form of ``result.json``. Files without one were recorded before commits were kept.
+SCHEMA = 1
+
+#: Every field of ``result.json``, in the order in which they are written.
+FIELDS = (
+    "schema", "paper", "experiment", "variant", "preset", "seed", "commit", "clean", "commits", "command",
+    "resumed_from", "metrics", "paper_metrics", "stands_in", "subset", "folds", "selection", "curve", "settings",
+    "steps", "seconds_training", "seconds_per_step", "peak_memory_bytes", "device", "dtype", "versions", "data",
+    "finished",
+)  # fmt: skip
 
 
 class ReproductionError(RuntimeError):
@@ -84,6 +98,18 @@ class Run:
             "seed": self.seed,
         }
 
+    @property
+    def command(self) -> str:
+        """What to type to get the same numbers; where they are written to is left out."""
+        return (
+            f"gpzoo reproduce {self.paper} {self.experiment} --variant {self.variant} --preset {self.preset} "
+            f"--seed {self.seed}"
+        )
+
+    def made_by(self, settings: Mapping[str, Any], data: DataRecord) -> dict[str, Any]:
+        """What an intermediate result of this run depends on, beside the program."""
+        return {"run": self.identity, "settings": settings, "data": data_record(data)}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -103,6 +129,11 @@ class Outcome:
         figures: file name without suffix to a figure, or to a function that makes one.
         posterior: the posterior for ArviZ, if the experiment exports one.
         stands_in: whether ``data`` only stand in for the paper's, whose numbers then are not compared with.
+        subset: which part of the data was used, as :func:`subset` says it; ``None`` for all.
+        folds: how many folds or splits the numbers are means over, ``count`` and their ``seeds``, and ``of`` how many
+            there are in the paper; ``None`` for the one split of the data.
+        selection: how settings were chosen by results: ``what`` was, by which ``rule``, on which ``data``, among which
+            ``candidates``; ``None`` where all were fixed beforehand.
     """
 
     metrics: Mapping[str, float]
@@ -116,6 +147,9 @@ class Outcome:
     figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
     posterior: Posterior | None = None
     stands_in: bool = False
+    subset: Mapping[str, Any] | None = None
+    folds: Mapping[str, Any] | None = None
+    selection: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -174,9 +208,13 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
         ReproductionError: if the folder cannot be written or belongs to another run, a metric is not finite, the
             experiment leaves out a metric that the paper has, or a figure or the posterior could not be written.
     """
-    _claim(run)
-    outcome = experiment.run(run)
-    result = make_result(outcome, run, experiment.variants[run.variant])
+    starts = _claim(run)
+    try:
+        outcome = experiment.run(run)
+    except BaseException:
+        _release(run)
+        raise
+    result = make_result(outcome, run, experiment.variants[run.variant], starts)
     path = run.output / "result.json"
     try:
         write_json(path, result)
@@ -189,12 +227,24 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
     return result
 
 
-def make_result(outcome: Outcome, run: Run, paper_metrics: Mapping[str, float | None]) -> dict[str, Any]:
-    """The content of ``result.json``.
+def make_result(
+    outcome: Outcome,
+    run: Run,
+    paper_metrics: Mapping[str, float | None],
+    starts: Sequence[Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The content of ``result.json``, with the fields of :data:`FIELDS`.
+
+    Args:
+        outcome: what the experiment found.
+        run: what was run.
+        paper_metrics: the paper's numbers.
+        starts: the starts that took part, the one in which training began first; this one alone unless given.
 
     Raises:
         ReproductionError: if a metric is missing or not finite, or a setting cannot be written as JSON.
     """
+    starts = starts or [_start(run, 0)]
     metrics = {name: float(value) for name, value in outcome.metrics.items()}
     bad = [f"{name} = {value}" for name, value in metrics.items() if not math.isfinite(value)]
     if bad:
@@ -207,11 +257,22 @@ def make_result(outcome: Outcome, run: Run, paper_metrics: Mapping[str, float | 
         raise ReproductionError(
             f"{run.paper} {run.experiment} did not report {', '.join(missing)}, for which the paper has a number."
         )
-    result = {
+    trees = [start["clean"] for start in starts]
+    found = {
+        "schema": SCHEMA,
         **run.identity,
+        # Of the start in which training began: later ones only go on, or evaluate again.
+        "commit": starts[0]["commit"],
+        "clean": False if False in trees else None if None in trees else True,
+        "commits": list(dict.fromkeys(start["commit"] for start in starts)),
+        "command": run.command,
+        "resumed_from": [start["steps"] for start in starts[1:]],
         "metrics": metrics,
         "paper_metrics": {name: None if outcome.stands_in else paper_metrics.get(name) for name in metrics},
         "stands_in": outcome.stands_in,
+        "subset": outcome.subset,
+        "folds": outcome.folds,
+        "selection": outcome.selection,
         "curve": [dict(point) for point in outcome.curve],
         "settings": dict(outcome.settings),
         "steps": int(outcome.steps),
@@ -221,13 +282,32 @@ def make_result(outcome: Outcome, run: Run, paper_metrics: Mapping[str, float | 
         "device": device(),
         "dtype": str(outcome.dtype),
         "versions": versions(),
-        "data": {"name": outcome.data.name, "sha256": outcome.data.sha256, "sizes": outcome.data.sizes},
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "data": data_record(outcome.data),
+        "finished": _now(),
     }
     try:
-        return json.loads(json.dumps(result, allow_nan=False, default=_plain))
+        return as_json({name: found[name] for name in FIELDS})
     except (TypeError, ValueError) as error:
         raise ReproductionError(f"The settings or data record of this run has no JSON form: {error}.") from error
+
+
+def data_record(data: DataRecord) -> dict[str, Any]:
+    """What a result keeps of data."""
+    return {"name": data.name, "sha256": data.sha256, "sizes": data.sizes}
+
+
+def subset(whole: DataRecord, used: DataRecord, rule: str) -> dict[str, Any] | None:
+    """How many training and test rows of how many were used, and by which rule; ``None`` if all were.
+
+    Args:
+        whole: the data set.
+        used: what training and evaluation saw of it.
+        rule: how the rows were chosen, such as ``"random, seed 0"``.
+    """
+    of, own = whole.sizes, used.sizes
+    if (of["train"], of["test"]) == (own["train"], own["test"]):
+        return None
+    return {"train": own["train"], "of": of["train"], "test": own["test"], "of_test": of["test"], "rule": rule}
 
 
 def peak_memory_bytes() -> int:
@@ -278,23 +358,121 @@ def _replacing(path: Path):
         temporary.unlink(missing_ok=True)
 
 
-def _claim(run: Run) -> None:
-    """Make the output folder this run's, so that no run resumes from another one's checkpoint."""
-    path = run.output / "run.json"
+def read_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        ReproductionError: if it is not one.
+        OSError: if it cannot be read.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ReproductionError(f"{path} is damaged ({error}).") from error
+
+
+def kept(path: Path, made_by: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+    """What ``make`` gave in an earlier start, if the same program, settings and data made it; else what it gives now.
+
+    Args:
+        path: the file that keeps it, with what made it.
+        made_by: as :meth:`Run.made_by` gives it.
+        make: gives something that has a JSON form.
+    """
+    made_by = {"program": provenance.program(), **made_by}
+    content = kept_content(path, made_by)
+    if content is None:
+        content = as_json(make())
+        keep_content(path, made_by, content)
+    return content
+
+
+def kept_content(path: Path, made_by: Mapping[str, Any]) -> Any:
+    """What :func:`keep_content` wrote; ``None`` if there is nothing, it is damaged, or something else made it."""
+    try:
+        found = read_json(path)
+    except (ReproductionError, OSError):
+        return None
+    return found.get("content") if isinstance(found, dict) and found.get("made_by") == as_json(made_by) else None
+
+
+def keep_content(path: Path, made_by: Mapping[str, Any], content: Any) -> None:
+    """Write an intermediate result with what made it, and the commit for whoever reads the file.
+
+    Raises:
+        OSError: as :func:`write_json`.
+    """
+    write_json(path, {"made_by": as_json(made_by), "commit": provenance.commit(), "content": content})
+
+
+def as_json(content: Any) -> Any:
+    """What comes back when this is written as JSON and read again."""
+    return json.loads(json.dumps(content, allow_nan=False, default=_plain))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _start(run: Run, steps: int) -> dict[str, Any]:
+    """What is kept of a start of a run that had taken ``steps`` steps before."""
+    # Looked at when a run starts: files may be changed while it trains.
+    made_by = {"commit": provenance.commit(), "clean": provenance.clean(), "program": provenance.program()}
+    return {**made_by, "command": run.command, "steps": steps, "time": _now()}
+
+
+def _steps_taken(folder: Path) -> int:
+    """Steps of the newest checkpoints below a folder, over all trainings that keep theirs there."""
+    taken = 0
+    for _, folders, files in os.walk(folder):
+        steps = [int(found[1]) for name in folders + files if (found := re.fullmatch(r"(\d+)(\.checkpoint)?", name))]
+        if steps:
+            taken += max(steps)
+            folders.clear()
+    return taken
+
+
+def _claim(run: Run) -> list[dict[str, Any]]:
+    """Make the output folder this run's, so that no run resumes from another one's checkpoint.
+
+    Returns:
+        The starts that take part in this run: those that left a checkpoint, and this one.
+    """
+    path, started = run.output / "run.json", []
     try:
         run.output.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if found != run.identity:
-                held = " ".join(f"{key}={value}" for key, value in found.items())
-                raise ReproductionError(f"{run.output} holds another run ({held}): choose another --output.")
-        write_json(path, run.identity)
+            try:
+                found = read_json(path)
+                held = {key: found[key] for key in run.identity}
+                started = [dict(start) for start in found.get("starts", ())]
+                if any({"commit", "clean", "steps"} - start.keys() for start in started):
+                    raise ValueError("a start lacks its commit")
+            except (ReproductionError, AttributeError, KeyError, TypeError, ValueError) as error:
+                raise ReproductionError(f"{path} is damaged: choose another --output, or delete the folder.") from error
+            if held != run.identity:
+                described = " ".join(f"{key}={value}" for key, value in held.items())
+                raise ReproductionError(f"{run.output} holds another run ({described}): choose another --output.")
+        steps = _steps_taken(run.checkpoint)
+        if not steps:
+            started = []
+        elif not started:
+            # It was begun before starts were kept.
+            started = [{"commit": None, "clean": None, "command": run.command, "steps": 0, "time": None}]
+        started.append(_start(run, steps))
+        write_json(path, {**run.identity, "starts": started})
     except OSError as error:
         raise ReproductionError(
             f"Cannot write to {run.output}: {error.strerror}. Choose another --output or make room."
         ) from error
-    except json.JSONDecodeError as error:
-        raise ReproductionError(f"{path} is damaged ({error}): choose another --output.") from error
+    return started
+
+
+def _release(run: Run) -> None:
+    """Give up a folder in which a run that failed left nothing but its claim."""
+    with suppress(OSError):
+        if [path.name for path in run.output.iterdir()] == ["run.json"]:
+            (run.output / "run.json").unlink()
 
 
 def _write_pictures(outcome: Outcome, run: Run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from gpzoo import datasets
 from gpzoo.inference import FitResult, Predictor, to_arviz
 from gpzoo.models.deep_kernel import DeepKernelFit, features_of, fit_deep_kernel, fit_network
 from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
-from gpzoo.reproductions.contract import Outcome, Run, write_json
+from gpzoo.reproductions.contract import Outcome, Run, kept
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,15 +75,30 @@ def train(
     *,
     models: Sequence[str] = MODELS,
     stands_in: bool = False,
+    **outcome: Any,
 ) -> Outcome:
     """Train and evaluate models on every split; ``notes`` go into the result's settings.
 
-    Generated and partial data stand in for the paper's in any case.
+    Generated and partial data stand in for the paper's in any case. Further arguments say what is particular about the
+    outcome, such as ``selection``.
     """
-    scores, fit, data = [], None, None
+    scores, fit, data, settings = [], None, None, {}
     for split in range(setting.splits):
         data = load(split)
-        fit, own = _on_split(run, split, data, make, setting, models)
+        settings = {
+            "splits": setting.splits,
+            "batch_size": setting.batch_size,
+            "steps_network_features_joint": list(setting.steps(len(data.y_train))),
+            "rates_network_gps_joint": list(setting.rates),
+            "schedule": "Adam, cosine to a hundredth",
+            "weight_decay": setting.weight_decay,
+            "dnn-long": "the network alone, as many steps as network and joint together",
+            "grid": 64,
+            **({"images": "moved and mirrored in training"} if setting.augmented else {}),
+            **(notes or {}),
+        }
+        made_by = run.made_by(settings | {"split": split, "models": list(models)}, data)
+        fit, own = _on_split(run, split, data, make, setting, models, made_by)
         scores.append(own)
     metrics = {}
     for model in models:
@@ -101,19 +115,7 @@ def train(
     )
     return Outcome(
         metrics=metrics,
-        settings={
-            "splits": setting.splits,
-            "batch_size": setting.batch_size,
-            "steps_network_features_joint": list(steps),
-            "rates_network_gps_joint": list(setting.rates),
-            "schedule": "Adam, cosine to a hundredth",
-            "weight_decay": setting.weight_decay,
-            "dnn-long": "the network alone, as many steps as network and joint together",
-            "grid": 64,
-            **({"images": "moved and mirrored in training"} if setting.augmented else {}),
-            **(notes or {}),
-            "by_split": scores,
-        },
+        settings=settings | {"by_split": scores},
         # Of svdkl's phases; of the network with another layer; of the long training.
         steps=(sum(steps) + ("dnn+" in models) * steps[0] + steps[0] + steps[2]) * setting.splits,
         seconds_training=sum(own["seconds"] for own in scores),
@@ -123,11 +125,18 @@ def train(
         figures={"figure_3": partial(_kernels, fit, data)},
         posterior=posterior,
         stands_in=stands_in or data.name.endswith(("-generated", "-subset")),
+        **outcome,
     )
 
 
 def _on_split(
-    run: Run, split: int, data: datasets.Dataset, make: Maker, setting: Setting, models: Sequence[str]
+    run: Run,
+    split: int,
+    data: datasets.Dataset,
+    make: Maker,
+    setting: Setting,
+    models: Sequence[str],
+    made_by: Mapping[str, Any],
 ) -> tuple[DeepKernelFit, dict[str, float]]:
     """The deep kernel trained on a split, and what the models score on its test part."""
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
@@ -136,29 +145,32 @@ def _on_split(
     options, folder, key = setting.options(len(y)), run.checkpoint / str(split), random.key(seed)
     # Trained, or taken up from its checkpoints, in every start: the last one's posterior is exported.
     fit = fit_deep_kernel(key, X, y, network=plain, checkpoint=folder / "plain", **options)
-    path = run.output / f"split-{split}.json"
-    if path.is_file():
-        return fit, json.loads(path.read_text(encoding="utf-8"))
-    alone = {"learning_rate": setting.rates[0]} | {name: options[name] for name in ("batch_size", "weight_decay")}
-    of_network, _, together = options["num_steps"]
-    networks = {"dnn": (plain, fit.network)}
-    if "dnn+" in models:
-        plus = setting.network(make(True, data, seed))
-        wide = fit_network(key, X, y, network=plus, num_steps=of_network, checkpoint=folder / "plus", **alone)
-        networks["dnn+"] = plus, wide
-    length = of_network + together
-    longer = fit_network(key, X, y, network=plain, num_steps=length, checkpoint=folder / "long", **alone)
-    networks["dnn-long"] = plain, longer
-    scores = {}
-    for model, (network, result) in networks.items():
-        scores |= named(model, of_network_alone(network, result.params, data.X_test, data.y_test))
-    predictor = Predictor(fit.model, fit.guide, batch_size=2000)
-    for model, result in (("dnn+gp", fit.features), ("svdkl", fit.joint)):
-        scores |= named(model, of_deep_kernel(predictor, random.key(seed), result, data.X_test, data.y_test))
-    trained = [fit.features, fit.joint, *(result for _, result in networks.values())]
-    scores["seconds"] = float(sum(result.seconds for result in trained))
-    write_json(path, scores)
-    return fit, scores
+
+    def scored() -> dict[str, float]:
+        alone = {"learning_rate": setting.rates[0]} | {name: options[name] for name in ("batch_size", "weight_decay")}
+        of_network, _, together = options["num_steps"]
+        length = of_network + together
+        networks = {"dnn": (plain, fit.network)}
+        if "dnn+" in models:
+            plus = setting.network(make(True, data, seed))
+            wide = fit_network(
+                key, X, y, network=plus, num_steps=of_network, checkpoint=folder / "plus", progress="dnn+", **alone
+            )
+            networks["dnn+"] = plus, wide
+        longer = fit_network(
+            key, X, y, network=plain, num_steps=length, checkpoint=folder / "long", progress="dnn-long", **alone
+        )
+        networks["dnn-long"] = plain, longer
+        scores = {}
+        for model, (network, result) in networks.items():
+            scores |= named(model, of_network_alone(network, result.params, data.X_test, data.y_test))
+        predictor = Predictor(fit.model, fit.guide, batch_size=2000)
+        for model, result in (("dnn+gp", fit.features), ("svdkl", fit.joint)):
+            scores |= named(model, of_deep_kernel(predictor, random.key(seed), result, data.X_test, data.y_test))
+        trained = [fit.features, fit.joint, *(result for _, result in networks.values())]
+        return scores | {"seconds": float(sum(result.seconds for result in trained))}
+
+    return fit, kept(run.output / f"split-{split}.json", made_by, scored)
 
 
 def named(model: str, scores: Mapping[str, float]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from gpzoo.inference import GaussianProcessELBO, InducingGuide, Predictor, fit
 from gpzoo.inference.variational import LARGE_GRID
 from gpzoo.models.deep_kernel import BOUNDS, deep_kernel_gp, fit_deep_kernel, network_classifier
 from gpzoo.models.modules import Network, network_of
-from gpzoo.reproductions.contract import Outcome, Run, write_json
+from gpzoo.reproductions.contract import Outcome, Run, kept, subset
 from gpzoo.reproductions.deep_kernel_models import Setting, connected, named, of_deep_kernel, of_network_alone
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def scaling(run: Run) -> Outcome:
 
     The network of the tables, ``d-1000-1000-500-50-c``. Numbers are those of all rows; the others are in the settings.
     """
-    data = _data(run)
+    whole, data = _data(run)
     setting = {
         "quick": Setting((10, 3, 5), 500),
         "cpu": Setting((4, 2, 6), 1000),
@@ -71,17 +70,20 @@ def scaling(run: Run) -> Outcome:
         elbo=-losses,
         figures={"figure_2": partial(figure_2, {run.variant: {"settings": settings}})},
         stands_in=run.preset == "cpu" or data.name.endswith(("-generated", "-subset")),
+        subset=subset(whole, data, f"random, seed {run.seed}"),
     )
 
 
-def _data(run: Run) -> datasets.Dataset:
+def _data(run: Run) -> tuple[datasets.Dataset, datasets.Dataset]:
+    """The data set, and what is used of it."""
     if run.variant == "covtype":
-        data = datasets.load("covtype-subset")
-        return data.subset(9_000 if run.preset == "quick" else None, seed=run.seed).standardised()
-    if run.preset == "quick":
-        return datasets.load("airline-delayed-generated", rows=10_000, seed=run.seed).standardised()
-    data = datasets.load("airline-delayed", seed=run.seed)
-    return (data.subset(90_000, 30_000, seed=run.seed) if run.preset == "cpu" else data).standardised()
+        data, sizes = datasets.load("covtype-subset"), (9_000 if run.preset == "quick" else None, None)
+    elif run.preset == "quick":
+        data, sizes = datasets.load("airline-delayed-generated", rows=10_000, seed=run.seed), (None, None)
+    else:
+        data = datasets.load("airline-delayed", seed=run.seed)
+        sizes = (90_000, 30_000) if run.preset == "cpu" else (None, None)
+    return data, data.subset(*sizes, seed=run.seed).standardised()
 
 
 def _with_rows(
@@ -93,30 +95,34 @@ def _with_rows(
     X, y = jnp.asarray(part.X_train), jnp.asarray(part.y_train)
     network, key = network_of(connected(False, data, run.seed)), random.key(run.seed)
     found = fit_deep_kernel(key, X, y, network=network, checkpoint=run.checkpoint / f"rows-{rows}", **options)
-    path = run.output / f"rows-{rows}.json"
-    if not path.is_file():
+
+    def scored() -> dict[str, float]:
         predictor = Predictor(found.model, found.guide, batch_size=2000)
         test = data.X_test, data.y_test
         scores = {"rows": rows} | named("dnn", of_network_alone(network, found.network.params, *test))
         scores |= named("svdkl", of_deep_kernel(predictor, key, found.joint, *test))
         scores["dnn_seconds"] = found.network.seconds
         scores["svdkl_seconds"] = sum(phase.seconds for phase in (found.network, found.features, found.joint))
-        write_json(path, scores)
-    return json.loads(path.read_text(encoding="utf-8")), found.joint.losses, options["num_steps"]
+        return scores
+
+    described = {"batch_size": setting.batch_size, "rates": setting.rates, "steps": options["num_steps"], "rows": rows}
+    scores = kept(run.output / f"rows-{rows}.json", run.made_by(described, data), scored)
+    return scores, found.joint.losses, options["num_steps"]
 
 
 def _by_grid(run: Run, data: datasets.Dataset, batch: int, grids: Sequence[int]) -> list[dict[str, float]]:
     """Seconds of a step for every number of grid points, and of the network's."""
-    path = run.output / "by_grid.json"
-    if not path.is_file():
+
+    def timed() -> list[dict[str, float]]:
         X, y = jnp.asarray(data.X_train[:batch]), jnp.asarray(data.y_train[:batch])
-        network, total = network_of(connected(False, data, run.seed)), len(data.y_train)
+        network = network_of(connected(False, data, run.seed))
         alone = SVI(partial(network_classifier, network=network), lambda *a, **k: None, optax.adam(1e-3), Trace_ELBO())
-        of_network = _step_seconds(alone, X, y, total)
-        seconds = [_step_seconds(_deep_kernel(network, points), X, y, total) for points in grids]
+        of_network = _step_seconds(alone, X, y)
+        seconds = [_step_seconds(_deep_kernel(network, points), X, y) for points in grids]
         each = zip(grids, seconds, strict=True)
-        write_json(path, [{"points": p, "dnn_seconds": of_network, "svdkl_seconds": s} for p, s in each])
-    return json.loads(path.read_text(encoding="utf-8"))
+        return [{"points": p, "dnn_seconds": of_network, "svdkl_seconds": s} for p, s in each]
+
+    return kept(run.output / "by_grid.json", run.made_by({"batch_size": batch, "grids": grids}, data), timed)
 
 
 def _deep_kernel(network: Network, points: int) -> SVI:
@@ -124,10 +130,10 @@ def _deep_kernel(network: Network, points: int) -> SVI:
     return SVI(model, InducingGuide(model, InducingGrid(points, BOUNDS)), optax.adam(1e-3), GaussianProcessELBO())
 
 
-def _step_seconds(svi: SVI, X: Array, y: Array, num_data: int) -> float:
+def _step_seconds(svi: SVI, X: Array, y: Array) -> float:
     """Of a step on these rows, all of them, so that nothing but the step is timed; without compilation."""
     at: dict[int, float] = {}
-    options = {"num_data": num_data, "training": True, "progress": False, "callback_steps": _TIMED}
+    options = {"training": True, "progress": False, "callback_steps": _TIMED}
     fit(svi, random.key(0), 2 * _TIMED, X, y, callback=lambda step, s, params: at.update({step: s}), **options)
     return (at[2 * _TIMED] - at[_TIMED]) / _TIMED
 

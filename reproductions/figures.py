@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax.typing import ArrayLike
 
-from gpzoo.reproductions.contract import write_json
+from gpzoo.reproductions.contract import keep_content, kept_content
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,25 +78,28 @@ def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
 class Curve:
     """Test metrics in the course of training; a callback for :func:`gpzoo.inference.fit`.
 
-    Points are kept on disk, so that a resumed run has those from before.
+    Points are kept on disk, so that a resumed run has those from before. The parameters that made them are gone, so
+    they are kept for as long as settings and data are the same; the training's checkpoint refuses another program.
 
     Args:
         path: file to keep them in.
+        made_by: what they depend on, as :meth:`~gpzoo.reproductions.contract.Run.made_by` gives it.
         evaluate: parameters to metrics by name.
     """
 
-    def __init__(self, path: Path, evaluate: Callable[[dict[str, Any]], Mapping[str, float]]) -> None:
-        self.path, self.evaluate = path, evaluate
-        self.points: dict[int, dict[str, float]] = {}
-        if path.is_file():
-            self.points = {int(point["step"]): point for point in json.loads(path.read_text(encoding="utf-8"))}
+    def __init__(
+        self, path: Path, made_by: Mapping[str, Any], evaluate: Callable[[dict[str, Any]], Mapping[str, float]]
+    ) -> None:
+        self.path, self.made_by, self.evaluate = path, made_by, evaluate
+        points = kept_content(path, made_by) or ()
+        self.points: dict[int, dict[str, float]] = {int(point["step"]): point for point in points}
 
     def __call__(self, step: int, seconds: float, params: dict[str, Any]) -> None:
         """Evaluate and keep the metrics after ``step`` steps."""
         metrics = {name: float(value) for name, value in self.evaluate(params).items()}
         self.points[step] = {"step": step, "seconds": round(seconds, 3), **metrics}
         try:
-            write_json(self.path, self.until(step))
+            keep_content(self.path, self.made_by, self.until(step))
         except OSError as error:
             # Training is worth more than a point of its curve.
             warnings.warn(f"cannot write {self.path}: {error.strerror or error}.", RuntimeWarning, stacklevel=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from numpyro.infer import SVI
 
 from gpzoo.datasets import Dataset
 from gpzoo.inference import FitResult, GaussianProcessELBO, InducingGuide, Predictor, fit
-from gpzoo.reproductions.contract import write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,6 +72,7 @@ def train_folds(
     batch_size: int | None,
     seed: int,
     checkpoint: Path,
+    progress: bool | str = True,
     **kwargs: Any,
 ) -> tuple[Scores, FitResult]:
     """Train a program on every fold, all folds in one compiled program, and evaluate it on their test parts.
@@ -87,6 +86,7 @@ def train_folds(
         batch_size: rows per minibatch, ``None`` for all.
         seed: of every random key.
         checkpoint: folder for checkpoints.
+        progress: as for :func:`gpzoo.inference.fit`.
         **kwargs: the program's keyword arguments.
 
     Returns:
@@ -98,7 +98,8 @@ def train_folds(
     keys = random.split(train_key, K)
     batch_size = None if batch_size is None or batch_size >= N else batch_size
     data = (folds.X, folds.y)
-    result = fit(svi, keys, steps, *data, batch_size=batch_size, num_data=N, checkpoint=checkpoint, **kwargs)
+    options = {"batch_size": batch_size, "num_data": N, "checkpoint": checkpoint, "progress": progress}
+    result = fit(svi, keys, steps, *data, **options, **kwargs)
     predictor = Predictor(model, guide)
     densities, errors = [], []
     for k, part in enumerate(folds.parts):
@@ -108,15 +109,6 @@ def train_folds(
         errors.append(float(part.y_std * np.sqrt(np.mean((test.mean - y) ** 2, dtype=np.float64))))
     last = result.losses[:, -max(1, N // (batch_size or N)) :]
     return Scores(densities, errors, (-last.mean(axis=1)).tolist(), result.seconds), result
-
-
-def kept(path: Path, make: Callable[[], tuple[Any, ...]]) -> Scores:
-    """Scores written at ``path`` in an earlier start of the same run, or else the first that ``make`` gives, now."""
-    if path.is_file():
-        return Scores(**json.loads(path.read_text(encoding="utf-8")))
-    scores = make()[0]
-    write_json(path, vars(scores))
-    return scores
 
 
 def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:

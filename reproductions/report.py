@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpzoo.reproductions.contract import Experiment, ReproductionError
+from gpzoo.reproductions.contract import FIELDS, SCHEMA, Experiment, ReproductionError, read_json
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
 LOWER_IS_BETTER = frozenset({"error", "nlpp", "rmse"})
 HIGHER_IS_BETTER = frozenset({"accuracy", "test_log_likelihood", "auc", "elbo"})
+
+#: Metrics in words.
+_MEANINGS = {
+    "error": "share of the test set that is misclassified; lower is better",
+    "wrong_images": "number of test images that are misclassified",
+    "accuracy": "share of the test set that is classified rightly; higher is better",
+    "nlpp": "minus the log probability given to the right answer, mean over the test set; lower is better",
+    "test_log_likelihood": "log density given to the right answer, mean over the test set; higher is better",
+    "rmse": "root mean square error on the test set, in the target's units; lower is better",
+    "auc": "area under the curve of true against false positives on the test set; higher is better",
+    "elbo": "lower bound on the log probability of the training targets, which training maximises; higher is better",
+    "bound_per_point": "the elbo divided by the number of training points; higher is better",
+    "learned_angle_degrees": "rotations up to this angle were learned",
+    "seconds_per_step": "time of one training step",
+    "step_ratio_70": "time of a step with 70 grid points, as a multiple of the network's alone",
+    "se": "standard error of the number above it",
+}
+
+#: Fields of files that were recorded before commits were kept.
+_OLD_FIELDS = frozenset(FIELDS) - {
+    "schema", "commit", "clean", "commits", "command", "resumed_from", "stands_in", "subset", "folds", "selection",
+    "curve",
+}  # fmt: skip
+
+#: Data that are generated: files recorded before this was a field do not say so.
+_GENERATED = ("rectangles",)
 
 
 def number(value: float | None) -> str:
@@ -50,49 +76,96 @@ def difference(ours: float, paper: float | None) -> str:
     return "-" if paper is None else f"{ours - paper:+.4g}"
 
 
-def table(result: Mapping[str, Any]) -> Table:
-    """The table printed after a run: every metric, ours, the paper's, their difference, and any shortfall.
+def table(result: Mapping[str, Any]) -> Group:
+    """The table printed after a run, with what its words mean; it fits into 60 columns.
+
+    Every metric has ours and, where the paper has numbers, the paper's and a verdict.
 
     Args:
         result: the content of a ``result.json``.
     """
-    from rich.table import Table
+    from rich.console import Group
     from rich.text import Text
 
-    view = Table(title=" ".join(str(result[key]) for key in ("paper", "experiment", "variant", "preset")))
-    for heading, justify in (("metric", "left"), ("ours", "right"), ("paper", "right"), ("difference", "right")):
-        view.add_column(heading, justify=justify, no_wrap=True)
-    view.add_column("", no_wrap=True)
+    title = "{paper} {experiment}, variant {variant}, preset {preset}, seed {seed}".format(**result)
+    compared = any(value is not None for value in result["paper_metrics"].values())
+    view = _table()
+    view.add_column("metric", overflow="fold", min_width=12)
+    for heading in ("ours", *(("paper",) if compared else ())):
+        view.add_column(heading, justify="right", no_wrap=True)
+    if compared:
+        view.add_column("verdict", no_wrap=True)
     for metric, ours in result["metrics"].items():
         paper = result["paper_metrics"][metric]
-        behind = shortfall(metric, ours, paper) is not None
-        view.add_row(
-            metric,
-            number(ours),
-            number(paper),
-            difference(ours, paper),
-            Text(verdict(metric, ours, paper), style="bold red" if behind else "green"),
+        style = "bold red" if shortfall(metric, ours, paper) is not None else "green"
+        against = number(paper), Text(verdict(metric, ours, paper), style=style)
+        view.add_row(metric, number(ours), *(against if compared else ()))
+    return Group(Text(title, style="bold"), view, *map(Text, _explained(result["metrics"]) + notes(result)))
+
+
+def _explained(metrics: Iterable[str]) -> list[str]:
+    """What metrics mean, a line for each kind of them."""
+    ends = tuple(f"_{metric}" for metric in metrics)
+    return [f"{name}: {meaning}." for name, meaning in _MEANINGS.items() if any(e.endswith(f"_{name}") for e in ends)]
+
+
+def notes(result: Mapping[str, Any]) -> list[str]:
+    """What is particular about the data of a result, in sentences."""
+    found = []
+    if result.get("stands_in"):
+        found.append("The data are not the paper's but stand in for them, so the paper's numbers are left out.")
+    if part := result.get("subset"):
+        found.append(
+            f"Trained on {part['train']:,} of {part['of']:,} rows, tested on {part['test']:,} of {part['of_test']:,} "
+            f"({part['rule']})."
         )
-    return view
+    return found
 
 
-def comparison(results: Sequence[Mapping[str, Any]]) -> Table:
-    """Variants side by side, one row each, the highest bound first.
+def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
+    """Variants side by side, one row each, the highest bound first; metrics that do not fit go into tables below.
 
     Args:
         results: the contents of their ``result.json``, all of one experiment.
+        width: columns there are.
     """
+    from rich.console import Group
+    from rich.text import Text
+
+    ranked = sorted(results, key=lambda result: -result["metrics"].get("elbo", -math.inf))
+    metrics = list(dict.fromkeys(metric for result in results for metric in result["metrics"]))
+    columns = {metric: [number(result["metrics"].get(metric)) for result in ranked] for metric in metrics}
+    columns["seconds"] = [number(result["seconds_training"]) for result in ranked]
+    names = [result["variant"] for result in ranked]
+    # Three columns lie between two of the table; a heading is broken at its underscores.
+    first = max(map(len, ["variant", *names])) + 3
+    groups, room = [[]], width - first
+    for metric, values in columns.items():
+        taken = max(map(len, [*metric.split("_"), *values])) + 3
+        if groups[-1] and taken > room:
+            groups.append([])
+            room = width - first
+        groups[-1].append(metric)
+        room -= taken
+    tables = []
+    for group in groups:
+        view = _table()
+        view.add_column("variant", no_wrap=True)
+        for metric in group:
+            shortest = max(map(len, [*metric.split("_"), *columns[metric]]))
+            view.add_column(metric.replace("_", " "), justify="right", min_width=shortest)
+        for row, name in enumerate(names):
+            view.add_row(name, *(columns[metric][row] for metric in group))
+        tables.append(view)
+    title = "{paper} {experiment}, preset {preset}, seed {seed}".format(**results[0])
+    return Group(Text(title, style="bold"), *tables, *map(Text, _explained(metrics)))
+
+
+def _table() -> Table:
+    from rich import box
     from rich.table import Table
 
-    first = results[0]
-    view = Table(title=" ".join(str(first[key]) for key in ("paper", "experiment", "preset")))
-    metrics = list(dict.fromkeys(metric for result in results for metric in result["metrics"]))
-    for heading in ("variant", *metrics, "seconds"):
-        view.add_column(heading, justify="left" if heading == "variant" else "right")
-    for result in sorted(results, key=lambda result: -result["metrics"].get("elbo", -math.inf)):
-        found = [number(result["metrics"].get(metric)) for metric in metrics]
-        view.add_row(result["variant"], *found, number(result["seconds_training"]))
-    return view
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 def result_path(folder: Path, paper: str, experiment: str, variant: str, preset: str) -> Path:
@@ -126,8 +199,10 @@ def results_page(folder: Path, experiments: Sequence[Experiment], links: str = "
         "# Results",
         "",
         "Written by `gpzoo results` from the files in `reproductions/results/`: do not edit. `quick` runs are small",
-        "and not meant to reach the paper's numbers, `cpu` runs take up to an hour on two CPU cores, `paper` runs have",
-        "the paper's sizes. Differences are ours minus the paper's.",
+        "and not meant to reach the paper's numbers, `cpu` runs take up to an hour on two CPU cores, `tuned` runs have",
+        "the paper's sizes and settings of ours, `paper` runs the paper's sizes, and its settings as far as they are",
+        "published. Differences are ours minus the paper's. A commit with a `+` had changes that were not committed;",
+        "where it is *not kept*, the file was recorded before commits were kept, and its `paper` had settings of ours.",
     ]
     for paper in dict.fromkeys(experiment.paper for experiment in experiments):
         lines += ["", f"## {paper}"]
@@ -191,12 +266,12 @@ def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mappin
                 for metric, ours in result["metrics"].items():
                     paper = None if result.get("stands_in") else paper_metrics.get(metric)
                     compared = difference(ours, paper), verdict(metric, ours, paper)
-                    numbers.append((variant, preset, metric, number(ours), number(paper), *compared))
-                runs.append(_run_row(variant, preset, result))
+                    numbers.append((variant, _label(result), metric, number(ours), number(paper), *compared))
+                runs.append(_run_row(variant, result))
             elif preset == "paper":
                 for metric, paper in paper_metrics.items() or [("-", None)]:
                     numbers.append((variant, preset, metric, "not run", number(paper), "-", ""))
-    headings = ("variant", "preset", "metric", "ours", "paper", "difference", "")
+    headings = ("variant", "preset", "metric", "ours", "paper", "difference", "verdict")
     lines = ["", f"### {experiment.name}", "", experiment.description, "", *_markdown(headings, numbers)]
     for preset in experiment.presets:
         if _shown(folder, experiment, preset):
@@ -208,6 +283,7 @@ def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mappin
             "variant",
             "preset",
             "seed",
+            "data",
             "steps",
             "time",
             "per step",
@@ -215,17 +291,25 @@ def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mappin
             "device",
             "dtype",
             "versions",
+            "commit",
         )
         lines += ["", *_markdown(headings, runs)]
     return lines
 
 
-def _run_row(variant: str, preset: str, result: Mapping[str, Any]) -> tuple[str, ...]:
+def _label(result: Mapping[str, Any]) -> str:
+    """A result's preset; ``paper`` had the paper's sizes only, before files had a schema."""
+    old = "schema" not in result and result["preset"] == "paper"
+    return "paper (sizes; settings of ours)" if old else result["preset"]
+
+
+def _run_row(variant: str, result: Mapping[str, Any]) -> tuple[str, ...]:
     per_step = result["seconds_per_step"]
     return (
         variant,
-        preset,
+        _label(result),
         str(result["seed"]),
+        _data_cell(result),
         f"{result['steps']:,}",
         duration(result["seconds_training"]),
         "-" if per_step is None else f"{1000 * per_step:.3g} ms",
@@ -233,7 +317,28 @@ def _run_row(variant: str, preset: str, result: Mapping[str, Any]) -> tuple[str,
         result["device"],
         result["dtype"],
         ", ".join(f"{name} {value}" for name, value in result["versions"].items()),
+        _commit_cell(result),
     )
+
+
+def _data_cell(result: Mapping[str, Any]) -> str:
+    """Name and rows, of how many, and whether they stand in for the paper's."""
+    part, sizes = result.get("subset") or {}, result["data"]["sizes"]
+    train, test = f"{sizes['train']:,}", f"{sizes['test']:,}"
+    if part:
+        train, test = f"{train} of {part['of']:,}", f"{test} of {part['of_test']:,}"
+    text = f"{result['data']['name']}: {train} + {test} rows"
+    if folds := result.get("folds"):
+        text += f", {folds['count']} of {folds['of']} splits"
+    return text + (", stands in" if result.get("stands_in") else "")
+
+
+def _commit_cell(result: Mapping[str, Any]) -> str:
+    """The commits that took part, the one in which training began first."""
+    if "schema" not in result:
+        return "not kept"
+    mark = "" if result["clean"] else "+"
+    return ", ".join("unknown" if commit is None else f"{commit[:7]}{mark}" for commit in result["commits"])
 
 
 def duration(seconds: float) -> str:
@@ -253,11 +358,25 @@ def _markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[st
 
 
 def _read(path: Path, paper: str, experiment: str, variant: str, preset: str) -> dict[str, Any]:
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        named = tuple(result[key] for key in ("paper", "experiment", "variant", "preset"))
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ReproductionError(f"{path} is not a result file: {type(error).__name__} {error}.") from error
+    """The content of a result file, whose schema is looked at.
+
+    Raises:
+        ReproductionError: if it is damaged, lacks a field or has another schema, or is another run's.
+    """
+    result = read_json(path)
+    if not isinstance(result, dict):
+        raise ReproductionError(f"{path} is not a result file: it holds no fields.")
+    absent = sorted((frozenset(FIELDS) if "schema" in result else _OLD_FIELDS) - result.keys())
+    if absent:
+        raise ReproductionError(f"{path} is not a result file: it lacks {', '.join(absent)}.")
+    if (schema := result.get("schema", SCHEMA)) != SCHEMA:
+        raise ReproductionError(f"{path} has schema {schema!r}, and this version of gpzoo reads {SCHEMA}.")
+    named = tuple(result[key] for key in ("paper", "experiment", "variant", "preset"))
     if named != (paper, experiment, variant, preset):
         raise ReproductionError(f"{path} holds the result of {' '.join(map(str, named))}: move it to that name.")
+    data, metrics = result["data"], result["metrics"]
+    if not (isinstance(data, dict) and {"name", "sizes"} <= data.keys()) or not isinstance(metrics, dict):
+        raise ReproductionError(f"{path} is not a result file: data and metrics are to have names.")
+    if "stands_in" not in result:
+        result["stands_in"] = result["data"]["name"] in _GENERATED
     return result

@@ -1,8 +1,10 @@
 """The command line: arguments, exit statuses, one-line errors."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -68,7 +70,7 @@ def test_reproduce_passes_every_option_on(gpzoo_command, tmp_path):
         (("reproduce", "toys", "squares"), "unknown paper 'toys', choose from: toy."),
         (("reproduce", "toy", "circles"), "unknown experiment of toy 'circles', choose from: squares."),
         (("reproduce", "toy", "squares", "--variant", "x"), "unknown variant of toy squares 'x'"),
-        (("reproduce", "toy", "squares", "--preset", "huge"), "'huge' is not one of 'quick', 'cpu', 'paper'"),
+        (("reproduce", "toy", "squares", "--preset", "huge"), "'huge' is not one of 'quick', 'cpu', 'tuned', 'paper'"),
         (("reproduce", "toy", "squares", "--preset", "cpu"), "unknown preset of toy squares 'cpu', choose from: quick"),
         (("reproduce", "toy", "squares", "--seed", "-1"), "--seed"),
         (("reproduce", "toy", "squares", "--seed", "one"), "--seed"),
@@ -76,6 +78,10 @@ def test_reproduce_passes_every_option_on(gpzoo_command, tmp_path):
         (("reproduce", "toy", "squares", "--sed", "1"), "--sed"),
         (("reproduc",), "reproduc"),
         (("results", "--folder", "nowhere"), "nowhere"),
+        (("reproduce", "toy", "squares", "--output", ""), "'--output': the name is empty"),
+        (("compare", "toy", "squares", "--output", ""), "'--output': the name is empty"),
+        (("results", "--output", ""), "'--output': the name is empty"),
+        (("list", "toys"), "unknown paper 'toys', choose from: toy."),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_one_line_and_status_2(gpzoo_command, args, told):
@@ -108,14 +114,68 @@ def test_interruption_is_status_130_and_says_how_to_resume(gpzoo_command):
     assert "same command" in one_line(gpzoo_command("reproduce", "toy", "squares", run=run), 130)
 
 
-def test_list_prints_every_variant_with_the_papers_numbers(gpzoo_command):
+@pytest.mark.parametrize("content", [b"[1]", b"null", b"3", b"\xff\xfe"])
+def test_a_damaged_claim_is_one_line(gpzoo_command, tmp_path, content):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "run.json").write_bytes(content)
+    assert "run.json is damaged" in one_line(gpzoo_command("reproduce", "toy", "squares", "--output", "here"), 1)
+
+
+def test_a_platform_that_is_not_there_is_one_line(gpzoo_command):
+    def run(run):
+        raise RuntimeError("Unable to initialize backend 'bogus': it is not in the list of known backends: ['cpu'].")
+
+    assert "JAX cannot start: Unable" in one_line(gpzoo_command("reproduce", "toy", "squares", run=run), 1)
+    assert isinstance(gpzoo_command("reproduce", "toy", "squares", "--debug", run=run).exception, RuntimeError)
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_output_that_cannot_be_written_is_one_line_and_a_closed_pipe_none(buffered):
+    """In processes of their own: what is left in buffers is written when the interpreter ends."""
+    code = "from test_contract import experiment; from gpzoo.reproductions import cli\n"
+    code += "cli.all_experiments = lambda: (experiment(),); cli.main(['list', '--all'])"
+    options = {"cwd": Path(__file__).parent, "env": os.environ | {"PYTHONUNBUFFERED": buffered}, "text": True}
+    options["stderr"] = subprocess.PIPE
+    if Path("/dev/full").exists():
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([sys.executable, "-c", code], stdout=full, **options)
+        assert done.returncode == 1
+        assert done.stderr == "gpzoo: cannot write to standard output: No space left on device.\n"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code], stdout=write, **options)
+    os.close(write)
+    assert done.returncode == 1 and done.stderr == ""
+
+
+def test_list_has_a_line_per_experiment(gpzoo_command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
     lines = gpzoo_command("list").stdout.splitlines()
-    assert lines == [
+    assert lines[:2] == ["toy", "  squares  Squares and other rectangles."] and "gpzoo list PAPER" in " ".join(lines)
+    monkeypatch.setenv("COLUMNS", "36")
+    assert gpzoo_command("list").stdout.splitlines()[1] == "  squares  Squares and other ..."
+
+
+@pytest.mark.parametrize("args", [("--all",), ("toy",), ("toy", "--all")])
+def test_list_prints_every_variant_with_the_papers_numbers(gpzoo_command, monkeypatch, args):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert gpzoo_command("list", *args).stdout.splitlines() == [
         "toy",
-        "  squares: Squares and other rectangles. Presets: quick, paper.",
-        "    plain  error 0.02, nlpp 0.2  (default)",
+        "  squares",
+        "    Squares and other rectangles.",
+        "    Presets: quick, paper.",
+        "    plain  error 0.02, nlpp 0.2",
+        "           (default)",
         "    fancy  error 0.01",
     ]
+
+
+@pytest.mark.parametrize("args", [("list",), ("list", "--all"), ("data",)])
+def test_every_line_fits_the_terminal(monkeypatch, args):
+    for width in (60, 80):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = CliRunner().invoke(cli.main, args).stdout.splitlines()
+        assert len(lines) > 10 and max(map(len, lines)) <= width
 
 
 def test_results_writes_the_page(gpzoo_command, tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gpzoo.reproductions import contract, figures, report
+from gpzoo.reproductions import contract, figures, provenance, report
 from gpzoo.reproductions.contract import Experiment, Outcome, ReproductionError, Run
 
 
@@ -58,15 +58,8 @@ def text(result):
     return console.file.getvalue()
 
 
-FIELDS = [
-    "paper", "experiment", "variant", "preset", "seed", "metrics", "paper_metrics", "stands_in", "curve", "settings",
-    "steps", "seconds_training", "seconds_per_step", "peak_memory_bytes", "device", "dtype", "versions", "data",
-    "finished",
-]  # fmt: skip
-
-
 def test_presets_are_known():
-    with pytest.raises(ValueError, match=r"Presets are quick, cpu, paper; toy squares has \['huge'\]"):
+    with pytest.raises(ValueError, match=r"Presets are quick, cpu, tuned, paper; toy squares has \['huge'\]"):
         experiment(presets=("quick", "huge"))
 
 
@@ -74,7 +67,7 @@ def test_result_file_has_the_fields_and_nothing_else(run):
     returned = contract.execute(experiment(), run)
     result = json.loads((run.output / "result.json").read_text())
     assert result == returned
-    assert list(result) == FIELDS
+    assert list(result) == list(contract.FIELDS) and result["schema"] == contract.SCHEMA
     assert result["metrics"] == {"error": 0.03, "nlpp": pytest.approx(0.1), "angle_degrees": 90.0}
     assert result["paper_metrics"] == {"error": 0.02, "nlpp": 0.2, "angle_degrees": None}
     assert result["settings"] == {"inducing": 16, "learning_rate": pytest.approx(0.01), "weights": [1.0, 1.0]}
@@ -124,19 +117,27 @@ def test_all_variants_are_drawn_in_one_figure(tmp_path):
     assert angle.lines[0].get_color() == error.lines[1].get_color()
 
 
+MADE_BY = {"settings": {"rate": np.float32(0.5)}}
+
+
 def test_a_curve_is_kept_for_the_run_that_resumes(tmp_path):
-    first = figures.Curve(tmp_path / "curve.json", lambda params: {"error": params["x"]})
+    first = figures.Curve(tmp_path / "curve.json", MADE_BY, lambda params: {"error": params["x"]})
     for step in (10, 20, 30):
         first(step, 1.5 * step, {"x": np.float32(step)})
         assert first.points[step] == {"step": step, "seconds": 1.5 * step, "error": step}
-    second = figures.Curve(tmp_path / "curve.json", lambda params: {"error": -1.0})
+    second = figures.Curve(tmp_path / "curve.json", MADE_BY, lambda params: {"error": -1.0})
     second(20, 31.0, {})
     assert [point["error"] for point in second.until(30)] == [10.0, -1.0, 30.0]
     assert [point["step"] for point in second.until(20)] == [10, 20]
+    # What other settings or other data made, or nobody says what made, is not taken for this run's.
+    for other in ({"settings": {"rate": 0.02}}, {"settings": {"rate": 0.01}, "data": "1" * 64}):
+        assert not figures.Curve(tmp_path / "curve.json", other, dict).points
+    contract.write_json(tmp_path / "curve.json", second.until(30))
+    assert not figures.Curve(tmp_path / "curve.json", MADE_BY, dict).points
 
 
 def test_a_curve_that_cannot_be_written_does_not_end_the_training(tmp_path):
-    curve = figures.Curve(tmp_path / "gone" / "curve.json", lambda params: {"error": 0.5})
+    curve = figures.Curve(tmp_path / "gone" / "curve.json", MADE_BY, lambda params: {"error": 0.5})
     with pytest.warns(RuntimeWarning, match=r"cannot write .*curve.json: No such file"):
         curve(10, 1.0, {})
     assert curve.until(10) == [{"step": 10, "seconds": 1.0, "error": 0.5}]
@@ -231,6 +232,142 @@ def test_output_of_another_run_is_refused_and_of_the_same_run_reused(run):
         contract.execute(experiment(), dataclasses.replace(run, seed=4))
 
 
+@pytest.mark.parametrize(
+    "content", [b"[1]", b"null", b"3", b"\xff\xfe", b"{", b"{}", b"[" * 100_000, b'{"paper": "toy"}', "starts"]
+)  # fmt: skip
+def test_a_damaged_claim_is_refused_by_name(run, content):
+    run.output.mkdir()
+    if content == "starts":
+        content = json.dumps(run.identity | {"starts": [{"commit": None}]}).encode()
+    (run.output / "run.json").write_bytes(content)
+    with pytest.raises(ReproductionError, match=r"run\.json is damaged: choose another --output"):
+        contract.execute(experiment(), run)
+
+
+def test_a_run_that_fails_before_it_keeps_anything_claims_nothing(run):
+    def absent(run):
+        raise OSError("the data are absent")
+
+    with pytest.raises(OSError, match="absent"):
+        contract.execute(experiment(run=absent), run)
+    assert not list(run.output.iterdir())
+    contract.execute(experiment(), dataclasses.replace(run, seed=4))
+
+    def stopped(run):
+        checkpointed(run, 40)
+        raise KeyboardInterrupt
+
+    other = dataclasses.replace(run, output=run.output.with_name("other"))
+    with pytest.raises(KeyboardInterrupt):
+        contract.execute(experiment(run=stopped), other)
+    with pytest.raises(ReproductionError, match="holds another run"):
+        contract.execute(experiment(), dataclasses.replace(other, seed=4))
+
+
+def checkpointed(run, step, name=""):
+    folder = run.checkpoint / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{step}.checkpoint").touch()
+
+
+def at_commit(monkeypatch, commit, clean=True):
+    monkeypatch.setattr(provenance, "commit", lambda: commit)
+    monkeypatch.setattr(provenance, "clean", lambda: clean)
+
+
+def test_a_result_names_the_commit_of_its_training_and_where_it_was_taken_up(run, monkeypatch):
+    def step(commit, clean, *checkpoints):
+        at_commit(monkeypatch, commit, clean)
+
+        def train(run):
+            for at in checkpoints:
+                checkpointed(run, *at)
+            return outcome()
+
+        return contract.execute(experiment(run=train), run)
+
+    # The first start leaves no checkpoint, and so no part in the result.
+    assert step("a" * 40, True)["commits"] == ["a" * 40]
+    found = step("b" * 40, True, (40, "sgp"))
+    assert (found["commit"], found["clean"], found["commits"], found["resumed_from"]) == (
+        "b" * 40,
+        True,
+        ["b" * 40],
+        [],
+    )
+    found = step("c" * 40, False, (70, "sgp"), (30, "dgp2"))
+    assert (found["commit"], found["clean"], found["resumed_from"]) == ("b" * 40, False, [40])
+    # Written again from what was kept: the commit is still that of the training.
+    found = step("d" * 40, True)
+    assert (found["commit"], found["resumed_from"]) == ("b" * 40, [40, 100])
+    assert found["commits"] == [letter * 40 for letter in "bcd"]
+    assert found["command"] == "gpzoo reproduce toy squares --variant plain --preset quick --seed 3"
+
+
+def test_a_training_from_before_commits_were_kept_has_none(run, monkeypatch):
+    checkpointed(run, 40)
+    contract.write_json(run.output / "run.json", run.identity)
+    at_commit(monkeypatch, "c" * 40)
+    found = contract.execute(experiment(), run)
+    assert (found["commit"], found["clean"], found["commits"]) == (None, None, [None, "c" * 40])
+    assert found["resumed_from"] == [40]
+
+
+def test_outside_a_checkout_there_is_no_commit(monkeypatch, tmp_path):
+    for where in ("commit", "clean"):
+        monkeypatch.setattr(provenance, where, getattr(provenance, where).__wrapped__)
+    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
+    assert provenance.commit() is None and provenance.clean() is None
+    monkeypatch.setenv("PATH", "")
+    assert provenance._git("--version") is None
+
+
+def test_what_a_run_says_of_its_data_is_recorded(run):
+    whole, used = Data(sizes={"train": 60_000, "test": 100}), Data(sizes={"train": 12, "test": 100})
+    part = contract.subset(whole, used, "random, seed 0")
+    assert part == {"train": 12, "of": 60_000, "test": 100, "of_test": 100, "rule": "random, seed 0"}
+    assert contract.subset(whole, whole, "all") is None
+    said = {"subset": part, "folds": {"count": 3, "of": 20, "seeds": [0, 1, 2]}, "selection": {"rule": "by hand"}}
+    result = contract.make_result(outcome(data=used, **said, stands_in=True), run, {"error": 0.02})
+    assert said == {key: result[key] for key in said}
+    assert report._data_cell(result) == "squares: 12 of 60,000 + 100 of 100 rows, 3 of 20 splits, stands in"
+    shown = text(result)
+    assert "Trained on 12 of 60,000 rows" in shown and "stand in for them" in shown
+    assert "verdict" not in shown
+    plain = contract.make_result(outcome(), run, {})
+    assert [plain[key] for key in said] == [None, None, None]
+
+
+def test_an_intermediate_result_is_used_again_only_where_the_same_things_made_it(tmp_path, run, monkeypatch):
+    path, made = tmp_path / "scores.json", []
+
+    def make():
+        made.append(1)
+        return {"error": np.float32(len(made))}
+
+    def again(settings, data=None, **changes):
+        own = dataclasses.replace(run, **changes)
+        return contract.kept(path, own.made_by(settings, data or Data()), make)["error"]
+
+    assert again({"rate": 0.1}) == again({"rate": np.float64(0.1)}) == 1
+    assert again({"rate": 0.2}) == 2
+    assert again({"rate": 0.2}, Data(sha256="1" * 64)) == 3
+    assert again({"rate": 0.2}, seed=4) == 4
+    monkeypatch.setattr(provenance, "program", lambda: "another program")
+    assert again({"rate": 0.2}, seed=4) == again({"rate": 0.2}, seed=4) == 5
+    for damage in (b"{", b"[1]", b"null", b"\xff", b'{"error": 5.0}'):
+        path.write_bytes(damage)
+        count = len(made)
+        assert again({"rate": 0.2}, seed=4) == count + 1
+
+
+def test_the_source_of_every_package_makes_the_program(monkeypatch):
+    program = provenance.program.__wrapped__
+    assert program() == program() == provenance.program()
+    monkeypatch.setattr(provenance, "_PACKAGES", provenance._PACKAGES[:3])
+    assert program() != provenance.program()
+
+
 def test_default_variant_must_exist():
     with pytest.raises(ValueError, match=r"'best'.*plain, fancy"):
         experiment(default_variant="best")
@@ -238,10 +375,11 @@ def test_default_variant_must_exist():
 
 def test_table_shows_shortfalls(run):
     shown = text(contract.make_result(outcome(), run, {"error": 0.02, "nlpp": 0.2, "angle_degrees": 80.0}))
-    error, nlpp, angle = (line for line in shown.splitlines() if line.startswith("│"))
-    assert "+0.01" in error and "short by 0.01" in error
-    assert "-0.1" in nlpp and "reached" in nlpp
-    assert "+10" in angle and "short" not in angle and "reached" not in angle
+    rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.strip()}
+    assert rows["metric"] == ["ours", "paper", "verdict"]
+    assert rows["error"] == ["0.03", "0.02", "short", "by", "0.01"]
+    assert rows["nlpp"] == ["0.1", "0.2", "reached"]
+    assert rows["angle_degrees"] == ["90", "80"]
 
 
 @pytest.mark.parametrize(
@@ -273,11 +411,16 @@ def test_results_page_has_recorded_numbers_and_says_what_was_not_run(tmp_path, r
     page = report.results_page(tmp_path, [experiment()])
     lines = page.splitlines()
     assert "## toy" in lines and "### squares" in lines
+    assert "| variant | preset | metric | ours | paper | difference | verdict |" in lines
     assert "| plain | quick | error | 0.03 | 0.02 | +0.01 | short by 0.01 |" in lines
     assert "| plain | quick | nlpp | 0.1 | 0.2 | -0.1 | reached |" in lines
     assert "| plain | paper | error | not run | 0.02 | - |  |" in lines
     assert "| fancy | paper | error | not run | 0.01 | - |  |" in lines
-    assert any(line.startswith("| plain | quick | 3 | 200 | 4 s | 20 ms |") and "numpyro" in line for line in lines)
+    row = next(
+        line for line in lines if line.startswith("| plain | quick | 3 | squares: 12 + 5 rows | 200 | 4 s | 20 ms |")
+    )
+    commit, clean = provenance.commit(), provenance.clean()
+    assert "numpyro" in row and row.endswith(f" | {'unknown' if commit is None else commit[:7] + '+' * (not clean)} |")
 
 
 def test_results_page_without_any_result(tmp_path):
@@ -290,12 +433,77 @@ def test_results_page_refuses_files_it_cannot_place(tmp_path, run):
     path = record(tmp_path, run, variant="fancy")
     with pytest.raises(ReproductionError, match="holds the result of toy squares fancy quick"):
         report.results_page(tmp_path, [experiment()])
-    path.write_text("{")
-    with pytest.raises(ReproductionError, match="not a result file"):
-        report.results_page(tmp_path, [experiment()])
+    whole = contract.read_json(path) | {"variant": "plain"}
+    for damage, told in (
+        (b"{", "is damaged"),
+        (b"\xff\xfe{}", "is damaged"),
+        (b"[" * 100_000, "is damaged"),
+        (b"[1]", "not a result file: it holds no fields"),
+        (b"{}", "not a result file: it lacks data, device"),
+        (json.dumps(whole | {"data": None}).encode(), "data and metrics are to have names"),
+        (json.dumps(whole | {"schema": 99}).encode(), "schema 99, and this version of gpzoo reads 1"),
+        (json.dumps({k: v for k, v in whole.items() if k != "folds"}).encode(), "it lacks folds"),
+    ):
+        path.write_bytes(damage)
+        with pytest.raises(ReproductionError, match=told):
+            report.results_page(tmp_path, [experiment()])
     path.rename(path.with_name("squares-plane-quick.json"))
     with pytest.raises(ReproductionError, match=r"squares-plane-quick\.json"):
         report.results_page(tmp_path, [experiment()])
+
+
+def test_files_without_a_schema_are_marked_and_keep_their_numbers(tmp_path, run):
+    new = {
+        "schema",
+        "commit",
+        "clean",
+        "commits",
+        "command",
+        "resumed_from",
+        "subset",
+        "folds",
+        "selection",
+        "stands_in",
+    }
+    for preset in ("quick", "paper"):
+        path = record(tmp_path, dataclasses.replace(run, preset=preset))
+        old = {key: value for key, value in contract.read_json(path).items() if key not in new}
+        contract.write_json(path, old | ({"data": old["data"] | {"name": "rectangles"}} if preset == "quick" else {}))
+    lines = report.results_page(tmp_path, [experiment()]).splitlines()
+    assert "| plain | paper (sizes; settings of ours) | error | 0.03 | 0.02 | +0.01 | short by 0.01 |" in lines
+    # Generated rectangles were compared with the paper's as if they were its own.
+    assert "| plain | quick | error | 0.03 | - | - |  |" in lines
+    assert sum(line.endswith("| not kept |") for line in lines) == 2
+
+
+WIDE = {f"{model}_{kind}": 0.8123 for model in ("dnn-long", "svdkl") for kind in ("accuracy", "nlpp", "nlpp_se")}
+WIDE |= {"sgp-500_test_log_likelihood_se": 0.01234, "learned_angle_degrees": 123.4, "elbo": -123456.7}
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_tables_fit_the_terminal_and_no_word_is_cut(run, width):
+    results = []
+    for variant in ("weighted-rbf-full", "plain"):
+        paper = dict.fromkeys(WIDE, 0.7)
+        own = dataclasses.replace(run, variant=variant)
+        results.append(contract.make_result(outcome(metrics=WIDE), own, paper))
+    for shown in (report.table(results[0]), report.comparison(results, width)):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(shown)
+        lines = console.file.getvalue().splitlines()
+        assert max(map(len, lines)) <= width and not any("…" in line for line in lines)
+        words = " ".join(lines).split()
+        if "verdict" in words:
+            assert {"metric", "ours", "paper", "verdict"} <= set(words)
+        else:
+            assert {"variant", "learned", "angle", "degrees", "seconds", "weighted-rbf-full"} <= set(words)
+            assert sum(word == "plain" for word in words) == sum(word == "variant" for word in words) >= 2
+
+
+def test_the_words_of_a_table_are_explained(run):
+    shown = " ".join(text(contract.make_result(outcome(metrics=WIDE | {"error": 0.1}), run, {})).split())
+    for word in ("accuracy:", "nlpp: minus the log", "elbo: lower bound", "se: standard error", "error: share"):
+        assert word in shown
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(42.4, "42 s"), (738, "12.3 min"), (36360, "10.1 h")])

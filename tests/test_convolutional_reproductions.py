@@ -35,14 +35,34 @@ def test_every_variant_and_preset_has_settings(name, variant, preset, monkeypatc
     seen = []
     monkeypatch.setattr(datasets, "load", small)
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, **counts: self)
-    monkeypatch.setattr(paper, "_train", lambda *arguments: seen.append(arguments))
+    monkeypatch.setattr(paper, "_train", lambda *arguments, **outcome: seen.append((*arguments, outcome)))
     EXPERIMENTS[name].run(Run("convolutional", name, variant, preset, 0, tmp_path))
-    _, data, setting, patch_shape = seen[0]
+    _, data, setting, patch_shape, said = seen[0]
     assert patch_shape == ((3, 3) if name == "rectangles" else (5, 5))
     assert data.name.startswith(name.split("-")[0]) and setting.steps >= 200
     if preset == "paper":
-        sizes = {"rectangles": {1200, 16}, "mnist-0-vs-1": {50}, "mnist": {750}, "cifar10": {1000}}
+        sizes = {"rectangles": {1200, 16}, "mnist-0-vs-1": {50, 100}, "mnist": {750}, "cifar10": {1000}}
         assert setting.num_inducing in sizes[name]
+    # Generated images are not the paper's.
+    assert said.get("stands_in", False) == (name == "rectangles" and preset == "quick")
+
+
+def test_the_preset_paper_has_the_settings_of_the_paper(monkeypatch, tmp_path):
+    seen = {}
+    monkeypatch.setattr(datasets, "load", small)
+    monkeypatch.setattr(paper, "_train", lambda run, data, setting, *others, **outcome: seen.update({run: setting}))
+    for name, variant in (("rectangles", "invariant"), ("rectangles", "weighted"), ("mnist-0-vs-1", "invariant")):
+        run = Run("convolutional", name, variant, "paper", 0, tmp_path)
+        EXPERIMENTS[name].run(run)
+        assert float(seen[run].schedule.rate(9999)) == pytest.approx(0.01) and seen[run].schedule.name == "Adam, 0.01"
+        assert seen[run].batch_size == 100 and not seen[run].start
+        ours = replace(run, preset="tuned")
+        EXPERIMENTS[name].run(ours)
+        assert seen[ours].schedule in (0.02, 0.03) and seen[ours].num_inducing == seen[run].num_inducing
+    for variant, batch_size in (("multi-channel", 40), ("rbf", 200)):
+        run = Run("convolutional", "cifar10", variant, "paper", 0, tmp_path)
+        EXPERIMENTS["cifar10"].run(run)
+        assert seen[run].schedule.name == "Adam, 0.001" and seen[run].batch_size == batch_size
 
 
 COVARIANCES = {
@@ -81,7 +101,7 @@ def test_the_schedule_of_the_authors():
     assert "30000" in schedule.name
 
 
-def test_a_run_from_end_to_end(standard_promotion, tmp_path):
+def test_a_run_from_end_to_end(standard_promotion, tmp_path, capsys):
     digits = datasets.load("digits").subset(300, 100)
     setting = paper._Setting(120, 0.05, 50, 12, {"variance": 10.0}, evaluations=3)
     train = lambda run: paper._train(run, digits, setting, (3, 3))  # noqa: E731
@@ -95,5 +115,11 @@ def test_a_run_from_end_to_end(standard_promotion, tmp_path):
     assert result["settings"]["covariance"] == "block_diagonal"
     written = {path.name for path in tmp_path.iterdir()}
     assert {"result.json", "curve.json", "test_curves.png", "learning_curve.png", "posterior.nc"} <= written
+    assert result["selection"]["rule"] == "by hand" and not result["stands_in"]
+    assert "Training weighted-rbf on the CPU; the bound (ELBO) should rise." in capsys.readouterr().out
     # Started again, there is nothing left to train.
-    assert execute(experiment, run)["metrics"] == result["metrics"]
+    again = execute(experiment, run)
+    said = "Training weighted-rbf is already finished at step 120; nothing to train."
+    assert " ".join(capsys.readouterr().out.split()) == said
+    assert again["metrics"] == result["metrics"] and again["curve"][:2] == result["curve"][:2]
+    assert again["resumed_from"] == [120] and again["commit"] == result["commit"]

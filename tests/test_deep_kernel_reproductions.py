@@ -10,7 +10,7 @@ from gpzoo import datasets
 from gpzoo.reproductions import deep_kernel_learning as paper
 from gpzoo.reproductions import deep_kernel_models as models
 from gpzoo.reproductions import deep_kernel_scaling as figures
-from gpzoo.reproductions.contract import Run, execute
+from gpzoo.reproductions.contract import Outcome, Run, execute
 from gpzoo.reproductions.report import shortfall, verdict
 
 pytest.importorskip("flax")
@@ -45,6 +45,7 @@ def few(monkeypatch, standard_promotion):
     monkeypatch.setattr(datasets, "load", load)
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *counts, seed: self)
     monkeypatch.setattr(paper, "Setting", tiny)
+    monkeypatch.setattr(paper, "_as_printed", lambda setting: setting)
     monkeypatch.setattr(paper, "_SHORT", tiny())
     monkeypatch.setattr(
         paper, "_ON_CPU", {k: replace(v, epochs=(0.5, 0.5, 0.5), batch_size=10) for k, v in paper._ON_CPU.items()}
@@ -75,7 +76,9 @@ def test_what_the_paper_does_not_have_is_not_trained(few, monkeypatch, tmp_path)
 def test_splits_have_means_and_standard_errors(few, tmp_path):
     result = execute(EXPERIMENTS["connect4"], run_of("connect4", tmp_path, "cpu"))
     assert [split for _, split in few] == [0, 1, 2]
-    values = [json.loads((tmp_path / "connect4" / f"split-{k}.json").read_text())["svdkl_nlpp"] for k in range(3)]
+    values = [
+        json.loads((tmp_path / "connect4" / f"split-{k}.json").read_text())["content"]["svdkl_nlpp"] for k in range(3)
+    ]
     assert result["metrics"]["svdkl_nlpp"] == pytest.approx(np.mean(values))
     assert result["metrics"]["svdkl_nlpp_se"] == pytest.approx(np.std(values, ddof=1) / np.sqrt(3))
     assert result["paper_metrics"]["svdkl_accuracy"] == 0.841 and result["paper_metrics"]["dnn+_nlpp"] is None
@@ -93,14 +96,16 @@ def test_decay_reaches_every_network_and_notes_the_result(few, monkeypatch, tmp_
     settings = result["settings"]
     assert settings["weight_decay"] == 4.0 and settings["rates_network_gps_joint"] == [1e-3, 1e-2, 3e-4]
     assert "three" not in settings["label"] and "25 classes" in settings["label"] and "patient" in settings["split"]
-    assert "another random split" in settings["chosen"] and not result["paper_metrics"]["svdkl_accuracy"]
+    assert "shares rows with those reported" in result["selection"]["data"]
+    assert not result["paper_metrics"]["svdkl_accuracy"] and result["folds"] == {"count": 1, "of": 5, "seeds": [0]}
 
 
 def test_covtype_is_its_subset_where_only_that_is_at_hand(few, monkeypatch, tmp_path):
     entry = datasets.Entry("covtype-subset", "", True, "here")
     monkeypatch.setattr(datasets, "available", lambda: [entry])
     trained = []
-    monkeypatch.setattr(paper, "train", lambda run, load, make, setting, notes: trained.append(load(0)))
+    some = Outcome({}, {}, 0, 0.0, None, "float32", np.zeros(1))
+    monkeypatch.setattr(paper, "train", lambda run, load, *others, **said: trained.append(load(0)) or some)
     paper.table(run_of("covtype", tmp_path))
     monkeypatch.setattr(datasets, "available", list)
     paper.table(run_of("covtype", tmp_path))
@@ -112,10 +117,11 @@ def asked_for(monkeypatch, few):
     """What an experiment would train: its data, its networks, its setting."""
     found = []
 
-    def train(run, load, make, setting, notes=None, models=paper.MODELS, stands_in=False):
+    def train(run, load, make, setting, notes=None, models=paper.MODELS, stands_in=False, selection=None, **said):
         data = load(0)
         extras = (False, True) if "dnn+" in models else (False,)
-        found.append((data, [make(extra, data, 0) for extra in extras], setting, notes, stands_in))
+        found.append((data, [make(extra, data, 0) for extra in extras], setting, notes, stands_in, selection))
+        return Outcome({}, {}, 0, 0.0, data, "float32", np.zeros(1))
 
     monkeypatch.setattr(paper, "train", train)
     return found
@@ -124,7 +130,7 @@ def asked_for(monkeypatch, few):
 @pytest.mark.parametrize("name", ["cifar10", "cifar10-resnet20", "svhn", "imagenet20"])
 def test_colours_are_centred_and_networks_have_a_feature_per_class(name, asked_for, tmp_path):
     paper.photographs(run_of(name, tmp_path))
-    data, networks, setting, notes, stands_in = asked_for[0]
+    data, networks, setting, notes, stands_in, _ = asked_for[0]
     np.testing.assert_allclose(data.X_train.mean(0), 0, atol=1e-5)
     for network in networks:
         assert network(data.X_train[:2]).shape == (2, 3)
@@ -137,20 +143,29 @@ def test_colours_are_centred_and_networks_have_a_feature_per_class(name, asked_f
     assert stands_in == (name == "imagenet20") == bool(notes)
     paper.photographs(run_of(name, tmp_path, "paper"))
     data, _, setting, *_ = asked_for[1]
-    # House numbers are not mirrored.
-    assert data.name == name.removesuffix("-resnet20") and setting.augmented == (name != "svhn")
+    # Images are moved where the network is of those that are trained so; that of cifar10 was not.
+    assert data.name == name.removesuffix("-resnet20") and setting.augmented == (
+        name in ("cifar10-resnet20", "imagenet20")
+    )
 
 
 def test_cifar10_on_two_cores_says_what_was_chosen(asked_for, tmp_path):
     paper.photographs(run_of("cifar10", tmp_path, "cpu"))
-    (_, _, setting, notes, _) = asked_for[0]
-    assert setting.augmented and setting.rates[0] == 2e-3 and "put aside" in notes["chosen"]
+    _, _, setting, _, _, selection = asked_for[0]
+    assert setting.augmented and setting.rates[0] == 2e-3 and "put aside" in selection["data"]
+
+
+def test_what_was_chosen_by_results_is_in_other_presets_than_the_papers():
+    tuned = models.Setting((6, 1, 3), 500, 5, rates=(1e-3, 1e-2, 3e-4), weight_decay=4.0, augmented=True)
+    plain = paper._as_printed(tuned)
+    assert plain.steps(50_000) == tuned.steps(50_000) and (plain.batch_size, plain.splits) == (5000, 5)
+    assert plain.rates == models.Setting.rates and plain.weight_decay == 0 and plain.augmented
 
 
 def test_delayed_flights_are_generated_where_little_is_asked_for(asked_for, tmp_path):
     for preset, name in (("quick", "airline-delayed-generated"), ("paper", "airline-delayed")):
         paper.table(run_of("airline", tmp_path, preset))
-        data, _, _, notes, _ = asked_for[-1]
+        data, _, _, notes, *_ = asked_for[-1]
         assert data.name == name and "more than 0 minutes" in notes["label"]
 
 
@@ -163,12 +178,12 @@ def test_binary_digits_are_odd_or_even(asked_for, tmp_path):
 
 def test_scaling_trains_more_rows_and_times_grids(few, monkeypatch, tmp_path):
     taken = []
-    monkeypatch.setattr(datasets.Dataset, "subset", lambda self, rows, seed: taken.append(rows) or self)
+    monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *rows, seed: taken.append(rows[0]) or self)
     monkeypatch.setattr(figures, "Setting", lambda *a, **k: paper.Setting())
     monkeypatch.setattr(figures, "_TIMED", 1)
     run = Run("deep_kernel", "scaling", "airline", "quick", 0, tmp_path / "scaling")
     result = execute(EXPERIMENTS["scaling"], run)
-    assert [each["rows"] for each in result["settings"]["by_rows"]] == taken == [4, 13, 40]
+    assert [each["rows"] for each in result["settings"]["by_rows"]] == taken[1:] == [4, 13, 40]
     assert [each["points"] for each in result["settings"]["by_grid"]] == [16, 70, 256]
     assert result["stands_in"] and result["metrics"]["step_ratio_70"] > 0
     assert (tmp_path / "scaling" / "figure_2.png").is_file()

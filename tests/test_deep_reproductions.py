@@ -2,11 +2,13 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpzoo import datasets
+from gpzoo.inference.checkpoints import CheckpointError
 from gpzoo.reproductions import deep_gp as paper
 from gpzoo.reproductions import report
 from gpzoo.reproductions.contract import Run, execute
@@ -29,7 +31,9 @@ def short(monkeypatch, standard_promotion):
     """Three steps, five inducing points, at most two layers."""
     monkeypatch.setattr(paper, "MODELS", {name: (min(depth, 2), 5) for name, (depth, _) in paper.MODELS.items()})
     real = paper._Setting
-    monkeypatch.setattr(paper, "_Setting", lambda steps, size, rate=0.01: real(3, min(size, 20), rate))
+    monkeypatch.setattr(paper, "_Setting", lambda steps, size, rate=0.01, **k: real(3, min(size, 20), rate, **k))
+    for name in ("_PAPER", "_TUNED"):
+        monkeypatch.setattr(paper, name, replace(getattr(paper, name), steps=3, batch_size=20))
 
 
 def run_of(name, variant, tmp_path, preset="quick"):
@@ -52,12 +56,16 @@ def test_every_variant_and_preset_has_settings(name, variant, preset, monkeypatc
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *counts: self)
     monkeypatch.setattr(paper, "_train", lambda *given, **options: trained.append((given, options)))
     EXPERIMENTS[name].run(run_of(name, variant, tmp_path, preset))
-    (_, data, setting), _ = trained[0]
+    (_, data, setting), options = trained[0]
     generated = preset == "quick" and name != "mnist"
     assert loaded == [f"{name}-generated" if generated else name]
     assert setting.steps >= 200
     if preset == "paper":
-        assert (setting.steps, setting.batch_size) == (20_000, 10_000)
+        # Those of the authors' code: a constant rate, kernels that start as theirs.
+        assert (setting.steps, setting.batch_size) == (20_000, 1_000 if name == "mnist" else 10_000)
+        assert setting.described["learning_rate"] == "Adam, 0.01" and float(setting.schedule(19_999)) == 0.01
+        starts = {"lengthscale": 2.0, "variance": 2.0} if name == "mnist" else {"lengthscale": 1.0, "variance": 1.0}
+        assert setting.described["start"] == starts and "lengthscale" not in options
     if name != "mnist" and not data.is_classification:
         assert data.y_std > 1  # standardised, and back in the metrics
 
@@ -85,8 +93,15 @@ def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
     assert 1 < metrics["sgp_rmse"] < 100  # in the units of the target
     assert {"figure_1.png", "learning_curve.png", "posterior.nc"} <= {path.name for path in run.output.iterdir()}
     # Started again, what is done is not done again.
-    monkeypatch.setattr(paper, "kept", lambda path, make: Scores(**json.loads(path.read_text())))
-    assert execute(EXPERIMENTS["uci"], run)["metrics"] == metrics
+    kept, trained = paper.kept, []
+    monkeypatch.setattr(paper, "kept", lambda path, by, make: kept(path, by, lambda: trained.append(path) or make()))
+    again = execute(EXPERIMENTS["uci"], run)
+    assert again["metrics"] == metrics and not trained and again["resumed_from"] == [6]
+    assert again["folds"] == {"count": 3, "of": 20, "seeds": [0, 1, 2]}
+    # Other settings have not made what is kept.
+    monkeypatch.setattr(paper, "_Setting", lambda steps, size: replace(paper._TUNED, rate=0.02))
+    with pytest.raises(CheckpointError, match="another training"):
+        execute(EXPERIMENTS["uci"], run)
 
 
 def test_one_training_in_original_units(short, monkeypatch, tmp_path):
@@ -124,8 +139,8 @@ def test_journeys_are_streamed(short, monkeypatch, tmp_path):
 
     monkeypatch.setattr(paper, "taxi_parquet", months)
     monkeypatch.setattr(paper, "_NUM_TEST", 20)
-    monkeypatch.setattr(paper, "_PAPER", paper._Setting(3, 20))
     result = execute(EXPERIMENTS["taxi"], run_of("taxi", "dgp2", tmp_path, "paper"))
+    assert result["subset"]["train"] == 100 and result["subset"]["of"] == 10**9
     assert result["settings"]["training_rows"] == 100 and result["data"]["sizes"]["test"] == 20
     assert 10 < result["metrics"]["rmse"] < 2000
     assert result["curve"]
@@ -157,7 +172,9 @@ def test_figure_1_has_a_panel_for_every_set_and_joins_the_page(tmp_path):
     scores = {"sgp": Scores([0.1, 0.2], [1.0, 1.1], [0.0, 0.0], 1.0), "dgp2": Scores([0.3, 0.5], [0.9, 1.0], [0, 0], 1)}
     metrics = {f"{name}_{key}": value for name, s in scores.items() for key, value in s.summary().items()}
     sizes = {"train": 30, "test": 10, "input_shape": [3]}
-    results = {name: {"metrics": metrics, "data": {"sizes": sizes}} for name in ("boston", "naval", "power")}
+    results = {
+        name: {"metrics": metrics, "data": {"name": name, "sizes": sizes}} for name in ("boston", "naval", "power")
+    }
     figure = figure_1(results)
     assert [axes.get_title().split()[0] for axes in figure.axes] == ["boston", "naval", "power"]
     assert figure.axes[0].get_yticklabels()[1].get_text() == "DGP 2"
@@ -165,5 +182,5 @@ def test_figure_1_has_a_panel_for_every_set_and_joins_the_page(tmp_path):
     path = report.result_path(tmp_path, "deep", "uci", "power", "cpu")
     path.parent.mkdir()
     named = {"paper": "deep", "experiment": "uci", "variant": "power", "preset": "cpu"}
-    path.write_text(json.dumps(named | results["power"]))
+    path.write_text(json.dumps(dict.fromkeys(report._OLD_FIELDS) | named | results["power"]))
     assert report.draw_figures(tmp_path, [experiment]) == [tmp_path / "deep/uci-cpu.png"]

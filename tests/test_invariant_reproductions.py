@@ -97,7 +97,7 @@ def test_a_run_says_what_it_ran(name, variant, short, digits, tmp_path):
 def test_every_variant_and_preset_has_settings(name, variant, preset, digits, monkeypatch, tmp_path):
     trained = []
 
-    def train(run, data, program, view, setting, metrics_of, **start):
+    def train(run, data, program, view, setting, metrics_of, subset, **start):
         trained.append((data, view, setting))
         return paper.Outcome({}, {}, 0, 0.0, data, "float32", np.zeros(1))
 

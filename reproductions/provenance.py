@@ -1,0 +1,56 @@
+"""Which program made a file: its commit, whether it was changed since, and the hash of its source."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+#: The checkout, where this is one.
+_ROOT = Path(__file__).resolve().parents[1]
+
+_PACKAGES = ("gpzoo", "gpzoo.inference", "gpzoo.models", "gpzoo.reproductions")
+
+
+@cache
+def commit() -> str | None:
+    """Full hash of the checkout's commit; ``None`` outside a git checkout."""
+    top = _git("rev-parse", "--show-toplevel")
+    # An installed package may lie inside the checkout of something else.
+    if top is None or Path(top).resolve() != _ROOT:
+        return None
+    return _git("rev-parse", "HEAD")
+
+
+@cache
+def clean() -> bool | None:
+    """Whether every program is as committed; ``None`` outside a git checkout."""
+    if commit() is None:
+        return None
+    changed = _git("status", "--porcelain", "--", "*.py", "pyproject.toml")
+    return None if changed is None else not changed
+
+
+@cache
+def program() -> str:
+    """The sha256 of gpzoo's source files: equal exactly where the same program runs, committed or not."""
+    found = hashlib.sha256()
+    for package in _PACKAGES:
+        folder = Path(import_module(package).__path__[0])
+        for path in sorted(folder.rglob("*.py")):
+            found.update(f"{package}/{path.relative_to(folder).as_posix()}\0".encode())
+            found.update(path.read_bytes() + b"\0")
+    return found.hexdigest()
+
+
+def _git(*args: str) -> str | None:
+    """What a git command prints, or ``None`` if there is no git, or no checkout that it trusts."""
+    try:
+        done = subprocess.run(
+            ("git", "-C", str(_ROOT), *args), capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
