@@ -1,4 +1,5 @@
 # make test    check style and run the tests in .venv, which is made on the first call
+# make stress  every way into the library against 2,550 odd arguments, and other generated cases at full count
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
 # make lint    style only
 # make clean   remove what the other targets made
@@ -9,10 +10,14 @@ VENV := .venv
 STAMP := $(VENV)/installed
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: test lint demo clean
+.PHONY: test stress lint demo clean
 
 test: lint
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
+
+stress: $(STAMP)
+	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest -s tests/robustness
+	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest -s -m stress
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -96,8 +96,9 @@ def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array
         return sum(view_columns(inducing, part, X, views) for part in kernel.parts)
     if not isinstance(inducing, InducingPatches):
         raise TypeError(
-            "Sampled views take inducing variables of the base process, InducingPatches, and not "
-            f"{type(inducing).__name__}."
+            "Sampled views, of vectors too, take inducing variables of the base process, in the space of one view, and "
+            f"not {type(inducing).__name__}: unique_patches({inducing.num_inducing}) starts them at views of the data, "
+            f"InducingPatches(Z) at Z [M, {views.shape[2]}]."
         )
     if inducing.Z.ndim != 2:
         raise ValueError(f"With sampled views all outputs share Z, [M, size]; got Z of shape {inducing.Z.shape}.")

@@ -80,6 +80,17 @@ def closed_figures():
         sys.modules["matplotlib.pyplot"].close("all")
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Of each way in: how many odd arguments were refused, and how many were what their plain arrays are."""
+    passed = terminalreporter.stats.get("passed", [])
+    rows = [value for report in passed for name, value in report.user_properties if name == "robustness"]
+    if rows:
+        rows += [("all", *(sum(counts) for counts in zip(*(row[1:] for row in rows), strict=True)))]
+        terminalreporter.section("odd arguments: refused, and the same as plain arrays")
+        for entry, refused, equal in rows:
+            terminalreporter.write_line(f"{entry:30} {refused:6} {equal:6}")
+
+
 @pytest.fixture(scope="session")
 def golden():
     """``golden(name)``: the arrays (``in_*``, ``out_*``) and the description of one golden case."""

@@ -136,11 +136,11 @@ def test_kernels_without_a_spectral_density_are_refused_by_name():
 def test_arguments_that_do_not_work_are_refused():
     guide, params = fitted(RBF(), POINTS)
     for name in ("num_draws", "num_features", "batch_size"):
-        with pytest.raises(ValueError, match=f"{name} must be 1 or more, got 0"):
+        with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
             draw_functions(KEY, guide, params, NEW, **{name: 0})
     with pytest.raises(ValueError, match=r"same, positive number of rows; got shapes \[\(6, 2\), \(5,\)\]"):
         draw_functions(KEY, guide, params, NEW, jnp.zeros(5))
-    with pytest.raises(ValueError, match=r"no value for the site\(s\) \['noise'\]"):
+    with pytest.raises(ValueError, match=r"no value for \['noise'\]"):
         draw_functions(KEY, guide, {n: v for n, v in params.items() if n != "noise"}, NEW)
     with pytest.raises(ValueError, match=r"call guide\.setup\(X, y\)"):
         draw_functions(KEY, InducingGuide(guide.model, POINTS), params, NEW)

@@ -208,7 +208,7 @@ def test_the_recognition_network_learns_the_best_c(standard_promotion):
     assert found[False] - 4 < found[True] < found[False] + 1e-3
 
 
-def test_real_digits_prefer_rotations_when_they_are_rotated(standard_promotion):
+def test_real_digits_prefer_rotations_when_they_are_rotated(standard_promotion, capsys):
     data = datasets.load("digits").classes(0, 1)
     rng = np.random.default_rng(0)
     turned = [
@@ -232,7 +232,8 @@ def test_real_digits_prefer_rotations_when_they_are_rotated(standard_promotion):
     assert found["turns"].score < 0.8 * found["none"].score
     lines = repr(found).splitlines()
     assert lines[0].split() == ["bound", "per", "row", "test", "nlpp", "rmse", "seconds"] and len(lines) == 4
-    unnamed = compare(KEY, {"a": candidates["none"]}, *data, num_steps=2, score=partial(rmse), progress=False)
+    unnamed = compare(KEY, {"a": candidates["none"]}, *data, num_steps=2, score=partial(rmse), progress=True)
+    assert capsys.readouterr().out.startswith("Training a on the CPU;")
     assert "score" in repr(unnamed).splitlines()[0].split()
     without = compare(KEY, {"none": candidates["none"]}, *data[:2], num_steps=2, progress=False)
     assert without["none"].nlpp is None and "-" in repr(without).splitlines()[1].split()

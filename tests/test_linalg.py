@@ -89,7 +89,6 @@ def test_failure_names_the_matrix_the_jitter_and_the_way_out():
         "difference of two of its variables -2",
         "fewer or distinct inducing inputs",
         "larger jitter",
-        "lower learning rate",
     ):
         assert part in message
     with pytest.raises(FactorisationError, match=r"jitter 0\.25,"):
@@ -109,7 +108,7 @@ def test_failure_of_a_matrix_with_bad_entries_says_so(bad):
     K = covariance()
     K[1, 0] = bad
     with pytest.raises(
-        FactorisationError, match=r"Kuu failed .* itself holds NaN or infinity.* lower the learning rate"
+        FactorisationError, match=r"Kuu failed .* itself holds NaN or infinity.* the data are too large"
     ):
         cholesky(jnp.asarray(K), "Kuu")
     assert "NaN or infinity" in explain(K, "Kuu")

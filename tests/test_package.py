@@ -19,7 +19,7 @@ LAYERS = {
     "gpzoo.models": ("models", ("gpzoo.reproductions",)),
     "gpzoo.reproductions": ("reproductions", ()),
 }
-HEAVY = ("arviz", "flax", "matplotlib", "orbax", "pooch", "sklearn")
+HEAVY = ("arviz", "flax", "matplotlib", "pooch", "sklearn")
 
 
 def modules() -> list[str]:
