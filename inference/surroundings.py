@@ -38,12 +38,12 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        console, name = Console(), "" if wanted is True else f" {wanted}"
+        console, name = Console(), "" if wanted is True else f" {wanted!r}"
         if done >= total:
             self._say(console, f"Training{name} is already finished at step {done:,}; nothing to train.")
             return
         resumed = f", resumed at step {done:,}" if done else ""
-        self._say(console, f"Training{name} on {on_device()}{resumed}; the bound (ELBO) should rise.")
+        self._say(console, f"Training{name} on {on_device()}{resumed}; its evidence lower bound (ELBO) should rise.")
         columns = (
             TextColumn("{task.completed}/{task.total}"),
             BarColumn(bar_width=None),

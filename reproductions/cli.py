@@ -180,6 +180,7 @@ def reproduce(
         for line in (
             f"Trained for {result['steps']:,} steps in {time} on {on_device()}.",
             f"Written to {output}: {files}",
+            *(["posterior.nc opens with arviz.from_netcdf."] if "posterior.nc" in files else []),
         ):
             console.print(line, markup=False, highlight=False, soft_wrap=False)
 

@@ -21,11 +21,12 @@ _MEANINGS = {
     "error": "share of the test set that is misclassified; lower is better",
     "wrong_images": "number of test images that are misclassified",
     "accuracy": "share of the test set that is classified rightly; higher is better",
-    "nlpp": "minus the log probability given to the right answer, mean over the test set; lower is better",
+    "nlpp": "negative log predictive probability of the right answer, mean over the test set; lower is better",
     "test_log_likelihood": "log density given to the right answer, mean over the test set; higher is better",
     "rmse": "root mean square error on the test set, in the target's units; lower is better",
     "auc": "area under the curve of true against false positives on the test set; higher is better",
-    "elbo": "lower bound on the log probability of the training targets, which training maximises; higher is better",
+    "elbo": "evidence lower bound, on the log probability of all training targets, which training raises; "
+    "higher is better",
     "bound_per_point": "the elbo divided by the number of training points; higher is better",
     "learned_angle_degrees": "rotations up to this angle were learned",
     "seconds_per_step": "time of one training step",
@@ -87,11 +88,12 @@ def table(result: Mapping[str, Any]) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    title = "{paper} {experiment}, variant {variant}, preset {preset}, seed {seed}".format(**result)
+    small = " (a small run)" if result["preset"] == "quick" else ""
+    title = "{paper} {experiment}, variant {variant}, preset {preset}{small}, seed {seed}".format(small=small, **result)
     compared = any(value is not None for value in result["paper_metrics"].values())
     view = _table()
     view.add_column("metric", overflow="fold", min_width=12)
-    for heading in ("ours", *(("paper",) if compared else ())):
+    for heading in ("ours", "paper") if compared else ("this run",):
         view.add_column(heading, justify="right", no_wrap=True)
     if compared:
         view.add_column("verdict", no_wrap=True)
@@ -100,7 +102,17 @@ def table(result: Mapping[str, Any]) -> Group:
         style = "bold red" if shortfall(metric, ours, paper) is not None else "green"
         against = number(paper), Text(verdict(metric, ours, paper), style=style)
         view.add_row(metric, number(ours), *(against if compared else ()))
-    return Group(Text(title, style="bold"), view, *map(Text, _explained(result["metrics"]) + notes(result)))
+    lines = [*_explained(result["metrics"]), *_sizes(result), *notes(result)]
+    return Group(Text(title, style="bold"), view, *map(Text, lines))
+
+
+def _sizes(result: Mapping[str, Any]) -> list[str]:
+    """How many rows a run was trained and tested on, where all of the data were used."""
+    data = result["data"]
+    rows = [data["sizes"].get(part) for part in ("train", "test")] if isinstance(data["sizes"], Mapping) else []
+    if result.get("subset") or not all(isinstance(count, int) for count in rows) or not rows:
+        return []
+    return [f"Data: {data['name']}, {rows[0]:,} rows to train on and {rows[1]:,} to test."]
 
 
 def _explained(metrics: Iterable[str]) -> list[str]:
@@ -113,7 +125,9 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     """What is particular about the data of a result, in sentences."""
     found = []
     if result.get("stands_in"):
-        found.append("The data are not the paper's but stand in for them, so the paper's numbers are left out.")
+        found.append(
+            "The data were made to stand in for the paper's, which are not used here; its numbers are left out."
+        )
     if part := result.get("subset"):
         found.append(
             f"Trained on {part['train']:,} of {part['of']:,} rows, tested on {part['test']:,} of {part['of_test']:,} "

@@ -332,7 +332,7 @@ def test_what_a_run_says_of_its_data_is_recorded(run):
     assert said == {key: result[key] for key in said}
     assert report._data_cell(result) == "squares: 12 of 60,000 + 100 of 100 rows, 3 of 20 splits, stands in"
     shown = text(result)
-    assert "Trained on 12 of 60,000 rows" in shown and "stand in for them" in shown
+    assert "Trained on 12 of 60,000 rows" in shown and "stand in for" in shown
     assert "verdict" not in shown
     plain = contract.make_result(outcome(), run, {})
     assert [plain[key] for key in said] == [None, None, None]
@@ -502,7 +502,7 @@ def test_tables_fit_the_terminal_and_no_word_is_cut(run, width):
 
 def test_the_words_of_a_table_are_explained(run):
     shown = " ".join(text(contract.make_result(outcome(metrics=WIDE | {"error": 0.1}), run, {})).split())
-    for word in ("accuracy:", "nlpp: minus the log", "elbo: lower bound", "se: standard error", "error: share"):
+    for word in ("accuracy:", "nlpp: negative log", "elbo: evidence lower bound", "se: standard error", "error: share"):
         assert word in shown
 
 

@@ -116,10 +116,10 @@ def test_a_run_from_end_to_end(standard_promotion, tmp_path, capsys):
     written = {path.name for path in tmp_path.iterdir()}
     assert {"result.json", "curve.json", "test_curves.png", "learning_curve.png", "posterior.nc"} <= written
     assert result["selection"]["rule"] == "by hand" and not result["stands_in"]
-    assert "Training weighted-rbf on the CPU; the bound (ELBO) should rise." in capsys.readouterr().out
+    assert "Training 'weighted-rbf' on the CPU; its evidence lower bound (ELBO) should rise." in capsys.readouterr().out
     # Started again, there is nothing left to train.
     again = execute(experiment, run)
-    said = "Training weighted-rbf is already finished at step 120; nothing to train."
+    said = "Training 'weighted-rbf' is already finished at step 120; nothing to train."
     assert " ".join(capsys.readouterr().out.split()) == said
     assert again["metrics"] == result["metrics"] and again["curve"][:2] == result["curve"][:2]
     assert again["resumed_from"] == [120] and again["commit"] == result["commit"]

@@ -233,7 +233,7 @@ def test_real_digits_prefer_rotations_when_they_are_rotated(standard_promotion, 
     lines = repr(found).splitlines()
     assert lines[0].split() == ["bound", "per", "row", "test", "nlpp", "rmse", "seconds"] and len(lines) == 4
     unnamed = compare(KEY, {"a": candidates["none"]}, *data, num_steps=2, score=partial(rmse), progress=True)
-    assert capsys.readouterr().out.startswith("Training a on the CPU;")
+    assert capsys.readouterr().out.startswith("Training 'a' on the CPU;")
     assert "score" in repr(unnamed).splitlines()[0].split()
     without = compare(KEY, {"none": candidates["none"]}, *data[:2], num_steps=2, progress=False)
     assert without["none"].nlpp is None and "-" in repr(without).splitlines()[1].split()

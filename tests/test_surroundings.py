@@ -12,11 +12,21 @@ from gpzoo.inference.surroundings import Bar
 @pytest.mark.parametrize(
     ("wanted", "total", "done", "said"),
     [
-        (True, 1600, 0, "Training on the CPU; the bound (ELBO) should rise."),
-        ("weighted-rbf", 1600, 0, "Training weighted-rbf on the CPU; the bound (ELBO) should rise."),
-        ("[b]a[/b]", 9, 1, "Training [b]a[/b] on the CPU, resumed at step 1; the bound (ELBO) should rise."),
-        (True, 16_000, 4_000, "Training on the CPU, resumed at step 4,000; the bound (ELBO) should rise."),
-        ("dgp2", 1600, 1600, "Training dgp2 is already finished at step 1,600; nothing to train."),
+        (True, 1600, 0, "Training on the CPU; its evidence lower bound (ELBO) should rise."),
+        ("weighted-rbf", 1600, 0, "Training 'weighted-rbf' on the CPU; its evidence lower bound (ELBO) should rise."),
+        (
+            "[b]a[/b]",
+            9,
+            1,
+            "Training '[b]a[/b]' on the CPU, resumed at step 1; its evidence lower bound (ELBO) should rise.",
+        ),
+        (
+            True,
+            16_000,
+            4_000,
+            "Training on the CPU, resumed at step 4,000; its evidence lower bound (ELBO) should rise.",
+        ),
+        ("dgp2", 1600, 1600, "Training 'dgp2' is already finished at step 1,600; nothing to train."),
         (False, 1600, 0, ""),
         (True, 0, 0, ""),
     ],
