@@ -96,8 +96,7 @@ def draw_functions(
         return jax.lax.map(one, keys)
 
     def explain() -> None:
-        with jax.disable_jit():
-            guide.posterior(params, *jax.tree.map(lambda x: x[:1], args), rng_key=rng_key, **kwargs)
+        guide.posterior(params, *jax.tree.map(lambda x: x[:1], args), rng_key=rng_key, **kwargs)
 
     keys = random.split(rng_key, num_draws)
     found: dict[str, np.ndarray] = {}

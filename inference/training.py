@@ -279,18 +279,10 @@ class _Training:
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
-    def run(
-        self,
-        num_steps: int,
-        keeper: Checkpoints | None,
-        checkpoint_seconds: float,
-        callback: Callable | None,
-        callback_steps: int,
-        progress: bool | str,
-    ) -> FitResult:
+    def run(self, num_steps: int, *options: Any) -> FitResult:
         """Train up to ``num_steps`` in all; whatever error ends it has the result so far."""
         try:
-            self._loop(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
+            self._loop(num_steps, *options)
             if self.failed:
                 self._explain(num_steps)
         except BaseException as error:
@@ -305,7 +297,7 @@ class _Training:
         checkpoint_seconds: float,
         callback: Callable | None,
         callback_steps: int,
-        progress: bool,
+        progress: bool | str,
     ) -> None:
         """Take the steps that are missing, chunk by chunk, or those until it fails."""
         self.losses = np.concatenate([self.losses, np.full((self.K, num_steps - self.done), np.nan)], axis=1)
