@@ -75,9 +75,9 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
 
     from gpzoo import InducingPoints
     from gpzoo.inference import GaussianProcessELBO, InducingGuide
-    from gpzoo.inference.guides import representing
+    from gpzoo.inference.representation import representing
     from gpzoo.models import deep_gp, inner_scales, linear_layers
-    from gpzoo.models.hyperparameters import gaussian, rbf
+    from gpzoo.models.parameters import gaussian, rbf
 
     numpyro.enable_x64(dtype == "float64")
     X, y, Z, q_mu = map(jnp.asarray, data(size, dtype))

@@ -111,12 +111,13 @@ def ours(case: dict[str, Any]) -> Callable[[], float]:
     from flax import nnx
     from numpyro.infer import SVI, Trace_ELBO
 
-    from gpzoo.grids import InducingGrid
+    from gpzoo.inducing.grid import InducingGrid
     from gpzoo.inference import GaussianProcessELBO, InducingGuide
     from gpzoo.likelihoods import Softmax
-    from gpzoo.models.deep_kernel import BOUNDS, deep_kernel_gp, network_classifier
+    from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
     from gpzoo.models.modules import network_of
     from gpzoo.models.networks import FullyConnected
+    from gpzoo.models.train_deep_kernel import BOUNDS
 
     B, d, c = case["rows"], case["columns"], case["classes"]
     rng = np.random.RandomState(0)

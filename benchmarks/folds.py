@@ -19,9 +19,10 @@ import numpyro
 import optax
 from numpyro.infer import SVI
 
-from gpzoo import datasets, kmeans
+from gpzoo import kmeans
 from gpzoo.inference import FitResult, GaussianProcessELBO, InducingGuide, fit
 from gpzoo.models import deep_gp, inner_scales, linear_layers
+from gpzoo.reproductions import datasets
 
 
 def one(X: np.ndarray, y: np.ndarray, key: Any, layers: int, steps: int) -> tuple[FitResult, float]:

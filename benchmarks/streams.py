@@ -22,7 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gpzoo.datasets import ArrayTable, Minibatches, ParquetTable, Table, standardised
+from gpzoo.tables.arrays import ArrayTable
+from gpzoo.tables.minibatches import Minibatches
+from gpzoo.tables.parquet import ParquetTable
+from gpzoo.tables.standardise import standardised
+from gpzoo.tables.table import Table
 
 NAMES = [f"x{i}" for i in range(8)] + ["y"]
 PIECE = 1_000_000

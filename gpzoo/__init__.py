@@ -5,23 +5,35 @@ are written in. Guides, training and prediction are in :mod:`gpzoo.inference`, t
 :mod:`gpzoo.models`, their experiments in :mod:`gpzoo.reproductions`.
 """
 
-from gpzoo import kernels, likelihoods
-from gpzoo.augmentations import Affine, Deformation, Rotation, SampledView, Subsampled
-from gpzoo.distributions import GaussianProcess
-from gpzoo.errors import FactorisationError, GPZooError, PrecisionWarning
-from gpzoo.grids import InducingGrid
-from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, InducingVariable, Kuf, Kuu
-from gpzoo.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
-from gpzoo.marginals import GaussianMarginals
-from gpzoo.posterior import InducingPosterior
-from gpzoo.views import Orbit, Patches
+from gpzoo import kernels, likelihoods, tables
+from gpzoo.errors import CheckpointError, DatasetError, FactorisationError, GPZooError, NonFiniteError, PrecisionWarning
+from gpzoo.inducing import (
+    Blocks,
+    InducingGrid,
+    InducingPatches,
+    InducingPoints,
+    InducingVariable,
+    Kuf,
+    Kuu,
+    blocks,
+    kmeans,
+    random_subset,
+    uniform_patches,
+    unique_patches,
+)
+from gpzoo.posteriors import InducingPosterior
+from gpzoo.processes import EstimatedMarginals, GaussianMarginals, GaussianProcess
+from gpzoo.views import Affine, Deformation, Orbit, Patches, Rotation, SampledView, Subsampled
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Affine",
     "Blocks",
+    "CheckpointError",
+    "DatasetError",
     "Deformation",
+    "EstimatedMarginals",
     "FactorisationError",
     "GPZooError",
     "GaussianMarginals",
@@ -33,6 +45,7 @@ __all__ = [
     "InducingVariable",
     "Kuf",
     "Kuu",
+    "NonFiniteError",
     "Orbit",
     "Patches",
     "PrecisionWarning",
@@ -44,6 +57,7 @@ __all__ = [
     "kmeans",
     "likelihoods",
     "random_subset",
+    "tables",
     "uniform_patches",
     "unique_patches",
 ]

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpyro import handlers
-from numpyro.infer.util import _unconstrain_params
-from numpyro.primitives import _PYRO_STACK, Messenger
 
+from gpzoo._numpyro import Messenger, handlers_around_mcmc
 from gpzoo.errors import PrecisionWarning
 
 
@@ -577,10 +576,9 @@ def refuse_params_under_mcmc() -> None:
     Raises:
         ValueError: naming the sites, when called by a program that MCMC runs.
     """
-    depth = next((i for i, handler in enumerate(_PYRO_STACK) if isinstance(handler, _unconstrain_params)), None)
-    if depth is None:
+    if (around := handlers_around_mcmc()) is None:
         return
-    outer, inner = _PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :]
+    outer, inner = around
     if not all(isinstance(h, handlers.trace | handlers.substitute) for h in outer):
         return  # an automatic guide at its set-up: SVI will train the params
     recorded = next((h.trace for h in outer if isinstance(h, handlers.trace)), {})

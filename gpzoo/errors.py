@@ -10,8 +10,8 @@ from typing import Any
 class GPZooError(Exception):
     """A computation that could not go on, though its arguments were accepted.
 
-    :class:`FactorisationError`, :class:`~gpzoo.inference.NonFiniteError` and
-    :class:`~gpzoo.inference.CheckpointError` are its kinds. Arguments that are refused raise ``ValueError`` or
+    :class:`FactorisationError`, :class:`~gpzoo.NonFiniteError` and
+    :class:`~gpzoo.CheckpointError` are its kinds. Arguments that are refused raise ``ValueError`` or
     ``TypeError`` instead, before anything is computed.
 
     Args:
@@ -38,6 +38,27 @@ class PrecisionWarning(UserWarning):
 
 class FactorisationError(GPZooError, ValueError):
     """A covariance matrix that is not numerically positive definite; the message says which and what to try."""
+
+
+class NonFiniteError(GPZooError, FloatingPointError):
+    """Training met a bound or gradient that is not finite; ``result`` holds the last state where the bound was."""
+
+
+class CheckpointError(GPZooError, RuntimeError):
+    """A checkpoint that cannot be read, or that belongs to another training."""
+
+
+class DatasetError(RuntimeError):
+    """A data set that cannot be had; the message is one line of printable text and says what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(plain(message))
+
+
+def plain(text: str) -> str:
+    """Text in one line, with what cannot be printed escaped: names and messages may come out of a hostile file."""
+    joined = " ".join(text.splitlines())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in joined)
 
 
 def keep_in(error: BaseException, name: str, computed: Callable[[], Any], where: str) -> None:

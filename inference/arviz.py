@@ -17,12 +17,13 @@ from numpyro.distributions import MaskedDistribution
 
 import gpzoo
 from gpzoo import _checks as checks
-from gpzoo.distributions import GaussianProcess
+from gpzoo._platform import one_blas_thread
+from gpzoo.inference._runs import unmasked
 from gpzoo.inference.finite import refuse_not_finite
-from gpzoo.inference.guides import InducingGuide, representing
-from gpzoo.inference.minibatches import split_arrays
-from gpzoo.inference.setup import unmasked
-from gpzoo.inference.surroundings import one_blas_thread
+from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.representation import representing
+from gpzoo.inference.training._sources import split_arrays
+from gpzoo.processes.process import GaussianProcess
 
 #: Arguments with more entries than this are not copied into ``constant_data``.
 _SMALL = 1_000_000

@@ -16,11 +16,11 @@ from numpyro.infer import SVI
 from gpzoo import _checks as checks
 from gpzoo.errors import PrecisionWarning, keeping_finished
 from gpzoo.inference.elbo import GaussianProcessELBO
-from gpzoo.inference.guides import InducingGuide
-from gpzoo.inference.mixtures import SitePrediction
-from gpzoo.inference.prediction import predict
-from gpzoo.inference.report import FitResult
-from gpzoo.inference.training import fit
+from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.prediction.predict import predict
+from gpzoo.inference.prediction.summaries import SitePrediction
+from gpzoo.inference.training.fit import fit
+from gpzoo.inference.training.result import FitResult
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 from jax import Array
 from numpyro.infer import TraceMeanField_ELBO
-from numpyro.primitives import Messenger
 
 from gpzoo import _checks as checks
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inference.guides import representing
-from gpzoo.inference.setup import ParameterNames
-from gpzoo.posterior import InducingPosterior
+from gpzoo._numpyro import Messenger
+from gpzoo.inference._runs import ParameterNames
+from gpzoo.inference.representation import representing
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess
 
 
 class GaussianProcessELBO(TraceMeanField_ELBO):

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpzoo.errors import FactorisationError
-from gpzoo.inference.report import NonFiniteError
+from gpzoo.errors import FactorisationError, NonFiniteError
 
 
 def is_finite(values: Any) -> bool:

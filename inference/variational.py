@@ -10,13 +10,15 @@ import numpyro
 from jax import Array
 from numpyro.distributions import constraints
 
-from gpzoo.distributions import GaussianProcess, rows_first
-from gpzoo.grid_posterior import GridPosterior, LowRank, prior_column
-from gpzoo.grids import InducingGrid, axis_covariances
-from gpzoo.inducing import InducingVariable, Kuu
-from gpzoo.linalg import BlockDiagonal, cholesky, diagonal
-from gpzoo.posterior import InducingPosterior
-from gpzoo.structured import Kronecker, ToeplitzInverse
+from gpzoo.inducing.covariances import Kuu
+from gpzoo.inducing.grid import InducingGrid, axis_covariances
+from gpzoo.inducing.variables import InducingVariable
+from gpzoo.linalg.factorise import cholesky
+from gpzoo.linalg.operators import BlockDiagonal, Kronecker, diagonal
+from gpzoo.linalg.toeplitz import ToeplitzInverse
+from gpzoo.posteriors.grid import GridPosterior, LowRank, prior_column
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess, rows_first
 
 #: What ``covariance`` of a guide can be.
 FORMS = ("full", "block_diagonal", "kronecker", "low_rank", "diagonal")
@@ -56,7 +58,7 @@ def posterior_at(
         covariance: one of :data:`FORMS`; ``None`` for the usual.
         initial_scale: factor of the initial standard deviations.
         rank: of a low-rank covariance.
-        **options: of :class:`~gpzoo.posterior.InducingPosterior`.
+        **options: of :class:`~gpzoo.InducingPosterior`.
 
     Raises:
         ValueError: for a form that does not go with the inducing variables, or a stored parameter of another form.

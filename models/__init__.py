@@ -1,25 +1,14 @@
 """One NumPyro program per paper; a new variant is a new file here."""
 
-from gpzoo.models.convolutional import (
-    colour_patch_gp,
-    convolutional_gp,
-    convolutional_plus_rbf_gp,
-    multi_channel_gp,
-)
+from gpzoo.models.convolutional import colour_patch_gp, convolutional_gp, convolutional_plus_rbf_gp, multi_channel_gp
 from gpzoo.models.deep import deep_gp, inner_scales, linear_layers
-from gpzoo.models.deep_kernel import deep_kernel_gp, fit_deep_kernel, fit_network, network_classifier
-from gpzoo.models.invariant import (
-    affine,
-    deformation,
-    invariant_classifier,
-    invariant_convolutional_gp,
-    invariant_deep_gp,
-    invariant_gp,
-    recognition,
-    rotation,
-)
+from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
+from gpzoo.models.invariant import invariant_classifier, invariant_convolutional_gp, invariant_deep_gp, invariant_gp
 from gpzoo.models.modules import network_of, shifted_and_mirrored
+from gpzoo.models.recognition import recognition
 from gpzoo.models.sparse import gp_classification, gp_regression
+from gpzoo.models.train_deep_kernel import fit_deep_kernel, fit_network
+from gpzoo.models.views import affine, deformation, rotation
 
 __all__ = [
     "affine",

@@ -12,9 +12,9 @@ import numpyro
 from jax import Array
 
 from gpzoo.kernels import RBF, Convolutional, Flattened, Kernel, MultiChannel, Sum, White
-from gpzoo.models.hyperparameters import positive, precision, rbf
+from gpzoo.models.parameters import positive, precision, rbf
 from gpzoo.models.sparse import classify
-from gpzoo.views import Patches
+from gpzoo.views.patches import Patches
 
 
 def convolutional_gp(

@@ -13,9 +13,9 @@ from numpyro.distributions import Distribution
 
 from gpzoo import _checks as checks
 from gpzoo._checks import positive_int
-from gpzoo.distributions import GaussianProcess
 from gpzoo.kernels import Kernel, White
-from gpzoo.models.hyperparameters import gaussian, positive, precision, rbf
+from gpzoo.models.parameters import gaussian, positive, precision, rbf
+from gpzoo.processes.process import GaussianProcess
 
 
 def deep_gp(

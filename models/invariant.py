@@ -11,18 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpyro
 from jax import Array
-from numpyro.distributions import constraints
 
-from gpzoo.augmentations import Affine, Deformation, Rotation
-from gpzoo.distributions import GaussianProcess
 from gpzoo.kernels import RBF, Convolutional, Flattened, Invariant, Kernel
 from gpzoo.likelihoods import PolyaGamma, StickBreaking
-from gpzoo.models.hyperparameters import gaussian, positive, precision, rbf
-from gpzoo.views import Patches
+from gpzoo.models.parameters import gaussian, positive, precision, rbf
+from gpzoo.models.recognition import recognition
+from gpzoo.processes.process import GaussianProcess
+from gpzoo.views.patches import Patches
 
 View = Any
 
@@ -149,7 +147,7 @@ def invariant_deep_gp(
 ) -> None:
     """A deep GP on invariant features: ``h = GP`` of the paper's kind with ``width`` outputs, ``f = GP(h)``.
 
-    The upper layer takes draws of ``h``, so the view must be enumerated: an :class:`~gpzoo.views.Orbit`. A sampled view
+    The upper layer takes draws of ``h``, so the view must be enumerated: an :class:`~gpzoo.Orbit`. A sampled view
     raises, since estimated moments have no draws. Features are zero at the start: give the upper layer
     ``InducingPoints``, ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
 
@@ -169,137 +167,6 @@ def invariant_deep_gp(
     f = numpyro.sample("f", GaussianProcess(rbf("f", h), h, num_outputs=num_outputs))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", likelihood(f), obs=y)
-
-
-def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: int = 64) -> Array:
-    """``c`` of ``q(omega_n) = PG(1, c_n)`` from a network of ``(x_n, y_n)`` with one hidden layer (section 4.5).
-
-    Args:
-        name: of the network's parameters, a ``numpyro.param`` site.
-        X: inputs ``[N, ...]``.
-        y: labels ``[N]``.
-        num_classes: number of classes ``K``.
-        hidden: units of the hidden layer.
-
-    Returns:
-        Positive numbers, ``[N]`` for two classes, else ``[N, K - 1]``.
-
-    Raises:
-        ModuleNotFoundError: without flax.
-    """
-    try:
-        from flax import linen
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("A recognition network needs flax: pip install 'gpzoo[flax]'.") from error
-    from numpyro.contrib.module import flax_module
-
-    class Network(linen.Module):
-        @linen.compact
-        def __call__(self, x: Array) -> Array:
-            # Units that saturate, unlike rectified ones, do not die of one large step.
-            return linen.Dense(num_classes - 1)(jnp.tanh(linen.Dense(hidden)(x)))
-
-    flat = X.reshape(len(X), -1)
-    inputs = jnp.concatenate(
-        [flat, jax.nn.one_hot(jnp.asarray(y).astype(jnp.int32), num_classes, dtype=precision(X))], axis=-1
-    )
-    c = jax.nn.softplus(flax_module(name, Network(), input_shape=inputs.shape)(inputs) + 1)
-    return c[:, 0] if num_classes == 2 else c
-
-
-# -- views with parameters ---------------------------------------------------------------------------------------------
-
-
-def rotation(angle: float = 45.0, *, learn: bool = True, prefix: str = "", **counts: int) -> View:
-    """Rotations by up to ``angle`` degrees either way; trained as ``angle`` (section 5.1).
-
-    Args:
-        angle: where it starts, or stays.
-        learn: whether it is trained.
-        prefix: of the parameter's name, where a program has several views.
-        **counts: ``num_views`` and ``num_fixed`` of :class:`~gpzoo.augmentations.Affine`.
-    """
-
-    def view(X: Array) -> Affine:
-        start = jnp.asarray(angle, precision(X))
-        largest = numpyro.param(f"{prefix}angle", start, constraint=constraints.positive) if learn else start
-        return Rotation(_image_shape(X), largest, **counts)
-
-    return view
-
-
-#: Degrees, factors, shear and halves of the image by which the affine maps of :func:`affine` start to differ from the
-#: identity, to either side.
-AFFINE_WIDTHS = (10.0, 0.1, 0.1, 0.1, 0.05, 0.05)
-
-
-def affine(widths: Any = AFFINE_WIDTHS, *, learn: bool = True, prefix: str = "", **counts: int) -> View:
-    """All affine maps; their bounds are trained as ``affine_below`` and ``affine_above`` the identity (section 5).
-
-    The bounds themselves are recorded as the deterministic sites ``affine_low`` and ``affine_high``.
-
-    Args:
-        widths: where both start, ``[6]``: rotation in degrees, scales, shear, shifts; see
-            :class:`~gpzoo.augmentations.Affine`.
-        learn: whether they are trained.
-        prefix: of the names, where a program has several views.
-        **counts: ``num_views`` and ``num_fixed``.
-    """
-
-    def view(X: Array) -> Affine:
-        return Affine(_image_shape(X), *_affine_bounds(X, widths, learn, prefix), **counts)
-
-    return view
-
-
-def deformation(
-    amplitude: float = 1.0,
-    smoothness: float = 4.0,
-    widths: Any = AFFINE_WIDTHS,
-    *,
-    learn: bool = True,
-    prefix: str = "",
-    **counts: int,
-) -> View:
-    """Smooth local deformations after small affine maps; trained as ``amplitude``, ``smoothness`` and the bounds.
-
-    Args:
-        amplitude: standard deviation of the displacements, in pixels.
-        smoothness: of the filter that makes them smooth, in pixels.
-        widths: as for :func:`affine`.
-        learn: whether all these are trained.
-        prefix: of the names, where a program has several views.
-        **counts: ``num_views`` and ``num_fixed``.
-    """
-
-    def view(X: Array) -> Deformation:
-        sizes = [jnp.asarray(size, precision(X)) for size in (amplitude, smoothness)]
-        if learn:
-            names = (f"{prefix}amplitude", f"{prefix}smoothness")
-            sizes = [numpyro.param(n, s, constraint=constraints.positive) for n, s in zip(names, sizes, strict=True)]
-        return Deformation(_image_shape(X), *sizes, *_affine_bounds(X, widths, learn, prefix), **counts)
-
-    return view
-
-
-def _affine_bounds(X: Array, widths: Any, learn: bool, prefix: str) -> tuple[Array, Array]:
-    identity = jnp.asarray([0, 1, 1, 0, 0, 0], precision(X))
-    below = above = jnp.asarray(widths, precision(X))
-    if not learn:
-        return identity - below, identity + above
-    # Positive numbers are trained on their logarithm: the steps of an optimiser suit degrees and shifts alike.
-    below = numpyro.param(f"{prefix}affine_below", below, constraint=constraints.positive)
-    above = numpyro.param(f"{prefix}affine_above", above, constraint=constraints.positive)
-    low = numpyro.deterministic(f"{prefix}affine_low", identity - below)
-    return low, numpyro.deterministic(f"{prefix}affine_high", identity + above)
-
-
-def _image_shape(X: Array) -> tuple[int, ...]:
-    if X.ndim != 4:
-        raise ValueError(
-            f"X must be images [N, H, W, C] for this view, got shape {X.shape}; flat ones are X.reshape(-1, H, W, C)."
-        )
-    return X.shape[1:]
 
 
 def _view(view: View, X: Array) -> Any:

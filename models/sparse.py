@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpyro
 from jax import Array
 
-from gpzoo.distributions import GaussianProcess
 from gpzoo.kernels import Kernel
 from gpzoo.likelihoods import Bernoulli, Gaussian, RobustMax
-from gpzoo.models.hyperparameters import positive, rbf
+from gpzoo.models.parameters import positive, rbf
+from gpzoo.processes.process import GaussianProcess
 
 
 def gp_regression(

@@ -15,11 +15,10 @@ from typing import Any
 import click
 
 import gpzoo
-from gpzoo import datasets
-from gpzoo.datasets import DatasetError
-from gpzoo.errors import GPZooError
-from gpzoo.inference.surroundings import on_device
-from gpzoo.reproductions import contract, report
+from gpzoo.errors import DatasetError, GPZooError
+from gpzoo.inference.training._progress import on_device
+from gpzoo.reproductions import contract, datasets
+from gpzoo.reproductions import page as report
 from gpzoo.reproductions.contract import PRESETS, Experiment, ReproductionError, Run
 
 #: Failures whose message says all there is to say.
@@ -28,7 +27,10 @@ KNOWN_FAILURES = (ReproductionError, DatasetError, GPZooError, OSError)
 
 def all_experiments() -> tuple[Experiment, ...]:
     """Every experiment of every paper, in the order in which they are listed."""
-    from gpzoo.reproductions import convolutional_gp, deep_gp, deep_kernel_learning, learning_invariances
+    from gpzoo.reproductions import convolutional as convolutional_gp
+    from gpzoo.reproductions import deep as deep_gp
+    from gpzoo.reproductions import deep_kernel as deep_kernel_learning
+    from gpzoo.reproductions import invariant as learning_invariances
 
     papers = (convolutional_gp, deep_gp, learning_invariances, deep_kernel_learning)
     return tuple(experiment for paper in papers for experiment in paper.EXPERIMENTS)

@@ -47,7 +47,7 @@ class ReproductionError(RuntimeError):
 
 
 class DataRecord(Protocol):
-    """What a result keeps of the data it was trained on; :class:`gpzoo.datasets.Dataset` is one."""
+    """What a result keeps of the data it was trained on; :class:`gpzoo.reproductions.datasets.Dataset` is one."""
 
     name: str
     sha256: Any

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from gpzoo import datasets
 from gpzoo.inference import FitResult, Predictor, to_arviz
-from gpzoo.models.deep_kernel import DeepKernelFit, features_of, fit_deep_kernel, fit_network
 from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
+from gpzoo.models.train_deep_kernel import DeepKernelFit, features_of, fit_deep_kernel, fit_network
+from gpzoo.reproductions import datasets
 from gpzoo.reproductions.contract import Outcome, Run, kept
 
 if TYPE_CHECKING:

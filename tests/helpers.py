@@ -10,10 +10,10 @@ from jax import random
 from numpyro.distributions import constraints
 from numpyro.infer import SVI
 
-from gpzoo.distributions import GaussianProcess
 from gpzoo.inference import GaussianProcessELBO, fit
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
+from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
 

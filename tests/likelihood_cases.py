@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma, RobustMax, Softmax, StickBreaking
-from gpzoo.marginals import GaussianMarginals
+from gpzoo.processes.marginals import GaussianMarginals
 
 N, K = 5, 3
 KEY = jax.random.key(11)

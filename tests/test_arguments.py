@@ -15,26 +15,18 @@ from numpyro import handlers
 from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
-from gpzoo.datasets import ArrayTable
-from gpzoo.distributions import GaussianProcess
 from gpzoo.errors import PrecisionWarning
-from gpzoo.grids import InducingGrid
-from gpzoo.inducing import InducingPoints
-from gpzoo.inference import (
-    GaussianProcessELBO,
-    InducingGuide,
-    Predictor,
-    compare,
-    fit,
-    predict,
-    to_arviz,
-)
-from gpzoo.inference.minibatches import Streamed
-from gpzoo.initialisers import kmeans
+from gpzoo.inducing.grid import InducingGrid
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inducing.variables import InducingPoints
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Predictor, compare, fit, predict, to_arviz
+from gpzoo.inference.training._sources import Streamed
 from gpzoo.kernels import RBF, Kernel, Matern32
 from gpzoo.likelihoods import Gaussian
-from gpzoo.posterior import InducingPosterior
-from gpzoo.views import Orbit
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess
+from gpzoo.tables.arrays import ArrayTable
+from gpzoo.views.orbits import Orbit
 
 X, y = sine(6)
 

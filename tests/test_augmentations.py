@@ -16,12 +16,12 @@ from gpzoo import (
     SampledView,
     Subsampled,
 )
-from gpzoo.estimates import PairWeights
-from gpzoo.images import affine_matrix, affine_positions, bilinear
-from gpzoo.inducing import Kuu
-from gpzoo.initialisers import kmeans, unique_patches
+from gpzoo.inducing.covariances import Kuu
+from gpzoo.inducing.initialisers import kmeans, unique_patches
 from gpzoo.kernels import RBF, Convolutional, DoubleSum, Invariant, White, with_fixed_views
-from gpzoo.views import Composed
+from gpzoo.posteriors.sampled_views import PairWeights
+from gpzoo.views._warp import affine_matrix, affine_positions, bilinear
+from gpzoo.views.base import Composed
 
 KEY = jax.random.key(0)
 X = jnp.asarray(np.random.default_rng(0).uniform(size=(3, 6, 6, 1)))

@@ -13,14 +13,16 @@ from helpers import KEY, adam, bound, marginals, randomised, terms, trained
 from numpyro.distributions.kl import kl_divergence
 from numpyro.infer import SVI
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, Kuf, Kuu
+from gpzoo.inducing.covariances import Kuf, Kuu
+from gpzoo.inducing.initialisers import blocks, kmeans, unique_patches
+from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
-from gpzoo.initialisers import blocks, kmeans, unique_patches
 from gpzoo.kernels import RBF, Convolutional, Flattened, Matern32, MultiChannel, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
-from gpzoo.linalg import BlockDiagonal, cholesky, diagonal, solve_lower
-from gpzoo.posterior import InducingPosterior
+from gpzoo.linalg.factorise import cholesky, solve_lower
+from gpzoo.linalg.operators import BlockDiagonal, diagonal
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess
 
 SHAPE = (5, 4, 1)
 

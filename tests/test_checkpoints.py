@@ -25,11 +25,13 @@ from jax import random
 from numpyro.infer import SVI
 
 from gpzoo._checks import positional
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, checkpoints, fit, training
-from gpzoo.inference.checkpoints import Checkpoints
-from gpzoo.initialisers import kmeans
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference.training import checkpoints
+from gpzoo.inference.training import fit as training
+from gpzoo.inference.training.checkpoints import Checkpoints
 from gpzoo.kernels import RBF
+from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
 X, y = sine(12)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpzoo import datasets
-from gpzoo.datasets import classes
-from gpzoo.datasets.files import DatasetError
+from gpzoo.errors import DatasetError
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions.datasets import classes
 
 #: md5 of the published tables.
 PUBLISHED = {

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from test_contract import experiment, outcome
 
 import gpzoo
-from gpzoo.linalg import FactorisationError
+from gpzoo.errors import FactorisationError
 from gpzoo.reproductions import cli
 
 

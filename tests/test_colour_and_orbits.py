@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpzoo.inducing import Blocks, InducingPatches, Kuf, Kuu
+from gpzoo.inducing.covariances import Kuf, Kuu
+from gpzoo.inducing.variables import Blocks, InducingPatches
 from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Flattened, Linear, Matern32, MultiChannel, White
-from gpzoo.views import Orbit, Patches
+from gpzoo.views.orbits import Orbit
+from gpzoo.views.patches import Patches
 
 SHAPE = (5, 4, 3)
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gpzoo.reproductions import contract, figures, provenance, report
+from gpzoo.reproductions import contract, figures, provenance
+from gpzoo.reproductions import page as report
 from gpzoo.reproductions.contract import Experiment, Outcome, ReproductionError, Run
 
 

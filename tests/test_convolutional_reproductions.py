@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from jax import random
 
-from gpzoo import datasets
 from gpzoo.inference import InducingGuide
-from gpzoo.reproductions import convolutional_gp as paper
+from gpzoo.reproductions import convolutional as paper
+from gpzoo.reproductions import datasets
 from gpzoo.reproductions.contract import Run, execute
 
 KEY = random.key(0)

@@ -16,8 +16,9 @@ import pooch
 import pytest
 import requests
 
-from gpzoo import datasets
-from gpzoo.datasets import DatasetError, files, sources
+from gpzoo.errors import DatasetError
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions.datasets import files, sources
 
 MNIST_NAMES = tuple(sources.MNIST_SHA256)
 

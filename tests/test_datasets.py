@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpzoo import datasets
-from gpzoo.datasets import Dataset
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions.datasets.dataset import Dataset
 
 
 def regression(X=None, y=None) -> Dataset:
@@ -226,7 +226,8 @@ def test_an_unknown_option_is_refused(name, takes):
 
 
 def test_importing_the_module_imports_nothing_heavy():
-    code = "import sys, gpzoo.datasets; print([m for m in ('pooch', 'requests', 'sklearn') if m in sys.modules])"
+    heavy = "('pooch', 'requests', 'sklearn')"
+    code = f"import sys, gpzoo.reproductions.datasets; print([m for m in {heavy} if m in sys.modules])"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )

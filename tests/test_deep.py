@@ -10,11 +10,11 @@ from helpers import KEY, randomised, terms
 from jax import random
 from numpyro import handlers
 
-from gpzoo.inducing import InducingPoints
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
-from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF
-from gpzoo.linalg import cholesky
+from gpzoo.linalg.factorise import cholesky
 from gpzoo.models import deep_gp, gp_regression, inner_scales, linear_layers
 
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from helpers import randomised
 from jax import random
 from numpyro.infer import Predictive
 
-from gpzoo.inducing import InducingPoints
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, draw_functions, predict, to_arviz
 from gpzoo.kernels import Matern12
 from gpzoo.models import deep_gp, linear_layers

@@ -13,21 +13,14 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer import SVI
 
-from gpzoo import datasets
-from gpzoo.grids import InducingGrid
+from gpzoo.inducing.grid import InducingGrid
+from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
-from gpzoo.initialisers import kmeans
 from gpzoo.likelihoods import RobustMax
-from gpzoo.models.deep_kernel import (
-    BOUNDS,
-    deep_kernel_gp,
-    feature_range,
-    features_of,
-    fit_deep_kernel,
-    fit_network,
-    network_classifier,
-)
+from gpzoo.models.deep_kernel import deep_kernel_gp, feature_range, network_classifier
 from gpzoo.models.modules import network_of, shifted_and_mirrored
+from gpzoo.models.train_deep_kernel import BOUNDS, features_of, fit_deep_kernel, fit_network
+from gpzoo.reproductions import datasets
 
 nnx = pytest.importorskip("flax.nnx")
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpzoo import datasets
-from gpzoo.reproductions import deep_kernel_learning as paper
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions import deep_kernel as paper
 from gpzoo.reproductions import deep_kernel_models as models
 from gpzoo.reproductions import deep_kernel_scaling as figures
 from gpzoo.reproductions.contract import Outcome, Run, execute
-from gpzoo.reproductions.report import shortfall, verdict
+from gpzoo.reproductions.page import shortfall, verdict
 
 pytest.importorskip("flax")
 

@@ -12,10 +12,10 @@ from numpyro import handlers
 from numpyro.infer import SVI
 from scipy.optimize import linprog
 
+from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict
-from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF
-from gpzoo.linalg import cholesky
+from gpzoo.linalg.factorise import cholesky
 from gpzoo.models import deep_gp, gp_regression, inner_scales, linear_layers
 
 RNG = np.random.default_rng(0)

@@ -10,8 +10,8 @@ import pytest
 from helpers import KEY, adam, positive
 from numpyro.infer import SVI
 
+from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
-from gpzoo.initialisers import kmeans
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
 from gpzoo.models import deep_gp, inner_scales, linear_layers
 

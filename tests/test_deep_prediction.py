@@ -14,13 +14,13 @@ from numpyro import handlers
 from prediction_checks import QUANTILES, assert_same, check_quantiles
 from scipy.stats import norm
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import InducingPoints
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, predict
-from gpzoo.inference.guides import representing
+from gpzoo.inference.representation import representing
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Expected, Gaussian, Softmax
 from gpzoo.models import deep_gp, linear_layers
+from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
 RNG = np.random.default_rng(0)

@@ -11,8 +11,8 @@ from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, Predictive
 from numpyro.infer.inspect import get_model_relations
 
+from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inference import InducingGuide, predict
-from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import deep_gp, inner_scales, linear_layers

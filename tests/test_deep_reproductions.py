@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpzoo import datasets
-from gpzoo.inference.checkpoints import CheckpointError
-from gpzoo.reproductions import deep_gp as paper
-from gpzoo.reproductions import report
+from gpzoo.errors import CheckpointError
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions import deep as paper
+from gpzoo.reproductions import page as report
 from gpzoo.reproductions.contract import Run, execute
-from gpzoo.reproductions.folds import Folds, Scores, figure_1
+from gpzoo.reproductions.sweep import Folds, Scores, figure_1
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
 

@@ -19,14 +19,14 @@ from numpyro import handlers
 from numpyro.distributions import kl_divergence
 from numpyro.infer import SVI
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import InducingPoints
+from gpzoo.errors import FactorisationError
+from gpzoo.inducing.initialisers import random_subset
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
-from gpzoo.initialisers import random_subset
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian
-from gpzoo.linalg import FactorisationError
-from gpzoo.posterior import InducingPosterior
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
 N, M, D = 5, 3, 2
@@ -463,8 +463,8 @@ def test_gradient_of_the_bound_against_differences(sparse):
 
 
 def test_training_q_reaches_the_collapsed_bound_on_boston():
-    from gpzoo import datasets
-    from gpzoo.datasets.files import find
+    from gpzoo.reproductions import datasets
+    from gpzoo.reproductions.datasets.files import find
 
     if find("uci_boston.npz") is None:
         pytest.skip(f"the boston data are not in GPZOO_DATA={os.environ.get('GPZOO_DATA')}")

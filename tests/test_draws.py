@@ -21,7 +21,7 @@ from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, 
 from gpzoo.inference.finite import is_finite
 from gpzoo.kernels import RBF, Matern32, Matern52, Periodic
 from gpzoo.likelihoods import Expected, Gaussian
-from gpzoo.linalg import root
+from gpzoo.linalg.factorise import root
 
 KERNELS = {
     "rbf": lambda: RBF(0.7, 1.0),

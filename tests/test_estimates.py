@@ -24,11 +24,11 @@ from gpzoo import (
     random_subset,
     unique_patches,
 )
-from gpzoo.estimates import PairWeights, view_variances
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
 from gpzoo.kernels import RBF, Invariant, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma, RobustMax, Softmax, StickBreaking
-from gpzoo.marginals import EstimatedMarginals, GaussianMarginals
+from gpzoo.posteriors.sampled_views import PairWeights, view_variances
+from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
 
 
 class Given(SampledView):

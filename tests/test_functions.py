@@ -7,21 +7,12 @@ import numpyro
 import pytest
 from jax import random
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import Blocks, InducingPatches, InducingPoints
+from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
 from gpzoo.inference import InducingGuide, draw_functions
-from gpzoo.inference.guides import representing
-from gpzoo.kernels import (
-    RBF,
-    ArcCosine,
-    Constant,
-    Convolutional,
-    Linear,
-    Matern32,
-    Matern52,
-    White,
-)
+from gpzoo.inference.representation import representing
+from gpzoo.kernels import RBF, ArcCosine, Constant, Convolutional, Linear, Matern32, Matern52, White
 from gpzoo.likelihoods import Gaussian
+from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
 RNG = np.random.default_rng(0)

@@ -6,11 +6,12 @@ import numpy as np
 import numpyro
 import pytest
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import Blocks, InducingPatches, InducingPoints, Kuf, Kuu
+from gpzoo.inducing.covariances import Kuf, Kuu
+from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
 from gpzoo.kernels import RBF, Convolutional, Flattened, White
 from gpzoo.likelihoods import Bernoulli, Gaussian, RobustMax
+from gpzoo.processes.process import GaussianProcess
 
 CASES = [
     "svgp_01_ard_whitened_gaussian",

@@ -11,14 +11,14 @@ from jax.custom_batching import custom_vmap
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import InducingPoints
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
-from gpzoo.inference.guides import representing
+from gpzoo.inference.representation import representing
 from gpzoo.likelihoods import Bernoulli
-from gpzoo.marginals import GaussianMarginals
 from gpzoo.models import deep_gp, linear_layers
-from gpzoo.models.hyperparameters import gaussian, rbf
+from gpzoo.models.parameters import gaussian, rbf
+from gpzoo.processes.marginals import GaussianMarginals
+from gpzoo.processes.process import GaussianProcess
 
 CASES = [
     "dsdgp_01_2layer_unwhitened",

@@ -17,14 +17,15 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.infer import SVI, Predictive, Trace_ELBO
 
 from gpzoo import linalg
-from gpzoo.distributions import GaussianProcess
-from gpzoo.grid_posterior import GridPosterior, LowRank
-from gpzoo.grids import InducingGrid
-from gpzoo.inducing import Kuf, Kuu
+from gpzoo.errors import FactorisationError
+from gpzoo.inducing.covariances import Kuf, Kuu
+from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, draw_functions, fit, predict
 from gpzoo.kernels import RBF, Linear, Matern32, Matern52, Periodic, White
 from gpzoo.likelihoods import Gaussian, Softmax
-from gpzoo.structured import Kronecker
+from gpzoo.linalg.operators import Kronecker
+from gpzoo.posteriors.grid import GridPosterior, LowRank
+from gpzoo.processes.process import GaussianProcess
 
 
 def numbers(*shape, seed=0):
@@ -309,9 +310,9 @@ def test_wrong_forms_are_refused():
     q, _ = posterior("one axis", True)
     with pytest.raises(TypeError, match="interpolated from a grid: its values have no joint density"):
         q.log_prob(q.sample(KEY))
-    with pytest.raises(linalg.FactorisationError, match="Kuu of site 'f' along axis 0"):
+    with pytest.raises(FactorisationError, match="Kuu of site 'f' along axis 0"):
         GridPosterior(GaussianProcess(SHARED, uniform(N, 1), jitter=-0.5), grid, numbers(8), lower(8, 8))
-    with pytest.raises(linalg.FactorisationError, match=r"prior over the grid of site 'f' \(8 points, float64\)"):
+    with pytest.raises(FactorisationError, match=r"prior over the grid of site 'f' \(8 points, float64\)"):
         bad = GaussianProcess(SHARED, uniform(N, 1), jitter=-0.5)
         kl_divergence(GridPosterior(bad, grid, numbers(8), jnp.ones(8), whiten=False), bad)
 

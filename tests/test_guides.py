@@ -11,14 +11,14 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer import Predictive, Trace_ELBO
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import InducingPoints
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, predict
-from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian, Softmax
-from gpzoo.marginals import GaussianMarginals
-from gpzoo.posterior import InducingPosterior
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.marginals import GaussianMarginals
+from gpzoo.processes.process import GaussianProcess
 
 # -- rule 1: drawn anywhere is drawn everywhere ----------------------------------------------------------------------
 

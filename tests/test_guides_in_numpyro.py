@@ -8,29 +8,18 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from helpers import (
-    KEY,
-    adam,
-    bayesian_regression,
-    bound,
-    deep,
-    positive,
-    randomised,
-    regression,
-    sine,
-    trained,
-)
+from helpers import KEY, adam, bayesian_regression, bound, deep, positive, randomised, regression, sine, trained
 from jax import random
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import InducingPoints
+from gpzoo.inducing.initialisers import kmeans, random_subset
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide
-from gpzoo.initialisers import kmeans, random_subset
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
+from gpzoo.processes.process import GaussianProcess
 
 # -- rule 9: MCMC ----------------------------------------------------------------------------------------------------
 

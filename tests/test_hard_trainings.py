@@ -11,9 +11,9 @@ from jax import random
 from numpyro.distributions import constraints
 from numpyro.infer import SVI
 
-from gpzoo.distributions import GaussianProcess
 from gpzoo.errors import GPZooError
-from gpzoo.inducing import InducingPoints
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import (
     FitResult,
     GaussianProcessELBO,
@@ -24,10 +24,10 @@ from gpzoo.inference import (
     fit,
     predict,
 )
-from gpzoo.initialisers import kmeans
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import deep_kernel
+from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
 #: Three distinct inputs, each twenty times, a hair apart.

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpzoo.datasets import ArrayTable, hold_out, standardised
+from gpzoo.tables.arrays import ArrayTable
+from gpzoo.tables.hold_out import hold_out
+from gpzoo.tables.standardise import standardised
 
 
 @given(st.integers(2, 60), st.integers(1, 20), st.data())

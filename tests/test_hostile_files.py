@@ -26,10 +26,11 @@ import requests
 from click.testing import CliRunner
 from PIL import Image
 
-import gpzoo.datasets
-from gpzoo import datasets
-from gpzoo.datasets import DatasetError, classes, files, icml2007, large, photographs, sources, taxi, unpacking
+import gpzoo.reproductions.datasets
+from gpzoo.errors import DatasetError
+from gpzoo.reproductions import datasets
 from gpzoo.reproductions.cli import main
+from gpzoo.reproductions.datasets import classes, files, icml2007, large, photographs, sources, taxi, unpacking
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -555,7 +556,7 @@ def test_no_loader_opens_a_file_itself():
     may_call = {"files.py": opening, "unpacking.py": {"open", "load"}}
     # What is opened here was opened before: streams, and arrays in memory.
     known = {"Image.open(stream", "datasets.load("}
-    for path in sorted(Path(gpzoo.datasets.__file__).parent.glob("*.py")):
+    for path in sorted(Path(gpzoo.reproductions.datasets.__file__).parent.glob("*.py")):
         source = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import | ast.ImportFrom):

@@ -9,7 +9,7 @@ from hypothesis import given
 from jax.test_util import check_grads
 from scipy import ndimage
 
-from gpzoo.images import affine_matrix, affine_positions, bilinear, smooth_displacements
+from gpzoo.views._warp import affine_matrix, affine_positions, bilinear, smooth_displacements
 
 IDENTITY = np.array([0.0, 1, 1, 0, 0, 0])
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from multipledispatch.conflict import AmbiguityWarning
 
-from gpzoo.inducing import InducingPatches, InducingPoints, InducingVariable, Kuf, Kuu
+from gpzoo.inducing.covariances import Kuf, Kuu
+from gpzoo.inducing.variables import InducingPatches, InducingPoints, InducingVariable
 from gpzoo.kernels import RBF, Constant, Convolutional, Matern32, White
 
 KEY = jax.random.key(0)

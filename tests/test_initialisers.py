@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from test_inducing import convolutional, images, vectors
 
-from gpzoo import initialisers
-from gpzoo.inducing import Blocks, InducingPatches, InducingPoints
-from gpzoo.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
+from gpzoo.inducing import initialisers
+from gpzoo.inducing.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
+from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
 from gpzoo.kernels import RBF, Constant, Convolutional, Flattened, MultiChannel, White
 
 KEY = jax.random.key(0)

@@ -12,8 +12,7 @@ from helpers import KEY, adam, trained
 from numpyro import handlers
 from numpyro.infer import SVI
 
-from gpzoo import InducingPoints, Orbit, Rotation, Subsampled, datasets, random_subset, unique_patches
-from gpzoo.distributions import GaussianProcess
+from gpzoo import InducingPoints, Orbit, Rotation, Subsampled, random_subset, unique_patches
 from gpzoo.inference import (
     GaussianProcessELBO,
     InducingGuide,
@@ -37,6 +36,8 @@ from gpzoo.models import (
     recognition,
     rotation,
 )
+from gpzoo.processes.process import GaussianProcess
+from gpzoo.reproductions import datasets
 
 RNG = np.random.default_rng(0)
 IMAGES = jnp.asarray(RNG.uniform(size=(9, 5, 5, 1)))

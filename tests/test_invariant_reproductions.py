@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from gpzoo import datasets
 from gpzoo.inference import SitePrediction
-from gpzoo.reproductions import cli
-from gpzoo.reproductions import learning_invariances as paper
+from gpzoo.reproductions import cli, datasets
+from gpzoo.reproductions import invariant as paper
 from gpzoo.reproductions.contract import Run, execute
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}

@@ -17,8 +17,9 @@ import pooch
 import pytest
 import requests
 
-from gpzoo import datasets
-from gpzoo.datasets import DatasetError, dataset, files, icml2007, large, taxi, unpacking
+from gpzoo.errors import DatasetError
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions.datasets import dataset, files, icml2007, large, taxi, unpacking
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -720,6 +721,6 @@ def test_what_is_kept_without_origin_has_no_note(folder, cache):
 
 
 def test_importing_the_data_sets_imports_no_pyarrow():
-    code = "import sys, gpzoo.datasets; print('pyarrow' in sys.modules)"
+    code = "import sys, gpzoo.reproductions.datasets; print('pyarrow' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"

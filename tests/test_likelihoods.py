@@ -10,7 +10,7 @@ import scipy.special
 import scipy.stats
 
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
-from gpzoo.marginals import GaussianMarginals
+from gpzoo.processes.marginals import GaussianMarginals
 
 KEY = jax.random.key(3)
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4}

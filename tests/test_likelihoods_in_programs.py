@@ -28,8 +28,8 @@ from numpyro import handlers
 from numpyro.infer.util import log_density
 
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Likelihood, RobustMax, Softmax
-from gpzoo.likelihoods.softmax import ClassLikelihood
-from gpzoo.marginals import DrawLog, GaussianMarginals
+from gpzoo.likelihoods.classes import ClassLikelihood
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals
 
 # -- shapes, precision, pytrees ---------------------------------------------------------------------------------------
 

@@ -23,9 +23,9 @@ from likelihood_cases import (
 )
 
 from gpzoo.likelihoods import Expected, Gaussian, RobustMax
+from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.likelihoods.quadrature import log_normal_cdf
-from gpzoo.likelihoods.softmax import ClassLikelihood
-from gpzoo.marginals import GaussianMarginals
+from gpzoo.processes.marginals import GaussianMarginals
 
 # -- gradients and extremes -------------------------------------------------------------------------------------------
 

@@ -5,17 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpzoo.errors import FactorisationError
 from gpzoo.kernels import RBF
-from gpzoo.linalg import (
-    RELATIVE_JITTER,
-    BlockDiagonal,
-    FactorisationError,
-    add_jitter,
-    cholesky,
-    cholesky_and_inverse,
-    explain,
-    solve_lower,
-)
+from gpzoo.linalg.factorise import RELATIVE_JITTER, add_jitter, cholesky, cholesky_and_inverse, explain, solve_lower
+from gpzoo.linalg.operators import BlockDiagonal
 
 
 def covariance(size=4, batch=(), seed=0):

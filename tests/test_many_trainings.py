@@ -17,24 +17,17 @@ from jax import lax, random
 from numpyro.infer import SVI
 from sklearn.datasets import load_diabetes
 
-from gpzoo.datasets import ArrayTable
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inference import (
-    CheckpointError,
-    GaussianProcessELBO,
-    InducingGuide,
-    NonFiniteError,
-    Predictor,
-    fit,
-    training,
-)
-from gpzoo.inference.guides import representing
-from gpzoo.inference.minibatches import indices, order_seed
-from gpzoo.initialisers import kmeans
+from gpzoo.errors import FactorisationError
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, NonFiniteError, Predictor, fit
+from gpzoo.inference.representation import representing
+from gpzoo.inference.training import fit as training
+from gpzoo.inference.training._sources import indices, order_seed
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
-from gpzoo.linalg import FactorisationError
 from gpzoo.models import deep_gp, gp_classification, inner_scales, linear_layers
+from gpzoo.processes.process import GaussianProcess
+from gpzoo.tables.arrays import ArrayTable
 
 KEY = random.key(0)
 

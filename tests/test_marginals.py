@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from gpzoo.marginals import DrawLog, GaussianMarginals, standard_deviation
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals, standard_deviation
 
 N, J = 6, 3
 KEY = jax.random.key(0)

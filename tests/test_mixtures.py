@@ -14,11 +14,11 @@ from numpyro import handlers
 from prediction_checks import QUANTILES, assert_same, by_brentq, check_quantiles
 from scipy.stats import norm
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import InducingPoints
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Predictor, predict
-from gpzoo.inference.mixtures import empirical_quantiles, mixture_quantiles
+from gpzoo.inference.prediction.summaries import empirical_quantiles, mixture_quantiles
 from gpzoo.kernels import RBF, White
+from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
 RNG = np.random.default_rng(0)

@@ -12,10 +12,8 @@ from numpyro import handlers
 from numpyro.infer import SVI
 from numpyro.infer.inspect import get_model_relations
 
-from gpzoo import datasets
-from gpzoo.datasets.files import find
+from gpzoo.inducing.initialisers import blocks, kmeans, unique_patches
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict
-from gpzoo.initialisers import blocks, kmeans, unique_patches
 from gpzoo.models import (
     colour_patch_gp,
     convolutional_gp,
@@ -24,6 +22,8 @@ from gpzoo.models import (
     gp_regression,
     multi_channel_gp,
 )
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions.datasets.files import find
 
 KEY = random.key(0)
 RNG = np.random.default_rng(0)

@@ -9,9 +9,9 @@ import pytest
 import requests
 from PIL import Image
 
-from gpzoo import datasets
-from gpzoo.datasets import photographs
-from gpzoo.datasets.files import DatasetError
+from gpzoo.errors import DatasetError
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions.datasets import photographs
 
 
 @pytest.fixture

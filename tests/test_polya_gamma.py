@@ -11,7 +11,7 @@ from scipy import integrate, special
 
 from gpzoo.likelihoods import Bernoulli, PolyaGamma, Softmax, StickBreaking
 from gpzoo.likelihoods.polya_gamma import _bound, _tanh_ratio
-from gpzoo.marginals import GaussianMarginals
+from gpzoo.processes.marginals import GaussianMarginals
 
 KEY = jax.random.key(0)
 moments = st.tuples(st.floats(-8, 8), st.floats(1e-3, 20))

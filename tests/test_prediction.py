@@ -13,13 +13,13 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, Predictive
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import InducingPoints
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Predictor, predict
-from gpzoo.inference.guides import representing
-from gpzoo.initialisers import kmeans
+from gpzoo.inference.representation import representing
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
+from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
 X, y = sine(10)

@@ -10,9 +10,10 @@ from helpers import adam, regression, relaxed, sine
 from jax import lax, random
 from numpyro.infer import SVI, Trace_ELBO
 
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit, training
-from gpzoo.inference.steps import convolves
-from gpzoo.initialisers import kmeans
+from gpzoo._platform import steps_on_host
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit
+from gpzoo.inference.training import fit as training
 
 KEY = random.key(0)
 X, Y = sine(12)
@@ -43,19 +44,21 @@ own_derivative.defvjp(lambda x: (own_derivative(x), None), lambda _, g: (convolu
 )
 def test_convolutions_are_found_at_any_depth(program):
     traced = jax.jit(program).trace(jnp.ones(4))
-    assert convolves(traced.jaxpr)
+    assert steps_on_host(traced.jaxpr)
 
 
 def test_products_are_no_convolutions():
-    assert not convolves(jax.jit(lambda x: lax.scan(lambda c, _: (c @ x, 0.0), x, length=2)).trace(jnp.eye(3)).jaxpr)
+    assert not steps_on_host(
+        jax.jit(lambda x: lax.scan(lambda c, _: (c @ x, 0.0), x, length=2)).trace(jnp.eye(3)).jaxpr
+    )
 
 
 def on_the_device(monkeypatch):
-    monkeypatch.setattr(training, "convolves", lambda program: False)
+    monkeypatch.setattr("gpzoo._platform.steps_on_host", lambda program: False)
 
 
 def from_the_host(monkeypatch):
-    monkeypatch.setattr(training, "convolves", lambda program: True)
+    monkeypatch.setattr("gpzoo._platform.steps_on_host", lambda program: True)
 
 
 @pytest.fixture

@@ -13,19 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpzoo.datasets import (
-    ArrayTable,
-    Dataset,
-    DatasetError,
-    Minibatches,
-    Moments,
-    ParquetTable,
-    Standardised,
-    Table,
-    moments,
-    standardised,
-    tables,
-)
+from gpzoo.errors import DatasetError
+from gpzoo.reproductions.datasets.dataset import Dataset
+from gpzoo.tables import table as tables
+from gpzoo.tables.arrays import ArrayTable
+from gpzoo.tables.minibatches import Minibatches
+from gpzoo.tables.parquet import ParquetTable
+from gpzoo.tables.standardise import Moments, Standardised, moments, standardised
+from gpzoo.tables.table import Table
 
 RNG = np.random.default_rng(0)
 #: A column of another location and scale each, and a target.

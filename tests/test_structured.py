@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpzoo.kernels import RBF
-from gpzoo.structured import Kronecker, ToeplitzInverse, toeplitz_matmul, toeplitz_root
+from gpzoo.linalg.operators import Kronecker
+from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
 
 
 def numbers(*shape, seed=0):

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from gpzoo.inference import surroundings
-from gpzoo.inference.surroundings import Bar
+from gpzoo.inference.training import _progress as surroundings
+from gpzoo.inference.training._progress import Bar
 
 
 @pytest.mark.parametrize(

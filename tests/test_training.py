@@ -15,15 +15,15 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
-from gpzoo.distributions import GaussianProcess
-from gpzoo.inducing import InducingPoints
+from gpzoo.errors import FactorisationError
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit
-from gpzoo.inference.minibatches import Resident, indices
-from gpzoo.inference.steps import one_step, step_loop
-from gpzoo.initialisers import kmeans
+from gpzoo.inference.training._sources import Resident, indices
+from gpzoo.inference.training._steps import one_step, step_loop
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
-from gpzoo.linalg import FactorisationError
+from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
 

@@ -16,11 +16,18 @@ from helpers import adam, positive, regression, relaxed, sine
 from jax import random
 from numpyro.infer import SVI
 
-from gpzoo.datasets import ArrayTable, DatasetError, Minibatches, ParquetTable, Standardised, standardised, tables
-from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, fit, minibatches, training
-from gpzoo.inference.minibatches import order_seed
-from gpzoo.initialisers import kmeans, random_subset
+from gpzoo.errors import DatasetError
+from gpzoo.inducing.initialisers import kmeans, random_subset
+from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference.training import _sources as minibatches
+from gpzoo.inference.training import fit as training
+from gpzoo.inference.training._sources import order_seed
 from gpzoo.models import deep_gp
+from gpzoo.tables import table as tables
+from gpzoo.tables.arrays import ArrayTable
+from gpzoo.tables.minibatches import Minibatches
+from gpzoo.tables.parquet import ParquetTable
+from gpzoo.tables.standardise import Standardised, standardised
 
 KEY = random.key(0)
 N, BLOCK, BATCH = 97, 8, 5

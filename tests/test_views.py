@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpzoo.views import Patches
+from gpzoo.views.patches import Patches
 
 
 @pytest.mark.parametrize("channels", [1, 2])

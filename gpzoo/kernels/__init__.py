@@ -1,8 +1,9 @@
 """Covariance functions: pytrees of hyperparameters."""
 
 from gpzoo.kernels.base import Elementary, Flattened, Kernel, Product, Scaled, Sum
+from gpzoo.kernels.constant import Constant, White
+from gpzoo.kernels.dot_product import ArcCosine, Linear, Polynomial
 from gpzoo.kernels.double_sum import Convolutional, DoubleSum, Invariant, MultiChannel, with_fixed_views
-from gpzoo.kernels.nonstationary import ArcCosine, Constant, Linear, Polynomial, White
 from gpzoo.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic, Stationary
 
 __all__ = [

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from gpzoo import _checks as checks
-from gpzoo.fields import Fields
+from gpzoo._pytree import Fields
 
 
 class Kernel(Fields):

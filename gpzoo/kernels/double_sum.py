@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from gpzoo import _checks as checks
-from gpzoo.augmentations import SampledView
-from gpzoo.kernels import view_sums
+from gpzoo.kernels import _view_sums as view_sums
 from gpzoo.kernels.base import Kernel, Sum, addends, cast
-from gpzoo.kernels.nonstationary import White
-from gpzoo.views import Composed, Patches
+from gpzoo.kernels.constant import White
+from gpzoo.views.base import Composed, SampledView
+from gpzoo.views.patches import Patches
 
 
 class DoubleSum(Kernel):
@@ -35,8 +35,8 @@ class DoubleSum(Kernel):
 
     Args:
         base: kernel on views, vectors of length ``view.view_size``.
-        view: the map from inputs to their views, such as :class:`gpzoo.views.Patches`; or a
-            :class:`~gpzoo.augmentations.SampledView`, for the mean over a distribution of them (:func:`Invariant`).
+        view: the map from inputs to their views, such as :class:`gpzoo.Patches`; or a
+            :class:`~gpzoo.SampledView`, for the mean over a distribution of them (:func:`Invariant`).
         weights: ``[P]``, or ``[D, P]`` for one kernel per output; ``None`` for ones.
         mean: divide the weights by ``P``, so that ``f`` is the weighted mean of the responses, not their sum (then
             ``k_f`` is ``P^2`` times smaller, and ``k_fu`` ``P`` times).
@@ -171,8 +171,8 @@ def Invariant(base: Kernel, view: Any) -> DoubleSum:
     """The kernel of functions that are insensitive to how their input is viewed (learning invariances, eq. 7 and 8).
 
     ``f(x)`` is the mean of ``g`` over the views of ``x``: a :class:`DoubleSum` with ``mean=True``. With an
-    :class:`~gpzoo.views.Orbit` the mean is over all of them, and ``f`` invariant; with a
-    :class:`~gpzoo.augmentations.SampledView` over ``p(x_a | x)``, from samples.
+    :class:`~gpzoo.Orbit` the mean is over all of them, and ``f`` invariant; with a
+    :class:`~gpzoo.SampledView` over ``p(x_a | x)``, from samples.
 
     Args:
         base: kernel on flattened views; or a :class:`DoubleSum` on inputs, such as :func:`Convolutional`, whose views
@@ -201,7 +201,7 @@ def Invariant(base: Kernel, view: Any) -> DoubleSum:
 
 
 def has_sampled_views(kernel: Any) -> bool:
-    """Whether a kernel has a :class:`~gpzoo.augmentations.SampledView` in it, and so no closed form."""
+    """Whether a kernel has a :class:`~gpzoo.SampledView` in it, and so no closed form."""
     return any(_over_sampled(node) for node in jax.tree.leaves(kernel, is_leaf=_over_sampled))
 
 
@@ -244,7 +244,7 @@ def Convolutional(
         weights: one per patch ``[P]`` (``[D, P]`` for one kernel per output); ``None`` for the translation-invariant
             kernel, all ones.
         mean: divide the weights by ``P``, as the authors' code does.
-        channels: what becomes of colour (section 4.4), see :class:`~gpzoo.views.Patches`: ``"separate"`` takes the
+        channels: what becomes of colour (section 4.4), see :class:`~gpzoo.Patches`: ``"separate"`` takes the
             patches of all channels together, ``"joint"`` patches of all channels (colour-patch). A base kernel that is
             a sum over the channels' columns makes the latter additive (eq. 25).
 

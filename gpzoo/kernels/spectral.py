@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from gpzoo.kernels.base import Flattened, Kernel, Product, Scaled, Sum, cast
-from gpzoo.kernels.nonstationary import Constant, Linear, White
+from gpzoo.kernels.constant import Constant, White
+from gpzoo.kernels.dot_product import Linear
 from gpzoo.kernels.stationary import (
     RBF,
     Lengthscaled,
@@ -21,7 +22,7 @@ from gpzoo.kernels.stationary import (
     RationalQuadratic,
     Stationary,
 )
-from gpzoo.linalg import matmul
+from gpzoo.linalg.operators import matmul
 
 
 def function_values(

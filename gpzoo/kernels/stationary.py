@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpzoo.kernels.base import Elementary, columns, positive
-from gpzoo.linalg import matmul
+from gpzoo.linalg.operators import matmul
 
 #: Up to this many columns, squared distances are summed difference by difference instead of by a matrix product.
 DIRECT_COLUMNS = 8

@@ -12,13 +12,13 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.distribution import MaskedDistribution
 
 from gpzoo import _checks as checks
-from gpzoo.marginals import EstimatedMarginals, GaussianMarginals
+from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
 
 
 class Likelihood(Distribution):
     """A distribution ``p(y | f)`` over ``N`` data that takes an array ``f`` or the Gaussian marginals ``q(f)``.
 
-    With an array, everything is what NumPyro means by it. With :class:`~gpzoo.marginals.GaussianMarginals`,
+    With an array, everything is what NumPyro means by it. With :class:`~gpzoo.GaussianMarginals`,
     ``log_prob(y)`` is the variational expectation ``E_q(f)[log p(y | f)]`` (the data term of the evidence lower
     bound, Hensman, Matthews and Ghahramani 2015), and ``mean``, ``variance``, ``predictive_log_prob`` and ``sample``
     are those of the predictive distribution ``integral p(y | f) q(f) df``.
@@ -34,7 +34,7 @@ class Likelihood(Distribution):
 
     Raises:
         ValueError: if ``f`` has another rank or no rows.
-        TypeError: if ``f`` is :class:`~gpzoo.marginals.EstimatedMarginals` and the expectation not quadratic in ``f``.
+        TypeError: if ``f`` is :class:`~gpzoo.EstimatedMarginals` and the expectation not quadratic in ``f``.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent}

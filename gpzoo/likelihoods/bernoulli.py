@@ -21,7 +21,7 @@ from gpzoo.likelihoods.quadrature import (
     spread,
     weighted_sum,
 )
-from gpzoo.marginals import GaussianMarginals
+from gpzoo.processes.marginals import GaussianMarginals
 
 _LINKS = {"probit": (ndtr, log_normal_cdf), "logit": (jax.nn.sigmoid, jax.nn.log_sigmoid)}
 

@@ -15,7 +15,7 @@ from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribut
 from gpzoo._checks import positive_int
 from gpzoo.likelihoods.base import Likelihood, check_labels
 from gpzoo.likelihoods.quadrature import gauss_hermite, log_mean_exp, log_weighted_mean, spread, weighted_sum
-from gpzoo.marginals import GaussianMarginals
+from gpzoo.processes.marginals import GaussianMarginals
 
 
 class Expected(Likelihood):

@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
 from gpzoo.likelihoods.base import Likelihood
-from gpzoo.marginals import GaussianMarginals
+from gpzoo.processes.marginals import GaussianMarginals
 
 _LOG_2PI = float(np.log(2 * np.pi))
 

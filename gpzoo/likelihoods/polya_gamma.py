@@ -1,4 +1,4 @@
-"""Logistic labels by Pólya-Gamma augmentation: a bound that is quadratic in ``f``, for two classes and for more."""
+"""Logistic labels by Pólya-Gamma augmentation: a bound that is quadratic in ``f``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, random
+from jax import Array
 
 from gpzoo import _checks as checks
-from gpzoo._checks import positive_int
-from gpzoo.likelihoods.base import as_labels
 from gpzoo.likelihoods.bernoulli import Bernoulli
-from gpzoo.likelihoods.quadrature import gauss_hermite, log_mean_exp, log_weighted_mean, spread
-from gpzoo.likelihoods.softmax import ClassLikelihood
-from gpzoo.marginals import EstimatedMarginals, GaussianMarginals
+from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
 
 _LOG_2 = 0.6931471805599453
 
@@ -76,90 +72,6 @@ class PolyaGamma(Bernoulli):
         return self._finish(_bound(sign, self.f, self.c), good)
 
 
-class StickBreaking(ClassLikelihood):
-    """Classes by stick breaking, ``p(y = k | f) = sigma(f_k) prod_{j < k} sigma(-f_j)`` (Linderman et al. 2015).
-
-    The multi-class form that learning invariances, section 4.5, conjectures: ``K - 1`` binary decisions, "is it class
-    ``k``, given that it is none before", each with the bound of :class:`PolyaGamma`. The last class is what is left.
-    The order of the classes is part of the model.
-
-    Args:
-        f: ``[N, K - 1]``, array or marginals.
-        c: as for :class:`PolyaGamma`, broadcasting to the shape of ``f``; ``None`` for the best ones.
-        num_points: of the quadrature of predictive probabilities.
-        num_predictive_draws: joint draws for those where the outputs are correlated.
-        validate_args: as in NumPyro.
-
-    Raises:
-        ValueError: if ``f`` is not ``[N, K - 1]``, ``c`` does not broadcast to its shape, or a count is below one.
-        TypeError: for estimated moments without ``c``.
-    """
-
-    pytree_data_fields = ("c",)
-    pytree_aux_fields = ("num_points", "num_predictive_draws")
-    quadratic = True
-
-    def __init__(
-        self,
-        f: Array | GaussianMarginals,
-        c: Array | None = None,
-        *,
-        num_points: int = 20,
-        num_predictive_draws: int = 100,
-        validate_args: bool | None = None,
-    ) -> None:
-        self.num_points = positive_int("num_points", num_points)
-        self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
-        super().__init__(f, validate_args=validate_args)
-        self.c = _checked_c(type(self).__name__, self.f, c)
-
-    @property
-    def num_classes(self) -> int:
-        """``K``."""
-        return self.f.shape[1] + 1
-
-    def _expectation(self) -> str:
-        return "closed form"
-
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
-        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a bound of it."""
-        labels, good = as_labels(self._checked(value), self.num_classes)
-        sticks = jnp.arange(self.num_classes - 1, dtype=jnp.int32)
-        sign = jnp.where(sticks == labels[..., None], 1, -1).astype(self.f.dtype)
-        terms = _bound(sign, self.f, self.c) if self.is_marginal else jax.nn.log_sigmoid(sign * self.f)
-        terms = jnp.where(sticks <= labels[..., None], terms, 0)
-        return jnp.where(good, terms.sum(-1), jnp.nan)
-
-    def _log_probs(self) -> Array:
-        """Log probabilities of the classes, ``[N, K]``; predictive under marginals."""
-        self._predictable()
-        if not self.is_marginal:
-            return _of_sticks(jax.nn.log_sigmoid(self.f), jax.nn.log_sigmoid(-self.f))
-        if not self.f.independent:
-            f = self.f.draws(self.num_predictive_draws)
-            return log_mean_exp(_of_sticks(jax.nn.log_sigmoid(f), jax.nn.log_sigmoid(-f)))
-        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
-        at_nodes = spread(nodes, self.f.mean, self.f.variance)
-        taken, left = (log_weighted_mean(weights, jax.nn.log_sigmoid(s * at_nodes)) for s in (1, -1))
-        return _of_sticks(taken, left)
-
-    def predictive_log_prob(self, value: Array) -> Array:
-        """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
-        labels, good = as_labels(self._checked(value), self.num_classes)
-        table = self._log_probs()
-        table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
-        return jnp.where(good, jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0], jnp.nan)
-
-    @property
-    def probs(self) -> Array:
-        """Probability of every class, ``[N, K]``; predictive under marginals."""
-        return jnp.exp(self._log_probs())
-
-    def _sample_given(self, key: Array, f: Array) -> Array:
-        logits = _of_sticks(jax.nn.log_sigmoid(f), jax.nn.log_sigmoid(-f))
-        return random.categorical(key, logits).astype(jnp.int32)
-
-
 def _checked_c(name: str, f: Array | GaussianMarginals, c: Array | None) -> Array | None:
     if c is None:
         if isinstance(f, EstimatedMarginals):
@@ -199,9 +111,3 @@ def _tanh_ratio(x: Array) -> Array:
     square = jnp.square(x)
     series = 1 + square * (-1 / 3 + square * (2 / 15 - square * (17 / 315 - square * (62 / 2835))))
     return jnp.where(small, series, jnp.tanh(safe) / safe)
-
-
-def _of_sticks(taken: Array, left: Array) -> Array:
-    """Log probabilities of ``K`` classes from those that ``K - 1`` pieces are taken, and left, ``[..., N, K - 1]``."""
-    none = jnp.zeros_like(taken[..., :1])
-    return jnp.concatenate([taken, none], axis=-1) + jnp.concatenate([none, jnp.cumsum(left, axis=-1)], axis=-1)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import log_ndtr, logsumexp
 
-from gpzoo.marginals import standard_deviation
+from gpzoo.processes.marginals import standard_deviation
 
 # Below this the asymptotic series of the normal cdf is used: with its eight terms it is exact to 1e-12 there.
 _TAIL = -15.0

@@ -13,9 +13,9 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo._checks import fraction, positive_int
 from gpzoo.likelihoods.base import as_labels
+from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.likelihoods.quadrature import gauss_hermite, spread, weighted_sum
-from gpzoo.likelihoods.softmax import ClassLikelihood
-from gpzoo.marginals import GaussianMarginals, standard_deviation
+from gpzoo.processes.marginals import GaussianMarginals, standard_deviation
 
 # A standard normal is outside these bounds with probability 4e-33: nothing next to the probabilities that are added up
 # here, and in float32 still a number whose logarithm and its gradient are finite.

@@ -26,6 +26,7 @@ from numpyro.infer import SVI
 from odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd, meaningful, meaningless
 
 from gpzoo.errors import GPZooError
+from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inference import (
     GaussianProcessELBO,
     InducingGuide,
@@ -36,14 +37,14 @@ from gpzoo.inference import (
     predict,
     to_arviz,
 )
-from gpzoo.initialisers import kmeans
 from gpzoo.models import fit_deep_kernel, gp_regression
 
 # Several modules are named as their functions are.
 comparison, functions, prediction, training = (
-    importlib.import_module(f"gpzoo.inference.{name}") for name in ("comparison", "functions", "prediction", "training")
+    importlib.import_module(f"gpzoo.inference.{name}")
+    for name in ("comparison", "prediction.functions", "prediction.predict", "training.fit")
 )
-deep_kernel = importlib.import_module("gpzoo.models.deep_kernel")
+deep_kernel = importlib.import_module("gpzoo.models.train_deep_kernel")
 
 N, M, D = 6, 3, 2
 #: Cases of each test.
@@ -54,7 +55,7 @@ SOON = 10.0
 rng = np.random.default_rng(0)
 X, y = rng.standard_normal((N, D)), rng.standard_normal(N)
 NEW, TARGETS = rng.standard_normal((N, D)), rng.standard_normal(N)
-PACKAGE = Path(training.__file__).parents[1]
+PACKAGE = Path(training.__file__).parents[2]
 
 
 class Reached(BaseException):

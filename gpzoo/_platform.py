@@ -1,0 +1,75 @@
+"""Every choice that depends on the backend, each with the measurement that decided it.
+
+Times are those of two cores unless a line says otherwise. On a GPU nothing here was measured: the plain way is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+from jax import lax
+
+
+def _on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
+
+
+def inputs_at_a_time(num_inputs: int) -> int:
+    """Inputs whose marginals are computed at a time.
+
+    On CPU the projections of a thousand stay in the caches: less memory than all at once, and no slower.
+    """
+    return min(num_inputs, 1000) if _on_cpu() else num_inputs
+
+
+def bytes_at_a_time() -> int:
+    """Bytes of covariances between views that a sum over views holds at once.
+
+    On a CPU one large input at a time is as fast as several, and small ones go together; an accelerator needs many at
+    once to be busy.
+    """
+    return 2**18 if _on_cpu() else 2**28
+
+
+def batches_products() -> bool:
+    """Whether many products of the same shape are one batched product; XLA on CPU is slow at these."""
+    return not _on_cpu()
+
+
+def trains_members_together() -> bool:
+    """Whether several trainings take a step at once; on CPU, where one step fills the cores, they take turns."""
+    return not _on_cpu()
+
+
+def steps_on_host(program: Any) -> bool:
+    """Whether a traced loop of steps must be stepped from the host.
+
+    In a loop XLA on CPU takes many times as long for convolutions as outside one.
+    """
+    return _on_cpu() and _convolves(program)
+
+
+def _convolves(program: Any) -> bool:
+    holds = lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")  # noqa: E731
+    for equation in getattr(program, "jaxpr", program).eqns:
+        if equation.primitive is lax.conv_general_dilated_p:
+            return True
+        inner = [x for x in jax.tree.leaves(equation.params, is_leaf=holds) if holds(x)]
+        if any(map(_convolves, inner)):
+            return True
+    return False
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """On CPU, LAPACK's own threads fight XLA's: a 100 x 100 Cholesky takes 16 ms with them and 0.3 ms without."""
+    if not _on_cpu():
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield

@@ -1,0 +1,163 @@
+"""Covariances of inducing variables, ``Kuu`` and ``Kuf``, by multiple dispatch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from multipledispatch import Dispatcher
+
+from gpzoo import linalg
+from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
+from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
+from gpzoo.kernels.constant import Constant, White
+from gpzoo.kernels.double_sum import DoubleSum
+
+# -- covariances -------------------------------------------------------------------------------------------------------
+
+Kuu = Dispatcher(
+    "Kuu",
+    doc="""Prior covariance of inducing variables: ``Kuu(inducing, kernel) -> [M, M]``.
+
+    Without jitter; white noise in the kernel adds to the diagonal. With one kernel or one ``Z`` per output the result
+    is ``[D, M, M]``. Chosen by the types of both arguments; ``Kuu.register(InducingType, KernelType)`` adds a pair.
+
+    Raises:
+        TypeError: if nothing is registered for the two types.
+    """,
+)
+
+Kuf = Dispatcher(
+    "Kuf",
+    doc="""Covariance of inducing variables and function values: ``Kuf(inducing, kernel, X) -> [M, N]``.
+
+    Never white. ``[D, M, N]`` with one kernel, ``Z`` or ``X`` per output. Chosen by the types of the first two
+    arguments; ``Kuf.register(InducingType, KernelType, object)`` adds a pair.
+
+    Raises:
+        TypeError: if nothing is registered for the two types.
+    """,
+)
+
+
+@Kuu.register(object, object)
+def _no_Kuu(inducing: Any, kernel: Any) -> Array:
+    raise _unregistered("Kuu", "", inducing, kernel)
+
+
+@Kuf.register(object, object, object)
+def _no_Kuf(inducing: Any, kernel: Any, X: Array) -> Array:
+    raise _unregistered("Kuf", ", X", inducing, kernel)
+
+
+def _unregistered(name: str, more: str, inducing: Any, kernel: Any) -> TypeError:
+    pair, third = f"{type(inducing).__name__}, {type(kernel).__name__}", ", object" if more else ""
+    return TypeError(
+        f"{name} is not defined for the pair ({pair}). Choose inducing variables that go with this kernel "
+        "(InducingPoints go with every one; in a sum of kernels on different spaces give each part its own, such as "
+        "blocks(unique_patches(100), kmeans(100))), or register the pair: decorate a function of "
+        f"(inducing, kernel{more}) with @gpzoo.inducing.{name}.register({pair}{third}), and one for "
+        f"{'Kuu' if third else 'Kuf'} likewise."
+    )
+
+
+@Kuu.register(InducingPoints, Kernel)
+def _points_Kuu(inducing: InducingPoints, kernel: Kernel) -> Array:
+    return kernel(inducing.Z)
+
+
+@Kuf.register(InducingPoints, Kernel, object)
+def _points_Kuf(inducing: InducingPoints, kernel: Kernel, X: Array) -> Array:
+    return kernel(inducing.Z, X)
+
+
+@Kuu.register(InducingPatches, DoubleSum)
+def _patches_Kuu(inducing: InducingPatches, kernel: DoubleSum) -> Array:
+    return Kuu(inducing, kernel.base) if isinstance(kernel.base, DoubleSum) else kernel.base(inducing.Z)
+
+
+@Kuf.register(InducingPatches, DoubleSum, object)
+def _patches_Kuf(inducing: InducingPatches, kernel: DoubleSum, X: Array) -> Array:
+    return jnp.swapaxes(kernel.cross_view(X, inducing.Z), -1, -2)
+
+
+@Kuu.register(InducingPatches, Scaled)
+def _patches_Kuu_scaled(inducing: InducingPatches, kernel: Scaled) -> Array:
+    return _scale(kernel, Kuu(inducing, kernel.kernel))
+
+
+@Kuf.register(InducingPatches, Scaled, object)
+def _patches_Kuf_scaled(inducing: InducingPatches, kernel: Scaled, X: Array) -> Array:
+    return _scale(kernel, Kuf(inducing, kernel.kernel, X))
+
+
+def _scale(kernel: Scaled, K: Array) -> Array:
+    return jnp.asarray(kernel.scale, K.dtype)[..., None, None] * K
+
+
+@Kuu.register(InducingPatches, Sum)
+def _patches_Kuu_sum(inducing: InducingPatches, kernel: Sum) -> Array:
+    return sum(Kuu(inducing, part) for part in kernel.parts)
+
+
+@Kuf.register(InducingPatches, Sum, object)
+def _patches_Kuf_sum(inducing: InducingPatches, kernel: Sum, X: Array) -> Array:
+    return sum(Kuf(inducing, part, X) for part in kernel.parts)
+
+
+@Kuu.register(InducingPatches, Constant)
+def _patches_Kuu_of_index(inducing: InducingPatches, kernel: Kernel) -> Array:
+    return kernel(_rows(inducing.Z, 1))
+
+
+@Kuf.register(InducingPatches, Constant, object)
+def _patches_Kuf_of_index(inducing: InducingPatches, kernel: Kernel, X: Array) -> Array:
+    return kernel(_rows(inducing.Z, 1), _rows(X, 3))
+
+
+@Kuu.register(Blocks, Kernel)
+def _blocks_Kuu(inducing: Blocks, kernel: Kernel) -> linalg.BlockDiagonal:
+    found: list[tuple[list, Array]] = []
+    blocks = []
+    for u, part in block_pairs(inducing, kernel):
+        # Parts that share inducing inputs and base kernel share their block, which is then factorised once.
+        prior = part.base if isinstance(part, DoubleSum) and isinstance(u, InducingPatches) else part
+        leaves, structure = jax.tree.flatten((u, prior))
+        key = [structure, *map(id, leaves)]
+        known = [block for other, block in found if other == key]
+        blocks.append(known[0] if known else Kuu(u, part))
+        found.append((key, blocks[-1]))
+    if len({block.ndim for block in blocks}) == 1:
+        return linalg.BlockDiagonal(*blocks)
+    batch = jnp.broadcast_shapes(*(block.shape[:-2] for block in blocks))
+    return linalg.BlockDiagonal(*(jnp.broadcast_to(block, batch + block.shape[-2:]) for block in blocks))
+
+
+@Kuf.register(Blocks, Kernel, object)
+def _blocks_Kuf(inducing: Blocks, kernel: Kernel, X: Array) -> Array:
+    return linalg.concatenate([Kuf(u, part, X) for u, part in block_pairs(inducing, kernel)], -2)
+
+
+def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
+    """Each block of ``inducing`` (or of its initialisers) with the part of the kernel that it belongs to.
+
+    Raises:
+        ValueError: if the numbers of blocks and parts differ.
+    """
+    found = [(factor, part) for factor, part in addends(kernel) if not isinstance(part, White)]
+    parts = [part if factor is None else Scaled(part, factor) for factor, part in found]
+    blocks = inducing.parts if len(inducing.parts) > 1 else inducing.parts * len(parts)
+    if len(blocks) != len(parts) or not parts:
+        raise ValueError(
+            f"{type(inducing).__name__} has {len(inducing.parts)} parts, but the kernel is a sum of {len(parts)} "
+            f"besides white noise ({', '.join(type(part).__name__ for part in parts)}). Give one each, or one that all "
+            "share."
+        )
+    return list(zip(blocks, parts, strict=True))
+
+
+def _rows(X: Array, ndim: int) -> Array:
+    # A kernel that only counts inputs need not see one set of them per output.
+    return X[0] if jnp.ndim(X) == ndim + 2 else X

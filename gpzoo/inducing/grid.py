@@ -1,0 +1,256 @@
+"""Inducing variables on regular grids, and local interpolation between them (KISS-GP, Wilson and Nickisch 2015)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from gpzoo import _checks as checks
+from gpzoo._checks import positive_int
+from gpzoo.inducing.covariances import Kuf, Kuu
+from gpzoo.inducing.variables import InducingVariable
+from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
+from gpzoo.kernels.constant import Constant, White
+from gpzoo.kernels.stationary import RBF, Periodic, Stationary
+from gpzoo.linalg.operators import Kronecker
+
+#: Points that an input is interpolated from along each axis, by method.
+_NODES = {"cubic": 4, "linear": 2}
+
+
+class InducingGrid(InducingVariable):
+    """``u = f(z)`` on a regular grid, from which ``f`` is interpolated: ``f(x) = w(x)^T u`` (SV-DKL, section 3).
+
+    ``w(x)`` has four entries along each axis (two for linear interpolation) whatever the size of the grid, so ``f`` is
+    a deterministic function of ``u`` and costs the same per input for every grid. The grid is fixed: it reaches as far
+    beyond its bounds as interpolation needs, and its points are not trained. Inputs outside the bounds are taken to
+    the nearest point within, where ``f`` thus stays constant; :meth:`outside` counts them. Bounds that do not depend
+    on the data, and a program that squashes its features into them, keep predictions free of the batch.
+
+    With more than one axis the kernel must be a product over them, and everything is computed from its factors.
+
+    Args:
+        sizes: number of grid points, for one axis or for each.
+        bounds: where inputs lie, ``(lower, upper)`` for all axes or one pair for each.
+        interpolation: ``"cubic"``, cubic convolution (Keys 1981), which is exact for quadratics; or ``"linear"``.
+
+    Raises:
+        ValueError: for sizes that are no whole numbers or fewer points than interpolation needs, bounds that are not
+            finite or not in order, or another method.
+    """
+
+    data_fields = ()
+    static_fields = ("sizes", "bounds", "interpolation")
+
+    def __init__(
+        self,
+        sizes: int | Sequence[int],
+        bounds: Sequence[float] | Sequence[Sequence[float]] = (-1.0, 1.0),
+        *,
+        interpolation: str = "cubic",
+    ) -> None:
+        if interpolation not in _NODES:
+            raise ValueError(f"interpolation must be 'cubic' or 'linear', got {interpolation!r}.")
+        sizes = (sizes,) if np.ndim(sizes) == 0 else tuple(sizes)
+        self.sizes = tuple(positive_int(f"sizes[{i}]", size) for i, size in enumerate(sizes))
+        if not self.sizes or min(self.sizes) < _NODES[interpolation]:
+            raise ValueError(
+                f"An axis of the grid needs at least {_NODES[interpolation]} points for {interpolation} "
+                f"interpolation, got sizes {self.sizes}."
+            )
+        limits = np.asarray(bounds, np.float64)
+        if limits.shape not in ((2,), (len(self.sizes), 2)):
+            raise ValueError(
+                f"bounds must be (lower, upper), or one such pair for each of {len(self.sizes)} axes; got {bounds}."
+            )
+        limits = np.broadcast_to(limits, (len(self.sizes), 2))
+        if not np.isfinite(limits).all() or not (limits[:, 0] < limits[:, 1]).all():
+            raise ValueError(f"bounds must be finite, the lower below the upper; got {bounds}.")
+        self.bounds = tuple((float(lower), float(upper)) for lower, upper in limits)
+        self.interpolation = interpolation
+
+    # -- the grid ----------------------------------------------------------------------------------------------------
+
+    @property
+    def num_axes(self) -> int:
+        """Columns of an input."""
+        return len(self.sizes)
+
+    @property
+    def num_nodes(self) -> int:
+        """Grid points along an axis that an input is interpolated from."""
+        return _NODES[self.interpolation]
+
+    @property
+    def num_inducing(self) -> int:
+        """Grid points in all, ``M``."""
+        return int(np.prod(self.sizes))
+
+    @property
+    def spacings(self) -> tuple[float, ...]:
+        """Distance of neighbouring points along each axis."""
+        beyond = self.num_nodes // 2 - 1
+        pairs = zip(self.bounds, self.sizes, strict=True)
+        return tuple((upper - lower) / (size - 1 - 2 * beyond) for (lower, upper), size in pairs)
+
+    def axes(self, dtype: Any = np.float64) -> tuple[Array, ...]:
+        """The points of each axis, ``[M_d, 1]``; the grid is their product, the last axis running fastest."""
+        beyond = self.num_nodes // 2 - 1
+        points = (
+            lower + step * (np.arange(size) - beyond)
+            for (lower, _), step, size in zip(self.bounds, self.spacings, self.sizes, strict=True)
+        )
+        return tuple(jnp.asarray(x[:, None], dtype) for x in points)
+
+    def points(self, dtype: Any = np.float64) -> Array:
+        """All grid points, ``[M, num_axes]``."""
+        columns = jnp.meshgrid(*(axis[:, 0] for axis in self.axes(dtype)), indexing="ij")
+        return jnp.stack([column.reshape(-1) for column in columns], axis=-1)
+
+    def outside(self, X: Array) -> Array:
+        """How many inputs ``[..., N, num_axes]`` lie outside the bounds, by more than rounding: ``[...]``."""
+        X = self._check(X)
+        lower, upper = (jnp.asarray(limits, X.dtype) for limits in zip(*self.bounds, strict=True))
+        slack = 10 * float(jnp.finfo(X.dtype).eps) * (upper - lower)
+        return jnp.sum(jnp.any((X < lower - slack) | (X > upper + slack), axis=-1), axis=-1)
+
+    # -- interpolation -----------------------------------------------------------------------------------------------
+
+    def weights(self, X: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """The sparse interpolation matrix, axis by axis.
+
+        Args:
+            X: ``[..., N, num_axes]``.
+
+        Returns:
+            For each axis the first of the nodes of every input, integers ``[..., N]``, and the weights of that node and
+            its successors, ``[..., N, num_nodes]``. They sum to one.
+
+        Raises:
+            ValueError: if ``X`` has another number of columns.
+        """
+        X = self._check(X)
+        first, weights = [], []
+        for d, ((lower, upper), step) in enumerate(zip(self.bounds, self.spacings, strict=True)):
+            cells = self.sizes[d] - self.num_nodes + 1
+            position = (jnp.clip(X[..., d], lower, upper) - lower) / step
+            # The upper bound belongs to the last cell.
+            cell = jnp.clip(jnp.floor(position), 0, cells - 1)
+            first.append(cell.astype(jnp.int32))
+            weights.append(_weights(position - cell, self.interpolation))
+        return tuple(first), tuple(weights)
+
+    def dense_weights(self, X: Array) -> Array:
+        """The interpolation matrix with its zeros, ``[..., N, M]``, for looking at."""
+        rows = None
+        for size, first, weights in zip(self.sizes, *self.weights(X), strict=True):
+            nodes = first[..., None] + jnp.arange(self.num_nodes, dtype=first.dtype)
+            here = nodes[..., None] == jnp.arange(size, dtype=nodes.dtype)
+            own = jnp.sum(jnp.where(here, weights[..., None], 0), axis=-2)
+            rows = own if rows is None else (rows[..., :, None] * own[..., None, :]).reshape(*own.shape[:-1], -1)
+        return rows
+
+    def _check(self, X: Array) -> Array:
+        X = checks.floating("X", X)
+        if X.ndim < 2 or X.shape[-1] != self.num_axes:
+            raise ValueError(
+                f"A grid with {self.num_axes} axes takes inputs [N, {self.num_axes}] (or [D, N, {self.num_axes}], one "
+                f"set per output), got shape {tuple(X.shape)}."
+            )
+        return X
+
+
+def _weights(s: Array, interpolation: str) -> Array:
+    """Weights at distance ``s`` in [0, 1] from the second (of linear interpolation: the first) node."""
+    if interpolation == "linear":
+        return jnp.stack([1 - s, s], axis=-1)
+    # Keys's cubic convolution with a = -1/2, the one choice that is of third order.
+    outer = -s * jnp.square(1 - s) / 2, -(1 - s) * jnp.square(s) / 2
+    inner = 1 + jnp.square(s) * (1.5 * s - 2.5), 1 + jnp.square(1 - s) * (1.5 * (1 - s) - 2.5)
+    return jnp.stack([outer[0], inner[0], inner[1], outer[1]], axis=-1)
+
+
+# -- covariances -------------------------------------------------------------------------------------------------------
+
+
+def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tuple[Array, ...]:
+    """Covariances along each axis, ``[M_d, M_d]`` (``[D, M_d, M_d]`` with one kernel per output), whose product is Kuu.
+
+    Raises:
+        ValueError: for several axes and a kernel that is not a product of stationary kernels on one column each.
+    """
+    axes = inducing.axes(dtype)
+    if len(axes) == 1:
+        return (kernel(axes[0]),)
+    if not _separable(kernel):
+        raise ValueError(
+            f"A grid with {len(axes)} axes needs a kernel that is a product of stationary kernels on one column each, "
+            f"but {type(kernel).__name__} is not known to be one. RBF and Periodic are; Matern52(active_dims=[0]) * "
+            "Matern52(active_dims=[1]) is. A sum of kernels is one GaussianProcess site for each."
+        )
+    # With the other columns at rest a product varies along one axis only; its variance is in every factor then.
+    factors = []
+    for d, z in enumerate(axes):
+        line = jnp.concatenate([z if i == d else jnp.zeros_like(z) for i in range(len(axes))], axis=1)
+        K = kernel(line)
+        factors.append(K if d == 0 else K / kernel.diag(line[:1])[..., None])
+    return tuple(factors)
+
+
+def axis_column(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> Array:
+    """First column of the covariance along the only axis, ``[M]`` or ``[D, M]``: all of it, where it is stationary.
+
+    Raises:
+        ValueError: if the grid has several axes, or the kernel is not stationary.
+    """
+    if inducing.num_axes != 1 or not stationary(kernel):
+        raise ValueError(
+            f"Toeplitz structure needs one axis and a stationary kernel, not {inducing.num_axes} and "
+            f"{type(kernel).__name__}."
+        )
+    (z,) = inducing.axes(dtype)
+    row = kernel(z[:1], z)[..., 0, :]
+    noise = kernel.diag(z[:1]) - row[..., :1]
+    return row.at[..., :1].add(noise)
+
+
+def stationary(kernel: Kernel) -> bool:
+    """Whether a kernel is known to depend on differences of inputs alone."""
+    if isinstance(kernel, Sum | Product):
+        return all(stationary(part) for part in kernel.parts)
+    if isinstance(kernel, Scaled):
+        return stationary(kernel.kernel)
+    return isinstance(kernel, Stationary | White | Constant)
+
+
+def _separable(kernel: Kernel) -> bool:
+    if isinstance(kernel, Scaled):
+        return _separable(kernel.kernel)
+    if isinstance(kernel, Product):
+        return all(_separable(part) for part in kernel.parts)
+    if isinstance(kernel, RBF | Periodic | Constant):
+        return True
+    return isinstance(kernel, Stationary) and kernel.active_dims is not None and len(kernel.active_dims) == 1
+
+
+def _dtype(kernel: Kernel) -> Any:
+    leaves = (x for x in jax.tree.leaves(kernel) if jnp.issubdtype(jnp.result_type(x), jnp.floating))
+    return jnp.result_type(float, *leaves)
+
+
+@Kuu.register(InducingGrid, Kernel)
+def _grid_Kuu(inducing: InducingGrid, kernel: Kernel) -> Array | Kronecker:
+    factors = axis_covariances(inducing, kernel, _dtype(kernel))
+    return factors[0] if len(factors) == 1 else Kronecker(*factors)
+
+
+@Kuf.register(InducingGrid, Kernel, object)
+def _grid_Kuf(inducing: InducingGrid, kernel: Kernel, X: Array) -> Array:
+    # Interpolated as f itself is, and not the kernel's own values.
+    covariances = axis_covariances(inducing, kernel, X.dtype)
+    return Kronecker(*covariances) @ jnp.swapaxes(inducing.dense_weights(X), -1, -2)

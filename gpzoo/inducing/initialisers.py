@@ -1,0 +1,266 @@
+"""Where inducing variables start: initialisers, which look at a site's own inputs and run outside ``jit``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from gpzoo import _checks as checks
+from gpzoo.inducing.covariances import block_pairs
+from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints, InducingVariable
+from gpzoo.kernels.base import Kernel, addends
+from gpzoo.kernels.double_sum import DoubleSum
+from gpzoo.views.base import SampledView
+
+#: Number of inputs beyond which :class:`kmeans` runs on minibatches.
+LARGE = 10_000
+
+
+@dataclass(frozen=True)
+class _Initialiser:
+    num_inducing: int
+
+    #: What it makes.
+    variable: ClassVar[type[InducingVariable]]
+
+    def __post_init__(self) -> None:
+        if int(self.num_inducing) != self.num_inducing or self.num_inducing < 1:
+            raise ValueError(
+                f"{type(self).__name__} needs a whole number of inducing variables >= 1, got {self.num_inducing}."
+            )
+
+    def __call__(self, key: Array, X: Array, kernel: Kernel) -> InducingVariable:
+        """An inducing variable for a site with this kernel at these inputs, ``[N, ...]`` or ``[D, N, ...]``.
+
+        Raises:
+            TypeError: under a transformation such as ``jax.jit``.
+            ValueError: if the inputs do not have enough distinct rows.
+        """
+        if not checks.is_concrete(key) or not checks.is_concrete(X):
+            raise TypeError(
+                f"{type(self).__name__} looks at the inputs' numbers, so it cannot run under jax.jit, vmap or grad: "
+                "initialisers run outside jit. Create the parameters first with guide.init_params, then jit."
+            )
+        X = np.asarray(checks.floating("X", X))
+        checks.finite("X", X)
+        if kernel.input_ndim is not None and X.ndim == kernel.input_ndim + 2:
+            keys = random.split(key, X.shape[0])
+            made = [self._initialise(k, x, kernel) for k, x in zip(keys, X, strict=True)]
+            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
+        return self._initialise(key, X, kernel)
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingVariable:
+        raise NotImplementedError
+
+    def _first_distinct(self, rows: np.ndarray) -> np.ndarray:
+        first = _distinct(rows, self.num_inducing)
+        if len(first) < self.num_inducing:
+            raise self._too_many(len(first), "distinct rows")
+        return first
+
+    def _too_many(self, available: int, what: str) -> ValueError:
+        M, what = self.num_inducing, what if available > 1 else what.removesuffix("s").removesuffix("e")
+        return ValueError(
+            f"{type(self).__name__}({M}) asks for {M} inducing variables, but X has only {available} {what}. "
+            f"Ask for at most {available}."
+        )
+
+
+class kmeans(_Initialiser):
+    """Inducing points at the centres of ``num_inducing`` k-means clusters; images are clustered as vectors."""
+
+    variable = InducingPoints
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+        from sklearn.cluster import KMeans, MiniBatchKMeans
+        from sklearn.exceptions import ConvergenceWarning
+
+        M, rows = self.num_inducing, X.reshape(len(X), -1)
+        self._first_distinct(rows)
+        options = {"n_init": 1, "random_state": int(random.bits(key, dtype=jnp.uint32))}
+        # Squares of larger numbers leave their precision; clusters are the same in any unit.
+        largest = np.max(np.abs(rows))
+        unit = largest if largest > np.finfo(rows.dtype).max ** 0.25 else rows.dtype.type(1)
+        large = len(rows) > LARGE
+        method = MiniBatchKMeans(M, batch_size=max(1024, 4 * M), **options) if large else KMeans(M, **options)
+        with warnings.catch_warnings():
+            # Centres that coincide are replaced by rows.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            centres = method.fit(rows / unit).cluster_centers_.astype(X.dtype) * unit
+        pool = np.concatenate([centres, rows])
+        return InducingPoints(pool[self._first_distinct(pool)].reshape(M, *X.shape[1:]))
+
+
+class random_subset(_Initialiser):
+    """Inducing points at ``num_inducing`` distinct rows of the inputs, drawn at random."""
+
+    variable = InducingPoints
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+        order = np.asarray(random.permutation(key, len(X)))
+        return InducingPoints(X[order[self._first_distinct(X[order].reshape(len(X), -1))]])
+
+
+class unique_patches(_Initialiser):
+    """Inducing patches at distinct patches of random inputs, for kernels that are or contain a double sum.
+
+    The distinct patches of ``M = num_inducing`` random inputs (of more, should those have too few) are pooled, and
+    ``M`` of them drawn.
+    """
+
+    variable = InducingPatches
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+        M, N, parts = self.num_inducing, X.shape[0], _double_sums(self, kernel)
+        key_inputs, key_patches = random.split(key)
+        key_views = random.fold_in(key, 2)
+        order = np.asarray(random.permutation(key_inputs, N))
+        count = M
+        while True:
+            chosen = jnp.asarray(X[order[:count]])
+            pool = np.concatenate([np.asarray(_seen(part, key_views, chosen)) for part in parts])
+            pool = pool[_distinct(pool)]
+            if len(pool) >= M:
+                return InducingPatches(pool[np.asarray(random.permutation(key_patches, len(pool)))[:M]])
+            if count >= N:
+                raise self._too_many(len(pool), "distinct patches")
+            count *= 2
+
+
+class uniform_patches(_Initialiser):
+    """``num_inducing`` inducing patches of uniform noise in [0, 1], for kernels that are or contain a double sum.
+
+    The start of the rectangles experiment (convolutional GPs, section 4.1), for images with pixels in [0, 1].
+    """
+
+    variable = InducingPatches
+
+    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+        size = _view_size(_double_sums(self, kernel)[0])
+        return InducingPatches(random.uniform(key, (self.num_inducing, size), X.dtype))
+
+
+class blocks:
+    """Initial :class:`Blocks`: an initialiser for each part of a sum of kernels, or one whose result all parts share.
+
+    ``blocks(unique_patches(750), kmeans(750))``
+
+    Args:
+        *parts: initialisers or inducing variables, in the order of the kernel's parts.
+
+    Raises:
+        TypeError: if a part is neither.
+    """
+
+    variable = Blocks
+
+    def __init__(self, *parts: Any) -> None:
+        fine = [isinstance(p, InducingVariable) or (callable(p) and hasattr(p, "variable")) for p in parts]
+        if not parts or not all(fine):
+            raise TypeError(f"blocks takes initialisers such as kmeans(100), or inducing variables; got {parts}.")
+        self.parts = tuple(parts)
+
+    def __call__(self, key: Array, X: Array, kernel: Kernel) -> Blocks:
+        """Inducing variables for a site with this kernel at these inputs; see the initialisers of the parts.
+
+        Raises:
+            ValueError: if the numbers of initialisers and of the kernel's parts differ.
+        """
+        pairs = block_pairs(self, kernel)
+        # One that all parts share looks at the whole kernel, and so at the patches of every channel.
+        pairs = [(self.parts[0], kernel)] if len(self.parts) == 1 else pairs
+        made = []
+        for k, (start, part) in zip(random.split(key, len(pairs)), pairs, strict=True):
+            made.append(start if isinstance(start, InducingVariable) else start(k, X, part))
+        return Blocks(*made)
+
+
+def start(
+    site: str, initialiser: Callable, key: Array, X: Array, kernel: Kernel, before: Mapping[str, Any]
+) -> InducingVariable:
+    """What an initialiser makes for a site of a program.
+
+    Args:
+        site: its name.
+        initialiser: such as ``kmeans(100)``.
+        key: random key.
+        X: the site's inputs.
+        kernel: its kernel.
+        before: initial values of the GP sites before it, by name.
+
+    Raises:
+        ValueError: as the initialiser does, naming the site, and the sites before it that start constant.
+        TypeError: likewise.
+    """
+    try:
+        return initialiser(key, X, kernel)
+    except (ValueError, TypeError) as error:
+        seen = {name: np.asarray(value) for name, value in before.items() if checks.is_concrete(value)}
+        constant = [name for name, value in seen.items() if len(value) > 1 and not np.ptp(value, axis=0).any()]
+        text = f"GP site {site!r}: {error}"
+        if constant:
+            text += (
+                f" The GP site(s) before it, {', '.join(map(repr, constant))}, start constant: give them a mean that "
+                f"varies, GaussianProcess(kernel, X, mean=X), or give {site!r} inducing points of your own."
+            )
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(text) from error
+
+
+def structure(inducing: Any) -> Any:
+    """The tree structure of an inducing variable, or of those that an initialiser makes."""
+    if isinstance(inducing, blocks):
+        parts = [jax.tree.unflatten(s, [0] * s.num_leaves) for s in map(structure, inducing.parts)]
+        return jax.tree.structure(Blocks._unflatten((), (tuple(parts),)))
+    if not isinstance(inducing, InducingVariable):
+        inducing = inducing.variable._unflatten((), (0,) * len(inducing.variable.data_fields))
+    return jax.tree.structure(inducing)
+
+
+def _double_sums(initialiser: _Initialiser, kernel: Kernel) -> list[DoubleSum]:
+    parts = [part for _, part in addends(kernel) if isinstance(part, DoubleSum)]
+    if not parts:
+        raise TypeError(
+            f"{type(initialiser).__name__} needs a kernel with a DoubleSum (or Convolutional) in it, got "
+            f"{type(kernel).__name__}. Use kmeans or random_subset."
+        )
+    sizes = sorted({_view_size(part) for part in parts})
+    if len(sizes) > 1:
+        raise ValueError(
+            f"The kernel's double sums have views of different sizes ({sizes}), and inducing patches only one. "
+            "Sample one GaussianProcess site for each and add their values."
+        )
+    return parts
+
+
+def _view_size(kernel: DoubleSum) -> int:
+    """Numbers per view, or per view of views."""
+    return _view_size(kernel.base) if isinstance(kernel.base, DoubleSum) else kernel.view.view_size
+
+
+def _seen(kernel: DoubleSum, key: Array, X: Array) -> Array:
+    """All views (of views) of the inputs, or a sample of them: rows of :func:`_view_size` numbers."""
+    view = kernel.view
+    views = view.sample(key, X) if isinstance(view, SampledView) else view.view(X)
+    if isinstance(kernel.base, DoubleSum):
+        return _seen(kernel.base, key, views.reshape(-1, *X.shape[1:]))
+    return views.reshape(-1, views.shape[-1])
+
+
+def _distinct(rows: np.ndarray, limit: int | None = None) -> np.ndarray:
+    """Indices of the first occurrences of distinct rows, in order; of the first ``limit`` of them."""
+    # Rows are compared as bytes, which sorts many times faster than by columns; adding zero makes -0 and 0 the same.
+    rows = np.ascontiguousarray(rows + np.zeros((), rows.dtype))
+    as_bytes = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
+    end = len(rows) if limit is None else limit
+    while True:
+        first = np.sort(np.unique(as_bytes[:end], return_index=True)[1])
+        if end >= len(rows) or (limit is not None and len(first) >= limit):
+            return first[:limit]
+        end *= 2

@@ -1,0 +1,226 @@
+"""Sums of a base kernel over the views of inputs: what :class:`~gpzoo.kernels.DoubleSum` computes, and how.
+
+Inputs are taken in chunks, so that neither values nor gradients hold the base kernel between all views of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from gpzoo import _platform
+from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
+from gpzoo.kernels.constant import White
+from gpzoo.kernels.stationary import RBF
+from gpzoo.linalg.operators import matmul
+
+
+def cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> Array:
+    """``sum_p w_p k(T_p x_n, z_m)``: ``[N, M]``, for weights ``[P]``, inputs ``[N, ...]`` and ``Z [M, view_size]``."""
+    values = []
+    for scale, part in _parts(base):
+        if isinstance(part, White):
+            values.append(jnp.zeros((X.shape[0], Z.shape[0]), X.dtype))
+        elif _single_lengthscale(part):
+            seen = _columns(Z, part.active_dims)
+            values.append(part.variance * _rbf_cross_view(_seen(view, part), X, part.lengthscale, weights, seen))
+        else:
+            values.append(_any_cross_view(part, view, weights, X, Z))
+        values[-1] = values[-1] if scale is None else scale * values[-1]
+    return sum(values[1:], values[0])
+
+
+def diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
+    """``sum_pq w_p w_q k(T_p x_n, T_q x_n)``: ``[N]``; white noise in the base counts where ``p = q``."""
+    values = []
+    for scale, part in _parts(base):
+        if isinstance(part, White):
+            values.append(jnp.broadcast_to(part.variance * jnp.vdot(weights, weights), X.shape[:1]))
+        elif _single_lengthscale(part):
+            values.append(part.variance * _rbf_diag(_seen(view, part), X, part.lengthscale, weights))
+        else:
+            values.append(_any_diag(part, view, weights, X))
+        values[-1] = values[-1] if scale is None else scale * values[-1]
+    return sum(values[1:], values[0])
+
+
+# -- what a base kernel is made of -------------------------------------------------------------------------------------
+
+
+def _single_lengthscale(base: Kernel) -> bool:
+    return type(base) is RBF and jnp.ndim(base.lengthscale) == 0
+
+
+def _parts(base: Kernel) -> list[tuple[Any, Kernel]]:
+    """The addends of a base kernel with their factors; those without a way of their own are left together."""
+    own, others = [], []
+    for factor, part in addends(base):
+        if isinstance(part, White) or _single_lengthscale(part):
+            own.append((factor, part))
+        else:
+            others.append(part if factor is None else Scaled(part, factor))
+    return own + ([(None, Sum(*others) if len(others) > 1 else others[0])] if others else [])
+
+
+def _columns(views: Array, dims: tuple[int, ...] | None) -> Array:
+    """The columns of views ``[..., view_size]`` that a base kernel sees."""
+    if dims is None:
+        return views
+    if max(dims) >= views.shape[-1]:
+        raise ValueError(f"RBF: active_dims {dims} is out of range for views of size {views.shape[-1]}.")
+    start, stop = dims[0], dims[-1] + 1
+    return views[..., start:stop] if dims == tuple(range(start, stop)) else views[..., jnp.asarray(dims)]
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("whole",), meta_fields=("dims",))
+@dataclass(frozen=True)
+class _Seen:
+    """Some columns of another view."""
+
+    whole: Any
+    dims: tuple[int, ...]
+
+    def view(self, X: Array) -> Array:
+        return _columns(self.whole.view(X), self.dims)
+
+
+def _seen(view: Any, base: RBF) -> Any:
+    return view if base.active_dims is None else _Seen(view, base.active_dims)
+
+
+# -- any base kernel: chunks of inputs, evaluated again for their gradients --------------------------------------------
+
+
+def _map(evaluate: Callable, inputs: Any, values_per_input: int) -> Any:
+    """``evaluate`` on every input, as many at once as the backend is fast at."""
+    N, dtype = jax.tree.leaves(inputs)[0].shape[0], jax.tree.leaves(inputs)[0].dtype
+    most = min(N, _platform.bytes_at_a_time() // (values_per_input * dtype.itemsize))
+    # A chunk that divides N leaves no remainder, which would be compiled as a second loop body. A batch of one makes
+    # XLA's CPU loops several times slower than no batch at all.
+    size = next((size for size in range(most, most // 2, -1) if N % size == 0), most)
+    return jax.lax.map(evaluate, inputs, batch_size=size if size > 1 else None)
+
+
+def _any_cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> Array:
+    @jax.checkpoint
+    def one(x: Array) -> Array:
+        return weights @ base._cross(view.view(x[None])[0], Z)
+
+    return _map(one, X, weights.shape[0] * Z.shape[0])
+
+
+def _any_diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
+    @jax.checkpoint
+    def one(x: Array) -> Array:
+        V = view.view(x[None])[0]
+        # A Gram matrix of the base would first be made exactly symmetric, at half the cost again. White noise is all
+        # that it has beyond the covariances: what a variance has and the covariance with an equal input lacks.
+        noise = base._diag(V) - jax.vmap(lambda v: base._cross(v[None], v[None])[0, 0])(V)
+        return weights @ (base._cross(V, V) @ weights) + jnp.square(weights) @ noise
+
+    return _map(one, X, weights.shape[0] ** 2)
+
+
+# -- RBF base with one lengthscale: derivatives formed with the values -------------------------------------------------
+
+
+def _factors(A: Array) -> tuple[Array, Array]:
+    """Rows ``l(a)`` and ``r(a)`` with ``l(a) . r(b) = -|a - b|^2 / 2``, so that one product gives all exponents."""
+    half = -jnp.sum(A * A, -1, keepdims=True) / 2
+    return jnp.concatenate([A, half, jnp.ones_like(half)], -1), jnp.concatenate([A, jnp.ones_like(half), half], -1)
+
+
+def _view_factors(view: Any, x: Array, centre: Array, lengthscale: Array) -> Array:
+    return _factors((view.view(x[None])[0] - centre) / lengthscale)[1]
+
+
+@jax.custom_vjp
+def _rbf_cross_view(view: Any, X: Array, lengthscale: Array, weights: Array, Z: Array) -> Array:
+    """:func:`cross_view` of an RBF base with unit variance."""
+    centre = jnp.mean(Z, 0)
+    left = _factors((Z - centre) / lengthscale)[0]
+
+    def one(x: Array) -> Array:
+        # A sum, not a product with a vector: XLA fuses it with the exponentials.
+        return jnp.sum(jnp.exp(matmul(left, _view_factors(view, x, centre, lengthscale).T)) * weights, -1)
+
+    return _map(one, X, weights.shape[0] * Z.shape[0])
+
+
+def _rbf_cross_view_forward(view: Any, X: Array, lengthscale: Array, weights: Array, Z: Array) -> tuple[Array, tuple]:
+    centre, size = jnp.mean(Z, 0), Z.shape[-1]
+    left = _factors((Z - centre) / lengthscale)[0]
+
+    def one(x: Array) -> tuple[Array, Array, Array]:
+        right = _view_factors(view, x, centre, lengthscale)
+        # With k = exp(l . r): the sums over views of w k, w k a and w k (l . r), which are the value and all that its
+        # derivatives with respect to z and lengthscale need, are one product with the rows r.
+        sums = matmul(jnp.exp(matmul(left, right.T)), weights[:, None] * right)
+        value = sums[:, size]
+        return (
+            value,
+            -2 * jnp.sum(left * sums, -1) / lengthscale,
+            (sums - left * value[:, None])[:, :size] / lengthscale,
+        )
+
+    value, by_lengthscale, by_Z = _map(one, X, weights.shape[0] * Z.shape[0])
+    return value, (view, X, lengthscale, weights, Z, by_lengthscale, by_Z)
+
+
+def _rbf_cross_view_backward(saved: tuple, cotangent: Array) -> tuple:
+    view, X, lengthscale, weights, Z, by_lengthscale, by_Z = saved
+    centre = jnp.mean(Z, 0)
+    left = _factors((Z - centre) / lengthscale)[0]
+
+    def by_weights(inputs: tuple[Array, Array]) -> Array:
+        x, g = inputs
+        return jnp.sum(jnp.exp(matmul(_view_factors(view, x, centre, lengthscale), left.T)) * g, -1)
+
+    d_weights = jnp.sum(_map(by_weights, (X, cotangent), weights.shape[0] * Z.shape[0]), 0)
+    d_view, d_X = _pull(lambda view, X: _any_cross_view(RBF(1.0, lengthscale), view, weights, X, Z), view, X, cotangent)
+    return d_view, d_X, jnp.vdot(cotangent, by_lengthscale), d_weights, jnp.einsum("nm,nme->me", cotangent, by_Z)
+
+
+_rbf_cross_view.defvjp(_rbf_cross_view_forward, _rbf_cross_view_backward)
+
+
+@jax.custom_vjp
+def _rbf_diag(view: Any, X: Array, lengthscale: Array, weights: Array) -> Array:
+    """:func:`diag` of an RBF base with unit variance."""
+    return _rbf_diag_forward(view, X, lengthscale, weights)[0]
+
+
+def _rbf_diag_forward(view: Any, X: Array, lengthscale: Array, weights: Array) -> tuple[Array, tuple]:
+    def one(x: Array) -> tuple[Array, Array, Array]:
+        views = view.view(x[None])[0]
+        left, right = _factors((views - jnp.mean(views, 0)) / lengthscale)
+        exponent = matmul(left, right.T)
+        weighted = jnp.exp(exponent) * weights
+        rows = jnp.sum(weighted, -1)
+        return jnp.vdot(weights, rows), rows, -2 * jnp.vdot(weights, jnp.sum(weighted * exponent, -1)) / lengthscale
+
+    value, rows, by_lengthscale = _map(one, X, weights.shape[0] ** 2)
+    return value, (view, X, lengthscale, weights, rows, by_lengthscale)
+
+
+def _rbf_diag_backward(saved: tuple, cotangent: Array) -> tuple:
+    view, X, lengthscale, weights, rows, by_lengthscale = saved
+    d_view, d_X = _pull(lambda view, X: _any_diag(RBF(1.0, lengthscale), view, weights, X), view, X, cotangent)
+    return d_view, d_X, jnp.vdot(cotangent, by_lengthscale), 2 * (cotangent @ rows)
+
+
+_rbf_diag.defvjp(_rbf_diag_forward, _rbf_diag_backward)
+
+
+def _pull(evaluate: Callable, view: Any, X: Array, cotangent: Array) -> tuple:
+    """Cotangents of the view and the inputs, by differentiating another evaluation.
+
+    No other result depends on it, so under ``jit`` it is dropped where these two are not asked for.
+    """
+    return jax.vjp(evaluate, view, X)[1](cotangent)

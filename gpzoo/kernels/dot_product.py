@@ -1,0 +1,193 @@
+"""Kernels of dot products: linear, polynomial, and networks of infinite width."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from gpzoo.kernels.base import Elementary, columns, positive
+from gpzoo.kernels.stationary import Lengthscaled, inner, root, squared_distance
+
+
+class Linear(Lengthscaled):
+    """``variance * sum_i x_i x'_i / lengthscale_i^2``: linear functions through the origin with independent slopes.
+
+    Args:
+        variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
+        lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs, with a leading ``D`` for one
+            kernel per output; slope ``i`` has prior variance ``variance / lengthscale_i^2``. A scalar says the same as
+            ``variance``: learn one of the two.
+        active_dims: the input columns that the kernel sees; all if ``None``.
+
+    Raises:
+        TypeError: if a hyperparameter is not numeric or ``active_dims`` not a sequence of integers.
+        ValueError: if ``variance`` or ``lengthscale`` is known and not positive, their shapes do not go together, and
+            on evaluation if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
+    """
+
+    def _cross(self, X: Array, Z: Array) -> Array:
+        return self.variance * inner(self._scaled(X), self._scaled(Z))
+
+    def _gram(self, X: Array) -> Array:
+        return self.variance * inner(self._scaled(X))
+
+    def _diag(self, X: Array) -> Array:
+        return self.variance * jnp.sum(jnp.square(self._scaled(X)), -1)
+
+
+class Polynomial(Elementary):
+    """``(variance * x . x' + offset)^degree`` (Rasmussen and Williams 2006, section 4.2.2).
+
+    Args:
+        degree: a positive integer, static.
+        variance: scalar or ``[D]``: the prior variance of the slopes of the linear function that is raised to a power.
+        offset: scalar or ``[D]``: the prior variance of its constant; 0 for a homogeneous polynomial.
+        active_dims: the input columns that the kernel sees; all if ``None``.
+
+    Raises:
+        TypeError: if ``degree`` is not an integer, or see :class:`Linear`.
+        ValueError: if ``degree`` is less than 1, ``variance`` is known and not positive, ``offset`` is known and
+            negative, and as for :class:`Linear`.
+    """
+
+    data_fields = ("variance", "offset")
+    static_fields = ("degree", "active_dims")
+
+    def __init__(
+        self,
+        degree: int = 2,
+        variance: float | Array = 1.0,
+        offset: float | Array = 1.0,
+        active_dims: Iterable[int] | None = None,
+    ) -> None:
+        self.degree = _integer("degree", degree)
+        if self.degree < 1:
+            raise ValueError(f"degree must be at least 1, got {self.degree}; Constant is the kernel of degree 0.")
+        self.variance = positive("variance", variance)
+        self.offset = positive("offset", offset, or_zero=True)
+        self.active_dims = columns(active_dims)
+        self._check_fields()
+
+    def _power(self, product: Array) -> Array:
+        return (self.variance * product + self.offset) ** self.degree
+
+    def _cross(self, X: Array, Z: Array) -> Array:
+        return self._power(inner(self._columns(X), self._columns(Z)))
+
+    def _gram(self, X: Array) -> Array:
+        return self._power(inner(self._columns(X)))
+
+    def _diag(self, X: Array) -> Array:
+        return self._power(jnp.sum(jnp.square(self._columns(X)), -1))
+
+
+class ArcCosine(Elementary):
+    """``variance / pi * |a|^n |a'|^n J_n(theta)``: a network with one infinitely wide layer (Cho and Saul 2009, eq. 3).
+
+    ``a = (sqrt(weight_variance) * x, sqrt(bias_variance))`` is the input to the layer, ``theta`` the angle between
+    ``a`` and ``a'``, and the activation of the units is a step (``n = 0``), a rectifier (1) or a squared rectifier (2):
+
+    * ``J_0 = pi - theta``
+    * ``J_1 = sin(theta) + (pi - theta) cos(theta)``
+    * ``J_2 = 3 sin(theta) cos(theta) + (pi - theta) (1 + 2 cos(theta)^2)``
+
+    Order 0 has a kink at coincident inputs: its derivative there with respect to an input is taken as 0.
+
+    Args:
+        order: the activation, 0, 1 or 2; static.
+        variance: scalar, or ``[D]`` for one kernel per output.
+        weight_variance: prior variance of the first layer's weights: scalar or one per (active) column ``[d]``, with a
+            leading ``D`` for one kernel per output.
+        bias_variance: prior variance of its biases, scalar or ``[D]``.
+        active_dims: the input columns that the kernel sees; all if ``None``.
+
+    Raises:
+        TypeError: if ``order`` is not an integer, or see :class:`Linear`.
+        ValueError: if ``order`` is not 0, 1 or 2, a variance is known and not positive, their shapes do not go
+            together, and on evaluation if ``active_dims`` or ``weight_variance`` do not fit the columns of the inputs.
+    """
+
+    data_fields = ("variance", "weight_variance", "bias_variance")
+    static_fields = ("order", "active_dims")
+    per_column = ("weight_variance",)
+
+    def __init__(
+        self,
+        order: int = 1,
+        variance: float | Array = 1.0,
+        weight_variance: float | Array = 1.0,
+        bias_variance: float | Array = 1.0,
+        active_dims: Iterable[int] | None = None,
+    ) -> None:
+        self.order = _integer("order", order)
+        if self.order not in (0, 1, 2):
+            raise ValueError(f"order must be 0 (step), 1 (rectifier) or 2 (squared rectifier), got {self.order}.")
+        self.variance = positive("variance", variance)
+        self.weight_variance = positive("weight_variance", weight_variance)
+        self.bias_variance = positive("bias_variance", bias_variance)
+        self.active_dims = columns(active_dims)
+        self._check_fields()
+
+    def _layer(self, X: Array) -> tuple[Array, Array]:
+        """Directions ``a / |a|`` ``[N, d + 1]`` and norms ``|a|`` ``[N]``."""
+        weighted = jnp.sqrt(self.weight_variance) * self._columns(X)
+        bias = jnp.broadcast_to(jnp.sqrt(jnp.asarray(self.bias_variance, X.dtype)), (X.shape[0], 1))
+        a = jnp.concatenate([weighted, bias], axis=-1)
+        norm = jnp.sqrt(jnp.sum(jnp.square(a), -1))
+        return a / norm[:, None], norm
+
+    def _combine(self, square: Array, norms: Array) -> Array:
+        # The angle comes from the chord between directions: the arc cosine of their dot product would lose half of the
+        # digits of small angles, and its derivative is infinite at 0.
+        return self.variance / jnp.pi * norms**self.order * (_J0, _J1, _J2)[self.order](square / 4)
+
+    def _cross(self, X: Array, Z: Array) -> Array:
+        (a, n), (b, m) = self._layer(X), self._layer(Z)
+        return self._combine(squared_distance(a, b), n[:, None] * m[None, :])
+
+    def _gram(self, X: Array) -> Array:
+        a, n = self._layer(X)
+        return self._combine(squared_distance(a), n[:, None] * n[None, :])
+
+    def _diag(self, X: Array) -> Array:
+        _, n = self._layer(X)
+        return self._combine(jnp.zeros_like(n), n * n)
+
+
+# The angular functions in terms of q = sin(theta / 2)^2 = chord^2 / 4, so that cos(theta) = 1 - 2 q.
+def _J0(q: Array) -> Array:
+    return 2 * jnp.arctan2(root(1 - q), root(q))
+
+
+@jax.custom_jvp
+def _J1(q: Array) -> Array:
+    return 2 * root(q) * root(1 - q) + _J0(q) * (1 - 2 * q)
+
+
+@_J1.defjvp
+def _J1_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (q,), (tangent,) = primals, tangents
+    return _J1(q), -2 * _J0(q) * tangent
+
+
+@jax.custom_jvp
+def _J2(q: Array) -> Array:
+    cosine = 1 - 2 * q
+    return 6 * root(q) * root(1 - q) * cosine + _J0(q) * (1 + 2 * cosine * cosine)
+
+
+@_J2.defjvp
+def _J2_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (q,), (tangent,) = primals, tangents
+    return _J2(q), -8 * _J1(q) * tangent
+
+
+def _integer(name: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer known before compilation, got {value!r}.") from None

@@ -1,0 +1,29 @@
+"""Linear algebra of covariance matrices: factorisations, structured matrices, and draws that stay finite."""
+
+from gpzoo.linalg.factorise import (
+    RELATIVE_JITTER,
+    add_jitter,
+    cholesky,
+    cholesky_and_inverse,
+    cholesky_or_failed,
+    root,
+    solve_lower,
+)
+from gpzoo.linalg.operators import BlockDiagonal, Kronecker, concatenate, diagonal, matmul
+from gpzoo.linalg.toeplitz import ToeplitzInverse
+
+__all__ = [
+    "RELATIVE_JITTER",
+    "BlockDiagonal",
+    "Kronecker",
+    "ToeplitzInverse",
+    "add_jitter",
+    "cholesky",
+    "cholesky_and_inverse",
+    "cholesky_or_failed",
+    "concatenate",
+    "diagonal",
+    "matmul",
+    "root",
+    "solve_lower",
+]

@@ -1,0 +1,275 @@
+"""Factorisations of covariance matrices: one place for the jitter, one error when a matrix will not factorise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.scipy.linalg import solve_triangular
+
+from gpzoo._checks import is_concrete
+from gpzoo.errors import FactorisationError
+from gpzoo.linalg.operators import BlockDiagonal, concatenate, diagonal, matmul
+
+#: Jitter relative to the mean diagonal of a covariance matrix, by dtype.
+RELATIVE_JITTER = {"float64": 1e-6, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
+
+#: Negative eigenvalues that a draw may leave out, in all, relative to the variance: rounding leaves far fewer.
+NEGLIGIBLE = 1e-3
+
+
+def add_jitter(K: Array, jitter: float | Array | None = None) -> Array:
+    """Add jitter to the diagonal of a covariance matrix.
+
+    Args:
+        K: covariance matrices ``[..., M, M]``.
+        jitter: the absolute amount, one for all matrices or one for each (it broadcasts over the leading axes), or
+            ``None`` for :data:`RELATIVE_JITTER` times the mean diagonal of each.
+
+    Returns:
+        ``K`` with the jitter added, ``[..., M, M]``.
+    """
+    if jitter is None:
+        mean = jnp.mean(jnp.diagonal(K, axis1=-2, axis2=-1), axis=-1)
+        jitter = RELATIVE_JITTER[K.dtype.name] * lax.stop_gradient(mean)
+    amount = jnp.broadcast_to(jnp.asarray(jitter, K.dtype), K.shape[:-2])
+    return K + amount[..., None, None] * jnp.eye(K.shape[-1], dtype=K.dtype)
+
+
+def cholesky(
+    K: Array | BlockDiagonal, name: str = "covariance", jitter: float | Array | None = None
+) -> Array | BlockDiagonal:
+    """Lower Cholesky factor of ``K`` plus jitter.
+
+    Args:
+        K: covariance matrices ``[..., M, M]``, or block-diagonal ones, of which each block is factorised.
+        name: what the matrix is, for the error message.
+        jitter: see :func:`add_jitter`.
+
+    Returns:
+        Lower-triangular factors ``[..., M, M]``, block-diagonal where ``K`` is.
+
+    Raises:
+        FactorisationError: outside ``jit``, when the factor is not finite. Inside ``jit`` the factor is NaN, which
+            :func:`gpzoo.inference.fit` detects and reports through :func:`explain`.
+    """
+    if isinstance(K, BlockDiagonal):
+        return BlockDiagonal(*_each_block(cholesky, K, name, jitter))
+    L = jnp.linalg.cholesky(add_jitter(K, jitter), symmetrize_input=False)
+    _refuse_failed(L, K, name, jitter)
+    return L
+
+
+def cholesky_and_inverse(
+    K: Array | BlockDiagonal, name: str = "covariance", jitter: float | Array | None = None
+) -> tuple[Array | BlockDiagonal, Array | BlockDiagonal]:
+    """The factor of :func:`cholesky` and its inverse ``L^-1``, for covariances that many columns are solved with.
+
+    Derivatives of both are matrix products with the inverse: several times faster than solves at the sizes of inducing
+    variables, and so is a product with ``L^-1`` than a solve with many columns.
+
+    Args:
+        K: see :func:`cholesky`.
+        name: see :func:`cholesky`.
+        jitter: see :func:`cholesky`.
+
+    Returns:
+        ``L`` and ``L^-1``, each ``[..., M, M]`` and lower-triangular, block-diagonal where ``K`` is.
+
+    Raises:
+        FactorisationError: see :func:`cholesky`.
+    """
+    if isinstance(K, BlockDiagonal):
+        factors, inverses = zip(*_each_block(cholesky_and_inverse, K, name, jitter), strict=True)
+        return BlockDiagonal(*factors), BlockDiagonal(*inverses)
+    L, inverse = _cholesky_and_inverse(add_jitter(K, jitter))
+    _refuse_failed(L, K, name, jitter)
+    return L, inverse
+
+
+def _each_block(factorise: Callable, K: BlockDiagonal, name: str, jitter: float | Array | None) -> list[Any]:
+    """``factorise`` of every block, once for blocks that are the same object."""
+    found: dict[int, Any] = {}
+    for i, block in enumerate(K.blocks):
+        if id(block) not in found:
+            found[id(block)] = factorise(block, f"block {i} of {name}", jitter)
+    return [found[id(block)] for block in K.blocks]
+
+
+def _refuse_failed(L: Array, K: Array, name: str, jitter: float | Array | None) -> None:
+    if is_concrete(L) and not bool(jnp.all(jnp.isfinite(L))):
+        raise FactorisationError(explain(np.asarray(K), name, jitter))
+
+
+def cholesky_or_failed(K: Array, name: str, jitter: float | Array | None = None) -> tuple[Array, Array]:
+    """The factor of :func:`cholesky` where there is one, for densities that must be minus infinity where there is none.
+
+    Args:
+        K: see :func:`cholesky`.
+        name: see :func:`cholesky`.
+        jitter: see :func:`cholesky`.
+
+    Returns:
+        Factors ``[..., M, M]``, the identity where there is none, and 1 or 0, ``[...]``, for whether there is one. The
+        derivative of a factor that failed is finite.
+
+    Raises:
+        FactorisationError: outside ``jit``, when there is no factor.
+    """
+    L, factorised = _guarded_cholesky(add_jitter(K, jitter))
+    if is_concrete(factorised) and not bool(jnp.all(factorised == 1)):
+        raise FactorisationError(explain(np.asarray(K), name, jitter))
+    return L, factorised
+
+
+@jax.custom_jvp
+def _guarded_cholesky(K: Array) -> tuple[Array, Array]:
+    L = jnp.linalg.cholesky(K, symmetrize_input=False)
+    factorised = jnp.isfinite(L).all(axis=(-2, -1))
+    return _identity_unless(factorised, L), factorised.astype(L.dtype)
+
+
+@_guarded_cholesky.defjvp
+def _guarded_cholesky_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
+    L, factorised = _guarded_cholesky(*primals)
+    return (L, factorised), (_cholesky_tangent(L, tangents[0]), jnp.zeros_like(factorised))
+
+
+def _identity_unless(keep: Array, L: Array) -> Array:
+    return jnp.where(keep[..., None, None], L, jnp.eye(L.shape[-1], dtype=L.dtype))
+
+
+def _cholesky_tangent(L: Array, dK: Array) -> Array:
+    P = jnp.tril(solve_lower(L, solve_lower(L, dK).mT).mT)
+    return matmul(L, P - jnp.eye(P.shape[-1], dtype=P.dtype) * P / 2)
+
+
+def root(
+    K: Array, name: str = "covariance", jitter: float | Array | None = None, *, out_of: Array | None = None
+) -> Array:
+    """A matrix ``R`` with ``R R^T = K`` plus jitter, also where ``K`` is singular or rounding made it indefinite.
+
+    What a joint draw is made with: covariances of functions given inducing variables are differences of nearly equal
+    matrices, which have no Cholesky factor in float32 as a rule. ``R`` is the Cholesky factor where there is one; else
+    the symmetric root, from an eigendecomposition in which what is negative counts as zero. It is finite for every
+    finite ``K``. Derivatives are those of either, without the differences of eigenvalues that make the derivative of
+    an eigendecomposition NaN where two are equal; at ``K = 0`` they are zero.
+
+    Args:
+        K: covariance matrices ``[..., N, N]``.
+        name: see :func:`cholesky`.
+        jitter: see :func:`add_jitter`; the default is too small to show in moments.
+        out_of: variances whose rounding errors ``K`` carries, those of the matrix that another was taken from; the
+            diagonal of ``K`` if ``None``.
+
+    Returns:
+        ``[..., N, N]``.
+
+    Raises:
+        FactorisationError: outside ``jit``, when ``K`` is not finite, or no covariance: its negative eigenvalues are
+            more than :data:`NEGLIGIBLE` of the variance, which rounding does not explain.
+    """
+    jittered = add_jitter(K, jitter)
+    R = _root(jittered)
+    _refuse_failed(R, K, name, jitter)
+    if is_concrete(R):
+        left_out = float(jnp.mean(jnp.sum(R * R, axis=-1) - diagonal(jittered)))
+        variance = float(jnp.mean(diagonal(K) if out_of is None else out_of))
+        if left_out > NEGLIGIBLE * variance:
+            raise FactorisationError(
+                f"{name[0].upper()}{name[1:]} ({K.shape[-1]} x {K.shape[-1]}, {K.dtype}) has negative eigenvalues that "
+                f"rounding does not explain, {left_out / variance:.2g} of its variance. Check the kernel: it must be "
+                "positive semi-definite."
+            )
+    return R
+
+
+@jax.custom_jvp
+def _root(K: Array) -> Array:
+    L = jnp.linalg.cholesky(K, symmetrize_input=False)
+    return lax.cond(jnp.isfinite(L).all(), lambda: L, lambda: _symmetric_root(K)[0])
+
+
+@_root.defjvp
+def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    K, dK = primals[0], (tangents[0] + tangents[0].mT) / 2
+    L = jnp.linalg.cholesky(K, symmetrize_input=False)
+    factorised = jnp.isfinite(L).all()
+    # Where this is mapped over draws both derivatives are computed, and zero times NaN would be NaN.
+    L = _identity_unless(jnp.broadcast_to(factorised, L.shape[:-2]), L)
+
+    def symmetric() -> tuple[Array, Array]:
+        R, vectors, values = _symmetric_root(K)
+        # dR R + R dR = dK. Rounding decides what is smaller than the jitter.
+        least = RELATIVE_JITTER[K.dtype.name] * jnp.mean(values, axis=-1, keepdims=True)
+        scale = jnp.sqrt(jnp.maximum(values, least))
+        sums = scale[..., :, None] + scale[..., None, :]
+        inner = matmul(vectors.mT, matmul(dK, vectors)) * jnp.where(sums > 0, 1 / jnp.where(sums > 0, sums, 1), 0)
+        return R, matmul(vectors, matmul(inner, vectors.mT))
+
+    return lax.cond(factorised, lambda: (L, _cholesky_tangent(L, dK)), symmetric)
+
+
+def _symmetric_root(K: Array) -> tuple[Array, Array, Array]:
+    """The root, the eigenvectors in columns, and the eigenvalues without the negative ones."""
+    values, vectors = jnp.linalg.eigh(K)
+    values = jnp.maximum(values, 0)
+    return matmul(vectors * jnp.sqrt(values)[..., None, :], vectors.mT), vectors, values
+
+
+@jax.custom_jvp
+def _cholesky_and_inverse(K: Array) -> tuple[Array, Array]:
+    L = jnp.linalg.cholesky(K, symmetrize_input=False)
+    return L, solve_triangular(L, jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape), lower=True)
+
+
+@_cholesky_and_inverse.defjvp
+def _cholesky_and_inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
+    L, inverse = _cholesky_and_inverse(*primals)
+    P = jnp.tril(matmul(matmul(inverse, tangents[0]), jnp.swapaxes(inverse, -1, -2)))
+    P = P - jnp.eye(P.shape[-1], dtype=P.dtype) * P / 2
+    return (L, inverse), (matmul(L, P), -matmul(P, inverse))
+
+
+def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> str:
+    """Why a covariance matrix does not factorise, and what to try, as one message."""
+    K = np.asarray(K)
+    K = K.reshape(-1, *K.shape[-2:])
+    finite = np.isfinite(K).all(axis=(1, 2))
+    text = f"The Cholesky factorisation of {name} failed ({K.shape[-1]} x {K.shape[-1]}, {K.dtype}"
+    if not finite.all():
+        return text + (
+            "): the matrix itself holds NaN or infinity. A hyperparameter or an inducing input has left its range, or "
+            "the data are too large for this precision."
+        )
+    diagonal = np.diagonal(K, axis1=-2, axis2=-1).astype(np.float64)
+    relative = RELATIVE_JITTER[K.dtype.name]
+    used = f"{relative:g} of the mean diagonal" if jitter is None else f"{float(np.max(np.asarray(jitter))):g}"
+    distance = diagonal[:, :, None] + diagonal[:, None, :] - 2 * K.astype(np.float64)
+    index = np.arange(K.shape[-1])
+    distance[:, index, index] = np.inf
+    nearest = float(distance.min()) if K.shape[-1] > 1 else float("nan")
+    return text + (
+        f", jitter {used}, diagonal from {diagonal.min():.3g} to {diagonal.max():.3g}, smallest variance of a "
+        f"difference of two of its variables {nearest:.3g}). Two inducing inputs may coincide or the lengthscale may "
+        "be too long: use fewer or distinct inducing inputs, a larger jitter, or float64 (numpyro.enable_x64())."
+    )
+
+
+def solve_lower(L: Array | BlockDiagonal, B: Array, *, transpose: bool = False) -> Array:
+    """``L^-1 B``, or ``L^-T B`` with ``transpose``, for lower-triangular ``L``.
+
+    ``L`` is ``[..., M, M]`` and ``B`` ``[..., M, K]``; leading axes broadcast. With a block-diagonal ``L`` no solve is
+    larger than a block.
+    """
+    if isinstance(L, BlockDiagonal):
+        parts = [solve_lower(block, b, transpose=transpose) for block, b in zip(L.blocks, L.split(B), strict=True)]
+        return concatenate(parts, -2)
+    batch = jnp.broadcast_shapes(L.shape[:-2], B.shape[:-2])
+    L = jnp.broadcast_to(L, batch + L.shape[-2:])
+    B = jnp.broadcast_to(B, batch + B.shape[-2:])
+    return solve_triangular(L, B, lower=True, trans=1 if transpose else 0)

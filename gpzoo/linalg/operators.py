@@ -1,0 +1,175 @@
+"""Matrices with structure: blocks on a diagonal and Kronecker products, held as their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from gpzoo._pytree import Fields
+
+
+class BlockDiagonal(Fields):
+    """A block-diagonal matrix, held as its blocks: covariances of independent groups of variables.
+
+    :func:`cholesky` and :func:`solve_lower` take it where they take an array, and work on one block at a time. Blocks
+    that are the same object are factorised once.
+
+    Args:
+        *blocks: square matrices ``[..., M_i, M_i]``; leading axes broadcast.
+
+    Raises:
+        ValueError: if there is no block, or one is not square.
+    """
+
+    data_fields = ("blocks",)
+
+    def __init__(self, *blocks: Array) -> None:
+        if not blocks or any(jnp.ndim(block) < 2 or block.shape[-1] != block.shape[-2] for block in blocks):
+            raise ValueError(f"Blocks must be square matrices, at least one; got {[jnp.shape(b) for b in blocks]}.")
+        self.blocks = tuple(blocks)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each block."""
+        return tuple(block.shape[-1] for block in self.blocks)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the matrix as a whole."""
+        size = sum(self.sizes)
+        return (*jnp.broadcast_shapes(*(block.shape[:-2] for block in self.blocks)), size, size)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes, leading ones included."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """Precision of the entries."""
+        return jnp.result_type(*self.blocks)
+
+    def split(self, B: Array) -> list[Array]:
+        """``B``, ``[..., M, K]``, cut into the rows that go with each block."""
+        return jnp.split(B, np.cumsum(self.sizes)[:-1].tolist(), axis=-2)
+
+    def map(self, function: Callable[..., Array], *others: BlockDiagonal) -> BlockDiagonal:
+        """``function`` of every block, and of the corresponding blocks of other block-diagonal matrices."""
+        return BlockDiagonal(*map(function, self.blocks, *(other.blocks for other in others)))
+
+    def dense(self) -> Array:
+        """The matrix with its zeros, ``[..., M, M]``."""
+        out, start = jnp.zeros(self.shape, self.dtype), 0
+        for block in self.blocks:
+            end = start + block.shape[-1]
+            out, start = out.at[..., start:end, start:end].set(block), end
+        return out
+
+    def __matmul__(self, B: Array | BlockDiagonal) -> Array | BlockDiagonal:
+        """Times rows ``[..., M, K]``, or times a matrix of the same blocks."""
+        if not isinstance(B, BlockDiagonal):
+            return concatenate(
+                [matmul(block, rows) for block, rows in zip(self.blocks, self.split(B), strict=True)], -2
+            )
+        return self.map(matmul, B)
+
+    @property
+    def mT(self) -> BlockDiagonal:
+        """The transposed matrix."""
+        return self.map(lambda block: jnp.swapaxes(block, -1, -2))
+
+
+def concatenate(parts: list[Array], axis: int) -> Array:
+    """``jnp.concatenate`` along an axis counted from the end, leading axes broadcast."""
+    batch = jnp.broadcast_shapes(*(part.shape[:-2] for part in parts))
+    return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-2:]) for part in parts], axis=axis)
+
+
+def diagonal(K: Array | BlockDiagonal) -> Array:
+    """The diagonals of matrices ``[..., M, M]``: ``[..., M]``."""
+    if not isinstance(K, BlockDiagonal):
+        return jnp.diagonal(K, axis1=-2, axis2=-1)
+    batch = K.shape[:-2]
+    parts = [jnp.diagonal(block, axis1=-2, axis2=-1) for block in K.blocks]
+    return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-1:]) for part in parts], axis=-1)
+
+
+def matmul(A: Array | BlockDiagonal, B: Array) -> Array:
+    """``A @ B`` in the full precision of its arguments: accelerators otherwise round float32 factors to ten bits."""
+    return A @ B if isinstance(A, BlockDiagonal) else jnp.matmul(A, B, precision=lax.Precision.HIGHEST)
+
+
+class Kronecker(Fields):
+    """``K_1 x ... x K_G``, held as its factors: covariances on a product of axes, the last one running fastest.
+
+    Args:
+        *factors: square matrices ``[..., M_d, M_d]``; leading axes broadcast.
+
+    Raises:
+        ValueError: if there is no factor, or one is not square.
+    """
+
+    data_fields = ("factors",)
+
+    def __init__(self, *factors: Array) -> None:
+        if not factors or any(jnp.ndim(K) < 2 or K.shape[-1] != K.shape[-2] for K in factors):
+            raise ValueError(f"Factors must be square matrices, at least one; got {[jnp.shape(K) for K in factors]}.")
+        self.factors = tuple(factors)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each factor."""
+        return tuple(K.shape[-1] for K in self.factors)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the matrix as a whole."""
+        size = 1
+        for own in self.sizes:
+            size *= own
+        return (*jnp.broadcast_shapes(*(K.shape[:-2] for K in self.factors)), size, size)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes, leading ones included."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """Precision of the entries."""
+        return jnp.result_type(*self.factors)
+
+    def __matmul__(self, B: Array) -> Array:
+        """Times columns ``[..., M, K]``, one axis after another."""
+        return kronecker_matmul(self.factors, B)
+
+    @property
+    def mT(self) -> Kronecker:
+        """The transposed matrix."""
+        return Kronecker(*(jnp.swapaxes(K, -1, -2) for K in self.factors))
+
+    def dense(self) -> Array:
+        """The whole matrix, ``[..., M, M]``, for looking at small ones."""
+        whole = self.factors[0]
+        for K in self.factors[1:]:
+            whole = jnp.einsum("...ab,...cd->...acbd", whole, K)
+            size = whole.shape[-4] * whole.shape[-3]
+            whole = whole.reshape(*whole.shape[:-4], size, size)
+        return whole
+
+
+def kronecker_matmul(factors: tuple[Array, ...], B: Array) -> Array:
+    """``(F_1 x ... x F_G) B``, one axis after another, for factors ``[..., M_d, R_d]`` and ``B`` ``[..., R, K]``."""
+    batch = jnp.broadcast_shapes(B.shape[:-2], *(F.shape[:-2] for F in factors))
+    columns, rest = B.shape[-1], 1
+    B = jnp.broadcast_to(B, batch + B.shape[-2:])
+    for F in reversed(factors):
+        # The axis in turn is the last but `rest`, all columns and axes done running behind it.
+        own = jnp.broadcast_to(F, batch + F.shape[-2:])[..., None, :, :]
+        B = matmul(own, B.reshape(*batch, -1, F.shape[-1], rest * columns))
+        rest *= F.shape[-2]
+    return B.reshape(*batch, -1, columns)

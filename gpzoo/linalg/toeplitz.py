@@ -1,0 +1,135 @@
+"""Symmetric Toeplitz matrices, given by their first column and never formed: products, roots, inverses."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from gpzoo._pytree import Fields
+
+# -- symmetric Toeplitz matrices, given by their first column ----------------------------------------------------------
+
+
+def toeplitz_matmul(column: Array, B: Array) -> Array:
+    """``T B`` for the symmetric Toeplitz matrix with this first column, by Fourier transforms.
+
+    Args:
+        column: ``[M]``.
+        B: ``[M, K]``.
+    """
+    M = column.shape[0]
+    around = jnp.concatenate([column, jnp.zeros(1, column.dtype), column[:0:-1]])
+    spectrum = jnp.fft.rfft(around)[:, None] * jnp.fft.rfft(B, n=2 * M, axis=0)
+    return jnp.fft.irfft(spectrum, n=2 * M, axis=0)[:M].astype(B.dtype)
+
+
+def toeplitz_root(column: Array) -> Array:
+    """First column of a symmetric Toeplitz matrix whose square is nearly the one with this first column, ``[M]``.
+
+    It is exact but for the ends, as if the points went around in a circle. With it smooth processes get coordinates of
+    unit variance without a factorisation.
+    """
+    M = column.shape[0]
+    spectrum = jnp.fft.rfft(jnp.concatenate([column, column[-1:], column[:0:-1]])).real
+    # Bounded below by what a circle cannot represent, so that every direction stays within reach.
+    floor = 1e-3 * jnp.mean(spectrum)
+    return jnp.fft.irfft(jnp.sqrt(jnp.maximum(spectrum, floor)), n=2 * M)[:M].astype(column.dtype)
+
+
+class ToeplitzInverse(Fields):
+    """The inverse of a symmetric positive-definite Toeplitz matrix, and its log determinant, without a dense matrix.
+
+    The first column ``x`` of the inverse and the determinant are found by Levinson and Durbin's recursion, ``O(M^2)``
+    in time and ``O(M)`` in memory; by the formula of Gohberg and Semencul the inverse is a difference of products of
+    triangular Toeplitz matrices made of ``x``, so that solves are Fourier transforms. Derivatives are formed the same
+    way.
+
+    Args:
+        column: first column of the matrix, ``[M]``, of two rows or more. One that is not positive definite gives NaN.
+    """
+
+    data_fields = ("x", "log_det")
+
+    def __init__(self, column: Array) -> None:
+        self.x, self.log_det = _durbin(column)
+
+    def solve(self, B: Array) -> Array:
+        """``T^-1 B`` for ``B`` ``[M, K]``."""
+        return _solve(self.x, B)
+
+    def diagonal(self) -> Array:
+        """The diagonal of ``T^-1``, ``[M]``."""
+        x = self.x
+        reflected = jnp.concatenate([jnp.zeros(1, x.dtype), x[:0:-1]])
+        return jnp.cumsum(jnp.square(x) - jnp.square(reflected)) / x[0]
+
+
+def _solve(x: Array, B: Array) -> Array:
+    M = x.shape[0]
+    reflected = jnp.concatenate([jnp.zeros(1, x.dtype), x[:0:-1]])
+    forward, backward = (jnp.fft.rfft(v, n=2 * M)[:, None] for v in (x, reflected))
+
+    def causal(spectrum: Array, B: Array) -> Array:
+        product = jnp.fft.irfft(spectrum * jnp.fft.rfft(B, n=2 * M, axis=0), n=2 * M, axis=0)
+        return product[:M]
+
+    # An upper triangular Toeplitz matrix is the conjugate in the Fourier domain.
+    first = causal(forward, causal(jnp.conj(forward), B))
+    second = causal(backward, causal(jnp.conj(backward), B))
+    return ((first - second) / x[0]).astype(B.dtype)
+
+
+@jax.custom_vjp
+def _durbin(column: Array) -> tuple[Array, Array]:
+    """First column of the inverse, and log determinant."""
+    M = column.shape[0]
+    ratio = column[1:] / column[0]
+
+    def step(carry: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], Array]:
+        # y solves the Yule-Walker equations of order k, error is the relative error of that prediction.
+        y, error = carry
+        index = jnp.arange(M - 1)
+        inside = index < k
+        ordered = jnp.where(inside, jnp.roll(jnp.flip(ratio), k - (M - 1)), 0)  # ratio[k-1], ..., ratio[0]
+        reflection = -(ratio[k] + jnp.sum(ordered * y)) / error
+        backwards = jnp.where(inside, jnp.roll(jnp.flip(y), k - (M - 1)), 0)
+        y = jnp.where(index == k, reflection, y + reflection * backwards)
+        error = error * (1 - jnp.square(reflection))
+        # An error that is not positive has no logarithm: the matrix is not positive definite.
+        return (y, error), jnp.log(error)
+
+    start = jnp.zeros(M - 1, column.dtype), jnp.ones((), column.dtype)
+    (y, error), logs = jax.lax.scan(step, start, jnp.arange(M - 1))
+    x = jnp.concatenate([jnp.ones(1, column.dtype), y]) / (column[0] * error)
+    return x, M * jnp.log(column[0]) + jnp.sum(logs)
+
+
+def _durbin_forward(column: Array) -> tuple[tuple[Array, Array], Array]:
+    x, log_det = _durbin(column)
+    return (x, log_det), x
+
+
+def _durbin_backward(x: Array, cotangents: tuple[Array, Array]) -> tuple[Array]:
+    d_x, d_log_det = cotangents
+    M = x.shape[0]
+    correlate = partial(_diagonal_sums, M=M)
+    # d log|T| is the trace of T^-1 dT: sums along the diagonals of the inverse, which x gives too.
+    weight = jnp.arange(M, dtype=x.dtype)
+    traces = ((M - weight) * correlate(x, x) - 2 * correlate(weight * x, x)) / x[0]
+    # dx = -T^-1 dT x.
+    by_x = -(correlate(s := _solve(x, d_x[:, None])[:, 0], x) + correlate(x, s))
+    both = d_log_det * 2 * traces + by_x
+    # The main diagonal was counted twice.
+    return (both.at[0].multiply(0.5),)
+
+
+_durbin.defvjp(_durbin_forward, _durbin_backward)
+
+
+def _diagonal_sums(a: Array, b: Array, M: int) -> Array:
+    """``sum_i a_i b_(i+k)`` for ``k`` from 0: sums along the diagonals of ``a b^T``."""
+    spectrum = jnp.conj(jnp.fft.rfft(a, n=2 * M)) * jnp.fft.rfft(b, n=2 * M)
+    return jnp.fft.irfft(spectrum, n=2 * M)[:M].astype(a.dtype)

@@ -1,0 +1,129 @@
+"""Unbiased estimates of covariances under sampled views (learning invariances, sections 4.4 and appendix B).
+
+A square of a mean over views, ``I = sum_pq r(x_p, x_q) / P^2``, is estimated from ``S`` views of one input by
+``off * sum_{s != t} r(x_s, x_t) + on * sum_s r(x_s, x_s)``. Over a density the pairs of different views alone count
+(eq. 21): ``off = 1 / (S (S - 1))``, ``on = 0``. Of ``P`` views drawn without replacement every pair of two has the
+share ``(P - 1) / P`` and every pair of one with itself the rest: ``off = (1 - 1 / P) / (S (S - 1))`` and
+``on = 1 / (P S)``, which for ``S = P`` is the sum itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from gpzoo import linalg
+from gpzoo.inducing.covariances import Kuf, block_pairs
+from gpzoo.inducing.variables import Blocks, InducingPatches
+from gpzoo.kernels.base import Kernel, Scaled, Sum
+from gpzoo.kernels.double_sum import DoubleSum, has_sampled_views
+from gpzoo.views.base import SampledView
+
+
+class PairWeights(NamedTuple):
+    """Weights of pairs of different views, and of a view with itself, in the estimate of a square."""
+
+    off: float
+    on: float
+
+    @classmethod
+    def of(cls, view: SampledView) -> PairWeights:
+        """Those of ``view.num_views`` samples of a view.
+
+        Raises:
+            ValueError: for one view of several.
+        """
+        S, P = view.num_views, view.orbit_size
+        if S < 2 <= P:
+            raise ValueError(f"{type(view).__name__} has num_views {S}: an unbiased estimate of a square needs two.")
+        return cls(0.0 if S == 1 else (1 - 1 / P) / (S * (S - 1)), 1 / (P * S))
+
+    def square(self, of_sum: Array, of_each: Array) -> Array:
+        """The estimate from ``r(sum_s x_s, sum_s x_s)`` and ``sum_s r(x_s, x_s)``."""
+        return self.off * (of_sum - of_each) + self.on * of_each
+
+
+def sampled_part(kernel: Kernel) -> DoubleSum:
+    """The one double sum over sampled views in a kernel.
+
+    Raises:
+        ValueError: if there are several, or it is part of anything but a sum or a multiple.
+    """
+    parts = _reachable(kernel)
+    if len(parts) != 1:
+        raise ValueError(
+            f"A kernel has one double sum over sampled views, alone, scaled or in a sum; this one has {len(parts)} "
+            f"({type(kernel).__name__}). Sample one GaussianProcess site for each and add their values."
+        )
+    return parts[0]
+
+
+def _reachable(kernel: Kernel) -> list[DoubleSum]:
+    if isinstance(kernel, Sum):
+        return [found for part in kernel.parts for found in _reachable(part)]
+    if isinstance(kernel, Scaled):
+        return _reachable(kernel.kernel)
+    return [kernel] if isinstance(kernel, DoubleSum) and isinstance(kernel.view, SampledView) else []
+
+
+def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array:
+    """Covariance of inducing variables with every view's contribution (eq. 17).
+
+    Args:
+        inducing: inducing variable of the kernel.
+        kernel: with sampled views.
+        X: inputs ``[N, ...]``.
+        views: the views of every input, ``[N, S, view_size]``.
+
+    Returns:
+        ``[M, N, S]``; their mean over ``S`` estimates ``Kuf``. A part without views has one column, ``[M, N, 1]``.
+
+    Raises:
+        TypeError: for inducing variables that are not those of the base process.
+        ValueError: for one set of them per output.
+    """
+    if not has_sampled_views(kernel):
+        return Kuf(inducing, kernel, X)[..., None]
+    if isinstance(inducing, Blocks):
+        parts = [view_columns(u, part, X, views) for u, part in block_pairs(inducing, kernel)]
+        whole = [jnp.broadcast_to(part, (*part.shape[:-1], views.shape[1])) for part in parts]
+        return linalg.concatenate(whole, -3)
+    if isinstance(kernel, Scaled):
+        return jnp.asarray(kernel.scale, X.dtype) * view_columns(inducing, kernel.kernel, X, views)
+    if isinstance(kernel, Sum):
+        return sum(view_columns(inducing, part, X, views) for part in kernel.parts)
+    if not isinstance(inducing, InducingPatches):
+        raise TypeError(
+            "Sampled views, of vectors too, take inducing variables of the base process, in the space of one view, and "
+            f"not {type(inducing).__name__}: unique_patches({inducing.num_inducing}) starts them at views of the data, "
+            f"InducingPatches(Z) at Z [M, {views.shape[2]}]."
+        )
+    if inducing.Z.ndim != 2:
+        raise ValueError(f"With sampled views all outputs share Z, [M, size]; got Z of shape {inducing.Z.shape}.")
+    N, S, _ = views.shape
+    if isinstance(kernel.base, DoubleSum):
+        columns = Kuf(inducing, kernel.base, views.reshape(N * S, *X.shape[1:]))
+    else:
+        columns = kernel.base(inducing.Z, views.reshape(N * S, -1))
+    return columns.reshape(-1, N, S)
+
+
+def view_variances(kernel: Kernel, X: Array, views: Array, pairs: PairWeights) -> Array:
+    """Estimates of ``k_f(x_n, x_n)``, ``[N]`` (eq. 20-21)."""
+    if not has_sampled_views(kernel):
+        return kernel.diag(X)
+    if isinstance(kernel, Scaled):
+        return jnp.asarray(kernel.scale, X.dtype) * view_variances(kernel.kernel, X, views, pairs)
+    if isinstance(kernel, Sum):
+        return sum(view_variances(part, X, views, pairs) for part in kernel.parts)
+    shape = X.shape[1:] if isinstance(kernel.base, DoubleSum) else views.shape[2:]
+
+    def one(own: Array) -> Array:
+        gram = kernel.base(own.reshape(-1, *shape))
+        return pairs.square(jnp.sum(gram), jnp.trace(gram))
+
+    # A convolution takes its inputs in chunks already.
+    return jax.lax.map(one, views) if isinstance(kernel.base, DoubleSum) else jax.vmap(one)(views)

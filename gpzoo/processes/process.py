@@ -1,0 +1,261 @@
+"""Gaussian processes as NumPyro distributions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, random
+from numpyro.distributions import constraints
+
+from gpzoo import _checks as checks
+from gpzoo import linalg
+from gpzoo._checks import positive_int
+from gpzoo.kernels import Kernel
+from gpzoo.kernels.double_sum import has_sampled_views, with_fixed_views
+
+_LOG_2PI = 1.8378770664093453
+
+
+class ProcessAtInputs(dist.Distribution):
+    """A Gaussian over the values of ``num_outputs`` independent functions at ``N`` inputs: ``[N]`` or ``[N, D]``.
+
+    Subclasses give :meth:`moments`; everything works with one leading output axis and hides it at the door.
+    """
+
+    def _init_events(self, num_inputs: int, num_outputs: int | None) -> None:
+        self.num_outputs = num_outputs
+        events = (num_inputs,) if num_outputs is None else (num_inputs, num_outputs)
+        dist.Distribution.__init__(self, batch_shape=(), event_shape=events)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """All real vectors ``[N]``, or matrices ``[N, D]``."""
+        return constraints.real_vector if self.num_outputs is None else constraints.real_matrix
+
+    def _replace(self, **changes: Any) -> Self:
+        data, static = self.tree_flatten()
+        copy = self.tree_unflatten(static, data)
+        for name, value in changes.items():
+            setattr(copy, name, value)
+        return copy
+
+    def moments(self) -> tuple[Array, Array]:
+        """Mean, of the event's shape, and joint covariance, ``[N, N]`` or ``[D, N, N]`` (outputs are independent)."""
+        raise NotImplementedError
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Joint draws over all inputs, ``sample_shape + [N]`` or ``sample_shape + [N, D]``, finite if the moments are.
+
+        Raises:
+            FactorisationError: outside ``jit``, if the covariance holds NaN or infinity.
+        """
+        mean, covariance = self.moments()
+        root = linalg.root(covariance, self._covariance_name(), self._joint_jitter, out_of=self._prior_variance())
+        noise = random.normal(key, sample_shape + self.event_shape, mean.dtype)
+        if root.ndim == 2:
+            rows = "ij,...jd->...id" if self.num_outputs is not None else "ij,...j->...i"
+            return mean + jnp.einsum(rows, root, noise)
+        return mean + jnp.einsum("dij,...jd->...id", root, noise)
+
+    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+        """Joint log density of ``value``, ``[..., N]`` or ``[..., N, D]``, in nats: shape ``[...]``.
+
+        Under ``jit`` it is minus infinity if the covariance is not positive definite: a divergence for NUTS.
+
+        Raises:
+            ValueError: if ``value`` has another shape.
+            FactorisationError: outside ``jit``, if the covariance is not positive definite.
+        """
+        self._check_value(value)
+        mean, covariance = self.moments()
+        L, factorised = linalg.cholesky_or_failed(covariance, self._covariance_name(), self._joint_jitter)
+        residual = jnp.asarray(value) - mean
+        batch = residual.shape[: residual.ndim - len(self.event_shape)]
+        num_inputs, num_outputs = self.event_shape[0], self.num_outputs or 1
+        log_det = jnp.sum(jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1)), axis=-1)
+        if L.ndim == 2:
+            # All draws and outputs are right-hand sides of one triangular solve.
+            columns = jnp.reshape(residual, (-1, num_inputs, num_outputs)).transpose(1, 0, 2)
+            alpha = linalg.solve_lower(L, columns.reshape(num_inputs, -1)).reshape(columns.shape)
+            square = jnp.sum(alpha * alpha, axis=(0, 2)).reshape(batch)
+            log_det = log_det * num_outputs
+        else:
+            columns = jnp.reshape(residual, (-1, num_inputs, num_outputs)).transpose(2, 1, 0)
+            alpha = linalg.solve_lower(L, columns)
+            square = jnp.sum(alpha * alpha, axis=(0, 1)).reshape(batch)
+            log_det = jnp.sum(log_det)
+        density = -(square + num_inputs * num_outputs * _LOG_2PI) / 2 - log_det
+        return jnp.where(jnp.all(factorised == 1), density, -jnp.inf)
+
+    def _prior_variance(self) -> Array:
+        """Variances of the prior, whose rounding errors every covariance made from it carries."""
+        raise NotImplementedError
+
+    @property
+    def _joint_jitter(self) -> float | Array | None:
+        """The jitter on the joint covariance, absolute; ``None`` for the relative default."""
+        return self.jitter
+
+    def _check_value(self, value: Array) -> None:
+        shape, events = tuple(jnp.shape(value)), self.event_shape
+        if shape[max(len(shape) - len(events), 0) :] != events:
+            hint = ": drop the last axis of the value, y[:, 0]" if shape == (*events, 1) else ""
+            raise ValueError(f"A value of shape {shape} was given to a GP site of shape {events}{hint}.")
+
+    def _covariance_name(self) -> str:
+        return f"the covariance of {type(self).__name__} at {self.event_shape[0]} inputs"
+
+    # -- a GP site stands alone --------------------------------------------------------------------------------------
+
+    def expand(self, batch_shape: tuple[int, ...]) -> dist.Distribution:
+        """Refused: a GP site stands outside every plate.
+
+        Raises:
+            ValueError: if ``batch_shape`` is not empty.
+        """
+        if tuple(batch_shape) == ():
+            return self
+        raise ValueError(
+            f"A GaussianProcess site (event shape {self.event_shape}) cannot be inside a plate or be expanded to "
+            f"{tuple(batch_shape)}: its KL would be scaled by the minibatch. Sample it before "
+            "`with numpyro.plate(...)` and use its value inside; for several functions use num_outputs."
+        )
+
+    def mask(self, mask: Any) -> dist.Distribution:
+        """Refused, but for ``True`` and ``False`` (with which NumPyro says that no density is needed).
+
+        Raises:
+            ValueError: for any other mask: a joint density over inputs has no terms to mask.
+        """
+        if mask is True:
+            return self
+        if mask is False:
+            return super().mask(mask)
+        raise ValueError(
+            "A GaussianProcess site cannot be masked: its density is joint over all inputs. Put handlers.mask around "
+            "the likelihood site only."
+        )
+
+
+class GaussianProcess(ProcessAtInputs):
+    """The values of a Gaussian process at inputs ``X``: ``f ~ N(mean, K(X, X))``.
+
+    Unobserved it is a latent function, ``numpyro.sample("f", GaussianProcess(kernel, X))``, which can be drawn from the
+    prior, scored exactly (so a small model runs under NUTS as it stands), and approximated by
+    :class:`~gpzoo.inference.InducingGuide`. Observed (``obs=y``) it is exact GP regression, with the noise in the
+    kernel (``+ White(noise_variance)``): ``log_prob`` is then the log marginal likelihood.
+
+    Args:
+        kernel: covariance function; with a leading axis ``D`` on its leaves, one kernel per output.
+        X: inputs ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per output.
+        mean: prior mean at ``X``, an array that broadcasts to the shape of the site; zero if ``None``. It is known only
+            at ``X``, so inducing variables are always those of the zero-mean part of the process.
+        num_outputs: number ``D`` of independent functions. ``None`` gives a site ``[N]``, a number ``[N, D]``.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default
+            (:data:`gpzoo.linalg.factorise.RELATIVE_JITTER`).
+
+    Raises:
+        ValueError: for inputs of the wrong rank, empty, or not finite; a mean that does not broadcast; a
+            ``num_outputs`` that is no count or contradicts the kernel; ``numpyro.param`` sites under MCMC that were
+            not lifted.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    pytree_data_fields = ("kernel", "X", "loc", "jitter")
+    pytree_aux_fields = ("num_outputs",)
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Array,
+        mean: Array | None = None,
+        *,
+        num_outputs: int | None = None,
+        jitter: float | Array | None = None,
+    ) -> None:
+        checks.refuse_params_under_mcmc()
+        if not isinstance(kernel, Kernel):
+            raise TypeError(f"kernel must be a gpzoo kernel, got {type(kernel).__name__}.")
+        if num_outputs is not None:
+            num_outputs = positive_int("num_outputs", num_outputs)
+        self.kernel, self.jitter = kernel, jitter
+        self.X = kernel._check(X)
+        own_axis = kernel._has_outputs(self.X)
+        inputs = self.X[0] if own_axis else self.X
+        checks.not_empty("X", inputs)
+        checks.finite("X", self.X)
+        if kernel.batched and self.samples_views:
+            raise ValueError(
+                f"With sampled views all outputs have one kernel, but this {type(kernel).__name__} carries one per "
+                "output."
+            )
+        distinct = self._num_distinct(kernel, own_axis)
+        if distinct is not None:
+            if num_outputs not in (None, distinct):
+                raise ValueError(f"num_outputs is {num_outputs}, but the kernel or X carries {distinct} outputs.")
+            num_outputs = distinct
+        self._init_events(inputs.shape[0], num_outputs)
+        self.loc = None
+        if mean is not None:
+            self.loc = checks.floating("mean", mean)
+            checks.finite("mean", self.loc)
+            try:
+                fits = jnp.broadcast_shapes(self.loc.shape, self.event_shape) == self.event_shape
+            except ValueError:
+                fits = False
+            if not fits:
+                raise ValueError(
+                    f"mean has shape {self.loc.shape}, which does not broadcast to the site's {self.event_shape}."
+                )
+
+    def _num_distinct(self, kernel: Kernel, own_axis: bool) -> int | None:
+        if own_axis:
+            return self.X.shape[0]
+        if not kernel.batched:
+            return None
+        return jax.eval_shape(lambda k, x: k.diag(x), kernel, self.X).shape[0]
+
+    @property
+    def mean(self) -> Array:
+        """Prior mean, of the event's shape."""
+        if self.loc is None:
+            return jnp.zeros(self.event_shape, self.X.dtype)
+        return jnp.broadcast_to(self.loc, self.event_shape)
+
+    @property
+    def variance(self) -> Array:
+        """Prior variance, of the event's shape."""
+        return rows_first(self.kernel.diag(self.X), self.event_shape)
+
+    def moments(self) -> tuple[Array, Array]:
+        """Prior mean and covariance of ``f(X)``; see :class:`GaussianProcess`."""
+        return self.mean, self.kernel(self.X)
+
+    def _prior_variance(self) -> Array:
+        return self.kernel.diag(self.X)
+
+    @property
+    def samples_views(self) -> bool:
+        """Whether the kernel has sampled views in it, so that only estimates of its moments exist."""
+        return has_sampled_views(self.kernel)
+
+    def with_fixed_views(self, key: Array) -> GaussianProcess:
+        """This process with its sampled views drawn, the same for every input."""
+        return self._replace(kernel=with_fixed_views(self.kernel, key))
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Joint draws over all inputs; sampled views are drawn first, with the same key for all draws."""
+        if self.samples_views:
+            key, key_views = random.split(key)
+            return self.with_fixed_views(key_views).sample(key, sample_shape)
+        return super().sample(key, sample_shape)
+
+
+def rows_first(per_output: Array, event_shape: tuple[int, ...]) -> Array:
+    """``[N]`` or ``[D, N]`` to the event's shape ``[N]`` or ``[N, D]``."""
+    if per_output.ndim == 2:
+        return per_output.T
+    return jnp.broadcast_to(per_output if len(event_shape) == 1 else per_output[:, None], event_shape)

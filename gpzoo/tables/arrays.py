@@ -1,0 +1,132 @@
+"""Tables of arrays in memory or in mapped files."""
+
+from __future__ import annotations
+
+import mmap
+import operator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpzoo.errors import DatasetError
+from gpzoo.tables.files import opened
+from gpzoo.tables.table import ColumnGroup, Table
+
+# -- arrays ----------------------------------------------------------------------------------------------------------
+
+
+class ArrayTable(Table):
+    """NumPy arrays with one row per datum, in memory or mapped from files with :class:`numpy.memmap`.
+
+    Mapped arrays (and views of them, as ``data[:, :8]``) are never copied whole. Their rows are read from the file
+    instead of through the mapping, whose pages would stay in the process's memory; only where rows do not follow one
+    another in the file (Fortran order) is the mapping used.
+
+    Args:
+        *arrays: ``[N, ...]``, one per argument of the model, inputs first, the target last.
+        block_size: rows of a block.
+        dtype: to which floating-point arrays are converted; ``None`` leaves them theirs. Integers (classes) stay.
+
+    Raises:
+        TypeError: for arrays that are not of real numbers, or a ``dtype`` that is not floating.
+        ValueError: for no arrays, masked arrays, arrays of different numbers of rows, no rows, or a ``block_size``
+            below 1.
+    """
+
+    def __init__(self, *arrays: np.ndarray, block_size: int = 65_536, dtype: Any = None) -> None:
+        for position, array in enumerate(arrays):
+            if isinstance(array, np.ma.MaskedArray):
+                raise ValueError(
+                    f"Array {position} is a masked array, whose mask would be lost: pass array.filled(0) and, as an "
+                    "array of its own, the mask, for numpyro.handlers.mask."
+                )
+        self._arrays = tuple(a if isinstance(a, np.ndarray) else np.asarray(a) for a in arrays)
+        shapes = [a.shape for a in self._arrays]
+        for position, array in enumerate(self._arrays):
+            if array.dtype.kind not in "fiub":
+                raise TypeError(f"Array {position} must be of real numbers, got dtype {array.dtype}.")
+            if dtype is None and array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
+                raise TypeError(
+                    f"Array {position} has dtype {array.dtype}, in which nothing is computed: pass dtype=numpy.float32."
+                )
+        if not shapes or any(len(shape) == 0 for shape in shapes):
+            raise ValueError(f"A table takes arrays with one row per datum, got shapes {shapes}.")
+        if len({shape[0] for shape in shapes}) > 1:
+            raise ValueError(f"The arrays of a table must have one number of rows, got shapes {shapes}.")
+        if any(0 in shape for shape in shapes):
+            raise ValueError(f"The table is empty: its arrays have shapes {shapes}, at least one row is needed.")
+        if operator.index(block_size) < 1:
+            raise ValueError(f"block_size must be 1 or more, got {block_size}.")
+        self._starts = np.arange(0, shapes[0][0], block_size)
+        self.block_rows = np.diff(self._starts, append=shapes[0][0])
+        self.groups = tuple(
+            ColumnGroup(
+                a.shape[1:], a.dtype.newbyteorder("=") if dtype is None or a.dtype.kind != "f" else _floating(dtype)
+            )
+            for a in self._arrays
+        )
+        self._places = tuple(_place(a) for a in self._arrays)
+
+    def stored(self, block: int) -> tuple[np.ndarray, ...]:
+        """As :meth:`Table.stored`; views of arrays in memory, not to be written to."""
+        start = int(self._starts[block])
+        stop = start + int(self.block_rows[block])
+        rows = (
+            array[start:stop] if place is None else place.rows(array, start, stop)
+            for array, place in zip(self._arrays, self._places, strict=True)
+        )
+        return tuple(self._finite(block, position, array) for position, array in enumerate(rows))
+
+    def _where(self, block: int) -> str:
+        start = int(self._starts[block])
+        files = sorted({place.path for place in self._places if place is not None})
+        of = f" of {', '.join(files)}" if files else ""
+        return f"block {block} (rows {start} to {start + int(self.block_rows[block])}{of})"
+
+
+def _floating(dtype: Any) -> np.dtype:
+    if np.dtype(dtype).kind != "f":
+        raise TypeError(f"dtype must be floating, got {dtype}.")
+    return np.dtype(dtype)
+
+
+class _Place(NamedTuple):
+    """Where the rows of a mapped array lie: in which file, from which byte on, and how many bytes hold one."""
+
+    path: str
+    offset: int
+    row_bytes: int
+
+    def rows(self, array: np.ndarray, start: int, stop: int) -> np.ndarray:
+        stride = array.strides[0]
+        count = (stop - start - 1) * stride + self.row_bytes
+        try:
+            with opened(Path(self.path), None) as stream:
+                content = np.fromfile(stream, np.uint8, count, offset=self.offset + start * stride)
+        except OSError as error:
+            raise DatasetError(
+                f"cannot read rows {start} to {stop} of {self.path}: {error.strerror or error}."
+            ) from error
+        if content.size < count:
+            raise DatasetError(f"cannot read rows {start} to {stop} of {self.path}: the file has become shorter.")
+        return np.ndarray((stop - start, *array.shape[1:]), array.dtype, content, 0, array.strides)
+
+
+def _place(array: np.ndarray) -> _Place | None:
+    """The place of a mapped array or a view of one; ``None`` for what is in memory or not in the order of rows."""
+    owner, mapped = array, None
+    while isinstance(owner, np.ndarray):
+        if isinstance(owner, np.memmap) and owner.filename is not None:
+            mapped = owner
+        owner = owner.base
+    row_bytes = array.itemsize + sum((n - 1) * step for n, step in zip(array.shape[1:], array.strides[1:], strict=True))
+    # Where pages lie between two rows, as in every thousandth row, the mapping reads less.
+    ordered = min(array.strides) >= 0 and row_bytes <= array.strides[0] <= row_bytes + mmap.PAGESIZE
+    # Changes to a copy-on-write mapping are not in its file.
+    if mapped is None or mapped.mode == "c" or not isinstance(owner, mmap.mmap) or not ordered:
+        return None
+    # A view keeps its parent's ``offset``: where its own rows start is told by its address.
+    begin = mapped.offset - mapped.offset % mmap.ALLOCATIONGRANULARITY
+    inside = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+    return _Place(str(mapped.filename), begin + inside, row_bytes)

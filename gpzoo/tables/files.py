@@ -1,0 +1,115 @@
+"""Files are looked at before they are read: their kind, their size and, where it is known, their digest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from gpzoo.errors import DatasetError
+
+
+def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
+    """The sha256 of named arrays: names, dtypes, shapes and values, alike on every machine."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        # Types that NumPy does not know, such as bfloat16, have no buffer of their own.
+        digest.update(array.reshape(-1).view(np.uint8))
+    return digest.hexdigest()
+
+
+def unreadable(what: Path | str, reason: str, advice: str = "Replace or remove it") -> DatasetError:
+    """The error for what cannot be read at all."""
+    return DatasetError(f"cannot read {what}: {reason}. {advice}.")
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed: the first line of what its error says, shortened."""
+    lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
+    text = lines[0].rstrip(".") if lines else type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def opened(path: Path, most: int | None, digest: str | None = None, method: str = "sha256") -> Iterator[BinaryIO]:
+    """Open a file for reading, once its kind, its size and its digest are known to be right.
+
+    Args:
+        path: the file; a link to one counts as one.
+        most: bytes that it may have; ``None`` only for a table of the user's own, of which a block is read at a time.
+        digest: what it must hash to; ``None`` where that is not known.
+        method: of the digest, a name that ``hashlib`` has.
+
+    Raises:
+        DatasetError: if it is not a regular file (a pipe or device is not waited for), is larger, has another digest or
+            cannot be read.
+    """
+    try:
+        # Looked at twice: opening a device can do something, and what was looked at first may have been replaced.
+        _regular(path, os.stat(path), most, digest, method)
+        stream = open(os.fspath(path), "rb", opener=_open_without_waiting)
+    except (OSError, ValueError) as error:
+        raise unreadable(path, reason(error)) from error
+    with stream:
+        _regular(path, os.fstat(stream.fileno()), most, digest, method)
+        if digest is not None:
+            found = checksum(path, stream, method)
+            if found != digest:
+                raise unlike(path, f"{method} {digest}", found)
+        yield stream
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _regular(path: Path, status: os.stat_result, most: int | None, digest: str | None, method: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, socket or device"
+        raise unreadable(path, f"it is {kind}, not a file")
+    if most is not None and status.st_size > most:
+        known = "" if digest is None else f" and {method} {digest}"
+        raise unlike(path, f"at most {most:,} bytes{known}", f"{status.st_size:,} bytes")
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def damaged(what: Path, expected: str, found: str) -> DatasetError:
+    """The error for a file or folder whose sha256 is not what it must be."""
+    return unlike(what, f"sha256 {expected}", found)
+
+
+def unlike(what: Path, expected: str, found: str) -> DatasetError:
+    """The error for a file or folder that differs from what was published in some other way; both in words."""
+    return DatasetError(
+        f"{what} is damaged or is another version: expected {expected}, found {found}. "
+        "Delete it and load the data set again to download it anew, or put an intact copy in its place."
+    )
+
+
+def checksum(path: Path, stream: BinaryIO, method: str = "sha256") -> str:
+    """The digest of an open file, read in pieces; the file is at its beginning again afterwards.
+
+    Raises:
+        DatasetError: if it cannot be read.
+    """
+    try:
+        stream.seek(0)
+        found = hashlib.file_digest(stream, lambda: hashlib.new(method, usedforsecurity=False)).hexdigest()
+        stream.seek(0)
+    except OSError as error:
+        raise unreadable(path, reason(error)) from error
+    return found

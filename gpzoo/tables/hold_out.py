@@ -1,0 +1,70 @@
+"""Random rows of a table put aside for testing."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpzoo.tables.table import Table, empty
+
+
+def hold_out(table: Table, rows: int, seed: int = 0) -> tuple[Any, ...]:
+    """Put random rows of a table aside, drawn without replacement; they are read, the others are not.
+
+    Args:
+        table: all rows.
+        rows: how many to put aside.
+        seed: of the draw.
+
+    Returns:
+        The table of the other rows, and the arrays ``[rows, ...]`` put aside, one per group.
+
+    Raises:
+        ValueError: if there are not more rows than are put aside, or none is asked for.
+        DatasetError: if a block cannot be read.
+    """
+    rows = operator.index(rows)
+    if not 1 <= rows < table.num_rows:
+        raise ValueError(f"rows must be between 1 and the {table.num_rows - 1} that leave some, got {rows}.")
+    chosen = np.sort(np.random.Generator(np.random.Philox(seed)).choice(table.num_rows, rows, False, shuffle=False))
+    ends = np.cumsum(table.block_rows)
+    parts = np.split(chosen, np.searchsorted(chosen, ends[:-1]))
+    parts = [part - (end - size) for part, end, size in zip(parts, ends, table.block_rows, strict=True)]
+    out, filled = empty(table.groups, rows), 0
+    for block, part in enumerate(parts):
+        if len(part):
+            for target, array in zip(out, table.read(block), strict=True):
+                target[filled : filled + len(part)] = array[part]
+            filled += len(part)
+    return _Without(table, parts), *out
+
+
+class _Without(Table):
+    """A table without some rows of each block."""
+
+    def __init__(self, table: Table, parts: list[np.ndarray]) -> None:
+        # A block without rows is none: the others keep their numbers in the table within.
+        left = table.block_rows - np.array([len(part) for part in parts])
+        self._table, self._parts, self._blocks = table, parts, np.flatnonzero(left)
+        self.groups, self.block_rows = table.groups, left[self._blocks]
+
+    def stored(self, block: int) -> tuple[np.ndarray, ...]:
+        """As :meth:`Table.stored`."""
+        return self._rest(block, self._table.stored(int(self._blocks[block])))
+
+    def read(self, block: int) -> tuple[np.ndarray, ...]:
+        """As :meth:`Table.read`."""
+        return self._rest(block, self._table.read(int(self._blocks[block])))
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """That of the table within, and a checksum of the rows put aside."""
+        digest = hashlib.sha256(np.concatenate(self._parts).astype("<i8").tobytes())
+        return self._table.fingerprint | {"rows": self.num_rows, "without": digest.hexdigest()[:16]}
+
+    def _rest(self, block: int, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        return tuple(np.delete(array, self._parts[self._blocks[block]], axis=0) for array in arrays)

@@ -1,0 +1,190 @@
+"""Minibatches of a table, in a random order, read ahead of the device."""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpzoo.tables.table import Table, empty
+
+
+class Minibatches:
+    """Minibatches of a table in a random order that is a function of ``(table, batch_size, seed, window)`` alone.
+
+    Every epoch visits the blocks in a new random order, cuts that order into windows of at least ``window`` rows (as
+    even as the blocks allow: they grow to ``window`` and two blocks, and one window of a table that does not make two
+    holds all of it) and shuffles the rows of each window; minibatches are cut from what results. The
+    ``num_rows % batch_size`` rows at the end of an epoch wait for the next, so that each has ``steps_per_epoch`` steps.
+    Any step is reached without what is before it: only the windows that its rows are in are read.
+
+    Windows are read and shuffled ahead in one thread. ``read_ahead + 2`` of them are held in memory.
+
+    Args:
+        table: to draw from.
+        batch_size: rows of a minibatch.
+        seed: 0 to 2**64 - 1.
+        window: least rows that are shuffled together, unless the table has fewer. Should span many blocks where the
+            table is sorted.
+        read_ahead: windows prepared ahead; 0 to read when asked.
+
+    Attributes:
+        steps_per_epoch: steps that visit the table once, ``num_rows // batch_size``.
+
+    Raises:
+        ValueError: for an empty table or numbers out of range.
+    """
+
+    def __init__(self, table: Table, batch_size: int, seed: int, window: int = 1_000_000, read_ahead: int = 2) -> None:
+        if table.num_rows == 0:
+            raise ValueError("The table is empty: no rows.")
+        if not 1 <= operator.index(batch_size) <= table.num_rows:
+            raise ValueError(
+                f"batch_size must be between 1 and the number of rows, {table.num_rows}; got {batch_size}."
+            )
+        if not 0 <= operator.index(seed) < 2**64:
+            raise ValueError(f"seed must be between 0 and 2**64 - 1, got {seed}.")
+        if operator.index(window) < 1 or operator.index(read_ahead) < 0:
+            raise ValueError(f"window must be 1 or more and read_ahead 0 or more, got {window} and {read_ahead}.")
+        self.table, self.batch_size, self.seed = table, operator.index(batch_size), operator.index(seed)
+        self.steps_per_epoch = table.num_rows // self.batch_size
+        self._window, self._orders = window, {}
+        most = int(table.block_rows.max())
+        self._windows = max(1, table.num_rows // (window + most))
+        room = min(table.num_rows, -(-table.num_rows // self._windows) + most)
+        self._free = [empty(table.groups, room) for _ in range(read_ahead + 1)]
+        self._scratch = empty(table.groups, room)
+        self._ready: deque[_Prepared] = deque()
+        self._current: _Prepared | None = None
+        self._next = (0, 0)
+        self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "gpzoo-minibatches")
+
+    def take(self, step: int, count: int) -> tuple[np.ndarray, ...]:
+        """Minibatches of ``count`` steps from ``step`` on: new arrays ``[count, batch_size, ...]``, one per group.
+
+        Raises:
+            DatasetError: if a block cannot be read.
+            ValueError: for a negative ``step``, a ``count`` below 1, after :meth:`close`, or for bad values in a block.
+        """
+        step, count = operator.index(step), operator.index(count)
+        if step < 0 or count < 1:
+            raise ValueError(f"step must be 0 or more and count 1 or more, got {step} and {count}.")
+        if self._thread is None:
+            raise ValueError("These minibatches are closed; make new ones.")
+        rows, visited = count * self.batch_size, self.steps_per_epoch * self.batch_size
+        out = empty(self.table.groups, rows)
+        done = 0
+        try:
+            while done < rows:
+                epoch, row = divmod(step * self.batch_size + done, visited)
+                ends = self._order(epoch).ends
+                index = int(np.searchsorted(ends, row, side="right"))
+                stop = min(int(ends[index]), visited, row + rows - done)
+                first = int(ends[index - 1]) if index else 0
+                for target, source in zip(out, self._get((epoch, index)), strict=True):
+                    target[done : done + stop - row] = source[row - first : stop - first]
+                done += stop - row
+        except BaseException:
+            self.close()
+            raise
+        return tuple(array.reshape(count, self.batch_size, *array.shape[1:]) for array in out)
+
+    def close(self) -> None:
+        """End the thread and free the memory; nothing can be taken afterwards."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=True, cancel_futures=True)
+        self._current, self._scratch = None, ()
+        self._free.clear()
+        self._ready.clear()
+
+    def __enter__(self) -> Minibatches:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def _order(self, epoch: int) -> _Order:
+        if epoch not in self._orders:
+            if len(self._orders) > 3:
+                self._orders.clear()
+            blocks = _random(self.seed, epoch, 0).permutation(len(self.table.block_rows))
+            rows = np.cumsum(self.table.block_rows[blocks])
+            goals = np.arange(1, self._windows + 1) * self.table.num_rows // self._windows
+            cuts = np.searchsorted(rows, goals) + 1
+            # Windows of which no row is reached before the next epoch are not read.
+            used = int(np.searchsorted(rows[cuts - 1], self.steps_per_epoch * self.batch_size)) + 1
+            self._orders[epoch] = _Order(np.split(blocks, cuts[:-1])[:used], rows[cuts - 1][:used])
+        return self._orders[epoch]
+
+    def _get(self, key: tuple[int, int]) -> tuple[np.ndarray, ...]:
+        """The shuffled rows of window ``key = (epoch, index)``."""
+        if self._current is None or self._current.key != key:
+            if self._current is not None:
+                self._free.append(self._current.buffers)
+                self._current = None
+            if not self._ready or self._ready[0].key != key:
+                self._seek(key)
+            self._ready[0].future.result()
+            self._current = self._ready.popleft()
+            self._refill()
+        return self._current.buffers
+
+    def _seek(self, key: tuple[int, int]) -> None:
+        for prepared in self._ready:
+            prepared.future.cancel()
+        for prepared in self._ready:
+            with suppress(CancelledError):
+                prepared.future.exception()
+            self._free.append(prepared.buffers)
+        self._ready.clear()
+        self._next = key
+        self._refill()
+
+    def _refill(self) -> None:
+        while self._free:
+            epoch, index = self._next
+            order = self._order(epoch)
+            buffers = self._free.pop()
+            future = self._thread.submit(self._prepare, order.windows[index], epoch, index, buffers)
+            self._ready.append(_Prepared((epoch, index), buffers, future))
+            self._next = (epoch, index + 1) if index + 1 < len(order.windows) else (epoch + 1, 0)
+
+    def _prepare(self, blocks: np.ndarray, epoch: int, index: int, buffers: tuple[np.ndarray, ...]) -> None:
+        """Read a window and shuffle it into ``buffers``; runs in the thread, to which ``_scratch`` belongs."""
+        filled = 0
+        for block in blocks:
+            if self._thread is None:
+                return
+            rows = int(self.table.block_rows[block])
+            for target, array in zip(self._scratch, self.table.read(int(block)), strict=True):
+                target[filled : filled + rows] = array
+            filled += rows
+        order = _random(self.seed, epoch, index + 1).permutation(filled)
+        for source, target in zip(self._scratch, buffers, strict=True):
+            # The indices are good; with the mode that checks them NumPy goes through a copy.
+            np.take(source[:filled], order, axis=0, out=target[:filled], mode="clip")
+
+
+class _Order(NamedTuple):
+    """The blocks of each window of an epoch, and the rows of the epoch up to the end of each."""
+
+    windows: list[np.ndarray]
+    ends: np.ndarray
+
+
+class _Prepared(NamedTuple):
+    """A window that is being prepared, or is."""
+
+    key: tuple[int, int]
+    buffers: tuple[np.ndarray, ...]
+    future: Future
+
+
+def _random(seed: int, epoch: int, stream: int) -> np.random.Generator:
+    # The generator counts in the first words of its counter: streams that differ in the last do not meet.
+    return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64), counter=[0, 0, 0, stream]))

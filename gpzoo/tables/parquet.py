@@ -1,0 +1,166 @@
+"""Tables in Parquet files, read a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpzoo.errors import DatasetError
+from gpzoo.tables.arrays import _floating
+from gpzoo.tables.files import opened, reason, unreadable
+from gpzoo.tables.table import ColumnGroup, Table, pieces
+
+# -- Parquet ---------------------------------------------------------------------------------------------------------
+
+
+class ParquetTable(Table):
+    """Columns of Parquet files; a block is a row group, so that files are best written with up to a million rows each.
+
+    Args:
+        paths: a file, a folder (all its ``*.parquet``, by name), or a sequence of these.
+        columns: names of the inputs, ``[N, len(columns)]``.
+        target: name of the target, ``[N]``; ``None`` for a table of inputs alone.
+        classes: the target is integer classes, given as int32, rather than real.
+        dtype: of inputs and of a real target. Moments are computed in the precision of the files.
+
+    Raises:
+        ImportError: if pyarrow is not installed.
+        DatasetError: for files that are missing or cannot be read.
+        ValueError: for missing or repeated columns, or no rows.
+        TypeError: for columns that are not numbers, or a ``dtype`` that is not floating.
+    """
+
+    def __init__(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        *,
+        columns: Sequence[str],
+        target: str | None = None,
+        classes: bool = False,
+        dtype: Any = np.float32,
+    ) -> None:
+        _, pq = _pyarrow()
+        columns = (columns,) if isinstance(columns, str) else tuple(columns)
+        self._names = columns + (() if target is None else (target,))
+        if not columns or len(set(self._names)) < len(self._names):
+            raise ValueError(f"columns and target must be one or more different names, got {columns} and {target!r}.")
+        self._blocks, rows, types = [], [], {name: np.dtype(np.float32) for name in self._names}
+        for path in _files(paths):
+            with _reading(f"{path} as Parquet"), opened(path, None) as stream:
+                metadata = pq.read_metadata(stream)
+                schema = metadata.schema.to_arrow_schema()
+            for name in self._names:
+                types[name] = np.result_type(types[name], _number_type(path, schema, name, classes and name == target))
+            for group in range(metadata.num_row_groups):
+                if metadata.row_group(group).num_rows > 0:
+                    self._blocks.append((path, group, metadata))
+                    rows.append(metadata.row_group(group).num_rows)
+        if not rows:
+            raise ValueError(f"The table is empty: {paths} has no rows.")
+        self.block_rows = np.asarray(rows)
+        dtype = _floating(dtype)
+        self.groups = (ColumnGroup((len(columns),), dtype, columns),)
+        if target is not None:
+            self.groups += (ColumnGroup((), np.dtype(np.int32) if classes else dtype, (target,)),)
+        # The smallest floating type that holds what is stored.
+        self._types = tuple(np.result_type(*(types[name] for name in group.names)) for group in self.groups)
+
+    def stored(self, block: int) -> tuple[np.ndarray, ...]:
+        """As :meth:`Table.stored`."""
+        _, pq = _pyarrow()
+        path, group, metadata = self._blocks[block]
+        with (
+            _reading(self._where(block)),
+            opened(path, None) as stream,
+            pq.ParquetFile(stream, metadata=metadata) as file,
+        ):
+            content = file.read_row_group(group, columns=list(self._names))
+            if content.num_rows != self.block_rows[block]:
+                raise ValueError(f"it has {content.num_rows} rows, {self.block_rows[block]} were announced")
+        values = {}
+        for name in self._names:
+            column = content.column(name)
+            if column.null_count:
+                raise ValueError(
+                    f"Column {name!r} has {column.null_count} null values in {self._where(block)}. "
+                    "Remove or impute such rows."
+                )
+            values[name] = column.to_numpy()
+        out = []
+        for position, (g, dtype) in enumerate(zip(self.groups, self._types, strict=True)):
+            if not g.shape:
+                array = values[g.names[0]]
+                array = array.astype(dtype if g.dtype.kind == "f" else array.dtype, copy=False)
+            else:
+                array = np.empty((content.num_rows, len(g.names)), dtype)
+                for piece in pieces(array):
+                    for j, name in enumerate(g.names):
+                        array[piece, j] = values[name][piece]
+            out.append(self._finite(block, position, array))
+        return tuple(out)
+
+    def _layout(self) -> np.ndarray:
+        sizes = [metadata.row_group(group).total_byte_size for _, group, metadata in self._blocks]
+        return np.stack([self.block_rows, sizes])
+
+    def _where(self, block: int) -> str:
+        path, group, _ = self._blocks[block]
+        return f"row group {group} of {path}"
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Turn whatever goes wrong while Parquet is read into the error that names it."""
+    try:
+        yield
+    except DatasetError:
+        raise
+    # Damaged files are met with errors of many kinds.
+    except Exception as error:
+        raise unreadable(what, reason(error)) from error
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("Parquet files are read with pyarrow: pip install 'gpzoo[parquet]'.") from error
+    return pyarrow, pyarrow.parquet
+
+
+def _files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
+        inside = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+        inside = [file for file in inside if file.is_file()]
+        if not inside:
+            what = "holds no *.parquet files" if path.is_dir() else "does not exist"
+            raise DatasetError(f"cannot read {path}: it {what}.")
+        found += inside
+    if not found:
+        raise ValueError("paths must name at least one Parquet file or folder, got none.")
+    return found
+
+
+def _number_type(path: Path, schema: Any, name: str, integer: bool) -> np.dtype:
+    """The NumPy type of a column.
+
+    Raises:
+        ValueError: if there is not exactly one column of that name.
+        TypeError: if it does not hold numbers, or ``integer`` and not integers.
+    """
+    import pyarrow as pa
+
+    index = schema.get_field_index(name)
+    if index < 0:
+        raise ValueError(f"{path} must have one column {name!r}; its columns are {schema.names}.")
+    kind = schema.field(index).type
+    if not (pa.types.is_integer(kind) or (not integer and (pa.types.is_floating(kind) or pa.types.is_boolean(kind)))):
+        wanted = "integer classes" if integer else "numbers"
+        raise TypeError(f"Column {name!r} of {path} must hold {wanted}, its type is {kind}. Convert it before.")
+    return np.dtype(kind.to_pandas_dtype())

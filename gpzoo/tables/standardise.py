@@ -1,0 +1,209 @@
+"""Tables standardised in one streaming pass."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpzoo.tables.table import Table, pieces
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean and standard deviation of every column of a table.
+
+    Attributes:
+        num_rows: rows they were computed over.
+        mean: one float64 array of the shape of a row (a float for ``()``) per group; ``None`` for groups left out.
+        std: as ``mean``; the standard deviation of the rows (divisor ``N``), exactly 0 where a column is constant.
+    """
+
+    num_rows: int
+    mean: tuple[Any, ...]
+    std: tuple[Any, ...]
+
+
+def moments(table: Table, groups: Sequence[int] | None = None) -> Moments:
+    """Means and standard deviations in one pass over a table, in float64.
+
+    Pieces are centred on their own means and merged with the update of Chan, Golub and LeVeque (1979), so that nothing
+    cancels however large the means are against the deviations.
+
+    Args:
+        table: read block by block, once.
+        groups: positions of the groups wanted; ``None`` for all.
+
+    Raises:
+        DatasetError: if a block cannot be read.
+        ValueError: for groups that the table does not have, or as :meth:`Table.read`.
+    """
+    wanted = range(len(table.groups)) if groups is None else [operator.index(g) for g in groups]
+    if not set(wanted) <= set(range(len(table.groups))):
+        raise ValueError(f"groups must be among 0 to {len(table.groups) - 1}, got {list(wanted)}.")
+    running = {g: _Running(table.groups[g].shape) for g in wanted}
+    for block in range(len(table.block_rows)):
+        arrays = table.stored(block)
+        for g, total in running.items():
+            for piece in pieces(arrays[g]):
+                total.add(arrays[g][piece])
+    results = [running[g].result() if g in running else (None, None) for g in range(len(table.groups))]
+    return Moments(table.num_rows, *zip(*results, strict=True))
+
+
+class _Running:
+    """Count, means (less the first row) and sums of squared deviations of the rows so far."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape, self.count, width = shape, 0, math.prod(shape)
+        self.mean, self.squares = np.zeros(width), np.zeros(width)
+        self.first, self.varies = None, np.zeros(width, bool)
+
+    def add(self, rows: np.ndarray) -> None:
+        # A column of the table is a row here: sums run along contiguous memory, many times faster.
+        columns = rows.reshape(len(rows), -1).T.astype(np.float64, order="C")
+        if self.first is None:
+            self.first = columns[:, 0].copy()
+        # Distances from one of the rows: means far from 0 would round what is merged.
+        columns -= self.first[:, None]
+        if not self.varies.all():
+            self.varies |= columns.any(axis=1)
+        mean = columns.mean(axis=1)
+        columns -= mean[:, None]
+        total = self.count + len(rows)
+        step = mean - self.mean
+        self.squares += np.einsum("ij,ij->i", columns, columns) + step**2 * (self.count * len(rows) / total)
+        self.mean += step * (len(rows) / total)
+        self.count = total
+
+    def result(self) -> tuple[Any, Any]:
+        mean = (self.first + self.mean).reshape(self.shape)
+        std = np.where(self.varies, np.sqrt(self.squares / self.count), 0.0).reshape(self.shape)
+        return (mean, std) if self.shape else (float(mean), float(std))
+
+
+class Standardised(Table):
+    """A table whose columns are shifted and scaled as they are read: ``(x - mean) / std``, in float64 before the cast.
+
+    Args:
+        table: what to standardise.
+        mean: one array of the shape of a row per group; ``None`` leaves a group as it is.
+        std: as ``mean``. A column whose deviation is 0 says nothing and becomes 0.
+
+    Attributes:
+        mean: as given. In original units a standardised target (the last group) is ``mean[-1] + std[-1] * y``, an RMSE
+            ``std[-1]`` times the standardised one, and a log density that minus ``log(std[-1])``.
+        std: as given.
+
+    Raises:
+        ValueError: for moments of other shapes than the table's rows, not finite, or negative deviations.
+    """
+
+    def __init__(self, table: Table, mean: Sequence[Any], std: Sequence[Any]) -> None:
+        self.table, self.mean, self.std = table, tuple(mean), tuple(std)
+        self.block_rows = table.block_rows
+        if not len(self.mean) == len(self.std) == len(table.groups):
+            raise ValueError(
+                f"mean and std must have one entry per group, {len(table.groups)}; got {len(self.mean)} and "
+                f"{len(self.std)}."
+            )
+        groups = []
+        for position, (group, m, s) in enumerate(zip(table.groups, self.mean, self.std, strict=True)):
+            if (m is None) != (s is None):
+                raise ValueError(f"mean and std of group {position} must both be given or both None.")
+            if m is not None:
+                good = np.shape(m) == np.shape(s) == group.shape and np.isfinite(m).all() and np.isfinite(s).all()
+                if not good or np.min(s) < 0:
+                    raise ValueError(
+                        f"mean and std of group {position} must be finite, of shape {group.shape}, and std not "
+                        f"negative; got {m} and {s}."
+                    )
+                group = group._replace(dtype=np.result_type(group.dtype, np.float32))
+            groups.append(group)
+        self.groups = tuple(groups)
+
+    def apply(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Shift and scale rows from elsewhere (test inputs) as this table's: one array per group, the first ones.
+
+        Raises:
+            ValueError: for more arrays than groups, or rows of another shape.
+        """
+        for position, (array, group) in enumerate(zip(arrays, self.groups, strict=False)):
+            if np.shape(array)[1:] != group.shape:
+                raise ValueError(f"Rows of array {position} must have shape {group.shape}, got {np.shape(array)}.")
+        if len(arrays) > len(self.groups):
+            raise ValueError(f"The table has {len(self.groups)} groups, got {len(arrays)} arrays.")
+        return self._apply(arrays)
+
+    def stored(self, block: int) -> tuple[np.ndarray, ...]:
+        """As :meth:`Table.stored`."""
+        return self._apply(self.table.stored(block), exact=True)
+
+    def read(self, block: int) -> tuple[np.ndarray, ...]:
+        """As :meth:`Table.read`."""
+        return self._apply(self.table.stored(block))
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """Plain values that tell this table from others: those of the table within, and a checksum of the moments."""
+        digest = hashlib.sha256()
+        for values in (*self.mean, *self.std):
+            digest.update(b"None" if values is None else np.asarray(values, "<f8").tobytes())
+        return self.table.fingerprint | {"standardised": digest.hexdigest()[:16]}
+
+    def _apply(self, arrays: Sequence[np.ndarray], exact: bool = False) -> tuple[np.ndarray, ...]:
+        out = []
+        for array, group, mean, std in zip(map(np.asarray, arrays), self.groups, self.mean, self.std, strict=False):
+            if mean is None:
+                out.append(array if exact else array.astype(group.dtype, copy=False))
+            else:
+                out.append(_scaled(array, mean, std, np.float64 if exact else group.dtype))
+        return tuple(out)
+
+
+def standardised(table: Table, groups: Sequence[int] | None = None) -> Standardised:
+    """Shift and scale the columns of a table to mean 0 and standard deviation 1, with one pass over it.
+
+    As in a data set's ``standardised``: a constant input column becomes 0, a constant target is shifted
+    only, and a target of integer classes is left as it is.
+
+    Args:
+        table: inputs first, the target last; a table of one group has inputs only.
+        groups: positions of the groups to standardise; ``None`` for all but integer classes.
+
+    Raises:
+        DatasetError: if a block cannot be read.
+        ValueError: for groups that the table does not have, or as :meth:`Table.read`.
+    """
+    last = len(table.groups) - 1
+    if groups is None:
+        groups = [i for i, g in enumerate(table.groups) if not (i == last > 0 and g.dtype.kind in "iub")]
+    found = moments(table, groups)
+    std = list(found.std)
+    if last > 0 and std[last] is not None:
+        std[last] = np.where(np.equal(std[last], 0.0), 1.0, std[last])
+        std[last] = std[last] if table.groups[last].shape else float(std[last])
+    return Standardised(table, found.mean, std)
+
+
+def _scaled(array: np.ndarray, mean: Any, std: Any, dtype: Any) -> np.ndarray:
+    out = np.empty(array.shape, dtype)
+    parts = list(pieces(array))
+    std = np.asarray(std, np.float64)
+    scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
+    # Repeated for every row of a piece: flat arithmetic is faster than broadcasting short rows.
+    rows = len(array[parts[0]]) if parts else 0
+    shift, scale = (np.broadcast_to(v, (rows, *array.shape[1:])).ravel() for v in (np.float64(mean), scale))
+    for piece in parts:
+        values = array[piece].astype(np.float64)
+        flat = values.reshape(-1)
+        flat -= shift[: flat.size]
+        flat *= scale[: flat.size]
+        out[piece] = values
+    return out

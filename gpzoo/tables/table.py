@@ -1,0 +1,163 @@
+"""What a table is: groups of columns whose rows are read in blocks, so that they need not fit into memory."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpzoo.tables.files import fingerprint as sha256_of
+
+#: Values that arithmetic in float64 converts at a time: they stay in the processor's cache, and memory stays flat.
+_PIECE = 65_536
+
+#: Bytes of rows, from either end of a table, that tell it from others: they are read and hashed in a second or two.
+_SEEN_BYTES = 2**27
+
+
+class ColumnGroup(NamedTuple):
+    """The columns that are one argument of a model: ``n`` rows of them are an array ``[n, *shape]``.
+
+    Attributes:
+        shape: of one row: ``(d,)`` for ``d`` inputs, ``()`` for a target.
+        dtype: of the minibatches and of :meth:`Table.read`.
+        names: of the columns, where they have any.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    names: tuple[str, ...] = ()
+
+
+class Table(ABC):
+    """Rows in memory or on disk, read in blocks of contiguous rows.
+
+    A table of another kind sets ``groups`` and ``block_rows`` and defines :meth:`stored`.
+
+    Attributes:
+        groups: one :class:`ColumnGroup` per argument of the model, inputs first, the target (if there is one) last.
+        block_rows: rows of each block, ``[num_blocks]``, none of them 0.
+    """
+
+    groups: tuple[ColumnGroup, ...]
+    block_rows: np.ndarray
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all blocks."""
+        return int(self.block_rows.sum())
+
+    @abstractmethod
+    def stored(self, block: int) -> tuple[np.ndarray, ...]:
+        """The rows of a block, one array ``[n, *shape]`` per group, in the precision in which they are stored.
+
+        Moments are computed and subtracted in it: a column with mean 1e8 and deviation 1 is lost in float32.
+
+        Raises:
+            DatasetError: if the block cannot be read.
+            ValueError: for null values, NaN and infinity, naming the block and the column.
+        """
+
+    def read(self, block: int) -> tuple[np.ndarray, ...]:
+        """The rows of a block, one array ``[n, *shape]`` per group, in the dtype of the group.
+
+        Raises:
+            DatasetError: if the block cannot be read.
+            ValueError: for null values, NaN and infinity, naming the block and the column.
+        """
+        arrays = self.stored(block)
+        with np.errstate(over="ignore"):
+            cast = tuple(array.astype(g.dtype, copy=False) for array, g in zip(arrays, self.groups, strict=True))
+        for position, (before, after) in enumerate(zip(arrays, cast, strict=True)):
+            if before.dtype.kind == "f" and after.dtype.itemsize < before.dtype.itemsize:
+                self._finite(block, position, after, f"which {after.dtype} cannot hold")
+        return cast
+
+    def head(self, rows: int) -> tuple[np.ndarray, ...]:
+        """The first rows, one array ``[rows, *shape]`` per group; in a sorted table they are not like the others.
+
+        Raises:
+            DatasetError: if a block cannot be read.
+            ValueError: if there are fewer rows, or none is asked for, or as :meth:`read`.
+        """
+        rows = operator.index(rows)
+        if not 1 <= rows <= self.num_rows:
+            raise ValueError(f"rows must be between 1 and the {self.num_rows} of the table, got {rows}.")
+        out = empty(self.groups, rows)
+        filled = 0
+        for block in range(len(self.block_rows)):
+            for target, array in zip(out, self.read(block), strict=True):
+                target[filled : filled + len(array)] = array[: rows - filled]
+            filled += int(self.block_rows[block])
+            if filled >= rows:
+                break
+        return out
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """Plain values that tell this table from others; its first and last rows are read for it, 128 MB of each.
+
+        Rows between them are not looked at, as ``"seen"`` says: tables that differ there alone have one fingerprint,
+        unless the difference shows in what the kind of table knows of all blocks, such as their compressed sizes.
+        """
+        digest = hashlib.sha256(np.ascontiguousarray(self._layout(), "<i8"))
+        row = sum(math.prod(group.shape) * group.dtype.itemsize for group in self.groups)
+        ends = np.cumsum(self.block_rows)
+        # Whole blocks, at least one from either end.
+        first = int(np.searchsorted(ends * row, _SEEN_BYTES)) + 1
+        last = max(first, int(np.searchsorted(ends * row, ends[-1] * row - _SEEN_BYTES, side="right")))
+        for block in (*range(min(first, len(ends))), *range(last, len(ends))):
+            digest.update(sha256_of({str(i): array for i, array in enumerate(self.read(block))}).encode())
+        seen = "all rows"
+        if last > first:
+            counts = f"first {ends[first - 1]} and last {ends[-1] - ends[last - 1]}"
+            seen = f"{counts} rows; those between are not looked at"
+        return {
+            "kind": type(self).__name__,
+            "rows": self.num_rows,
+            "blocks": len(self.block_rows),
+            "columns": [f"{g.dtype}{list(g.shape)} {', '.join(g.names)}".strip() for g in self.groups],
+            "seen": seen,
+            "checksum": digest.hexdigest()[:16],
+        }
+
+    def _layout(self) -> np.ndarray:
+        """What is known of every block without reading it."""
+        return self.block_rows
+
+    def _where(self, block: int) -> str:
+        """How errors name a block."""
+        return f"block {block}"
+
+    def _column(self, position: int, index: Sequence[int]) -> str:
+        """How errors name a column of a group."""
+        names = self.groups[position].names
+        if names:
+            return f"Column {names[index[0] if len(index) else 0]!r}"
+        return f"Array {position}" + (f", column {', '.join(map(str, index))}," if len(index) else "")
+
+    def _finite(self, block: int, position: int, array: np.ndarray, what: str = "which is not finite") -> np.ndarray:
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            row, *index = np.argwhere(~np.isfinite(array))[0].tolist()
+            raise ValueError(
+                f"{self._column(position, index)} has a value {what}, in row {row} of {self._where(block)}. "
+                "Remove or impute such rows."
+            )
+        return array
+
+
+def empty(groups: Sequence[ColumnGroup], rows: int) -> tuple[np.ndarray, ...]:
+    """Arrays for so many rows, one per group."""
+    return tuple(np.empty((rows, *group.shape), group.dtype) for group in groups)
+
+
+def pieces(array: np.ndarray) -> Iterator[slice]:
+    """Slices of rows that cover an array, each small enough for the processor's cache."""
+    rows = max(1, _PIECE // max(1, math.prod(array.shape[1:])))
+    return (slice(start, start + rows) for start in range(0, len(array), rows))

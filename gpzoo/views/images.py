@@ -1,0 +1,153 @@
+"""Transformations of images as sampled views: affine maps, rotations, deformations, with learnable parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from gpzoo import _checks as checks
+from gpzoo.views._warp import affine_matrix, affine_positions, bilinear, smooth_displacements
+from gpzoo.views.base import SampledView, _sizes
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+class Affine(SampledView):
+    """Images under affine maps with uniform parameters, ``phi ~ Unif(low, high)`` (learning invariances, section 5).
+
+    Bilinear interpolation; what comes in from outside is zero. Derivatives reach both bounds.
+
+    Args:
+        image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
+        low: ``[6]``: rotation (degrees, counter-clockwise), scale along the width and the height (2 shows everything at
+            half the size), shear, shift right and down (halves of the width and height). With ``raw=True`` the matrix
+            itself, row by row: it takes ``(x, y, 1)`` of the output, from -1 to 1, to where it comes from.
+        high: ``[6]``, the other bounds; equal to ``low`` where a parameter is fixed.
+        raw: what the bounds are of.
+        num_views: views per input and step in training.
+        num_fixed: views in prediction.
+
+    Raises:
+        ValueError: for sizes that are no positive whole numbers, images thinner than two pixels, bounds that are not
+            finite numbers ``[6]``, or fewer than two views in training.
+    """
+
+    data_fields = ("low", "high")
+    static_fields = (*SampledView.static_fields, "raw")
+
+    def __init__(
+        self,
+        image_shape: Sequence[int],
+        low: Array,
+        high: Array,
+        *,
+        raw: bool = False,
+        num_views: int = 16,
+        num_fixed: int = 64,
+    ) -> None:
+        shape = _sizes("image_shape", image_shape, (2, 3))
+        if min(shape[:2]) < 2:
+            raise ValueError(f"Images must be at least two pixels high and wide, got image_shape {shape}.")
+        super().__init__(shape if len(shape) == 3 else (*shape, 1), num_views, num_fixed)
+        self.low, self.high = _parameters("low", low, (6,)), _parameters("high", high, (6,))
+        self.raw = bool(raw)
+
+    def noise(self, key: Array, num_views: int) -> Array:
+        """Uniform numbers ``[num_views, 6]``."""
+        return random.uniform(key, (num_views, 6), jnp.result_type(self.low))
+
+    def _matrix(self, uniform: Array) -> Array:
+        phi = self.low + (self.high - self.low) * uniform
+        height, width = (size - 1 for size in self.input_shape[:2])
+        return phi.reshape(2, 3) if self.raw else affine_matrix(phi, height / width)
+
+    def transform(self, x: Array, noise: Array) -> Array:
+        """One transformed image."""
+        return bilinear(x, *affine_positions(self._matrix(noise).astype(x.dtype), *x.shape[:2]))
+
+
+def Rotation(image_shape: Sequence[int], angle: Array | float, *, num_views: int = 16, num_fixed: int = 64) -> Affine:
+    """Images rotated by angles uniform in ``[-angle, angle]`` degrees (learning invariances, section 5.1).
+
+    Args:
+        image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
+        angle: the largest angle; derivatives reach it.
+        num_views: views per input and step in training.
+        num_fixed: views in prediction.
+
+    Raises:
+        ValueError: as :class:`Affine`.
+    """
+    angle = _parameters("angle", angle, ())
+    at_rest = jnp.asarray([0, 1, 1, 0, 0, 0], angle.dtype)
+    return Affine(
+        image_shape, at_rest.at[0].set(-angle), at_rest.at[0].set(angle), num_views=num_views, num_fixed=num_fixed
+    )
+
+
+class Deformation(Affine):
+    """Images under smooth local displacements, after a small affine map (infiniteMNIST, Loosli et al. 2007; section 5).
+
+    Args:
+        image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
+        amplitude: standard deviation of a pixel's displacement along each axis, in pixels.
+        smoothness: standard deviation of the Gaussian filter that makes the displacements smooth, in pixels.
+        low: lower bounds of the affine map, as for :class:`Affine`; ``None`` for the identity.
+        high: upper bounds.
+        num_views: views per input and step in training.
+        num_fixed: views in prediction.
+
+    Raises:
+        ValueError: as :class:`Affine`, and for an amplitude or smoothness that is not one number, or one of the bounds
+            without the other.
+    """
+
+    data_fields = (*Affine.data_fields, "amplitude", "smoothness")
+
+    def __init__(
+        self,
+        image_shape: Sequence[int],
+        amplitude: Array | float,
+        smoothness: Array | float,
+        low: Array | None = None,
+        high: Array | None = None,
+        *,
+        num_views: int = 16,
+        num_fixed: int = 64,
+    ) -> None:
+        self.amplitude = _parameters("amplitude", amplitude, ())
+        self.smoothness = _parameters("smoothness", smoothness, ())
+        if checks.is_concrete(self.smoothness) and not np.asarray(self.smoothness) > 0:
+            raise ValueError(f"smoothness must be positive, got {float(self.smoothness)}.")
+        if (low is None) != (high is None):
+            raise ValueError("Give both bounds of the affine map, low and high, or neither.")
+        at_rest = jnp.asarray([0, 1, 1, 0, 0, 0], self.amplitude.dtype)
+        low, high = (at_rest if bound is None else bound for bound in (low, high))
+        super().__init__(image_shape, low, high, num_views=num_views, num_fixed=num_fixed)
+
+    def noise(self, key: Array, num_views: int) -> tuple[Array, Array]:
+        """Uniform numbers ``[num_views, 6]`` and standard normal ones ``[num_views, 2, H, W]``."""
+        key_affine, key_field = random.split(key)
+        field = random.normal(key_field, (num_views, 2, *self.input_shape[:2]), self.amplitude.dtype)
+        return super().noise(key_affine, num_views), field
+
+    def transform(self, x: Array, noise: tuple[Array, Array]) -> Array:
+        """One deformed image."""
+        uniform, field = noise
+        rows, columns = affine_positions(self._matrix(uniform).astype(x.dtype), *x.shape[:2])
+        down, right = smooth_displacements(field, self.amplitude, self.smoothness).astype(x.dtype)
+        return bilinear(x, rows + down, columns + right)
+
+
+def _parameters(name: str, value: Any, shape: tuple[int, ...]) -> Array:
+    value = checks.floating(name, value)
+    if value.shape != shape:
+        wanted = "one number" if shape == () else "the six parameters of an affine map"
+        raise ValueError(f"{name} must be {wanted}, got shape {value.shape}.")
+    if checks.is_concrete(value) and not np.isfinite(np.asarray(value)).all():
+        raise ValueError(f"{name} must be finite, got {np.asarray(value).tolist()}.")
+    return value

@@ -1,0 +1,182 @@
+"""Finite sets of transformed inputs as views: orbits under moves of entries, whole or sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from gpzoo.views.base import SampledView, _sizes
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True, init=False, eq=False)
+class Orbit:
+    """The orbit of an input under transformations that move its entries: rotations, flips, shifts, permutations.
+
+    The views of a kernel that is invariant to a finite group (convolutional GPs, appendix D.2, eq. D.29): with every
+    element of the group among the transformations, ``DoubleSum(base, Orbit(...))`` is the prior of functions that do
+    not change when their input is transformed. Views are flattened inputs.
+
+    ``Orbit.of_images((28, 28), rotations=True, shifts=1)``; ``Orbit([(0, 1), (1, 0)])`` for ``f(x, y) = f(y, x)``.
+
+    Args:
+        table: ``[P, size]`` integers: entry ``table[p, i]`` of the flattened input becomes entry ``i`` of view ``p``,
+            and -1 stands for zero. Equal rows count once.
+        input_shape: shape of one input; a vector if ``None``.
+
+    Raises:
+        ValueError: if the table does not have two axes, or an entry is out of range or twice in a row.
+    """
+
+    table: np.ndarray
+    input_shape: tuple[int, ...]
+
+    def __init__(self, table: Any, input_shape: Sequence[int] | None = None) -> None:
+        table = np.asarray(table)
+        if table.ndim != 2 or table.size == 0 or not np.issubdtype(table.dtype, np.integer):
+            raise ValueError(f"table must be integers [views, size], got {table.dtype} of shape {table.shape}.")
+        shape = (table.shape[1],) if input_shape is None else _sizes("input_shape", input_shape, (1, 2, 3))
+        size = int(np.prod(shape))
+        if table.shape[1] != size or table.min() < -1 or table.max() >= size:
+            raise ValueError(
+                f"table must have {size} columns for inputs of shape {shape}, with entries from -1 to {size - 1}; got "
+                f"shape {table.shape}, entries from {table.min()} to {table.max()}."
+            )
+        ordered = np.sort(table, axis=1)
+        if (twice := ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)).any():
+            row = int(np.argmax(twice))
+            raise ValueError(
+                f"Every row of table moves the entries of an input, each to one place, but row {row}, "
+                f"{np.array2string(table[row], threshold=8)}, has an entry twice: no group of transformations has it. "
+                "Give permutations, with -1 for zero."
+            )
+        first = np.sort(np.unique(table, axis=0, return_index=True)[1])
+        object.__setattr__(self, "table", table[first].astype(np.int32))
+        object.__setattr__(self, "input_shape", shape)
+
+    @classmethod
+    def of_images(
+        cls, image_shape: Sequence[int], *, rotations: bool = False, flips: bool = False, shifts: int = 0
+    ) -> Orbit:
+        """The orbit of images ``[H, W, C]`` under all compositions of the transformations asked for, itself first.
+
+        Args:
+            image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
+            rotations: by multiples of 90 degrees; images must be square.
+            flips: left to right, and top to bottom.
+            shifts: by up to so many pixels along both axes; what comes in from outside is zero (a finite set of
+                translations, invariant up to what leaves the image).
+
+        Raises:
+            ValueError: for rotations of images that are not square, or shifts as long as the image.
+        """
+        shape = _sizes("image_shape", image_shape, (2, 3))
+        shape = shape if len(shape) == 3 else (*shape, 1)
+        H, W, _ = shape
+        if rotations and H != W:
+            raise ValueError(f"Rotations by 90 degrees need square images, got image_shape {shape}.")
+        if shifts != int(shifts) or not 0 <= shifts < min(H, W):
+            raise ValueError(f"shifts must be between 0 and {min(H, W) - 1} pixels, got {shifts}.")
+        shifts = int(shifts)
+        turned = [np.arange(np.prod(shape)).reshape(shape)]
+        if flips:
+            turned = [view for image in turned for view in (image, image[:, ::-1], image[::-1], image[::-1, ::-1])]
+        if rotations:
+            turned = [np.rot90(image, turns) for image in turned for turns in range(4)]
+        views = []
+        steps = sorted(range(-shifts, shifts + 1), key=abs)
+        for image in turned:
+            padded = np.pad(image, ((shifts, shifts), (shifts, shifts), (0, 0)), constant_values=-1)
+            views += [padded[shifts + i :, shifts + j :][:H, :W] for i in steps for j in steps]
+        return cls(np.stack([view.ravel() for view in views]), shape)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Orbit) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple:
+        return self.input_shape, self.table.shape, self.table.tobytes()
+
+    @property
+    def input_ndim(self) -> int:
+        """Rank of one input."""
+        return len(self.input_shape)
+
+    @property
+    def num_views(self) -> int:
+        """Size of the orbit, ``P``."""
+        return self.table.shape[0]
+
+    @property
+    def view_size(self) -> int:
+        """Numbers per input."""
+        return self.table.shape[1]
+
+    def view(self, X: Array) -> Array:
+        """The orbits of inputs ``[N, ...]``: ``[N, P, size]``.
+
+        Raises:
+            ValueError: if an input has another shape.
+        """
+        if tuple(jnp.shape(X)[1:]) != self.input_shape:
+            raise ValueError(f"X must be inputs [N, ...] of shape {self.input_shape}, got shape {tuple(jnp.shape(X))}.")
+        return rearranged(X.reshape(X.shape[0], -1), self.table)
+
+
+def rearranged(rows: Array, table: Any) -> Array:
+    """Entries ``table [P, size]`` of ``rows [N, size]``, zero where the table has -1: ``[N, P, size]``."""
+    # Out of range in jnp.take, -1 would count from the end.
+    inside = jnp.where(jnp.asarray(table) < 0, rows.shape[1], table)
+    return jnp.take(rows, inside, axis=1, mode="fill", fill_value=0)
+
+
+# -- any inputs --------------------------------------------------------------------------------------------------------
+
+
+class Subsampled(SampledView):
+    """Some views of a finite orbit, drawn without replacement (learning invariances, section 4.4 and appendix B).
+
+    Estimates are those of the whole orbit's kernel, and equal it where ``num_views`` is the size of the orbit.
+
+    Args:
+        orbit: all views.
+        num_views: views per input and step in training.
+        num_fixed: views in prediction; ``None`` for all.
+
+    Raises:
+        TypeError: if ``orbit`` is not an :class:`~gpzoo.Orbit`.
+        ValueError: for more views than there are, or fewer than two.
+    """
+
+    static_fields = (*SampledView.static_fields, "orbit")
+
+    def __init__(self, orbit: Orbit, num_views: int, *, num_fixed: int | None = None) -> None:
+        if not isinstance(orbit, Orbit):
+            raise TypeError(f"orbit must be a gpzoo.views.Orbit, got {type(orbit).__name__}.")
+        self.orbit = orbit
+        super().__init__(orbit.input_shape, num_views, orbit.num_views if num_fixed is None else num_fixed)
+        if max(self.num_views, self.num_fixed) > orbit.num_views:
+            raise ValueError(
+                f"num_views is {self.num_views} and num_fixed {self.num_fixed}, but the orbit has {orbit.num_views}."
+            )
+
+    @property
+    def orbit_size(self) -> float:  # type: ignore[override]
+        """How many views there are."""
+        return self.orbit.num_views
+
+    def noise(self, key: Array, num_views: int) -> Array:
+        """Rows of the orbit's table, all different: ``[num_views, view_size]``."""
+        return jnp.asarray(self.orbit.table)[random.permutation(key, self.orbit.num_views)[:num_views]]
+
+    def transform(self, x: Array, noise: Array) -> Array:
+        """One of the views."""
+        return rearranged(x.reshape(1, -1), noise[None])[0, 0].reshape(x.shape)

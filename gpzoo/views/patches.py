@@ -1,0 +1,97 @@
+"""The patches of an image as views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from gpzoo.views.base import _sizes
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True, init=False)
+class Patches:
+    """All patches of an image at stride 1 that lie inside it (convolutional GPs, sections 3 and 4.4).
+
+    Positions run row by row, and each patch is flattened row by row. What becomes of colour:
+
+    * ``"separate"``: the patches of every channel are separate views. View ``c * (P / C) + position`` is the patch of
+      channel ``c``, so ``P = C (H - h + 1) (W - w + 1)``, views of size ``h w``;
+    * ``"joint"``: a view is a patch of all channels together, its pixels one channel after the other: the columns
+      ``c h w`` to ``(c + 1) h w`` are channel ``c``. ``P = (H - h + 1) (W - w + 1)``, views of size ``C h w``;
+    * a number: the patches of that channel alone.
+
+    Args:
+        image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
+        patch_shape: ``(h, w)``.
+        channels: ``"separate"``, ``"joint"``, or the number of a channel, counted from 0.
+
+    Raises:
+        ValueError: if a size is not a positive whole number, a patch is larger than the image, or there is no such
+            channel.
+    """
+
+    image_shape: tuple[int, int, int]
+    patch_shape: tuple[int, int]
+    channels: str | int
+
+    #: Rank of one input: images ``[H, W, C]``.
+    input_ndim: ClassVar[int] = 3
+
+    def __init__(
+        self, image_shape: Sequence[int], patch_shape: Sequence[int], *, channels: str | int = "separate"
+    ) -> None:
+        image, patch = _sizes("image_shape", image_shape, (2, 3)), _sizes("patch_shape", patch_shape, (2,))
+        if patch[0] > image[0] or patch[1] > image[1]:
+            raise ValueError(
+                f"patch_shape {patch} does not fit into image_shape {image}: patches are at most as large as the image."
+            )
+        image = image if len(image) == 3 else (*image, 1)
+        if isinstance(channels, int | np.integer) and not isinstance(channels, bool):
+            channels, known = int(channels), 0 <= channels < image[2]
+        else:
+            known = isinstance(channels, str) and channels in ("separate", "joint")
+        if not known:
+            raise ValueError(
+                f"channels must be 'separate', 'joint' or the number of one of the {image[2]} channels, counted from "
+                f"0; got {channels!r}."
+            )
+        object.__setattr__(self, "image_shape", image)
+        object.__setattr__(self, "patch_shape", patch)
+        object.__setattr__(self, "channels", channels)
+
+    @property
+    def num_views(self) -> int:
+        """Patches per image, ``P``, those of separate channels together."""
+        (H, W, C), (h, w) = self.image_shape, self.patch_shape
+        return (C if self.channels == "separate" else 1) * (H - h + 1) * (W - w + 1)
+
+    @property
+    def view_size(self) -> int:
+        """Numbers per patch: ``h w``, or ``C h w`` where channels are joint."""
+        return (self.image_shape[2] if self.channels == "joint" else 1) * self.patch_shape[0] * self.patch_shape[1]
+
+    def view(self, X: Array) -> Array:
+        """The patches of images ``[N, H, W, C]``: ``[N, P, view_size]``.
+
+        Raises:
+            ValueError: if ``X`` has another rank or another image shape.
+        """
+        if jnp.ndim(X) != 4 or tuple(jnp.shape(X)[1:]) != self.image_shape:
+            raise ValueError(
+                f"X must be images [N, H, W, C] with (H, W, C) = {self.image_shape}; got shape {tuple(jnp.shape(X))}. "
+                "Images of one channel need their last axis too: X[..., None]."
+            )
+        (H, W, _), (h, w) = self.image_shape, self.patch_shape
+        # Slices rather than a gather: their gradient is a sum of padded blocks, not a scatter.
+        X = X if isinstance(self.channels, str) else X[..., self.channels, None]
+        pixels = [X[:, i : i + H - h + 1, j : j + W - w + 1, :] for i in range(h) for j in range(w)]
+        patches = jnp.stack(pixels, axis=-1)
+        patches = patches if self.channels == "joint" else jnp.moveaxis(patches, 3, 1)
+        return patches.reshape(X.shape[0], self.num_views, self.view_size)

@@ -1,0 +1,195 @@
+"""One run of a guide: the program, each latent site of which is answered with the guide's own."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array, random
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
+
+from gpzoo._numpyro import Messenger, outside
+from gpzoo.inducing.initialisers import start, structure
+from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference._runs import check_value
+from gpzoo.inference.representation import _REPRESENTATION
+from gpzoo.inference.variational import posterior_at
+from gpzoo.processes.marginals import DrawLog
+from gpzoo.processes.process import GaussianProcess
+
+if TYPE_CHECKING:
+    from gpzoo.inference.guide import InducingGuide
+
+
+def _for_site(value: Any, site: str, default: Any = None) -> Any:
+    return value.get(site, default) if isinstance(value, Mapping) else value
+
+
+def _parameter(inducing: InducingVariable) -> Any:
+    """The value of ``<site>_inducing``: the array of an inducing variable, or a tuple where it has several."""
+    leaves = tuple(jax.tree.leaves(inducing))
+    return leaves[0] if len(leaves) == 1 else leaves
+
+
+def _variable(initialiser: Any, parameter: Any) -> InducingVariable:
+    leaves = parameter if isinstance(parameter, tuple | list) else (parameter,)
+    return jax.tree.unflatten(structure(initialiser), leaves)
+
+
+class _InitialState(Messenger):
+    """Keeps mutable state as it is at first: networks write their new state into the dictionary they are handed."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.found: dict[str, Any] = {}
+
+    def __enter__(self) -> _InitialState:
+        super().__enter__()
+        return self
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "mutable" and msg["value"] is not None:
+            self.found[msg["name"]] = jax.tree.map(lambda x: x, msg["value"])
+
+
+class _PosteriorHandler(Messenger):
+    """Runs inside one call of a guide: answers each latent site of the model with the guide's own site."""
+
+    def __init__(self, guide: InducingGuide, args: tuple, kwargs: dict) -> None:
+        super().__init__(None)
+        self.guide, self.arguments = guide, (args, kwargs)
+        self.how, self.rows, self.views = _REPRESENTATION.get()
+        self.values: dict[str, Any] = {}
+        self.plates: dict[str, int] = {}
+        self.initial: dict[str, Any] | None = None
+
+    def __enter__(self) -> _PosteriorHandler:
+        super().__enter__()
+        return self
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "plate":
+            self.plates[msg["name"]] = msg["args"][0]
+        elif msg["type"] == "deterministic":
+            msg["stop"] = True
+        elif msg["type"] == "sample":
+            self._sample(msg)
+
+    def _sample(self, msg: dict[str, Any]) -> None:
+        name, sites = msg["name"], self.guide.sites
+        msg["stop"] = True
+        if msg["is_observed"] or name not in sites.latents:
+            if msg["value"] is None:
+                with outside(self):
+                    msg["kwargs"]["rng_key"] = numpyro.prng_key()
+            return
+        with outside(self):
+            with nullcontext() if msg["scale"] is None else handlers.scale(scale=msg["scale"]):
+                value = self._process(name, msg) if name in sites.processes else self._other(name, msg)
+        self.values[name] = msg["value"] = value
+
+    # -- GP sites ----------------------------------------------------------------------------------------------------
+
+    def _process(self, name: str, msg: dict[str, Any]) -> Any:
+        prior = msg["fn"]
+        if not isinstance(prior, GaussianProcess):
+            raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
+        guide = self.guide
+        initialiser = _for_site(guide.inducing, name)
+        inducing = self._inducing(name, initialiser, prior)
+        mode, log = self._mode(name)
+        if prior.samples_views and self.how != "mean":
+            if self.how == "bound":
+                mode = "estimates"
+            else:
+                own = random.fold_in(self.views, zlib.crc32(name.encode())) if self.views is not None else None
+                prior = prior.with_fixed_views(numpyro.prng_key() if own is None else own)
+        posterior = posterior_at(
+            name,
+            prior,
+            inducing,
+            whiten=_for_site(guide.whiten, name, True),
+            covariance=_for_site(guide.covariance, name),
+            initial_scale=_for_site(guide.initial_scale, name, 1.0),
+            rank=guide.rank,
+            value_as=mode,
+            log=log,
+            rows=self.rows,
+        )
+        if self.how == "mean":
+            return prior.mean  # q(u) starts at the prior's mean
+        if callable(self.how):
+            return self.how(posterior, numpyro.prng_key())
+        if self.how == "conditional":
+            posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
+            numpyro.deterministic(f"{name}_u", posterior.inducing_moments()[0])
+        return numpyro.sample(name, posterior, infer=msg["infer"])
+
+    def _mode(self, name: str) -> tuple[str, DrawLog | None]:
+        if self.how not in ("marginals", "bound") or name in self.guide.joint:
+            return "joint", None
+        if name in self.guide.sites.drawn:
+            return "draw", None
+        return "marginals", DrawLog(refuse=True)
+
+    def _inducing(self, name: str, initialiser: Any, prior: GaussianProcess) -> InducingVariable:
+        parameter = f"{name}_inducing"
+        if structure(initialiser).num_leaves == 0:
+            return initialiser  # a grid: nothing of it is trained
+        value = numpyro.param(parameter, lambda key: self._start(name, initialiser, key, prior))
+        return _variable(initialiser, value)
+
+    def _start(self, name: str, initialiser: Any, key: Array, prior: GaussianProcess) -> Array:
+        """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
+        if isinstance(initialiser, InducingVariable):
+            return _parameter(initialiser)
+        if self.how == "mean":
+            before = {site: value for site, value in self.values.items() if site in self.guide.sites.processes}
+            return _parameter(start(name, initialiser, key, prior.X, prior.kernel, before))
+        if self.initial is None:
+            args, kwargs = self.arguments
+            self.initial = self.guide.starting_values(key, args, kwargs)
+        return self.initial[f"{name}_inducing"]
+
+    # -- other latent sites ------------------------------------------------------------------------------------------
+
+    def _other(self, name: str, msg: dict[str, Any]) -> Array:
+        prior = msg["fn"]
+        for frame in msg["cond_indep_stack"]:
+            if self.plates.get(frame.name, frame.size) != frame.size:
+                raise ValueError(
+                    f"Latent site {name!r} is inside the subsampled plate {frame.name!r} ({frame.size} of "
+                    f"{self.plates[frame.name]}): InducingGuide holds no parameters per datum. Move the site out of "
+                    "the plate, or use the whole data."
+                )
+
+        def start(key: Array) -> Array:
+            strategy = self.guide.init_loc_fn
+            site = {"type": "sample", "name": name, "fn": prior, "value": None, "is_observed": False}
+            return strategy({**site, "kwargs": {"rng_key": key, "sample_shape": ()}, "infer": {}})
+
+        if self.guide.hyperparameters == "point":
+            loc = numpyro.param(f"{name}_loc", start, constraint=prior.support)
+            check_value(f"{name}_loc", loc, tuple(prior.shape()))
+            return numpyro.sample(name, dist.Delta(loc, event_dim=prior.event_dim), infer=msg["infer"])
+        transform = biject_to(prior.support)
+        loc = numpyro.param(f"{name}_loc", lambda key: transform.inv(start(key)))
+        check_value(f"{name}_loc", loc, tuple(transform.inverse_shape(prior.shape())))
+        scale = numpyro.param(
+            f"{name}_scale", lambda _: jnp.full_like(loc, 0.1), constraint=constraints.softplus_positive
+        )
+        event_dim = prior.event_dim + transform.domain.event_dim - transform.codomain.event_dim
+        check_value(f"{name}_scale", scale, tuple(jnp.shape(loc)))
+        base = dist.Normal(loc, scale).to_event(event_dim)
+        posterior = dist.TransformedDistribution(base, transform)
+        if self.how == "mean":
+            return transform(loc)
+        return numpyro.sample(name, posterior, infer=msg["infer"])

@@ -1,0 +1,282 @@
+"""Guides made from a program: every GP site gets an inducing-variable posterior, in the program's own flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from jax import Array
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.infer import init_to_median
+
+from gpzoo import _checks as checks
+from gpzoo.inducing.initialisers import structure
+from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference._handler import _for_site, _InitialState, _PosteriorHandler
+from gpzoo.inference._runs import ParameterNames, shapes_of, with_values
+from gpzoo.inference._sites import Sites, find_sites, parameters_of
+from gpzoo.inference.representation import representing
+from gpzoo.inference.variational import FORMS, usual_form
+from gpzoo.posteriors.posterior import InducingPosterior
+
+
+class InducingGuide:
+    """A guide that runs the model with each latent GP site replaced by its inducing posterior ``q(f)``.
+
+    Values flow through the program, so a stack of GP sites gets the layerwise posterior of Salimbeni and Deisenroth
+    (2017). Latent sites that are not GPs get a point (MAP) or a normal in unconstrained space, in the same run.
+    Observed sites are dropped; which sites are latent is fixed by the first call, which must therefore have the data.
+
+    Parameters are named after the site: ``<site>_inducing``, ``<site>_mean``, ``<site>_scale`` for a GP site,
+    ``<site>_loc`` (and ``<site>_scale``) for any other.
+
+    Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is its marginals if the program uses it in
+    exact operations only, and a draw per input otherwise; everywhere else it is a joint draw over the inputs.
+
+    Args:
+        model: a NumPyro program.
+        inducing: what initialises the inducing variables: an initialiser such as
+            :func:`~gpzoo.kmeans`, an inducing variable, or a mapping from site name to either.
+        whiten: whether ``q`` is over ``v = L^-1 u``; one for all, or by site name.
+        covariance: ``"full"``, ``"diagonal"`` or, with :class:`~gpzoo.Blocks`, ``"block_diagonal"`` (the
+            mean-field approximation between blocks); with an :class:`~gpzoo.InducingGrid` of several axes
+            ``"kronecker"``, of one ``"full"``, ``"diagonal"`` or ``"low_rank"`` (plus a diagonal; the prior is never
+            factorised for these two). One for all, or by site name. By default full, on grids of several axes
+            Kronecker, on one axis of more than 256 points of low rank.
+        rank: of low-rank covariances.
+        initial_scale: factor of the initial standard deviations of ``q`` relative to the prior's; one for all, or by
+            site name (deep GPs start inner layers at 1e-5).
+        hyperparameters: ``"point"`` or ``"normal"``, for latent sites that are not GPs.
+        joint: names of GP sites to draw jointly over inputs in training too, for programs in which a likelihood term
+            depends on several rows.
+        init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
+
+    Raises:
+        TypeError: for a ``whiten`` that is no bool, or an ``inducing`` that initialises nothing.
+        ValueError: for other options out of range; at the first call, for an unknown site name in any argument, a
+            site without an initialiser, a discrete latent site, a likelihood without data, or a term that depends on
+            several rows of a site.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        inducing: Any,
+        *,
+        whiten: bool | Mapping[str, bool] = True,
+        covariance: str | Mapping[str, str] | None = None,
+        rank: int = 16,
+        initial_scale: float | Mapping[str, float] = 1.0,
+        hyperparameters: str = "point",
+        joint: Iterable[str] = (),
+        init_loc_fn: Callable = init_to_median,
+    ) -> None:
+        for form in _values_of(covariance):
+            checks.one_of("covariance", form, (*FORMS, None))
+        for value in _values_of(whiten):
+            if not isinstance(value, bool):
+                raise TypeError(f"whiten must be True or False, or a mapping from site name to these; got {value!r}.")
+        for value in _values_of(initial_scale):
+            checks.positive_number("initial_scale", value)
+        checks.one_of("hyperparameters", hyperparameters, ("point", "normal"))
+        for entry in _values_of(inducing):
+            if not isinstance(entry, InducingVariable) and not (callable(entry) and hasattr(entry, "variable")):
+                raise TypeError(
+                    f"inducing must be an initialiser such as kmeans(100), an inducing variable such as "
+                    f"InducingPoints(Z), or a mapping from site name to these; got {type(entry).__name__}."
+                )
+        self.model = model
+        self.inducing = inducing
+        self.whiten, self.covariance, self.initial_scale = whiten, covariance, initial_scale
+        self.rank = checks.positive_int("rank", rank)
+        self.hyperparameters = hyperparameters
+        self.joint = frozenset([joint] if isinstance(joint, str) else joint)
+        self.init_loc_fn = init_loc_fn
+        self.sites: Sites | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Run the guide; takes the model's arguments.
+
+        Returns:
+            The value of every latent site.
+        """
+        self.sites_for(args, kwargs)
+        with _PosteriorHandler(self, args, kwargs) as handler:
+            self.model(*args, **kwargs)
+        return handler.values
+
+    def setup(self, *args: Any, **kwargs: Any) -> Sites:
+        """Find the program's latent sites and how it uses them, once; later calls return what was found."""
+        return self.sites_for(*checks.arguments(self.model, args, kwargs))
+
+    def sites_for(self, args: tuple, kwargs: dict[str, Any]) -> Sites:
+        """:meth:`setup` for arguments that were checked."""
+        if self.sites is None:
+            sites = find_sites(self.model, args, kwargs, self.joint)
+            self._check_names(sites)
+            self.sites = sites
+        return self.sites
+
+    def init_params(
+        self, rng_key: Array, *args: Any, given: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Initial values of every parameter of the guide and the model, and of mutable state, by name.
+
+        The program runs once, outside ``jit``, with every GP site at its posterior mean, and each site's initialiser
+        sees the site's own inputs. Give it the whole data, or the rows that initialisers shall look at.
+
+        Args:
+            rng_key: key for the initialisers.
+            *args: the model's arguments.
+            given: values that are known already, by name; they are used as they are.
+            **kwargs: the model's keyword arguments.
+
+        Returns:
+            Constrained values, to be passed as ``svi.init(..., init_params=...)``.
+
+        Raises:
+            ValueError: for values in ``given`` of unknown names or of another shape.
+        """
+        args, kwargs = checks.arguments(self.model, args, kwargs)
+        return self.starting_values(checks.rng_key(rng_key), args, kwargs, given)
+
+    def starting_values(
+        self,
+        rng_key: Array,
+        args: tuple,
+        kwargs: dict[str, Any],
+        given: Mapping[str, Any] | None = None,
+        name: str = "given",
+    ) -> dict[str, Any]:
+        """:meth:`init_params` for arguments that were checked; ``name`` is what messages call ``given``."""
+        self.sites_for(args, kwargs)
+        if given is not None:
+            given = self.checked_params(given, args, kwargs, name=name, whole=False)
+        with handlers.block(), representing("mean"), _InitialState() as state:
+            run = with_values(handlers.seed(self, rng_key), given or {})
+            trace = handlers.trace(run).get_trace(*args, **kwargs)
+        params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"} | state.found
+        checks.names(name, set(given or {}), needed=set(), known=set(params) | self.sites.latents)
+        return params
+
+    def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> bool:
+        """Whether :meth:`init_params` has an initialiser to show inputs to, after :meth:`setup`.
+
+        Inducing variables of one's own, grids among them, and values in ``given`` need none.
+        """
+        missing = [site for site in self.sites.processes if f"{site}_inducing" not in (given or {})]
+        return any(not isinstance(_for_site(self.inducing, site), InducingVariable) for site in missing)
+
+    def posterior(self, params: Mapping[str, Any], *args: Any, rng_key: Array, **kwargs: Any) -> dict[str, Any]:
+        """The distributions of the latent sites at the model's inputs: ``{site: distribution}``.
+
+        GP sites give an :class:`~gpzoo.InducingPosterior` (``.mean``, ``.variance``,
+        ``.inducing_moments()``). ``rng_key`` draws the sites that come before a site in the program, and sampled views,
+        which are those of :func:`~gpzoo.inference.predict` with the same key.
+
+        Raises:
+            ValueError: for parameters that are missing, unknown or of another shape.
+        """
+        args, kwargs = checks.arguments(self.model, args, kwargs, new=True)
+        rng_key = checks.rng_key(rng_key)
+        self.sites_for(args, kwargs)
+        params = self.checked_params(params, args, kwargs)
+        run = with_values(handlers.seed(self, rng_key), params)
+        # Inner sites are drawn per input, which is all that the marginals of later sites depend on.
+        with handlers.block(), representing("marginals", views=rng_key), ParameterNames() as seen:
+            trace = handlers.trace(run).get_trace(*args, **kwargs)
+        seen.check("params", set(params))
+        found = {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
+        return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}
+
+    def checked_params(
+        self, params: Mapping[str, Any], args: tuple, kwargs: dict, *, name: str = "params", whole: bool = True
+    ) -> dict[str, Any]:
+        """``params``, if they are those of guide and program; values of latent sites may be among them.
+
+        Args:
+            params: values by name.
+            args: positional arguments that the program is to be run with, which were checked.
+            kwargs: its keyword arguments.
+            name: of the argument, for messages.
+            whole: whether none may be missing.
+
+        Raises:
+            TypeError: if they are not a mapping from names to numbers.
+            ValueError: naming those that are missing, unknown, not finite, of another shape, or out of range.
+        """
+        params = checks.parameters(name, params)
+        own, program = self._own_parameters(self.sites), self.sites.parameters
+        needed = self._own_parameters(self.sites, needed=True) | {k for k, shapes in program.items() if shapes}
+        strange = [k for k, x in params.items() if program.get(k) is not None and shapes_of(x) != program[k]]
+        if set(params) - own - set(program) - self.sites.latents or (whole and needed - set(params)) or strange:
+            # With other arguments the program may have other parameters than when the guide was set up.
+            now = parameters_of(self.model, args, kwargs)
+            checks.names(
+                name,
+                set(params),
+                needed=(own & needed) | {k for k, shapes in now.items() if shapes} if whole else set(),
+                known=own | set(program) | set(now) | self.sites.latents,
+            )
+            for k in strange:
+                found, wanted = shapes_of(params[k]), now.get(k, program[k])
+                if wanted is not None and found != wanted:
+                    found, wanted = (", ".join(f"{at}{list(x)}" for at, x in s.items()) for s in (found, wanted))
+                    raise ValueError(f"{name}[{k!r}] has shape {found}, but the program's has {wanted}.")
+        limits = dict(self.sites.constraints)
+        for site in self.sites.latents - self.sites.processes:
+            if self.hyperparameters == "normal":
+                limits |= {f"{site}_scale": constraints.positive}
+            elif site in limits:
+                limits |= {f"{site}_loc": limits[site]}
+        for k in params.keys() & limits.keys():
+            checks.within(f"{name}[{k!r}]", params[k], limits[k])
+        return params
+
+    def variational_parameters(self) -> frozenset[str]:
+        """Names of the parameters of ``q``, which the posterior stands for; inducing variables are not among them."""
+        return frozenset(self._own_parameters(self.sites) - {f"{site}_inducing" for site in self.sites.processes})
+
+    def _own_parameters(self, sites: Sites, *, needed: bool = False) -> set[str]:
+        """Names of the guide's own parameters: all that it may have, or those that it has in any case."""
+        own = set()
+        for site in sites.processes:
+            parts = {"inducing", "mean", "scale", "factor"}
+            inducing = _for_site(self.inducing, site)
+            if needed and isinstance(inducing, InducingVariable):
+                form = _for_site(self.covariance, site) or usual_form(inducing)
+                parts -= {"factor"} if form != "low_rank" else set()
+                parts -= {"inducing"} if structure(inducing).num_leaves == 0 else set()
+            elif needed:
+                parts -= {"factor"}
+            own |= {f"{site}_{part}" for part in parts}
+        parts = ("loc",) if self.hyperparameters == "point" else ("loc", "scale")
+        return own | {f"{site}_{part}" for site in sites.latents - sites.processes for part in parts}
+
+    @property
+    def draws_anything(self) -> bool:
+        """Whether any latent site is random once marginals are taken: drawn GP sites, normal hyperparameters."""
+        others = self.sites.latents - self.sites.processes
+        return bool(self.sites.drawn or self.joint or (others and self.hyperparameters == "normal"))
+
+    def _check_names(self, sites: Sites) -> None:
+        arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
+        arguments |= {"initial_scale": self.initial_scale, "joint": self.joint}
+        for argument, value in arguments.items():
+            names = set(value) if isinstance(value, Mapping | frozenset) else set()
+            if unknown := sorted(names - sites.processes):
+                raise ValueError(
+                    f"InducingGuide({argument}=...) names {unknown}, which are not latent GP sites of the model; "
+                    f"those are {sorted(sites.processes)}."
+                )
+        own = self._own_parameters(sites)
+        if taken := sorted(own & sites.names):
+            raise ValueError(f"The guide's parameters would be named {taken}, as sites of the model are: rename those.")
+        if isinstance(self.inducing, Mapping) and (missing := sorted(sites.processes - set(self.inducing))):
+            raise ValueError(f"InducingGuide(inducing=...) has no entry for the GP site(s) {missing}.")
+
+
+def _values_of(option: Any) -> tuple:
+    """What an option says, of all sites or of each."""
+    return tuple(option.values()) if isinstance(option, Mapping) else (option,)

@@ -1,0 +1,237 @@
+"""One path through a program at new inputs: values of its latent sites, and what they predict at every site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, random
+from numpyro import handlers
+from numpyro.distributions.distribution import Unit
+
+from gpzoo._numpyro import Messenger
+from gpzoo.inducing.variables import InducingPoints
+from gpzoo.inference._runs import ParameterNames, unmasked, with_values
+from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.prediction.summaries import Asked, Path, SitePrediction
+from gpzoo.inference.representation import representing
+from gpzoo.likelihoods import Expected, Gaussian, Likelihood
+from gpzoo.likelihoods.classes import ClassLikelihood
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals
+from gpzoo.processes.process import GaussianProcess
+
+
+class Runner:
+    """One draw at one batch: the guide or the samples give the latent sites, training data condition GP sites."""
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: InducingGuide | None,
+        drawn: frozenset[str],
+        static: dict,
+        train_static: dict,
+        asked: Asked,
+    ) -> None:
+        self.model, self.guide, self.drawn = model, guide, drawn
+        self.static, self.train_static, self.asked = static, train_static, asked
+
+    def __call__(
+        self,
+        key: Array,
+        samples: dict,
+        rows: Array,
+        batch: tuple,
+        tests: dict,
+        arrays: dict,
+        params: dict,
+        train: tuple | None,
+        views: Array,
+    ) -> dict[str, Path]:
+        """Every GP site and data site by name.
+
+        ``rows`` are the numbers of the batch's rows in the whole input, and sampled views are drawn by ``views``.
+        """
+        known = params | samples
+        given: dict[str, tuple[GaussianProcess, Array]] = {}
+        seen: set[str] = set()
+        if train is not None:
+            args, train_arrays = train
+            _, trace = self._traces(key, known, None, args, train_arrays | self.train_static, {}, views)
+            for name, site in trace.items():
+                if site["type"] != "sample" or not isinstance(site["fn"], GaussianProcess):
+                    continue
+                if site["is_observed"] or self.guide is None:
+                    given[name] = site["fn"], jnp.asarray(site["value"])
+                if site["is_observed"]:
+                    seen.add(name)
+        others = {name: value for name, value in known.items() if name not in given}
+        guide_trace, trace = self._traces(key, others, rows, batch, arrays | self.static, given, views)
+        found = {}
+        latents = {n: site["value"] for n, site in guide_trace.items() if site["type"] == "sample"} | samples
+        for name, site in (trace | guide_trace).items():
+            fn = site.get("fn")
+            if isinstance(fn, InducingPosterior):
+                found[name] = _process(fn, site["value"], tests.get(name) if name in seen else None, self.asked)
+                latents[name] = site["value"]
+        data = {
+            name: site["fn"]
+            for name, site in trace.items()
+            if site["type"] == "sample" and name not in latents and not isinstance(site["fn"], Unit)
+        }
+        paths = {name: _data(fn, tests.get(name)) for name, fn in data.items()}
+        if wanted := {name for name, path in paths.items() if _needs_draws(path, self.asked)}:
+            key = random.fold_in(key, 0xDA7A)
+            draws = self._draws(key, data, wanted, set(found), params | latents, rows, batch, arrays)
+            paths |= {name: paths[name]._replace(draws=draw) for name, draw in draws.items()}
+        return found | paths
+
+    def _draws(
+        self,
+        key: Array,
+        data: dict,
+        wanted: set[str],
+        processes: set[str],
+        values: dict,
+        rows: Array,
+        batch: tuple,
+        arrays: dict,
+    ) -> dict[str, Array]:
+        """Draws of the data sites that are wanted, each row's by its own key: they do not depend on the batch."""
+
+        def draws_of(fns: dict, key: Array) -> dict[str, Array]:
+            keys = dict(zip(data, random.split(key, len(data)), strict=True))
+            return {name: _draw(fns[name], keys[name], self.asked.draws_per_path) for name in wanted}
+
+        if self.guide is not None and self.guide.joint:
+            return draws_of(data, key)
+
+        # Which parameters of a distribution have an entry per row only the program knows: it runs on single rows.
+        def of_row(i: Array) -> dict[str, Array]:
+            own = {name: value[i[None]] if name in processes else value for name, value in values.items()}
+            data_key, model_key = random.split(random.fold_in(key, rows[i]))
+            model = with_values(handlers.seed(self.model, model_key), own)
+            with handlers.block():
+                trace = handlers.trace(model).get_trace(
+                    *jax.tree.map(lambda x: x[i[None]], batch), **arrays, **self.static
+                )
+            draws = draws_of({name: trace[name]["fn"] for name in wanted}, data_key)
+            return {name: draw[:, 0] for name, draw in draws.items()}
+
+        return jax.vmap(of_row, out_axes=1)(jnp.arange(len(rows)))
+
+    def _traces(
+        self, key: Array, known: dict, rows: Array | None, args: tuple, kwargs: dict, given: dict, views: Array
+    ) -> tuple[dict, dict]:
+        guide_key, model_key = random.split(key)
+        guide_trace: dict = {}
+        with handlers.block(), ParameterNames() as seen:
+            if self.guide is not None:
+                with representing("marginals", rows, views):
+                    guide = with_values(handlers.seed(self.guide, guide_key), known)
+                    guide_trace = handlers.trace(guide).get_trace(*args, **kwargs)
+            model = _conditioned(self.model, given, self.drawn, rows)
+            model = with_values(handlers.replay(handlers.seed(model, model_key), guide_trace), known)
+            trace = handlers.trace(model).get_trace(*args, **kwargs)
+        drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
+        seen.check("params", set(known))
+        self._check_sites(guide_trace | trace, set(known), drawn, training=rows is None)
+        return guide_trace, trace
+
+    def _check_sites(self, trace: dict, known: set[str], drawn: set[str], training: bool) -> None:
+        """Nothing may stay at a draw of its prior without a word."""
+        for name, site in trace.items():
+            if site["type"] != "sample" or site["is_observed"] or name in known | drawn:
+                continue
+            if self.guide is None and training:
+                raise ValueError(f"posterior_samples has no draws of the latent site {name!r}.")
+            if isinstance(site["fn"], GaussianProcess):
+                raise ValueError(
+                    f"GP site {name!r} is observed in training: give predict its data to condition on, "
+                    "train_args=(X, y)."
+                )
+
+
+def _conditioned(model: Callable, given: dict, drawn: frozenset[str], rows: Array | None) -> Callable:
+    """The program with GP sites conditioned on values at other inputs."""
+
+    class Condition(Messenger):
+        def process_message(self, msg: dict[str, Any]) -> None:
+            if msg["type"] != "sample" or msg["name"] not in given:
+                return
+            name, (prior, value) = msg["name"], given[msg["name"]]
+            centred = value - prior.mean
+            how = "draw" if name in drawn else "marginals"
+            msg["fn"] = InducingPosterior(
+                msg["fn"],
+                InducingPoints(prior.X),
+                centred,
+                jnp.zeros_like(centred),
+                whiten=False,
+                value_as=how,
+                site=name,
+                log=DrawLog(refuse=True) if how == "marginals" else None,
+                rows=rows,
+            )
+            msg["value"], msg["is_observed"] = None, False
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with Condition():
+            return model(*args, **kwargs)
+
+    return run
+
+
+# -- sites on one path -------------------------------------------------------------------------------------------------
+
+
+def _process(posterior: InducingPosterior, value: Any, test: Array | None, asked: Asked) -> Path:
+    """A GP site on one path, with the density of ``test`` where it was observed in training."""
+    marginal = isinstance(value, GaussianMarginals)
+    mean, variance = (value.mean, value.variance) if marginal else posterior.marginals()
+    density = draws = None
+    if test is not None:
+        density = dist.Normal(mean, jnp.sqrt(variance)).log_prob(test)
+        density = density if density.ndim == 1 else jnp.sum(density, axis=-1)
+    if asked.keep_draws:
+        draws = value.draws(asked.draws_per_path) if marginal else value[None]
+    return Path(SitePrediction(mean, variance, density), (mean, variance), draws)
+
+
+def _data(fn: Any, test: Array | None) -> Path:
+    """A data site on one path, with the density of ``test``."""
+    fn = unmasked(fn)
+    density = None
+    if test is not None:
+        score = fn.predictive_log_prob if isinstance(fn, Likelihood) else fn.log_prob
+        density = score(test)
+    if _has_classes(fn):
+        return Path(SitePrediction(None, None, density, fn.probs))
+    mean, variance = fn.mean, fn.variance
+    base = fn
+    while isinstance(base, dist.Independent | dist.ExpandedDistribution):
+        base = base.base_dist
+    gaussian = (mean, variance) if isinstance(base, Gaussian | dist.Normal) else None
+    return Path(SitePrediction(mean, variance, density), gaussian)
+
+
+def _needs_draws(path: Path, asked: Asked) -> bool:
+    no_formula = path.gaussian is None and path.prediction.mean is not None
+    return asked.keep_draws or (asked.quantiles is not None and no_formula)
+
+
+def _draw(fn: Any, key: Array, num_draws: int) -> Array:
+    """Draws of a data site, ``[num_draws, N, ...]``; a likelihood's are given the draws of its marginals."""
+    fn = unmasked(fn)
+    if isinstance(fn, Likelihood) and fn.is_marginal:
+        return fn._sample_given(key, fn.f.draws(num_draws))
+    return fn.sample(key, (num_draws,))
+
+
+def _has_classes(fn: Any) -> bool:
+    classes = isinstance(fn, ClassLikelihood | dist.CategoricalProbs | dist.CategoricalLogits)
+    return classes or (isinstance(fn, Expected) and fn.is_categorical)

@@ -1,0 +1,200 @@
+"""Draws of whole functions from a trained guide, through all layers, at any number of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro import handlers
+
+from gpzoo import _checks as checks
+from gpzoo import linalg
+from gpzoo._platform import one_blas_thread
+from gpzoo.inducing.covariances import block_pairs
+from gpzoo.inducing.variables import Blocks, InducingPoints
+from gpzoo.inference._runs import ParameterNames, with_values
+from gpzoo.inference.finite import refuse_not_finite
+from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.prediction.predict import check_run, count_rows
+from gpzoo.inference.representation import representing
+from gpzoo.inference.training._sources import split_arrays
+from gpzoo.kernels import Kernel, Scaled, White
+from gpzoo.kernels.base import addends
+from gpzoo.kernels.spectral import function_values
+from gpzoo.linalg.operators import BlockDiagonal
+from gpzoo.posteriors.grid import GridPosterior
+from gpzoo.posteriors.posterior import InducingPosterior
+
+
+def draw_functions(
+    rng_key: Array,
+    guide: InducingGuide,
+    params: Mapping[str, Any],
+    *args: Any,
+    num_draws: int = 100,
+    num_features: int = 2048,
+    batch_size: int = 1000,
+    **kwargs: Any,
+) -> dict[str, np.ndarray]:
+    """Draw functions from the posterior of every GP site, and evaluate them at inputs, batch by batch.
+
+    Draw ``s`` is one function through the whole program, the same for any inputs and, up to rounding, for any batches:
+    ``rng_key`` and ``s`` fix it, and in a deep GP the functions of all layers are composed. By Matheron's rule (Wilson
+    et al. 2020, *Efficiently sampling functions from Gaussian process posteriors*, eq. 13),
+
+    ``f(x) = g(x) + Kfu Kuu^-1 (u - g(Z))``, ``u ~ q(u)``,
+
+    where the function ``g`` is drawn from the prior by random Fourier features. The time is linear in the number of
+    inputs; at up to a few thousand, :class:`numpyro.infer.Predictive` draws jointly without features, for any kernel.
+
+    White noise in a kernel is no function: it is drawn per row, by the row's number in the whole input.
+
+    Args:
+        rng_key: key of the draws.
+        guide: the trained guide.
+        params: values of the parameters of guide and model, such as a :class:`FitResult`'s.
+        *args: the model's positional arguments at the inputs, one row per input.
+        num_draws: number of functions ``S``.
+        num_features: random features of each addend of each kernel. Over draws the covariance is exact for any number;
+            that of the values of one draw given its frequencies has an error of ``O(num_features^-1/2)``.
+        batch_size: rows at a time.
+        **kwargs: the model's keyword arguments.
+
+    Returns:
+        The values of each latent GP site by name, ``[S, N]`` or ``[S, N, D]``.
+
+    Raises:
+        FactorisationError: naming a site whose covariance does not factorise.
+        TypeError: naming a kernel without a known spectral density (see :func:`gpzoo.kernels.spectral.frequencies`),
+            or inducing variables that are not points; data that are no real numbers, or an ``rng_key`` that is no key.
+        ValueError: for counts below one; data that are not finite; rows that disagree; a guide that has not seen data;
+            parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in several
+            batches.
+    """
+    check_run(guide, num_draws=num_draws, num_features=num_features, batch_size=batch_size)
+    rng_key = checks.rng_key(rng_key)
+    args, kwargs = checks.arguments(guide.model, args, kwargs, new=True)
+    num_rows = count_rows(args, guide, batch_size)
+    params = guide.checked_params(params, args, kwargs)
+    batch_size = min(batch_size, num_rows)
+    arrays, static = split_arrays(kwargs)
+    value_of = partial(pathwise, num_features=num_features)
+
+    @jax.jit
+    def one_batch(keys: Array, rows: Array, batch: tuple, arrays: dict, params: dict) -> dict[str, Array]:
+        def one(key: Array) -> dict[str, Array]:
+            run = with_values(handlers.seed(guide, key), params)
+            with handlers.block(), representing(value_of, rows), ParameterNames() as seen:
+                values = run(*batch, **arrays, **static)
+            seen.check("params", set(params))
+            return {name: values[name] for name in guide.sites.processes}
+
+        # One draw at a time: the features of a batch are the largest array.
+        return jax.lax.map(one, keys)
+
+    def explain() -> None:
+        guide.posterior(params, *jax.tree.map(lambda x: x[:1], args), rng_key=rng_key, **kwargs)
+
+    keys = random.split(rng_key, num_draws)
+    found: dict[str, np.ndarray] = {}
+    with one_blas_thread():
+        for start in range(0, num_rows, batch_size):
+            rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
+            part = one_batch(keys, rows, jax.tree.map(lambda x: x[rows], args), arrays, params)  # noqa: B023
+            for name, values in part.items():
+                if not start:
+                    found[name] = np.empty((num_draws, num_rows, *values.shape[2:]), values.dtype)
+                found[name][:, start : start + batch_size] = np.asarray(values)[:, : num_rows - start]
+        for name, values in found.items():
+            refuse_not_finite(name, "values of functions", values, guide.sites.processes, explain)
+    return found
+
+
+def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int) -> Array:
+    """The values at the site's inputs of one function from its posterior; equal keys give the same function.
+
+    Args:
+        posterior: of one GP site, with inducing points (or blocks of them), or a grid.
+        key: fixes the function.
+        num_features: see :func:`draw_functions`.
+
+    Returns:
+        ``[N]`` or ``[N, D]``.
+
+    Raises:
+        TypeError: see :func:`draw_functions`.
+    """
+    if isinstance(posterior, GridPosterior):
+        return posterior.as_joint().sample(key)  # interpolates one draw of u, wherever the inputs are
+    prior, L = posterior.prior, posterior.L
+    kernel, X, D = prior.kernel, prior.X, prior.num_outputs or 1
+    key_u, key_prior, key_noise, key_white = random.split(key, 4)
+    separate = L.ndim == 3 or kernel.batched or kernel._has_outputs(X)
+    smooth = [(a, part) for a, part in addends(kernel) if not isinstance(part, White)]
+    parts = [part if factor is None else Scaled(part, factor) for factor, part in smooth]
+    keys = list(random.split(key_prior, len(parts)))
+
+    def g(part: Kernel, key: Array, inputs: Array) -> tuple[Array, Array]:
+        if part.input_ndim is None and kernel._has_outputs(inputs):
+            inputs = inputs[0]  # a constant only counts rows
+        return function_values(part, inputs, key, D, num_features, separate=separate), part.diag(inputs)
+
+    values = sum(g(part, key, X)[0] for part, key in zip(parts, keys, strict=True))
+    at_inducing, variance = _at_inducing(posterior.inducing, kernel, parts, keys, g)
+    # What the diagonal of L L^T holds beyond the variance of the functions is noise on u: white, and the jitter.
+    blocks = L.blocks if isinstance(L, BlockDiagonal) else (L,)
+    total = jnp.concatenate([jnp.sum(jnp.square(block), axis=-1) for block in blocks], axis=-1)
+    noise = _columns(jnp.sqrt(jnp.maximum(total - variance, 0)))
+    at_inducing = at_inducing + noise * random.normal(key_noise, at_inducing.shape, X.dtype)
+    if posterior.whiten:
+        at_inducing = _solved(L, at_inducing)
+    draw = posterior.draw_inducing(key_u)
+    update = posterior.given(draw - at_inducing.reshape(draw.shape)).mean
+    return update + (values + _white(kernel, key_white, posterior.rows, values)).reshape(update.shape)
+
+
+def _at_inducing(
+    inducing: Any, kernel: Kernel, parts: list[Kernel], keys: list[Array], g: Callable
+) -> tuple[Array, Array]:
+    """Prior functions at the inducing variables, ``[M, D]``, and their variances, ``[M]`` or ``[D, M]``."""
+    if isinstance(inducing, Blocks):
+        pairs = zip(block_pairs(inducing, kernel), keys, strict=True)
+        each = [_at_inducing(block, part, [part], [key], g) for (block, part), key in pairs]
+        batch = jnp.broadcast_shapes(*(variance.shape[:-1] for _, variance in each))
+        variances = [jnp.broadcast_to(variance, batch + variance.shape[-1:]) for _, variance in each]
+        return jnp.concatenate([values for values, _ in each]), jnp.concatenate(variances, axis=-1)
+    if not isinstance(inducing, InducingPoints):
+        raise TypeError(
+            f"Functions can be drawn with inducing points, not with {type(inducing).__name__}: draw jointly with "
+            "numpyro.infer.Predictive(guide, ...) at fewer inputs (a few thousand)."
+        )
+    each = [g(part, key, inducing.Z) for part, key in zip(parts, keys, strict=True)]
+    return sum(values for values, _ in each), sum(variance for _, variance in each)
+
+
+def _white(kernel: Kernel, key: Array, rows: Array | None, like: Array) -> Array:
+    """The white noise of a kernel, ``[N, D]``, each row's by its number."""
+    found = [part.variance * (1 if a is None else a) for a, part in addends(kernel) if isinstance(part, White)]
+    if not found:
+        return jnp.zeros_like(like)
+    rows = jnp.arange(len(like)) if rows is None else rows
+    keys = jax.vmap(lambda row: random.fold_in(key, row))(rows)
+    noise = jax.vmap(lambda key: random.normal(key, like.shape[1:], like.dtype))(keys)
+    return jnp.sqrt(sum(found).astype(like.dtype)) * noise
+
+
+def _columns(per_output: Array) -> Array:
+    """``[M]`` or ``[D, M]`` to ``[M, 1]`` or ``[M, D]``."""
+    return per_output[:, None] if per_output.ndim == 1 else per_output.T
+
+
+def _solved(L: Any, columns: Array) -> Array:
+    """``L^-1`` times ``[M, D]``, each column by its own factor where ``L`` is ``[D, M, M]``."""
+    if L.ndim == 2:
+        return linalg.solve_lower(L, columns)
+    return linalg.solve_lower(L, columns.T[:, :, None])[:, :, 0].T

@@ -1,0 +1,373 @@
+"""Prediction at new inputs: moments, densities, quantiles, draws; any batching gives the same up to rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from gpzoo import _checks as checks
+from gpzoo._platform import one_blas_thread
+from gpzoo.inference._runs import with_values
+from gpzoo.inference._sites import find_sites
+from gpzoo.inference.finite import refuse_not_finite
+from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.prediction._paths import Runner
+from gpzoo.inference.prediction.summaries import (
+    ROW_AXES,
+    Asked,
+    Path,
+    SitePrediction,
+    checked_quantiles,
+    of_one_path,
+    of_paths,
+)
+from gpzoo.inference.training._sources import split_arrays
+
+
+def predict(
+    rng_key: Array,
+    model: Callable,
+    *args: Any,
+    guide: InducingGuide | None = None,
+    params: Mapping[str, Any] | None = None,
+    posterior_samples: Mapping[str, Array] | None = None,
+    train_args: tuple | None = None,
+    train_kwargs: Mapping[str, Any] | None = None,
+    test_data: Mapping[str, Any] | None = None,
+    num_draws: int = 100,
+    batch_size: int = 1000,
+    quantiles: Sequence[float] | None = None,
+    keep_draws: bool = False,
+    **kwargs: Any,
+) -> dict[str, SitePrediction]:
+    """Predict every GP site and every data site of a program at new inputs.
+
+    Likelihoods integrate over the marginals of ``f`` where the program allows it. Where it takes draws (inner layers of
+    a deep GP, hyperparameters with a posterior, MCMC), the result is the mixture over draws: mean and variance by the
+    law of total variance, densities averaged (deep GPs, eq. 18). A row's draws depend on ``rng_key`` and its position
+    in the whole input, never on the batch. Sampled views are drawn once, by ``rng_key``, and the same for all inputs.
+
+    For draws of functions, joint over the inputs, use :func:`~gpzoo.inference.draw_functions`, or
+    :class:`numpyro.infer.Predictive` with the same guide at up to a few thousand inputs.
+
+    Args:
+        rng_key: key of the draws.
+        model: the program.
+        *args: the model's positional arguments at the new inputs, one row per input.
+        guide: trained :class:`~gpzoo.inference.InducingGuide`, with ``params``.
+        params: values of the ``numpyro.param`` (and mutable) sites, such as a :class:`FitResult`'s.
+        posterior_samples: MCMC draws by site name, ``[S, ...]``, in place of a guide; ``f`` at the new inputs is then
+            conditioned on the draws at the training inputs, given in ``train_args``.
+        train_args: the positional arguments of training; needed with ``posterior_samples`` and for observed GP sites
+            (exact GP regression), which are conditioned on their data. The training covariance is factorised for every
+            draw and batch: take large batches.
+        train_kwargs: the keyword arguments of training, with ``train_args``.
+        test_data: observed values by site name, ``[N, ...]``, for ``log_density``.
+        num_draws: draws of the sites that must be drawn; programs without any need one pass.
+        batch_size: rows at a time, which changes nothing but rounding.
+        quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles of
+            the mixture of Gaussians over draws, others those of the draws of ``y``, one for each draw of the sites.
+        keep_draws: whether to return the draws themselves: of every GP site and data site, one for each draw of the
+            sites that must be drawn (``num_draws`` if there are none), independent over inputs. Data sites, apart from
+            programs with ``InducingGuide(joint=...)``, are drawn by running the program on one row at a time.
+        **kwargs: the model's keyword arguments.
+
+    Returns:
+        A :class:`SitePrediction` for each GP site and each data site, by name.
+
+    Raises:
+        TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
+        ValueError: for data that are not finite; arguments that do not go together; rows that disagree; unknown names
+            in ``test_data``; sites of the program that ``params`` or ``posterior_samples`` give no value; parameters
+            of unknown names or other shapes; a guide that has not seen data; an observed GP site without
+            ``train_args``; sites that the guide draws jointly, in several batches; ``quantiles`` that are not between
+            0 and 1.
+        FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
+        NonFiniteError: naming any other site whose prediction is not finite.
+    """
+    return _predict(
+        _compile,
+        rng_key,
+        model,
+        args,
+        kwargs,
+        guide=guide,
+        params=params,
+        posterior_samples=posterior_samples,
+        train_args=train_args,
+        train_kwargs=train_kwargs,
+        test_data=test_data,
+        num_draws=num_draws,
+        batch_size=batch_size,
+        quantiles=quantiles,
+        keep_draws=keep_draws,
+    )
+
+
+class Predictor:
+    """:func:`predict` with a trained guide, again and again: compiled once, for evaluations during training.
+
+    ``predictor(rng_key, X, params=params, test_data={"y": y})["y"]``
+
+    As under ``jax.jit``, what the program reads from anywhere but its arguments is fixed by the first call.
+
+    Args:
+        model: the program.
+        guide: its guide, which has seen data.
+        num_draws: draws of the sites that must be drawn.
+        batch_size: rows at a time.
+        quantiles: probabilities of the quantiles to return, or ``None``.
+        keep_draws: whether to return the draws.
+
+    Raises:
+        ValueError: if ``quantiles`` are not between 0 and 1.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: InducingGuide,
+        *,
+        num_draws: int = 100,
+        batch_size: int = 1000,
+        quantiles: Sequence[float] | None = None,
+        keep_draws: bool = False,
+    ) -> None:
+        self.model, self.guide = model, guide
+        counts = {"num_draws": num_draws, "batch_size": batch_size}
+        self.settings: dict[str, Any] = {name: checks.positive_int(name, n) for name, n in counts.items()}
+        self.settings["keep_draws"] = keep_draws
+        self.settings["quantiles"] = checked_quantiles(quantiles)
+        self._compiled: dict[tuple, Callable] = {}
+
+    def __call__(
+        self,
+        rng_key: Array,
+        *args: Any,
+        params: Mapping[str, Any],
+        test_data: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, SitePrediction]:
+        """Predict at new inputs with these parameters; see :func:`predict`."""
+        settings = {"guide": self.guide, "params": params, "test_data": test_data, **self.settings}
+        return _predict(self._compile, rng_key, self.model, args, kwargs, **settings)
+
+    def _compile(self, run: Runner, draws: int) -> Callable:
+        key = identity_of(run.static)
+        if key not in self._compiled:
+            self._compiled[key] = _compile(run, draws)
+        return self._compiled[key]
+
+
+def _predict(
+    compile_run: Callable,
+    rng_key: Array,
+    model: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    *,
+    guide: InducingGuide | None,
+    params: Mapping[str, Any] | None,
+    num_draws: int,
+    batch_size: int,
+    quantiles: Sequence[float] | None,
+    keep_draws: bool,
+    test_data: Mapping[str, Any] | None,
+    posterior_samples: Mapping[str, Array] | None = None,
+    train_args: tuple | None = None,
+    train_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, SitePrediction]:
+    _check_arguments(guide, posterior_samples, params, train_args, num_draws, batch_size)
+    quantiles, rng_key = checked_quantiles(quantiles), checks.rng_key(rng_key)
+    args, kwargs = checks.arguments(model, args, kwargs, new=True)
+    test_data, posterior_samples = (
+        checks.named("test_data", test_data),
+        checks.named("posterior_samples", posterior_samples),
+    )
+    if train_args is not None:
+        if not isinstance(train_args, tuple):
+            raise TypeError(f"train_args must be a tuple such as (X, y), got {type(train_args).__name__}.")
+        train_args, train_kwargs = checks.arguments(model, train_args, dict(train_kwargs or {}))
+    num_rows = count_rows((args, test_data), guide, batch_size)
+    batch_size = min(batch_size, num_rows)
+    params = checks.parameters("params", params or {}) if guide is None else guide.checked_params(params, args, kwargs)
+    samples = {name: jnp.asarray(value) for name, value in posterior_samples.items()}
+    if len(set((counts := {name: len(value) for name, value in samples.items()}).values())) > 1:
+        raise ValueError(f"posterior_samples must have one number of draws, got {counts}.")
+    draws = len(next(iter(samples.values()))) if samples else 1
+    if guide is not None and guide.draws_anything:
+        draws = num_draws
+    alone = not samples and not (guide is not None and guide.draws_anything)
+    asked = Asked(quantiles, keep_draws, num_draws if alone else 1)
+    arrays, static = split_arrays(kwargs)
+    train_arrays, train_static = split_arrays(dict(train_kwargs or {}))
+    drawn, processes = frozenset(), frozenset() if guide is None else guide.sites.processes
+    if guide is None:
+        given = {name: value[0] for name, value in samples.items()} | dict(params or {})
+        # GP sites are left open: whether the program takes arrays of them is the question.
+        program = with_values(model, given, processes=False)
+        sites = find_sites(
+            program, train_args, dict(train_kwargs or {}), frozenset(), where="train_args, such as (X, y)"
+        )
+        drawn, processes = sites.drawn, sites.processes
+    run = Runner(model, guide, drawn, static, train_static, asked)
+    one_batch = compile_run(run, draws)
+    train = None if train_args is None else (train_args, train_arrays)
+    keys = random.split(rng_key, draws)
+    rest = (dict(params or {}), train, rng_key)
+    found: dict[str, SitePrediction] = {}
+    with one_blas_thread():
+        for start in range(0, num_rows, batch_size):
+            # The last batch is filled up, so that all have one shape and one compiled program.
+            rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
+            batch, tests = jax.tree.map(lambda x: x[rows], (args, test_data))  # noqa: B023
+            part = one_batch(keys, samples, rows, batch, tests, arrays, rest)
+            if unknown := sorted(set(test_data) - set(part)):
+                raise ValueError(f"test_data names {unknown}, but the sites are {sorted(part)}.")
+            found = found or {name: _empty(site, num_rows) for name, site in part.items()}
+            for name, site in part.items():
+                _store(found[name], site, start)
+
+        def explain() -> None:
+            first = jax.tree.map(lambda x: x[:1], (rows, batch, tests))
+            run(*jax.tree.map(lambda x: x[0], (keys, samples)), *first, arrays, *rest)
+
+        return {name: _finite(name, site, processes, explain) for name, site in found.items()}
+
+
+def _finite(name: str, site: SitePrediction, processes: frozenset[str], explain: Callable) -> SitePrediction:
+    """The site's prediction, without moments that its distribution does not have at any row (a Cauchy's).
+
+    Raises:
+        FactorisationError, NonFiniteError: see :func:`predict`.
+    """
+    lacking = []
+    if name not in processes and site.mean is not None:
+        # What overflows is infinite, or not so at every row.
+        lacking += ["mean"] if np.isnan(site.mean).all() else []
+        lacking += [] if np.isfinite(site.variance).any() else ["variance"]
+    if site.log_density is not None:
+        impossible = site.log_density == -np.inf
+        refuse_not_finite(name, "log densities", np.where(impossible, 0, site.log_density), processes, explain)
+    for field, values in site._asdict().items():
+        if values is not None and field not in (*lacking, "log_density"):
+            refuse_not_finite(name, f"entries of {field}", values, processes, explain)
+    return site._replace(**dict.fromkeys(lacking))
+
+
+def count_rows(arrays: Any, guide: InducingGuide | None, batch_size: int) -> int:
+    """The number of rows that all arrays share, if the guide can take them ``batch_size`` at a time.
+
+    Raises:
+        ValueError: if the arrays do not share one, or the guide draws sites jointly and there is more than one batch.
+    """
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(arrays)]
+    rows = {shape[0] if shape else 0 for shape in shapes}
+    if len(rows) != 1 or 0 in rows:
+        raise ValueError(
+            f"The new inputs and test data must be arrays with the same, positive number of rows; got shapes {shapes}."
+        )
+    num_rows = rows.pop()
+    if guide is not None and guide.joint and batch_size < num_rows:
+        raise ValueError(
+            f"The guide draws {sorted(guide.joint)} jointly over the inputs, so that a prediction depends on its "
+            f"batch: pass batch_size={num_rows} or more."
+        )
+    return num_rows
+
+
+def _empty(site: SitePrediction, num_rows: int) -> SitePrediction:
+    def of(x: Any, axis: int) -> Any:
+        return None if x is None else np.empty((*x.shape[:axis], num_rows, *x.shape[axis + 1 :]), x.dtype)
+
+    return SitePrediction(*map(of, site, ROW_AXES))
+
+
+def _store(whole: SitePrediction, part: SitePrediction, start: int) -> None:
+    for out, x, axis in zip(whole, part, ROW_AXES, strict=True):
+        if out is not None:
+            out, x = np.swapaxes(out, 0, axis), np.swapaxes(np.asarray(x), 0, axis)
+            out[start : start + len(x)] = x[: len(out) - start]
+
+
+def _check_arguments(
+    guide: Any, posterior_samples: Any, params: Any, train_args: Any, num_draws: int, batch_size: int
+) -> None:
+    if guide is not None and posterior_samples is not None:
+        raise ValueError("Give predict either guide= and params=, or posterior_samples= with train_args=, not both.")
+    if guide is None and train_args is None:
+        raise ValueError(
+            "Give predict guide= and params=; or, for MCMC (whose f lives at the training inputs) and exact "
+            "regression, posterior_samples= or params= with train_args=(X, y)."
+        )
+    if guide is not None and params is None:
+        raise ValueError("Give predict the trained params= of the guide.")
+    check_run(guide, num_draws=num_draws, batch_size=batch_size)
+
+
+def check_run(guide: InducingGuide | None, **counts: int) -> None:
+    """Refuse a guide that has not seen data, and counts below one.
+
+    Raises:
+        ValueError: naming the count.
+    """
+    if guide is not None and not isinstance(guide, InducingGuide):
+        raise TypeError(f"guide must be the trained InducingGuide, got {type(guide).__name__}.")
+    if guide is not None and guide.sites is None:
+        raise ValueError(
+            "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data first."
+        )
+    for name, value in counts.items():
+        checks.positive_int(name, value)
+
+
+def identity_of(static: Mapping[str, Any]) -> tuple:
+    """What static arguments are told apart by: the values of those that have one, the objects that others are.
+
+    Unlike their ``repr``, it never takes two of them for one. The objects are kept alive by it.
+    """
+    leaves, structure = jax.tree.flatten(dict(static))
+    return structure, tuple(map(_identity, leaves))
+
+
+def _identity(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return "array", leaf.shape, leaf.dtype.str, leaf.tobytes()
+    try:
+        hash(leaf)
+    except TypeError:
+        return _Itself(leaf)
+    return type(leaf), leaf  # 1 and True and 1.0 are equal
+
+
+class _Itself:
+    """Equal to itself alone: what has no hash."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _compile(run: Runner, draws: int) -> Callable:
+    @jax.jit
+    def one_batch(keys: Array, samples: dict, rows: Array, batch: tuple, tests: dict, arrays: dict, rest: tuple) -> Any:
+        def one_draw(draw: tuple) -> dict[str, Path]:
+            return run(*draw, rows, batch, tests, arrays, *rest)
+
+        if draws == 1:
+            path = one_draw(jax.tree.map(lambda x: x[0], (keys, samples)))
+            return {name: of_one_path(site, run.asked) for name, site in path.items()}
+        each = jax.lax.map(one_draw, (keys, samples), batch_size=min(10, draws))
+        return {name: of_paths(site, run.asked) for name, site in each.items()}
+
+    return one_batch

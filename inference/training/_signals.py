@@ -1,0 +1,43 @@
+"""SIGINT and SIGTERM stop a training after the current chunk."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+
+
+class Signals:
+    """Turns SIGINT and SIGTERM into a request to stop after the current chunk."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted and threading.current_thread() is threading.main_thread()
+        self.received: int | None = None
+
+    def __enter__(self) -> Signals:
+        if self.wanted:
+            self.previous = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.wanted:
+            for number, handler in self.previous.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, frame: Any) -> None:
+        self.received = number
+
+    def propagate(self, kept: bool) -> None:
+        """Raise what the signal asked for, saying whether the state is ``kept`` in a checkpoint.
+
+        Raises:
+            KeyboardInterrupt: after SIGINT.
+            SystemExit: after SIGTERM.
+        """
+        if self.received == signal.SIGINT:
+            what = "its last steps could not be written to a checkpoint"
+            if kept:
+                what = "its checkpoint is written, from which the same call goes on"
+            raise KeyboardInterrupt(f"Training was interrupted; {what}.")
+        if self.received == signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM)

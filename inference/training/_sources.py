@@ -1,0 +1,301 @@
+"""Where a training's rows come from: arrays on the device, for one training or many, or a table that is streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from gpzoo import _checks as checks
+from gpzoo.tables.files import fingerprint
+from gpzoo.tables.minibatches import Minibatches
+from gpzoo.tables.table import Table
+
+#: Most steps between two visits of the host.
+MAX_CHUNK = 1000
+
+#: Most numbers handed to the device at a time: row numbers, or the rows of a table.
+_MOST_NUMBERS = 2**24
+
+#: Rows of a table that initial values are found on, and data are checked on beforehand.
+_SAMPLE_ROWS = 100_000
+
+
+def is_arrays(value: Any) -> bool:
+    """Whether an argument is arrays through and through, to be passed to a compiled program rather than built in."""
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
+
+
+def split_arrays(arguments: dict) -> tuple[dict, dict]:
+    """Arguments that are arrays, for the device, and the others, which are part of the program."""
+    arrays = {name: jax.tree.map(jnp.asarray, value) for name, value in arguments.items() if is_arrays(value)}
+    return arrays, {name: value for name, value in arguments.items() if name not in arrays}
+
+
+def described(name: str, arrays: Any) -> dict[str, str]:
+    """Type, shape and sha256 of every array, to tell whether a training is continued with the same numbers.
+
+    The bytes that the program sees are hashed, 1 to 2 GB a second.
+    """
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        array = np.asarray(random.key_data(leaf) if _typed(leaf) else leaf)
+        where = f"{name}{jax.tree_util.keystr(path)}"
+        found |= {where: f"{leaf.dtype}{list(leaf.shape)}", f"{where} sha256": fingerprint({"": array})[:16]}
+    return found
+
+
+def _typed(rng_key: Array) -> bool:
+    return jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
+
+
+def key_words(rng_key: Array) -> list[int]:
+    """The numbers that a key, of the new kind or the old, consists of."""
+    return np.asarray(random.key_data(rng_key) if _typed(rng_key) else rng_key).ravel().tolist()
+
+
+def split_keys(rng_key: Array) -> tuple[list[Array], bool]:
+    """The key of each training, and whether several were asked for.
+
+    Raises:
+        ValueError: for keys with more than one leading axis, or none.
+    """
+    leading = rng_key.ndim - (0 if _typed(rng_key) else 1)
+    if leading not in (0, 1) or rng_key.size == 0:
+        raise ValueError(f"rng_key must be one key, or keys [K] for K trainings; got shape {rng_key.shape}.")
+    return (list(rng_key), True) if leading else ([rng_key], False)
+
+
+def order_seed(rng_key: Array) -> int:
+    """The seed of the order in which a training with this key visits its rows."""
+    return int(random.bits(random.fold_in(rng_key, 0x0BDE), (), jnp.uint32))
+
+
+def source_of(
+    args: tuple,
+    batch_size: int | None,
+    keys: Sequence[Array],
+    several: bool,
+    in_axes: int | Sequence[int | None] | None,
+) -> Resident | Streamed:
+    """The rows of the trainings with these keys: the arrays among ``args``, or the table that is the only one of them.
+
+    Raises:
+        ValueError: for an ``in_axes`` that does not go with the arguments; more than a table, or several keys for it;
+            or as the sources.
+    """
+    seeds = [order_seed(key) for key in keys]
+    if any(isinstance(a, Table) for a in args):
+        if len(args) > 1 or several:
+            raise ValueError(
+                "A table is the only positional argument of fit, its groups are the model's, and it is trained on with "
+                f"one key, random.key(0) rather than keys [K]; got {len(args)} arguments and "
+                f"{f'{len(keys)} keys' if several else 'one key'}."
+            )
+        return Streamed(args[0], batch_size, seeds[0])
+    if not several:
+        return Resident(args, batch_size, seeds, None)
+    axes = tuple(in_axes) if isinstance(in_axes, list | tuple) else (in_axes,) * len(args)
+    if len(axes) != len(args) or any(axis is not None and (isinstance(axis, bool) or axis != 0) for axis in axes):
+        raise ValueError(
+            f"in_axes must be 0 (one per key) or None (shared), or one of these for each of the {len(args)} positional "
+            f"arguments; got {in_axes!r}."
+        )
+    return Resident(args, batch_size, seeds, tuple(axis == 0 for axis in axes))
+
+
+def axes_by_name(arrays: dict, member_kwargs: Collection[str], count: int) -> dict[str, bool]:
+    """For each keyword argument whether it carries the member axis.
+
+    Raises:
+        ValueError: for names that are not among ``arrays``, or leading axes other than ``count``.
+    """
+    names = {member_kwargs} if isinstance(member_kwargs, str) else set(member_kwargs)
+    if unknown := sorted(names - set(arrays)):
+        raise ValueError(f"member_kwargs names {unknown}, but the arrays given by keyword are {sorted(arrays)}.")
+    check_members("member_kwargs", {name: arrays[name] for name in names}, count)
+    return {name: name in names for name in arrays}
+
+
+def check_members(what: str, arguments: dict, count: int) -> None:
+    """Raise ValueError unless all arrays have a leading axis of ``count``."""
+    shapes = {name: [np.shape(x) for x in jax.tree.leaves(value)] for name, value in arguments.items()}
+    if wrong := {name: s for name, s in shapes.items() if any(shape[:1] != (count,) for shape in s)}:
+        raise ValueError(
+            f"With {count} keys {what} must have a leading axis of {count}, one entry per key; got shapes {wrong}."
+        )
+
+
+class Resident:
+    """Arrays on the device: the minibatches of a step are row numbers, a function of the seed and the step.
+
+    Args:
+        args: the model's positional arguments.
+        batch_size: rows per minibatch, ``None`` for all.
+        seeds: one per member, or one where there are none.
+        axes: for each argument whether it carries a leading member axis; ``None`` where there are no members.
+
+    Raises:
+        ValueError: for rows or members that disagree in number, no rows, or a ``batch_size`` out of range.
+    """
+
+    def __init__(
+        self, args: tuple, batch_size: int | None, seeds: Sequence[int], axes: tuple[bool, ...] | None
+    ) -> None:
+        self.axes = axes
+        shapes = [
+            (np.shape(leaf), axes is not None and axes[i]) for i, a in enumerate(args) for leaf in jax.tree.leaves(a)
+        ]
+        if not shapes or any(len(shape) == 0 for shape, _ in shapes):
+            raise ValueError(
+                "fit takes the data as positional arguments, arrays with one row per datum; others by keyword."
+            )
+        if any(own and (len(shape) < 2 or shape[0] != len(seeds)) for shape, own in shapes):
+            raise ValueError(
+                f"With {len(seeds)} keys the positional arguments must be [{len(seeds)}, rows, ...], one data set per "
+                f"key; got shapes {[shape for shape, own in shapes if own]}. For data that all keys share pass "
+                "in_axes=None (or None in its place, as in in_axes=(None, 0))."
+            )
+        counts = {shape[own] for shape, own in shapes}
+        if len(counts) > 1:
+            raise ValueError(
+                f"The positional arguments have different numbers of rows, {sorted(counts)}: each is cut into "
+                "minibatches. Pass arrays that are not per datum by keyword."
+            )
+        self.num_rows = counts.pop()
+        if self.num_rows == 0:
+            raise ValueError("The data are empty: no rows.")
+        if batch_size is not None and not 1 <= batch_size <= self.num_rows:
+            raise ValueError(f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.")
+        self.full, self.seeds = batch_size is None, seeds
+        self.size = self.num_rows if self.full else batch_size
+        self.data = jax.tree.map(jnp.asarray, args)
+        self.chunk = MAX_CHUNK if self.full else int(np.clip(_MOST_NUMBERS // (self.size * len(seeds)), 1, MAX_CHUNK))
+
+    def of_step(self, data: tuple, feed: Array) -> tuple:
+        """Inside the compiled program: the minibatch of a step from the data and that step's part of the feed."""
+        return data if self.full else _take(data, feed)
+
+    def feed(self, start: int, count: int) -> Array:
+        """What ``count`` steps from ``start`` on need: row numbers ``[chunk, size]``, with members before it."""
+        empty = np.zeros((self.chunk - count, self.size), np.int32)
+        if self.full:
+            each = [np.zeros((self.chunk, 0), np.int32) for _ in self.seeds]
+        else:
+            each = [np.concatenate([indices(s, start, count, self.num_rows, self.size), empty]) for s in self.seeds]
+        return jnp.asarray(each[0] if self.axes is None else np.stack(each))
+
+    def all_rows(self, member: int) -> tuple:
+        """The whole data of a member."""
+        return member_of(self.data, self.axes, member)
+
+    def batch(self, member: int, step: int) -> tuple:
+        """The minibatch of a member at a step."""
+        if self.full:
+            return self.all_rows(member)
+        return _take(self.all_rows(member), indices(self.seeds[member], step, 1, self.num_rows, self.size)[0])
+
+    def settings(self, names: Sequence[str]) -> dict[str, Any]:
+        """What must be the same for a training to be continued, the data by the names of the program's arguments."""
+        data = [described(f"argument {name}", value) for name, value in zip(names, self.data, strict=True)]
+        return {key: value for each in data for key, value in each.items()} | {"batch_size": self.size}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Streamed:
+    """A table that is drawn from on the host, in windows that are read and shuffled while the device computes.
+
+    Args:
+        table: the rows.
+        batch_size: rows per minibatch.
+        seed: of their order.
+
+    Raises:
+        ValueError: without a ``batch_size``, or for one out of range.
+    """
+
+    axes = None
+    full = False
+    data = ()
+
+    def __init__(self, table: Table, batch_size: int | None, seed: int) -> None:
+        if batch_size is None:
+            raise ValueError("A table is trained on in minibatches: give fit a batch_size.")
+        self.table, self.num_rows, self.size = table, table.num_rows, batch_size
+        self.minibatches = Minibatches(table, batch_size, seed)
+        row = sum(int(np.prod(group.shape)) for group in table.groups)
+        self.chunk = int(np.clip(_MOST_NUMBERS // (batch_size * row), 1, MAX_CHUNK))
+
+    def of_step(self, data: tuple, feed: tuple) -> tuple:
+        """The minibatch of a step is its part of the feed."""
+        return feed
+
+    def feed(self, start: int, count: int) -> tuple:
+        """The minibatches of ``count`` steps from ``start`` on, ``[chunk, size, ...]`` each."""
+        drawn = self._drawn(start, count)
+        if count < self.chunk:
+            drawn = tuple(np.concatenate([x, np.zeros((self.chunk - count, *x.shape[1:]), x.dtype)]) for x in drawn)
+        return jax.tree.map(jnp.asarray, drawn)
+
+    def all_rows(self, member: int) -> tuple:
+        """A sample of the rows, those of the first steps, which stands for them all where initial values are found."""
+        steps = -(-min(_SAMPLE_ROWS, self.num_rows) // self.size)
+        drawn = self._drawn(0, min(steps, self.minibatches.steps_per_epoch))
+        return jax.tree.map(lambda x: jnp.asarray(x.reshape(-1, *x.shape[2:])), drawn)
+
+    def batch(self, member: int, step: int) -> tuple:
+        """The minibatch of a step."""
+        return jax.tree.map(lambda x: jnp.asarray(x[0]), self._drawn(step, 1))
+
+    def _drawn(self, start: int, count: int) -> tuple[np.ndarray, ...]:
+        drawn = self.minibatches.take(start, count)
+        for position, array in enumerate(drawn):
+            checks.fits(f"Array {position} of the table", array)
+        return drawn
+
+    def settings(self, names: Sequence[str]) -> dict[str, Any]:
+        """What must be the same for a training to be continued; of the rows, as much as the fingerprint looks at."""
+        found = dict(self.table.fingerprint)
+        found[f"checksum ({found.pop('seen')})"] = found.pop("checksum")
+        return {f"table {key}": value for key, value in found.items()} | {"batch_size": self.size}
+
+    def close(self) -> None:
+        """End the reading."""
+        self.minibatches.close()
+
+
+def member_of(arguments: Any, axes: Any, member: Any) -> Any:
+    """The arguments of one member, a tuple or a dictionary of which ``axes`` tells what carries the member axis."""
+    if axes is None:
+        return arguments
+    if isinstance(arguments, dict):
+        return {name: _slice(value, axes[name], member) for name, value in arguments.items()}
+    return tuple(_slice(value, own, member) for value, own in zip(arguments, axes, strict=True))
+
+
+def _slice(value: Any, own: bool, member: Any) -> Any:
+    return jax.tree.map(lambda x: x[member], value) if own else value
+
+
+def _take(data: tuple, rows: Any) -> tuple:
+    return jax.tree.map(lambda x: jnp.take(x, jnp.asarray(rows), axis=0), data)
+
+
+def indices(seed: int, start: int, count: int, num_rows: int, size: int) -> np.ndarray:
+    """Rows of the minibatches of steps ``start`` to ``start + count``, ``[count, size]``, a function of these alone."""
+    per_epoch = num_rows // size
+    out = np.empty((count, size), np.int32)
+    epoch, order = -1, np.zeros(0, np.int64)
+    for i in range(count):
+        now, position = divmod(start + i, per_epoch)
+        if now != epoch:
+            epoch, order = now, np.random.Generator(np.random.Philox(key=[seed, now])).permutation(num_rows)
+        out[i] = order[position * size : (position + 1) * size]
+    return out

@@ -1,0 +1,52 @@
+"""The compiled step of a training, and the loop of steps on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from numpyro.infer import SVI
+from numpyro.infer.svi import SVIState
+
+from gpzoo.inference.training._sources import Resident, Streamed
+
+
+def one_step(svi: SVI, static: dict[str, Any], source: Resident | Streamed) -> Callable:
+    """``step(state, data, arrays, feed, i)``: the update with the ``i``-th minibatch of the feed, and its loss."""
+
+    def step(state: SVIState, data: tuple, arrays: dict, feed: Any, i: int) -> tuple[SVIState, Array]:
+        batch = source.of_step(data, jax.tree.map(lambda x: x[i], feed))
+        return svi.update(state, *batch, **arrays, **static)
+
+    return step
+
+
+def step_loop(step: Callable, chunk: int) -> Callable:
+    """``run(state, data, arrays, feed, count)``: up to ``count`` steps, fewer if a loss is not finite.
+
+    Returns the state, the losses, and the number of steps begun.
+    """
+
+    def run(state: SVIState, data: tuple, arrays: dict, feed: Any, count: int) -> tuple[SVIState, Array, Array]:
+        def body(carry: tuple) -> tuple:
+            i, state, values, _ = carry
+            state, loss = step(state, data, arrays, feed, i)
+            return i + 1, state, values.at[i].set(loss.astype(values.dtype)), jnp.isfinite(loss)
+
+        carry = (jnp.int32(0), state, jnp.zeros(chunk), jnp.bool_(True))
+        i, state, values, _ = lax.while_loop(lambda c: (c[0] < count) & c[3], body, carry)
+        return state, values, i
+
+    return run
+
+
+@partial(jax.jit, static_argnums=1)
+def all_finite(tree: Any, leading: int) -> Array:
+    """Whether all floating numbers are finite, over all axes but the ``leading`` ones."""
+    floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+    each = [jnp.isfinite(x).all(axis=tuple(range(leading, x.ndim))) for x in floats]
+    return jnp.stack(each).all(axis=0)

@@ -1,0 +1,267 @@
+"""Checkpoints of a training: written atomically, every byte under a hash, restored to the same bits.
+
+The state after a step is one file: a line with the sha256 of the next, that line (the description, in JSON), and the
+bytes of the arrays. The format is our own because Orbax spreads a step over thirteen files, most of them under no hash
+(of 288 flipped bits 274 came back as numbers), and leaves a folder behind whenever it is killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import random
+from jax.tree_util import keystr
+
+from gpzoo.errors import CheckpointError
+
+_SUFFIX, _UNFINISHED = ".checkpoint", ".checkpoint-unfinished"
+
+_ABSENT = "not given"
+
+#: Differences, or damaged arrays, that a message names.
+_MOST_NAMED = 4
+
+
+def check_folder(checkpoint: str | os.PathLike[str]) -> None:
+    """Refuse what names no folder, such as an empty text, which would be the current one.
+
+    Raises:
+        TypeError: for what is no path.
+        ValueError: for an empty one.
+    """
+    if not isinstance(checkpoint, str | os.PathLike):
+        raise TypeError(f"checkpoint must be the path of a folder, or None for none; got {checkpoint!r}.")
+    if not str(checkpoint).strip():
+        raise ValueError(f"checkpoint must be the path of a folder, got {checkpoint!r}; the current one is '.'.")
+
+
+class Restored(NamedTuple):
+    """What a checkpoint holds: steps taken, seconds of them, ``losses`` as they were given, and the state."""
+
+    step: int
+    seconds: float
+    losses: np.ndarray
+    state: Any
+
+
+class Checkpoints:
+    """The two newest states of one training, in one folder, ``12.checkpoint`` after 12 steps.
+
+    Args:
+        directory: where to keep them; made if absent. What writes that were killed have left there is removed.
+        settings: what must be the same for a training to be continued, as a flat dictionary of plain values.
+
+    Raises:
+        CheckpointError: if the directory cannot be made or read, or holds checkpoints of an earlier format.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], settings: dict[str, Any]) -> None:
+        self.directory, self.settings = Path(directory).absolute(), settings
+        self._good: list[int] = []
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            earlier = sorted(path.name for path in self.directory.iterdir() if _of_orbax(path))
+            if not earlier:
+                for left in self.directory.glob(f"*{_UNFINISHED}"):
+                    left.unlink()
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"Cannot use {self.directory} for checkpoints: {error}.") from error
+        if earlier:
+            raise CheckpointError(
+                f"{self.directory} holds checkpoints written by an earlier gpzoo, {', '.join(earlier[:_MOST_NAMED])}, "
+                "which this one cannot read. Finish the training with the gpzoo that began it, or use another folder."
+            )
+
+    def save(self, step: int, seconds: float, losses: np.ndarray, state: Any) -> bool:
+        """Write the state after ``step`` steps; the two before it stay until this one is complete.
+
+        Later ones are removed: a training that fails goes back behind them.
+        A disk that is full or gone gives a warning, and training goes on.
+
+        Returns:
+            Whether the state after this step is kept.
+        """
+        if self._good[-1:] == [step]:
+            return True
+        arrays = {"losses": losses} | _named(state)
+        unfinished = self.directory / f"{step}{_UNFINISHED}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with open(unfinished, "wb") as file:
+                file.write(self._head(step, seconds, arrays))
+                for array in arrays.values():
+                    file.write(_bytes(array))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, self._path(step))
+            _sync(self.directory)
+        except OSError as error:
+            warnings.warn(
+                f"No checkpoint was written to {self.directory} at step {step}: {error}. Training goes on; free some "
+                "space or interrupt it.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return False
+        finally:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+        self._good = [*(before for before in self._good if before < step), step][-2:]
+        for path in self._paths():
+            if path.stem.isdecimal() and path not in map(self._path, self._good):
+                with suppress(OSError):
+                    path.unlink()
+        return True
+
+    def restore(self, template: Any) -> Restored | None:
+        """The newest checkpoint that is whole, its state in the structure of ``template``; ``None`` if there is none.
+
+        One that is damaged is named in a warning, and the one before it is used.
+
+        Raises:
+            CheckpointError: if none is whole, naming what is damaged, or if the newest that is whole belongs to a
+                training with other settings or shapes.
+        """
+        found, damaged = None, []
+        for path in self._paths():
+            try:
+                found = _read(path)
+                break
+            except (OSError, ValueError) as error:
+                damaged.append(f"{path.name}: {error}")
+        if found is None:
+            if damaged:
+                raise CheckpointError(
+                    f"No checkpoint in {self.directory} can be used: {'; '.join(damaged)}. Put back a copy, or delete "
+                    "the folder to start again."
+                )
+            return None
+        description, arrays = found
+        step = description["step"]
+        self._compare(description, template)
+        if damaged:
+            warnings.warn(
+                f"Damaged in {self.directory}: {'; '.join(damaged)}. Training goes on from step {step} instead.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._good = [step]
+        state = jax.tree_util.tree_map_with_path(lambda path, x: _like(x, arrays[_name(path)]), template)
+        return Restored(step, description["seconds"], arrays["losses"], state)
+
+    def _head(self, step: int, seconds: float, arrays: dict[str, np.ndarray]) -> bytes:
+        """The first two lines of a file."""
+        described = [[name, str(x.dtype), list(x.shape), _sha256(_bytes(x))] for name, x in arrays.items()]
+        description = {"step": step, "seconds": seconds, "settings": self.settings, "arrays": described}
+        line = json.dumps(description).encode() + b"\n"
+        return _sha256(line).encode() + b"\n" + line
+
+    def _compare(self, description: dict[str, Any], template: Any) -> None:
+        """Raise CheckpointError unless the description is of this training."""
+        stored = {name: f"{dtype}{shape}" for name, dtype, shape, _ in description["arrays"] if name != "losses"}
+        here = self.settings | {name: f"{x.dtype}{list(x.shape)}" for name, x in _named(template).items()}
+        there = description["settings"] | stored
+        # As text, because NaN is not equal to itself.
+        here, there = ({name: json.dumps(value) for name, value in both.items()} for both in (here, there))
+        different = [
+            f"{name} is {here.get(name, _ABSENT)} here and {there.get(name, _ABSENT)} there"
+            for name in here | there
+            if here.get(name) != there.get(name)
+        ]
+        if different:
+            more = f"; and {len(different) - _MOST_NAMED} more" if len(different) > _MOST_NAMED else ""
+            raise CheckpointError(
+                f"The checkpoint in {self.directory} is of another training: {'; '.join(different[:_MOST_NAMED])}"
+                f"{more}. Continue with the same settings, or use another directory."
+            )
+
+    def _path(self, step: int) -> Path:
+        return self.directory / f"{step}{_SUFFIX}"
+
+    def _paths(self) -> list[Path]:
+        """Files of checkpoints, the newest first; those that are not named after a step last."""
+        of_step = {path: int(path.stem) if path.stem.isdecimal() else -1 for path in self.directory.glob(f"*{_SUFFIX}")}
+        return sorted(of_step, key=of_step.__getitem__, reverse=True)
+
+
+def _of_orbax(path: Path) -> bool:
+    return (path / "_CHECKPOINT_METADATA").exists() or ".orbax-checkpoint-tmp" in path.name
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Description and arrays, by name, of a file; nothing in it is interpreted before its hash is checked.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is damaged, naming what is.
+    """
+    with open(path, "rb") as file:
+        digest, line = file.readline(), file.readline()
+        if digest != _sha256(line).encode() + b"\n":
+            raise ValueError("its description (step, settings, hashes) is damaged")
+        description = json.loads(line)
+        if path.name != f"{description['step']}{_SUFFIX}":
+            raise ValueError(f"it is of step {description['step']}, which its name must say; rename it back")
+        arrays, bad = {}, []
+        for name, dtype, shape, digest in description["arrays"]:
+            dtype = np.dtype(dtype)
+            content = file.read(math.prod(shape) * dtype.itemsize)
+            if _sha256(content) == digest:
+                arrays[name] = np.frombuffer(content, dtype).reshape(shape)
+            else:
+                bad.append(name)
+        if bad:
+            more = f" and {len(bad) - _MOST_NAMED} more" if len(bad) > _MOST_NAMED else ""
+            raise ValueError(f"{', '.join(bad[:_MOST_NAMED])}{more} damaged")
+        if file.read(1):
+            raise ValueError("it goes on after its end")
+    return description, arrays
+
+
+def _named(state: Any) -> dict[str, np.ndarray]:
+    """The arrays of a state by their paths, in its order."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {_name(path): np.asarray(random.key_data(x) if _is_key(x) else x) for path, x in leaves}
+
+
+def _name(path: tuple) -> str:
+    return f"state{keystr(path)}"
+
+
+def _is_key(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _like(template: Any, value: np.ndarray) -> jax.Array:
+    """An array of its own on the device: steps take over their input, and what was read is the file's bytes."""
+    if _is_key(template):
+        return random.wrap_key_data(jax.numpy.array(value), impl=random.key_impl(template))
+    return jax.numpy.array(value)
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    # Types that NumPy does not know, such as bfloat16, have no buffer of their own.
+    return array.reshape(-1).view(np.uint8)
+
+
+def _sha256(content: Any) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _sync(directory: Path) -> None:
+    """Let the renaming of a file survive a loss of power, where folders can be synchronised."""
+    if os.name == "posix":
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,514 @@
+"""Training: NumPyro's SVI update, compiled once, scanned over minibatches, watched, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpyro.infer import SVI
+from numpyro.infer.svi import SVIState
+from numpyro.infer.util import transform_fn
+
+from gpzoo import _checks as checks
+from gpzoo import _platform
+from gpzoo._platform import one_blas_thread
+from gpzoo.errors import FactorisationError, keep_in
+from gpzoo.inference.elbo import GaussianProcessELBO
+from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.representation import representing
+from gpzoo.inference.training._diagnose import check_scales, expectations, explain_failure, extreme_data
+from gpzoo.inference.training._progress import Bar
+from gpzoo.inference.training._signals import Signals
+from gpzoo.inference.training._sources import (
+    Resident,
+    Streamed,
+    axes_by_name,
+    check_members,
+    described,
+    key_words,
+    member_of,
+    source_of,
+    split_arrays,
+    split_keys,
+)
+from gpzoo.inference.training._steps import all_finite, one_step, step_loop
+from gpzoo.inference.training.checkpoints import Checkpoints, check_folder
+from gpzoo.inference.training.result import FitResult
+from gpzoo.tables.table import Table
+
+#: Seconds aimed at between two visits of the host.
+_CHUNK_SECONDS = 1.0
+
+#: Seconds after which the first checkpoint is due: within 30, of which the chunk at that moment takes some.
+_FIRST_SECONDS = 20.0
+
+
+def fit(
+    svi: SVI,
+    rng_key: Array,
+    num_steps: int,
+    *args: Any,
+    batch_size: int | None = None,
+    in_axes: int | Sequence[int | None] | None = 0,
+    member_kwargs: Collection[str] = (),
+    init_params: dict[str, Any] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = 180.0,
+    callback: Callable[[int, float, dict[str, Any]], None] | None = None,
+    callback_steps: int = 1000,
+    progress: bool | str = True,
+    **kwargs: Any,
+) -> FitResult:
+    """Train with :class:`numpyro.infer.SVI`, as ``svi.run`` would, on minibatches.
+
+    One update is compiled and looped over on the device; data are arguments of the compiled program, never constants.
+    (On CPU a program with convolutions is stepped from the host: in a loop XLA takes many times as long for them.)
+    Every epoch visits the rows in a new random order (rows that do not fill a minibatch wait for the next epoch).
+
+    With several keys, ``random.split(key, K)``, this is ``K`` trainings in one compiled program (folds, seeds,
+    restarts), each with the numbers that it would have alone: on an accelerator all take a step at once, on CPU, where
+    one step fills the cores, they take turns. One that fails stops; the others go on.
+
+    With a :class:`~gpzoo.tables.Table` in place of arrays the rows may be more than the device or memory hold: they
+    are read, shuffled in windows and handed over while the device computes. Initial values are found, and data are
+    checked beforehand, on a sample: the rows of the first minibatches.
+
+    Args:
+        svi: NumPyro's object, holding model, guide, optimiser (any optax transformation or schedule) and objective.
+        rng_key: fixes initial values, minibatches and draws: the same key and data give the same result on the same
+            machine with the same software; another number of CPU cores sums in another order, and rounding differs.
+            Keys ``[K]`` for ``K`` trainings.
+        num_steps: updates in total, those of a resumed training included, and no fewer than it has.
+        *args: the model's positional arguments; arrays among them have one row per datum. Or one table, whose groups
+            are the arguments.
+        batch_size: rows per minibatch; ``None`` for all rows in every step. The model must scale its data terms, with
+            ``numpyro.plate("data", num_data, subsample_size=X.shape[0])``.
+        in_axes: with several keys, which positional arguments have a leading axis ``K`` (0) and which are shared by
+            all (``None``): one for all, or one for each.
+        member_kwargs: with several keys, names of the keyword arguments that have a leading axis ``K``; others are
+            shared. ``init_params`` always have one.
+        init_params: initial values by name; others come from the guide's ``init_params``, on the whole data where an
+            initialiser such as k-means looks at inputs, else on the first minibatch.
+        checkpoint: folder for checkpoints, of which the newest two are kept. A training that was stopped goes on from
+            there when started again with the same arguments, and ends with the same bits; with other data, told by the
+            sha256 of each array's bytes, it is refused. Of a table only the first and last rows are looked at, 128 MB
+            of each. ``init_params`` and what the guide's initialisers give are not compared: a training that goes on
+            has no use for them. Written within the first 30 seconds, then every ``checkpoint_seconds``, at the end, on
+            SIGINT and SIGTERM, and when the callback or the reading of a table fails.
+        checkpoint_seconds: seconds between checkpoints.
+        callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and the last, to
+            evaluate the parameters so far; ``seconds`` is the time in training, without the time in callbacks. A
+            resumed training goes on from its checkpoint: steps from there on are reported again, the same.
+        callback_steps: steps between two calls.
+        progress: show a progress bar with the ELBO and steps per second; a string is shown as the training's name.
+        **kwargs: the model's keyword arguments, passed whole.
+
+    Returns:
+        A :class:`FitResult`; with several keys everything in it has a leading axis ``K``, and
+        :meth:`FitResult.member` gives one.
+
+    Raises:
+        TypeError: for data that are no real numbers of float32, float64, integers or bool, or an ``rng_key`` that is no
+            key.
+        ValueError: for rows or members that disagree in number, a plate of another size than there are rows, options
+            out of range, bad data (NaN, infinity, masked arrays, labels), ``init_params`` of unknown names or other
+            shapes, or a ``checkpoint`` that is no folder's name.
+        DatasetError: when rows of a table cannot be read.
+        NonFiniteError: when the ELBO or a gradient is not finite, naming the site, the rows and what to try. Its
+            ``result`` has the last parameters at which the bound was finite, and the losses before.
+        FactorisationError: when that is due to a Cholesky factorisation, naming the site, with the same ``result``.
+            With several keys a NonFiniteError says so, after the others are done.
+        CheckpointError: when no checkpoint in the folder is whole, naming what is damaged, or the newest that is
+            belongs to another training.
+        KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
+
+    Whatever error ends the training, one of a callback or an interruption too, has the result so far as ``.result``.
+    """
+    if not isinstance(svi, SVI):
+        raise TypeError(f"svi must be SVI(model, guide, optimizer, GaussianProcessELBO()), got {type(svi).__name__}.")
+    num_steps = checks.count("num_steps", num_steps)
+    callback_steps = checks.positive_int("callback_steps", callback_steps)
+    batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
+    checks.positive_number("checkpoint_seconds", checkpoint_seconds, or_zero=True)
+    if checkpoint is not None:
+        check_folder(checkpoint)
+    keys, several = split_keys(checks.rng_key(rng_key, several=True))
+    args, kwargs = checks.arguments(svi.model, args, kwargs, tables=any(isinstance(x, Table) for x in args))
+    with one_blas_thread(), closing(source_of(args, batch_size, keys, several, in_axes)) as source:
+        if (size := kwargs.get("num_data")) is not None and np.ndim(size) == 0 and size < source.num_rows:
+            raise ValueError(
+                f"num_data is {size}, but there are {source.num_rows} rows: pass num_data={source.num_rows}."
+            )
+        training = _Training(svi, keys, source, kwargs, member_kwargs, init_params)
+        keeper = None
+        if checkpoint is not None:
+            keeper = Checkpoints(checkpoint, training.settings(args, kwargs))
+            training.restore(keeper, num_steps)
+        return training.run(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
+
+
+class _Training:
+    """The state of one call of :func:`fit`: everything on the device, losses ``[K, steps]``, and where it stands."""
+
+    def __init__(
+        self,
+        svi: SVI,
+        keys: list[Array],
+        source: Resident | Streamed,
+        kwargs: dict[str, Any],
+        member_kwargs: Collection[str],
+        init_params: dict[str, Any] | None,
+    ) -> None:
+        self.svi, self.keys, self.source = svi, keys, source
+        self.arrays, self.static = split_arrays(kwargs)
+        self.several = source.axes is not None
+        self.K, self.members = len(keys), (len(keys),) if self.several else ()
+        self.array_axes = axes_by_name(self.arrays, member_kwargs, self.K) if self.several else None
+        if member_kwargs and not self.several:
+            raise ValueError(
+                f"member_kwargs is for several keys, random.split(key, K); got one key and {member_kwargs}."
+            )
+        if self.several and init_params is not None:
+            check_members("init_params", init_params, self.K)
+        self.losses = np.zeros((self.K, 0))
+        self.done, self.before, self.seconds = 0, 0.0, 0.0
+        #: The state at the last visit but one of the host, and its step.
+        self.earlier: tuple[SVIState, int] | None = None
+        #: Of each member that failed: the number of steps that are kept of it.
+        self.failed: dict[int, int] = {}
+        self.ways: dict[str, str] = {}
+        init, states = jax.jit(self._init), []
+        for k, key in enumerate(keys):
+            try:
+                states.append(self._start(k, key, init_params, init))
+            except Exception as error:
+                if self.several:
+                    error.add_note(f"This is member {k} of {self.K} trainings.")
+                raise
+        self.state = jax.tree.map(lambda *x: jnp.stack(x), *states) if self.several else states[0]
+        step = one_step(svi, self.static, source)
+        self.one = step_loop(step, source.chunk)
+        self.all = jax.jit(self._all_members if self.several else self.one, donate_argnums=0)
+        self.step = jax.jit(step, donate_argnums=0)
+        self.in_range = jax.jit(self._in_range)
+        self.stepwise = _platform.steps_on_host(self.all.trace(*self._inputs()).jaxpr)
+
+    def _init(self, key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
+        with representing("bound") if isinstance(self.svi.loss, GaussianProcessELBO) else nullcontext():
+            return self.svi.init(key, *batch, init_params=params, **arrays, **self.static)
+
+    def _start(self, k: int, key: Array, given: dict[str, Any] | None, init: Callable) -> SVIState:
+        """The initial state of a member, after what there is to check beforehand."""
+        svi, source, arrays = self.svi, self.source, member_of(self.arrays, self.array_axes, k)
+        if given is not None and self.several:
+            given = jax.tree.map(lambda x: x[k], given)
+        first = whole = source.batch(k, 0)
+        if isinstance(svi.guide, InducingGuide):
+            whole = source.all_rows(k)
+            # The program on all rows at once may be more than fits, such as a network on images; that a term of it
+            # depends on several rows shows on two.
+            svi.guide.sites_for(first if source.size > 1 else whole, arrays | self.static)
+            seen = whole if svi.guide.looks_at_inputs(given) else first
+            try:
+                given = svi.guide.starting_values(key, seen, arrays | self.static, given, "init_params")
+            except FactorisationError as error:
+                cause = extreme_data(svi.model, seen, arrays) or "Look at initial and fixed hyperparameters."
+                raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
+        state = init(key, given, first, arrays)
+        # What all members share is looked at once.
+        if k == 0 or any(source.axes) or any(self.array_axes.values()):
+            self.ways = expectations(svi, state, whole, arrays, self.static)
+        if k == 0:
+            check_scales(svi, state, first, arrays, self.static, source.num_rows)
+        return state
+
+    def _all_members(self, states: SVIState, data: tuple, arrays: dict, feed: Any, counts: Array) -> tuple:
+        if _platform.trains_members_together():
+            axes = jax.tree.map(lambda own: 0 if own else None, (self.source.axes, self.array_axes))
+            return jax.vmap(self.one, in_axes=(0, *axes, 0, 0))(states, data, arrays, feed, counts)
+
+        def member(own: tuple) -> tuple:
+            k, state, feed, count = own
+            rest = member_of(data, self.source.axes, k), member_of(arrays, self.array_axes, k)
+            return self.one(state, *rest, feed, count)
+
+        return lax.map(member, (jnp.arange(self.K), states, feed, counts))
+
+    def _inputs(self) -> tuple:
+        """Arguments of the compiled loop."""
+        return self.state, self.source.data, self.arrays, self.source.feed(0, 1), np.zeros(self.members, np.int32)
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def settings(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What must be the same for this training to be continued; what says most to its user first."""
+        settings = self.source.settings(checks.positional(self.svi.model, len(args))[0])
+        for name, value in self.arrays.items():
+            settings |= described(f"argument {name}", value)
+        plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
+        settings |= {f"argument {name}": value for name, value in plain.items()}
+        settings["rng_key"] = [word for key in self.keys for word in key_words(key)]
+        program = self.all.lower(*self._inputs()).as_text()
+        settings["program (model, guide, optimiser, versions)"] = hashlib.sha256(program.encode()).hexdigest()[:16]
+        return settings
+
+    def restore(self, keeper: Checkpoints, num_steps: int) -> None:
+        """Go on from the newest checkpoint, if there is one.
+
+        Raises:
+            ValueError: if it is of more steps than are wanted.
+        """
+        restored = keeper.restore(self.state)
+        if restored is None:
+            return
+        if restored.step > num_steps:
+            raise ValueError(
+                f"num_steps is {num_steps}, but the checkpoint in {keeper.directory} is already at step "
+                f"{restored.step}. Ask for {restored.step} or more, or use another folder."
+            )
+        self.done, self.before, self.losses, self.state = restored
+        taken = np.isfinite(self.losses).sum(axis=1)
+        self.failed = {k: int(taken[k]) for k in np.flatnonzero(taken < self.done).tolist()}
+
+    def save(self, keeper: Checkpoints, seconds: float) -> bool:
+        """Keep the state; returns whether it is kept."""
+        return keeper.save(self.done, seconds, self.losses[:, : self.done], self.state)
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def run(self, num_steps: int, *options: Any) -> FitResult:
+        """Train up to ``num_steps`` in all; whatever error ends it has the result so far."""
+        try:
+            self._loop(num_steps, *options)
+            if self.failed:
+                self._explain(num_steps)
+        except BaseException as error:
+            keep_in(error, "result", lambda: self.result, f"Training ended after step {self.done} of {num_steps}.")
+            raise
+        return self.result
+
+    def _loop(
+        self,
+        num_steps: int,
+        keeper: Checkpoints | None,
+        checkpoint_seconds: float,
+        callback: Callable | None,
+        callback_steps: int,
+        progress: bool | str,
+    ) -> None:
+        """Take the steps that are missing, chunk by chunk, or those until it fails."""
+        self.losses = np.concatenate([self.losses, np.full((self.K, num_steps - self.done), np.nan)], axis=1)
+        started = time.perf_counter()
+        due, kept = started + min(_FIRST_SECONDS, checkpoint_seconds), False
+
+        def seconds() -> float:
+            return self.before + time.perf_counter() - started
+
+        def report() -> None:
+            nonlocal started
+            if callback is None or not self.done or (self.done % callback_steps and self.done < num_steps):
+                return
+            paused = time.perf_counter()
+            try:
+                # Copies: the next steps take over the state's own arrays.
+                callback(self.done, self.before + paused - started, jax.tree.map(jnp.copy, self.params))
+            finally:
+                started += time.perf_counter() - paused
+
+        def size(start: int) -> int:
+            """Steps of the chunk that begins at ``start``."""
+            count = min(chunk, self.source.chunk, num_steps - start)
+            return min(count, callback_steps - start % callback_steps) if callback is not None else count
+
+        chunk, feed, count, compiled = 1, None, 0, False
+        with Signals(keeper is not None) as signals, Bar(progress, num_steps, self.done) as bar:
+            try:
+                report()  # a training that stopped in a callback owes it still
+                while self.done < num_steps and len(self.failed) < self.K and not signals.received:
+                    tick = time.perf_counter()
+                    if feed is None:
+                        count = size(self.done)
+                        feed = self.source.feed(self.done, count)
+                    ahead = size(self.done + count)
+                    feed = self._advance(feed, count, ahead)
+                    if compiled:
+                        elapsed = max(time.perf_counter() - tick, 1e-6)
+                        chunk = int(np.clip(_CHUNK_SECONDS * count / elapsed, 1, self.source.chunk))
+                    count, compiled = ahead, True
+                    bar.update(self.done, self.losses[:, max(0, self.done - 100) : self.done], len(self.failed))
+                    if keeper is not None and time.perf_counter() > due:
+                        due = time.perf_counter() + checkpoint_seconds
+                        self.save(keeper, seconds())
+                    if len(self.failed) < self.K:
+                        report()
+            finally:
+                # Also where a callback raises, or rows that cannot be read.
+                self.seconds = seconds()
+                if keeper is not None:
+                    kept = self.save(keeper, self.seconds)
+        signals.propagate(kept)
+
+    @property
+    def result(self) -> FitResult:
+        """What has been computed so far."""
+        losses = self.losses[:, : self.done].reshape(*self.members, self.done)
+        return FitResult(self.params, losses, self.state, self.seconds, self.ways)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Constrained values of every parameter, and mutable state."""
+
+        def of_one(state: SVIState) -> dict[str, Any]:
+            return self.svi.get_params(state) | (state.mutable_state or {})
+
+        return jax.vmap(of_one)(self.state) if self.several else of_one(self.state)
+
+    def _steps(self, state: SVIState, feed: Any, counts: np.ndarray) -> tuple[SVIState, Array, Array]:
+        """Let each member take its number of steps, from a state that is given up."""
+        if self.stepwise:
+            return self._stepwise(state, feed, counts)
+        counts = counts.astype(np.int32).reshape(self.members)
+        return self.all(state, self.source.data, self.arrays, feed, counts)
+
+    def _stepwise(self, states: SVIState, feed: Any, counts: np.ndarray) -> tuple[SVIState, np.ndarray, np.ndarray]:
+        """The same, step by step from here: in a loop on CPU, XLA's convolutions take many times as long."""
+        values, begun, ends = np.zeros((self.K, self.source.chunk)), np.zeros((self.K, 1), int), []
+        for k in range(self.K):
+            member = (lambda x, k=k: x[k]) if self.several else (lambda x: x)
+            state, own_feed = jax.tree.map(member, (states, feed))
+            rest = member_of(self.source.data, self.source.axes, k), member_of(self.arrays, self.array_axes, k)
+            for i in range(int(counts[k])):
+                state, loss = self.step(state, *rest, own_feed, i)
+                values[k, i], begun[k] = loss, i + 1
+                if not np.isfinite(values[k, i]):
+                    break
+            ends.append(state)
+        return (jax.tree.map(lambda *x: jnp.stack(x), *ends) if self.several else ends[0]), values, begun
+
+    def _advance(self, feed: Any, count: int, ahead: int) -> Any:
+        """Take ``count`` steps; returns the feed of the ``ahead`` after, which is made while the device computes."""
+        start, done, failed = jax.tree.map(jnp.copy, self.state), self.done, dict(self.failed)
+        try:
+            return self._take(start, feed, count, ahead)
+        except BaseException:
+            if self.done == done:  # no step was kept, and the state that was given up may be gone
+                self.state, self.failed = start, failed
+            raise
+        finally:
+            self.earlier = start, done
+
+    def _take(self, start: SVIState, feed: Any, count: int, ahead: int) -> Any:
+        counts = np.array([0 if k in self.failed else count for k in range(self.K)])
+        self.state, values, begun = self._steps(self.state, feed, counts)
+        try:
+            return self.source.feed(self.done + count, ahead) if ahead > 0 else None
+        finally:
+            # Steps are kept also where the rows after them cannot be read.
+            values, begun = (np.asarray(x).reshape(self.K, -1) for x in (values, begun))
+            taken = (np.isfinite(values) & (np.arange(values.shape[1]) < begun)).sum(axis=1)
+            bad = (taken < begun[:, 0]) | ~self._finite(self.state)
+            if bad.any():
+                taken = np.where(bad, self._back(start, feed, begun[:, 0], bad, values), taken)
+                self.failed |= {k: self.done + int(taken[k]) for k in np.flatnonzero(bad).tolist()}
+            for k in range(self.K):
+                kept = max(taken[k], 0)
+                self.losses[k, self.done : self.done + kept] = values[k, :kept]
+                self.losses[k, self.done + taken[k] : self.done + count] = np.nan
+            self.done += int(taken[counts > 0].max())
+
+    def _back(self, start: SVIState, feed: Any, begun: np.ndarray, bad: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Put members that failed back to their last good state; returns how many steps of the chunk they keep.
+
+        A state is good if it is finite and so is the bound there: the update that led to a bound that is not finite is
+        taken back too, at the beginning of a chunk the last one of the chunk before, -1. Nothing is selected or copied
+        step by step for this: chunks are run again, which gives the same numbers.
+        """
+        low, high, width = np.where(bad, 0, begun), begun, 1
+        self._put(bad, start)
+        while (open_ := bad & (high - low > 1)).any():
+            # As a rule only the last step or two are bad.
+            middle = np.maximum(high - width, (low + high) // 2)
+            state, _, _ = self._steps(jax.tree.map(jnp.copy, start), feed, np.where(open_, middle, 0))
+            good = open_ & self._finite(state)
+            self._put(good, state)
+            low, high = np.where(good, middle, low), np.where(open_ & ~good, middle, high)
+            width *= 2
+        worse = bad & ~np.isfinite(values[np.arange(self.K), np.minimum(low, values.shape[1] - 1)])
+        if (again := worse & (low > 0)).any():
+            self._put(again, self._steps(jax.tree.map(jnp.copy, start), feed, np.where(again, low - 1, 0))[0])
+        if (before := worse & (low == 0)).any() and self.earlier is not None:
+            state, step = self.earlier
+            count = self.done - step
+            feed = self.source.feed(step, count)
+            self._put(before, self._steps(jax.tree.map(jnp.copy, state), feed, np.where(before, count - 1, 0))[0])
+            again |= before
+        return low - again
+
+    def _put(self, which: np.ndarray, state: SVIState) -> None:
+        """Give these members the state that they have in ``state``."""
+
+        def put(new: Array, old: Array) -> Array:
+            return jnp.where(which.reshape(self.members + (1,) * (new.ndim - len(self.members))), new, old)
+
+        self.state = jax.tree.map(put, state, self.state)
+
+    def _finite(self, state: SVIState) -> np.ndarray:
+        return np.asarray(self.in_range(state)).reshape(self.K)
+
+    def _in_range(self, state: SVIState) -> Array:
+        # A positive number can be infinite or 0 where the optimiser's own number, and even the bound, are finite: there
+        # is no way back from it.
+        def back(state: SVIState) -> dict[str, Any]:
+            # XLA would take log(exp(x)) for x.
+            params = lax.optimization_barrier(self.svi.get_params(state))
+            return transform_fn(*self.svi.constrain_fn.args, params, invert=True)
+
+        params = jax.vmap(back)(state) if self.several else back(state)
+        return all_finite((state.optim_state, state.mutable_state, params), len(self.members))
+
+    def _failing(self, k: int) -> tuple[int, SVIState, SVIState, float]:
+        """Of a member that failed: the step that is not finite, the states before and after it, and its loss."""
+        state, only = self.state, np.arange(self.K) == k
+        for step in (self.failed[k], self.failed[k] + 1):
+            before = state
+            state, values, _ = self._steps(jax.tree.map(jnp.copy, before), self.source.feed(step, 1), only)
+            loss = float(np.asarray(values).reshape(self.K, -1)[k, 0])
+            if not np.isfinite(loss) or not self._finite(state)[k]:
+                break
+        return step, before, state, loss
+
+    def _explain(self, num_steps: int) -> None:
+        """Raise what stopped the first member that failed."""
+        found = {k: self._failing(k) for k in sorted(self.failed)}
+        k = min(found)
+        step, state, after, loss = found[k]
+        where, kept = "Training", self.failed[k]
+        which = "The initial parameters" if kept == 0 else f"The last good parameters, after step {kept},"
+        if kept > 0 and step == kept and not np.isfinite(loss):
+            which = f"The parameters after step {kept}, from which this training was resumed,"
+        if self.several:
+            state, after = jax.tree.map(lambda x: x[k], (state, after))
+            failed = ", ".join(f"{member} at step {at + 1}" for member, (at, *_) in found.items())
+            rest = f"; the others are at step {self.done} of {num_steps}" if len(found) < self.K else ""
+            where = f"{len(found)} of {self.K} trainings failed, {failed}{rest}. Member {k}"
+        explain_failure(
+            self.svi,
+            self.result,
+            state,
+            self.source.batch(k, step),
+            member_of(self.arrays, self.array_axes, k),
+            self.static,
+            loss,
+            after=after,
+            where=f"{where} stopped at step {step + 1}",
+            kept=f"{which} are in this error's .result{', of all members' if self.several else ''}.",
+            initial=step == 0,
+        )

@@ -1,0 +1,43 @@
+"""Kernels whose hyperparameters are ``numpyro.param`` sites, so that a model file can say ``rbf("f", X)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+from jax import Array
+from numpyro.distributions import constraints
+
+from gpzoo.kernels import RBF
+from gpzoo.likelihoods import Gaussian
+from gpzoo.processes.marginals import GaussianMarginals
+
+
+def positive(name: str, value: float | Array, like: Array | GaussianMarginals) -> Array:
+    """A positive ``numpyro.param`` named ``name`` that starts at ``value``, in the precision of ``like``."""
+    return numpyro.param(name, jnp.asarray(value, precision(like)), constraint=constraints.softplus_positive)
+
+
+def precision(like: Array | GaussianMarginals) -> Any:
+    """The floating dtype that ``like`` is computed with: its own, or the default one for integers."""
+    return like.dtype if jnp.issubdtype(like.dtype, jnp.floating) else jnp.result_type(float)
+
+
+def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0, ard: bool = True) -> RBF:
+    """RBF kernel with parameters ``<name>_variance`` and ``<name>_lengthscale``.
+
+    Args:
+        name: prefix of the parameters, usually the GP site's name.
+        X: the inputs ``[N, ...]``, for their precision and, with ``ard``, their number of dimensions.
+        variance: where the variance starts.
+        lengthscale: where the lengthscales start, in the units of ``X``.
+        ard: one lengthscale per dimension (automatic relevance determination), or one for all.
+    """
+    start = jnp.full(X.shape[-1:] if ard else (), lengthscale, precision(X))
+    return RBF(positive(f"{name}_variance", variance, X), positive(f"{name}_lengthscale", start, X))
+
+
+def gaussian(f: Array | GaussianMarginals, noise_variance: float = 0.05) -> Gaussian:
+    """Gaussian likelihood with the parameter ``noise_variance``, which starts at the value given."""
+    return Gaussian(f, positive("noise_variance", noise_variance, f))

@@ -1,0 +1,45 @@
+"""Recognition networks: the parameters of an augmented posterior from a datum."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from gpzoo.models.parameters import precision
+
+
+def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: int = 64) -> Array:
+    """``c`` of ``q(omega_n) = PG(1, c_n)`` from a network of ``(x_n, y_n)`` with one hidden layer (section 4.5).
+
+    Args:
+        name: of the network's parameters, a ``numpyro.param`` site.
+        X: inputs ``[N, ...]``.
+        y: labels ``[N]``.
+        num_classes: number of classes ``K``.
+        hidden: units of the hidden layer.
+
+    Returns:
+        Positive numbers, ``[N]`` for two classes, else ``[N, K - 1]``.
+
+    Raises:
+        ModuleNotFoundError: without flax.
+    """
+    try:
+        from flax import linen
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("A recognition network needs flax: pip install 'gpzoo[flax]'.") from error
+    from numpyro.contrib.module import flax_module
+
+    class Network(linen.Module):
+        @linen.compact
+        def __call__(self, x: Array) -> Array:
+            # Units that saturate, unlike rectified ones, do not die of one large step.
+            return linen.Dense(num_classes - 1)(jnp.tanh(linen.Dense(hidden)(x)))
+
+    flat = X.reshape(len(X), -1)
+    inputs = jnp.concatenate(
+        [flat, jax.nn.one_hot(jnp.asarray(y).astype(jnp.int32), num_classes, dtype=precision(X))], axis=-1
+    )
+    c = jax.nn.softplus(flax_module(name, Network(), input_shape=inputs.shape)(inputs) + 1)
+    return c[:, 0] if num_classes == 2 else c

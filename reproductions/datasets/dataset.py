@@ -1,0 +1,176 @@
+"""A data set in memory, and what is done to one before training: standardise, subsample, pick classes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+_BLOCK = 65_536
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test data as NumPy arrays.
+
+    Attributes:
+        name: as given to :func:`gpzoo.reproductions.datasets.load`.
+        X_train: ``[N, D]`` features or ``[N, H, W, C]`` images.
+        y_train: ``[N]`` targets: floating for regression, integer classes ``0 .. K-1`` for classification.
+        X_test: as ``X_train``, ``N_test`` rows.
+        y_test: as ``y_train``, ``N_test`` rows.
+        source: ``"generated"``, ``"file in ..."``, ``"downloaded from ..."`` or ``"scikit-learn"``.
+        sha256: sha256 of each file that was read, by file name; of the arrays, by data set name, where none was.
+        y_mean: what :meth:`standardised` subtracted from the targets, in their original units.
+        y_std: what :meth:`standardised` then divided them by, in their original units.
+
+    Raises:
+        ValueError: if inputs and targets differ in length, or training and test inputs in the shape of a row.
+    """
+
+    name: str
+    X_train: np.ndarray
+    y_train: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    source: str
+    sha256: Mapping[str, str]
+    y_mean: float = 0.0
+    y_std: float = 1.0
+
+    def __post_init__(self) -> None:
+        for part, X, y in (("train", self.X_train, self.y_train), ("test", self.X_test, self.y_test)):
+            if len(X) != len(y):
+                raise ValueError(f"X_{part} has {len(X)} rows but y_{part} has {len(y)}; they must match.")
+        if self.X_train.shape[1:] != self.X_test.shape[1:]:
+            raise ValueError(
+                f"rows of X_train have shape {self.X_train.shape[1:]} but rows of X_test {self.X_test.shape[1:]}; "
+                "they must match."
+            )
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether the targets are integer classes."""
+        return np.issubdtype(self.y_train.dtype, np.integer)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Rows of each part, shape of one input and number of classes, in types that JSON has."""
+        sizes: dict[str, Any] = {
+            "train": len(self.X_train),
+            "test": len(self.X_test),
+            "input_shape": list(self.X_train.shape[1:]),
+        }
+        if self.is_classification:
+            sizes["classes"] = len(np.union1d(self.y_train, self.y_test))
+        return sizes
+
+    def standardised(self) -> Dataset:
+        """Shift and scale inputs and real targets to mean 0 and standard deviation 1 on the training set.
+
+        An input column that is constant over the training set says nothing about the targets and has no scale: it
+        becomes 0 in both parts. Constant targets are shifted only. Integer classes are left as they are.
+
+        ``y = y_mean + y_std * y_standardised``, so that in original units an RMSE is ``y_std`` times the standardised
+        one, and a log density is the standardised one minus ``log(y_std)``.
+        """
+        mean, std = _mean_and_std(self.X_train)
+        # A constant column minus its mean is rounding noise: dividing would blow it up, a factor of 0 clears it.
+        scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
+        X_train, X_test = (_shifted_and_scaled(X, mean, scale) for X in (self.X_train, self.X_test))
+        if self.is_classification:
+            return replace(self, X_train=X_train, X_test=X_test)
+        y_mean, y_std = (float(v) for v in _mean_and_std(self.y_train))
+        y_std = y_std or 1.0
+        y_train, y_test = (((y - y_mean) / y_std).astype(y.dtype) for y in (self.y_train, self.y_test))
+        return replace(
+            self,
+            X_train=X_train,
+            y_train=y_train,
+            X_test=X_test,
+            y_test=y_test,
+            y_mean=self.y_mean + self.y_std * y_mean,
+            y_std=self.y_std * y_std,
+        )
+
+    def subset(self, num_train: int | None = None, num_test: int | None = None, seed: int = 0) -> Dataset:
+        """Keep random rows of each part, drawn without replacement, in their original order.
+
+        Args:
+            num_train: rows to keep of the training set; ``None`` keeps all.
+            num_test: rows to keep of the test set; ``None`` keeps all.
+            seed: of the draw; the same seed keeps the same rows, and more of them contain fewer.
+
+        Raises:
+            ValueError: if there are fewer rows than asked for, or none is asked for.
+        """
+        train = _draw("num_train", num_train, len(self.X_train), seed)
+        test = _draw("num_test", num_test, len(self.X_test), seed)
+        return replace(
+            self,
+            X_train=self.X_train[train],
+            y_train=self.y_train[train],
+            X_test=self.X_test[test],
+            y_test=self.y_test[test],
+        )
+
+    def classes(self, *labels: int) -> Dataset:
+        """Keep the rows of some classes and relabel them ``0 .. k-1`` in the order given: ``classes(0, 1)`` of MNIST.
+
+        Raises:
+            ValueError: if the targets are not classes, or the labels fewer than two, repeated or not among them.
+        """
+        if not self.is_classification:
+            raise ValueError(
+                f"{self.name} has real targets ({self.y_train.dtype}), so it has no classes to choose from."
+            )
+        if len(labels) < 2 or len(set(labels)) != len(labels):
+            raise ValueError(f"labels must be at least two different classes, got {labels}.")
+        present = np.unique(self.y_train).tolist()
+        absent = [label for label in labels if label not in present]
+        if absent:
+            raise ValueError(f"labels {absent} do not occur in {self.name}; its classes are {present}.")
+        parts = []
+        for X, y in ((self.X_train, self.y_train), (self.X_test, self.y_test)):
+            keep = np.isin(y, labels)
+            matches = y[keep, None] == np.asarray(labels)
+            parts += [X[keep], matches.argmax(axis=1).astype(y.dtype)]
+        X_train, y_train, X_test, y_test = parts
+        return replace(self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test)
+
+
+def _floating(dtype: np.dtype) -> np.dtype:
+    return dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
+
+
+def _blocks(values: np.ndarray) -> Iterator[slice]:
+    """Rows that are worked on at once: float64 copies of all the rows of a large set would not fit beside it."""
+    return (slice(start, start + _BLOCK) for start in range(0, len(values), _BLOCK))
+
+
+def _mean_and_std(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Per column, in float64; a deviation of exactly 0 where the column is constant, whatever the rounding."""
+    mean = sum(values[rows].sum(axis=0, dtype=np.float64) for rows in _blocks(values)) / len(values)
+    variance = sum(np.square(values[rows] - mean).sum(axis=0) for rows in _blocks(values)) / len(values)
+    return mean, np.where(values.max(axis=0) == values.min(axis=0), 0.0, np.sqrt(variance))
+
+
+def _shifted_and_scaled(X: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    result = np.empty(X.shape, _floating(X.dtype))
+    for rows in _blocks(X):
+        result[rows] = (X[rows] - mean) * scale
+    return result
+
+
+def _draw(name: str, count: int | None, total: int, seed: int) -> np.ndarray | slice:
+    if count is None:
+        return slice(None)
+    count = operator.index(count)
+    if not 1 <= count <= total:
+        raise ValueError(f"{name} must be between 1 and the {total} rows there are, got {count}.")
+    # RandomState: its streams are frozen across NumPy versions, those of default_rng are not.
+    order = np.random.RandomState(operator.index(seed)).permutation(total)
+    return np.sort(order[:count])
