@@ -11,6 +11,8 @@ from numpyro.distributions import constraints
 from numpyro.infer import init_to_median
 
 from gpzoo import _checks as checks
+from gpzoo import linalg
+from gpzoo.inducing.covariances import Kuu
 from gpzoo.inducing.initialisers import structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference._handler import _for_site, _InitialState, _PosteriorHandler
@@ -18,6 +20,7 @@ from gpzoo.inference._runs import ParameterNames, shapes_of, with_values
 from gpzoo.inference._sites import Sites, find_sites, parameters_of
 from gpzoo.inference.representation import representing
 from gpzoo.inference.variational import FORMS, usual_form
+from gpzoo.posteriors.grid import GridPosterior
 from gpzoo.posteriors.posterior import InducingPosterior
 
 
@@ -38,7 +41,9 @@ class InducingGuide:
         model: a NumPyro program.
         inducing: what initialises the inducing variables: an initialiser such as
             :func:`~gpzoo.kmeans`, an inducing variable, or a mapping from site name to either.
-        whiten: whether ``q`` is over ``v = L^-1 u``; one for all, or by site name.
+        whiten: whether ``q`` is over ``v = L^-1 u``; one for all, or by site name. Where it is not, inducing variables
+            that nearly coincide make training slow or worse, and :func:`~gpzoo.inference.fit` refuses a site at which
+            more than half of them do, up to the jitter.
         covariance: ``"full"``, ``"diagonal"`` or, with :class:`~gpzoo.Blocks`, ``"block_diagonal"`` (the
             mean-field approximation between blocks); with an :class:`~gpzoo.InducingGrid` of several axes
             ``"kronecker"``, of one ``"full"``, ``"diagonal"`` or ``"low_rank"`` (plus a diagonal; the prior is never
@@ -233,6 +238,30 @@ class InducingGuide:
         for k in params.keys() & limits.keys():
             checks.within(f"{name}[{k!r}]", params[k], limits[k])
         return params
+
+    @property
+    def whitens_all(self) -> bool:
+        """Whether ``q`` is over whitened variables at every site, after :meth:`setup`."""
+        return all(_for_site(self.whiten, site, True) for site in self.sites.processes)
+
+    def coinciding(
+        self, rng_key: Array, params: Mapping[str, Any], args: tuple, kwargs: dict[str, Any]
+    ) -> dict[str, tuple[int, int]]:
+        """Of each site that is not whitened: how many inducing variables coincide, of how many.
+
+        See :func:`gpzoo.linalg.coinciding`. The points of a grid are distinct, and left out. Takes checked arguments.
+        """
+        found: dict[str, tuple[int, int]] = {}
+
+        def look(posterior: InducingPosterior, key: Array) -> Array:
+            if not posterior.whiten and not isinstance(posterior, GridPosterior):
+                K = Kuu(posterior.inducing, posterior.prior.kernel)
+                found[posterior.site] = linalg.coinciding(K, posterior.jitter), K.shape[-1]
+            return posterior.prior.mean
+
+        with handlers.block(), representing(look):
+            with_values(handlers.seed(self, rng_key), params)(*args, **kwargs)
+        return found
 
     def variational_parameters(self) -> frozenset[str]:
         """Names of the parameters of ``q``, which the posterior stands for; inducing variables are not among them."""

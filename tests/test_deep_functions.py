@@ -11,7 +11,7 @@ from jax import random
 from numpyro.infer import Predictive
 
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import InducingGuide, draw_functions, predict, to_arviz
+from gpzoo.inference import InducingGuide, draw_functions, fit, predict, to_arviz
 from gpzoo.kernels import Matern12
 from gpzoo.models import deep_gp, linear_layers
 
@@ -94,9 +94,15 @@ def rough(name, X):
     return Matern12(jnp.asarray(1.0, X.dtype), jnp.asarray(0.5, X.dtype))
 
 
-def test_float32_with_noise_between_layers():
+@pytest.fixture(scope="module")
+def noisy():
+    """Three layers in float32, with noise between them."""
     program = partial(deep_gp, layers=linear_layers(X.astype(np.float32), [2, 1]), kernel=rough, layer_noise=0.01)
-    guide, params = three_layers(program, np.float32)
+    return program, *three_layers(program, np.float32)
+
+
+def test_float32_with_noise_between_layers(noisy):
+    _, guide, params = noisy
     inputs = np.concatenate([np.linspace(-100, 100, 22), np.zeros(8)]).astype(np.float32)[:, None] * np.ones(2, "f4")
     one, other = (draw_functions(KEY, guide, params, inputs, num_draws=100, batch_size=size) for size in (30, 11))
     for name, draws in one.items():
@@ -106,3 +112,34 @@ def test_float32_with_noise_between_layers():
     within = one["layer_0"][:, -8:].var(axis=1, ddof=1)
     noise = float(params["layer_0_noise_variance"])
     assert abs(within.mean() / noise - 1) < 5 * np.sqrt(2 / 7 / within.size)
+
+
+def test_the_same_call_gives_the_same_bits_and_other_batches_the_same_up_to_rounding(noisy):
+    program, guide, params = noisy
+    inputs = NEW.astype(np.float32)
+
+    def predicted(size):
+        found = predict(KEY, program, inputs, guide=guide, params=params, num_draws=4, batch_size=size)
+        return {(name, part): getattr(site, part) for name, site in found.items() for part in ("mean", "variance")}
+
+    def drawn(size):
+        return draw_functions(KEY, guide, params, inputs, num_draws=4, num_features=64, batch_size=size)
+
+    for call in (predicted, drawn):
+        whole, again, parts = call(6), call(6), call(4)
+        for name, values in whole.items():
+            assert values.dtype == np.float32 and np.ptp(values) > 0, name
+            np.testing.assert_array_equal(values, again[name], err_msg=str(name))
+            np.testing.assert_allclose(values, parts[name], rtol=0, atol=1e-5 * np.abs(values).max(), err_msg=str(name))
+
+
+@pytest.mark.parametrize(
+    ("function", "promise"),
+    [
+        (fit, "the same key and data give the same result on the same machine with the same software"),
+        (predict, "rows at a time, which changes nothing but rounding"),
+        (draw_functions, "the same for any inputs and, up to rounding, for any batches"),
+    ],
+)
+def test_docstrings_promise_no_more_of_equal_results_than_holds(function, promise):
+    assert promise in " ".join(function.__doc__.split())

@@ -11,7 +11,8 @@ from jax import random
 from numpyro.distributions import constraints
 from numpyro.infer import SVI
 
-from gpzoo.errors import GPZooError
+from gpzoo import linalg
+from gpzoo.errors import FactorisationError, GPZooError
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import (
@@ -26,7 +27,7 @@ from gpzoo.inference import (
 )
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
-from gpzoo.models import deep_kernel
+from gpzoo.models import train_deep_kernel
 from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
@@ -213,7 +214,7 @@ def test_a_comparison_that_fails_keeps_the_candidates_before(monkeypatch):
 
 def test_a_deep_kernel_that_fails_keeps_the_phases_before(monkeypatch):
     X, y = jnp.ones((6, 2)) * jnp.arange(6.0)[:, None], jnp.arange(6) % 2
-    only_the_first_trains(deep_kernel, monkeypatch, {"weights": jnp.eye(2)})
+    only_the_first_trains(train_deep_kernel, monkeypatch, {"weights": jnp.eye(2)})
 
     def network(X, training):
         return X @ numpyro.param("weights", jnp.eye(2))
@@ -221,9 +222,9 @@ def test_a_deep_kernel_that_fails_keeps_the_phases_before(monkeypatch):
     def failing(*args):
         raise MemoryError("failed")
 
-    monkeypatch.setattr(deep_kernel, "features_of", failing)
+    monkeypatch.setattr(train_deep_kernel, "features_of", failing)
     with pytest.raises(MemoryError, match="failed") as caught:
-        deep_kernel.fit_deep_kernel(KEY, X, y, network=network, num_steps=(2, 1, 1), progress=False)
+        train_deep_kernel.fit_deep_kernel(KEY, X, y, network=network, num_steps=(2, 1, 1), progress=False)
     assert list(caught.value.finished) == ["network"] and caught.value.finished["network"].losses.shape == (2,)
 
 
@@ -246,3 +247,77 @@ def test_parameters_that_overflow_only_where_they_are_constrained_are_taken_back
         params = caught.value.result.params
         assert params["lengthscale"] == 1.0
         predict(KEY, wide, X, guide=svi.guide, params=params)
+
+
+# -- inducing variables that coincide, not whitened --------------------------------------------------------------------
+
+
+def crowded(count, distinct, dtype, whiten=False, **process):
+    """A training of ``count`` inducing points that lie a hair apart at ``distinct`` places, and its data."""
+
+    def model(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, **process))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    Z = np.resize(np.linspace(-3, 3, distinct), count)[:, None] + 1e-7 * np.arange(count)[:, None]
+    guide = InducingGuide(model, points(Z, dtype), whiten=whiten)
+    return SVI(model, guide, relaxed(optax.adam(0.01)), GaussianProcessELBO()), *sine(12, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_training_of_crowded_inducing_variables_that_are_not_whitened_cannot_begin(dtype):
+    svi, X, y = crowded(500, 5, dtype)
+    with pytest.raises(
+        FactorisationError, match=r"495 of the 500 inducing variables of site 'f' coincide.*whiten=True.*\.result\.$"
+    ) as caught:
+        fit(svi, KEY, 150, X, y, progress=False)
+    result = caught.value.result
+    assert isinstance(result, FitResult) and result.losses.shape == (0,) and not hasattr(caught.value, "__notes__")
+    assert np.isfinite(float(svi.loss.loss(KEY, result.params, svi.model, svi.guide, X, y)))
+
+
+def test_of_several_crowded_trainings_the_member_is_named():
+    svi, X, y = crowded(9, 3, np.float64)
+    with pytest.raises(
+        FactorisationError, match=r"Training 0 of 2 cannot begin: 6 of the 9 .*of all members"
+    ) as caught:
+        fit(svi, random.split(KEY, 2), 3, X, y, in_axes=None, progress=False)
+    assert caught.value.result.losses.shape == (2, 0) and caught.value.result.params["f_mean"].shape == (2, 9)
+
+
+#: Not whitened either, but these get better, as do crowded ones that are whitened or have more jitter.
+CROWDED = {
+    "whitened": lambda: crowded(60, 5, np.float64, whiten=True),
+    "more jitter": lambda: crowded(60, 5, np.float64, jitter=1e-2),
+    "one pair": lambda: crowded(11, 10, np.float64),
+    "half of them": lambda: crowded(12, 6, np.float64),
+}
+
+
+@pytest.mark.parametrize("case", CROWDED)
+def test_a_training_of_crowded_inducing_variables_with_a_way_out_gets_better(case):
+    svi, X, y = CROWDED[case]()
+    losses = fit(svi, KEY, 150, X, y, progress=False).losses
+    assert np.isfinite(losses).all() and losses[-1] < losses[0]
+
+
+def test_forty_points_of_a_smooth_function_do_not_coincide():
+    X, y = sine(200, dtype=np.float32)
+    guide = InducingGuide(regression, kmeans(40), whiten=False)
+    svi = SVI(regression, guide, relaxed(optax.adam(0.01)), GaussianProcessELBO())
+    losses = fit(svi, KEY, 150, X, y, progress=False).losses
+    assert losses[-1] < losses[0] / 2
+
+
+def test_what_coincides_is_counted_by_block_and_output():
+    def covariance(Z):
+        return RBF(2.0, 1.0)(jnp.asarray(Z)[:, None])
+
+    one, other = covariance([0.0, 1.0, 1e-5, 2.0]), covariance([0.0, 1e-5, -1e-5, 1.0])
+    assert [linalg.coinciding(K) for K in (one, other)] == [1, 2]
+    assert linalg.coinciding(jnp.stack([one, other])) == 2 and linalg.coinciding(linalg.BlockDiagonal(one, other)) == 3
+    # A chain is no crowd: each is near its neighbours, two steps are far.
+    chain = covariance(1.2e-3 * np.arange(6))
+    assert linalg.coinciding(chain) == 3 and linalg.coinciding(chain, jitter=1e-4) == 0
+    assert linalg.coinciding(chain + 0.01 * jnp.eye(6)) == 0

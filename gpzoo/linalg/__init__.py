@@ -6,6 +6,7 @@ from gpzoo.linalg.factorise import (
     cholesky,
     cholesky_and_inverse,
     cholesky_or_failed,
+    coinciding,
     root,
     solve_lower,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "cholesky",
     "cholesky_and_inverse",
     "cholesky_or_failed",
+    "coinciding",
     "concatenate",
     "diagonal",
     "matmul",

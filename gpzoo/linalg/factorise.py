@@ -235,6 +235,32 @@ def _cholesky_and_inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> 
     return (L, inverse), (matmul(L, P), -matmul(P, inverse))
 
 
+def coinciding(K: Array | BlockDiagonal, jitter: float | Array | None = None) -> int:
+    """How many variables coincide numerically with an earlier one that is kept, outside ``jit``.
+
+    Two do where half the variance of their difference, jitter included, is less than twice the default jitter: with
+    that jitter, where it decides more of their difference than the prior does.
+
+    Args:
+        K: covariance matrices ``[..., M, M]``, of which the worst counts, or block-diagonal ones.
+        jitter: see :func:`add_jitter`.
+
+    Returns:
+        A number below ``M``.
+    """
+    if isinstance(K, BlockDiagonal):
+        return sum(coinciding(block, jitter) for block in K.blocks)
+    most, size = 0, K.shape[-1]
+    for matrix in np.asarray(add_jitter(K, jitter)).reshape(-1, size, size):
+        variance = np.diagonal(matrix)
+        near = (variance[:, None] + variance) / 2 - matrix < 2 * RELATIVE_JITTER[matrix.dtype.name] * variance.mean()
+        kept = np.ones(size, bool)
+        for i in range(1, size):
+            kept[i] = not near[i, :i][kept[:i]].any()
+        most = max(most, size - int(kept.sum()))
+    return most
+
+
 def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> str:
     """Why a covariance matrix does not factorise, and what to try, as one message."""
     K = np.asarray(K)

@@ -125,7 +125,9 @@ def fit(
         NonFiniteError: when the ELBO or a gradient is not finite, naming the site, the rows and what to try. Its
             ``result`` has the last parameters at which the bound was finite, and the losses before.
         FactorisationError: when that is due to a Cholesky factorisation, naming the site, with the same ``result``.
-            With several keys a NonFiniteError says so, after the others are done.
+            With several keys a NonFiniteError says so, after the others are done. Also before the first step, with the
+            initial parameters as ``result``, when more than half of a site's inducing variables coincide with earlier
+            ones up to the jitter and ``whiten=False``: such a training could stay finite and get worse.
         CheckpointError: when no checkpoint in the folder is whole, naming what is damaged, or the newest that is
             belongs to another training.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
@@ -287,6 +289,8 @@ class _Training:
     def run(self, num_steps: int, *options: Any) -> FitResult:
         """Train up to ``num_steps`` in all; whatever error ends it has the result so far."""
         try:
+            if self.done == 0 < num_steps:
+                self._refuse_coinciding()
             self._loop(num_steps, *options)
             if self.failed:
                 self._explain(num_steps)
@@ -294,6 +298,33 @@ class _Training:
             keep_in(error, "result", lambda: self.result, f"Training ended after step {self.done} of {num_steps}.")
             raise
         return self.result
+
+    def _refuse_coinciding(self) -> None:
+        """Refuse sites that are not whitened and have more inducing variables that coincide than others.
+
+        Raises:
+            FactorisationError: naming the first, with the initial parameters.
+        """
+        guide = self.svi.guide
+        if not isinstance(guide, InducingGuide) or guide.whitens_all:
+            return
+        for k in range(self.K):
+            # New containers: networks write into the state that they are handed.
+            params = jax.tree.map(lambda x: x[k] if self.several else x, self.params)  # noqa: B023
+            batch, arrays = self.source.batch(k, 0), member_of(self.arrays, self.array_axes, k)
+            for site, (count, size) in guide.coinciding(self.keys[k], params, batch, arrays | self.static).items():
+                # A few do little harm: of 300 in 4 dimensions, when 100 coincide, 150 steps take the loss from 4263 to
+                # 1320 (distinct ones to 355), when 297 do, to 4963 by way of 3e6.
+                if 2 * count > size:
+                    raise FactorisationError(
+                        f"Training{f' {k} of {self.K}' if self.several else ''} cannot begin: {count} of the {size} "
+                        f"inducing variables of site {site!r} coincide with an earlier one up to the jitter, so that "
+                        "Kuu is singular but for it, and with whiten=False small steps along their differences cost "
+                        "the bound much. Use whiten=True, fewer or distinct inducing inputs, a shorter initial "
+                        "lengthscale, or a larger GaussianProcess(jitter=...). The initial parameters are in this "
+                        f"error's .result{', of all members' if self.several else ''}.",
+                        self.result,
+                    )
 
     def _loop(
         self,

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import optax
 import pytest
 from helpers import KEY
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 from numpyro.infer import SVI
 from odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd, meaningful, meaningless
 
+from gpzoo import _checks as checks
 from gpzoo.errors import GPZooError
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inference import (
@@ -47,8 +49,9 @@ comparison, functions, prediction, training = (
 deep_kernel = importlib.import_module("gpzoo.models.train_deep_kernel")
 
 N, M, D = 6, 3, 2
+STRESS = bool(os.environ.get("GPZOO_STRESS"))
 #: Cases of each test.
-CASES = 150 if os.environ.get("GPZOO_STRESS") else 15
+CASES = 150 if STRESS else 15
 #: No refusal takes longer than this many seconds.
 SOON = 10.0
 
@@ -223,13 +226,89 @@ def test_data(entry, trained, quick, record_property, standard_promotion):
     attack(record_property, entry, data({name: x.shape for name, x in defaults.items()}, dtypes), check)
 
 
-def test_a_training_on_odd_data_is_that_on_the_plain_ones(trained):
-    def losses(X, y):
-        return fit(SVI_OF(guide=trained[0]), KEY, 2, X, y, progress=False).losses
+# -- what is computed from odd data ------------------------------------------------------------------------------------
 
-    with jax.numpy_dtype_promotion("standard"):
-        plain = losses(X, y)
-        np.testing.assert_array_equal(losses(X.tolist(), FORMS["pandas"](y.astype(">f8"))), plain)
+#: Forms by the kind of container that they have; each becomes a NumPy array of some dtype, or is JAX's.
+KINDS = {
+    "NumPy": [form for form in FORMS if not form.startswith(("jax", "pandas", "list", "tuple"))],
+    "JAX": ["jax"],
+    "pandas": ["pandas", "pandas columns of objects"],
+    "list": ["list", "tuple", "list of scalars"],
+}
+#: A form for every kind of number in every kind of container, all forms among them.
+ODD_FORMS = [(dtype, forms[i % len(forms)]) for i, dtype in enumerate(DTYPES) for forms in KINDS.values()]
+
+
+def linear(X: Any, training: bool) -> Any:
+    return X @ numpyro.param("weights", jnp.eye(D, dtype=jnp.result_type(X, jnp.float32)))
+
+
+def drawn(key: Any, guide: InducingGuide, params: dict, X: Any, y: Any) -> Any:
+    found = to_arviz(key, gp_regression, guide, params, X, y, num_draws=2)
+    return [found[group][name].to_numpy() for group in ("posterior", "log_likelihood") for name in found[group]]
+
+
+def compared(key: Any, *data: Any) -> Any:
+    found = compare(key, CANDIDATES, *data, num_steps=2, progress=False)["a"]
+    return found.bound, found.nlpp, found.result.losses, found.result.params
+
+
+def trained_in_phases(key: Any, X: Any, y: Any) -> Any:
+    options = {"inducing": kmeans(M), "num_steps": (1, 1, 1), "progress": False}
+    found = fit_deep_kernel(key, X, y, network=linear, **options)
+    return [(phase.losses, phase.params) for phase in (found.network, found.features, found.joint)]
+
+
+#: By entry point: its data, what it computes of them, and which of the forms it is tried with.
+COMPUTED = {
+    "fit": (TRAINING, lambda g, p, *a: fit(SVI_OF(guide=g), KEY, 2, *a, progress=False)[:2], ODD_FORMS),
+    "draw_functions": (
+        {"X": NEW},
+        lambda g, p, X: draw_functions(KEY, g, p, X, num_draws=2, num_features=4),
+        ODD_FORMS,
+    ),
+    "to_arviz": (TRAINING, lambda g, p, *a: drawn(KEY, g, p, *a), ODD_FORMS),
+    "compare": (TRAINING | {"X_test": NEW, "y_test": TARGETS}, lambda g, p, *a: compared(KEY, *a), ODD_FORMS),
+    "guide.init_params": (TRAINING, lambda g, p, *a: g.init_params(KEY, *a), ODD_FORMS),
+    # Three trainings: every kind of number once.
+    "fit_deep_kernel": (TRAINING, lambda g, p, *a: trained_in_phases(KEY, *a), ODD_FORMS[:: len(KINDS) + 1]),
+}
+
+
+@pytest.mark.parametrize("entry", COMPUTED)
+def test_odd_data_give_the_bits_of_plain_arrays(entry, trained, record_property, standard_promotion):
+    """The result of an entry point, of all its data in an odd form at once, is that of NumPy arrays, bit for bit.
+
+    A run for every case of ``test_data`` is too dear: it is run for every kind of number in every kind of container
+    (``make stress``), or for one of those; ``fit_deep_kernel`` for every kind of number once, or not at all.
+    """
+    defaults, compute, forms = COMPUTED[entry]
+    if not STRESS:
+        forms = [] if entry == "fit_deep_kernel" else [("float64", "pandas columns of objects")]
+    known: dict[tuple, Any] = {}
+
+    def result(*arrays: Any) -> list[np.ndarray]:
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(compute(*trained, *arrays))]
+
+    for dtype, form in forms:
+        plain = []
+        for name, default in defaults.items():
+            whole = np.random.default_rng(len(name)).integers(0, 12, default.shape)
+            labels = dtype == "bool" or (name == "y" and entry == "fit_deep_kernel")
+            plain.append((whole % 2 if labels else whole / 8 if dtype.startswith("float") else whole).astype(dtype))
+        odd = [FORMS[form](x) for x in plain]
+        # Lists have no dtype: the gate gives them one.
+        twins = [x.astype(checks.data("x", value).dtype) for x, value in zip(plain, odd, strict=True)]
+        key = (dtype, *(x.dtype for x in twins))
+        if key not in known:
+            known[key] = result(*twins)
+        found, wanted = result(*odd), known[key]
+        assert len(found) == len(wanted) > 0
+        for one, other in zip(found, wanted, strict=True):
+            assert one.dtype == other.dtype, (dtype, form)
+            np.testing.assert_array_equal(one, other, err_msg=f"{form} of {dtype}")
+            assert np.isfinite(one).all()
+    record_property("robustness", (f"{entry}, computed", 0, len(forms)))
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
