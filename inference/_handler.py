@@ -22,6 +22,7 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference._runs import check_value
 from gpzoo.inference.representation import _REPRESENTATION
 from gpzoo.inference.variational import posterior_at
+from gpzoo.posteriors.forms import form_of
 from gpzoo.processes.marginals import DrawLog
 from gpzoo.processes.process import GaussianProcess
 
@@ -116,10 +117,9 @@ class _PosteriorHandler(Messenger):
             name,
             prior,
             inducing,
+            form_of(_for_site(guide.covariance, name), inducing),
             whiten=_for_site(guide.whiten, name, True),
-            covariance=_for_site(guide.covariance, name),
             initial_scale=_for_site(guide.initial_scale, name, 1.0),
-            rank=guide.rank,
             value_as=mode,
             log=log,
             rows=self.rows,

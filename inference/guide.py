@@ -19,8 +19,7 @@ from gpzoo.inference._handler import _for_site, _InitialState, _PosteriorHandler
 from gpzoo.inference._runs import ParameterNames, shapes_of, with_values
 from gpzoo.inference._sites import Sites, find_sites, parameters_of
 from gpzoo.inference.representation import representing
-from gpzoo.inference.variational import FORMS, usual_form
-from gpzoo.posteriors.grid import GridPosterior
+from gpzoo.posteriors.forms import Form, form_of
 from gpzoo.posteriors.posterior import InducingPosterior
 
 
@@ -31,8 +30,8 @@ class InducingGuide:
     (2017). Latent sites that are not GPs get a point (MAP) or a normal in unconstrained space, in the same run.
     Observed sites are dropped; which sites are latent is fixed by the first call, which must therefore have the data.
 
-    Parameters are named after the site: ``<site>_inducing``, ``<site>_mean``, ``<site>_scale`` for a GP site,
-    ``<site>_loc`` (and ``<site>_scale``) for any other.
+    Parameters are named after the site: ``<site>_inducing``, ``<site>_mean`` and those of the covariance's form,
+    ``<site>_scale`` as a rule, for a GP site, ``<site>_loc`` (and ``<site>_scale``) for any other.
 
     Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is its marginals if the program uses it in
     exact operations only, and a draw per input otherwise; everywhere else it is a joint draw over the inputs.
@@ -47,9 +46,9 @@ class InducingGuide:
         covariance: ``"full"``, ``"diagonal"`` or, with :class:`~gpzoo.Blocks`, ``"block_diagonal"`` (the
             mean-field approximation between blocks); with an :class:`~gpzoo.InducingGrid` of several axes
             ``"kronecker"``, of one ``"full"``, ``"diagonal"`` or ``"low_rank"`` (plus a diagonal; the prior is never
-            factorised for these two). One for all, or by site name. By default full, on grids of several axes
-            Kronecker, on one axis of more than 256 points of low rank.
-        rank: of low-rank covariances.
+            factorised for these two). Or a form, such as ``forms.LowRank(rank=8)`` of :mod:`gpzoo.posteriors`, or
+            one of your own. One for all, or by site name. By default full, on grids of several axes Kronecker, on one
+            axis of more than 256 points of low rank.
         initial_scale: factor of the initial standard deviations of ``q`` relative to the prior's; one for all, or by
             site name (deep GPs start inner layers at 1e-5).
         hyperparameters: ``"point"`` or ``"normal"``, for latent sites that are not GPs.
@@ -70,15 +69,14 @@ class InducingGuide:
         inducing: Any,
         *,
         whiten: bool | Mapping[str, bool] = True,
-        covariance: str | Mapping[str, str] | None = None,
-        rank: int = 16,
+        covariance: str | Form | type[Form] | Mapping[str, str | Form | type[Form]] | None = None,
         initial_scale: float | Mapping[str, float] = 1.0,
         hyperparameters: str = "point",
         joint: Iterable[str] = (),
         init_loc_fn: Callable = init_to_median,
     ) -> None:
         for form in _values_of(covariance):
-            checks.one_of("covariance", form, (*FORMS, None))
+            form_of(form, None)
         for value in _values_of(whiten):
             if not isinstance(value, bool):
                 raise TypeError(f"whiten must be True or False, or a mapping from site name to these; got {value!r}.")
@@ -94,7 +92,6 @@ class InducingGuide:
         self.model = model
         self.inducing = inducing
         self.whiten, self.covariance, self.initial_scale = whiten, covariance, initial_scale
-        self.rank = checks.positive_int("rank", rank)
         self.hyperparameters = hyperparameters
         self.joint = frozenset([joint] if isinstance(joint, str) else joint)
         self.init_loc_fn = init_loc_fn
@@ -213,7 +210,7 @@ class InducingGuide:
         """
         params = checks.parameters(name, params)
         own, program = self._own_parameters(self.sites), self.sites.parameters
-        needed = self._own_parameters(self.sites, needed=True) | {k for k, shapes in program.items() if shapes}
+        needed = own | {k for k, shapes in program.items() if shapes}
         strange = [k for k, x in params.items() if program.get(k) is not None and shapes_of(x) != program[k]]
         if set(params) - own - set(program) - self.sites.latents or (whole and needed - set(params)) or strange:
             # With other arguments the program may have other parameters than when the guide was set up.
@@ -221,7 +218,7 @@ class InducingGuide:
             checks.names(
                 name,
                 set(params),
-                needed=(own & needed) | {k for k, shapes in now.items() if shapes} if whole else set(),
+                needed=own | {k for k, shapes in now.items() if shapes} if whole else set(),
                 known=own | set(program) | set(now) | self.sites.latents,
             )
             for k in strange:
@@ -254,7 +251,7 @@ class InducingGuide:
         found: dict[str, tuple[int, int]] = {}
 
         def look(posterior: InducingPosterior, key: Array) -> Array:
-            if not posterior.whiten and not isinstance(posterior, GridPosterior):
+            if not posterior.whiten and not posterior.conditional.deterministic:
                 K = Kuu(posterior.inducing, posterior.prior.kernel)
                 found[posterior.site] = linalg.coinciding(K, posterior.jitter), K.shape[-1]
             return posterior.prior.mean
@@ -267,18 +264,14 @@ class InducingGuide:
         """Names of the parameters of ``q``, which the posterior stands for; inducing variables are not among them."""
         return frozenset(self._own_parameters(self.sites) - {f"{site}_inducing" for site in self.sites.processes})
 
-    def _own_parameters(self, sites: Sites, *, needed: bool = False) -> set[str]:
-        """Names of the guide's own parameters: all that it may have, or those that it has in any case."""
+    def _own_parameters(self, sites: Sites) -> set[str]:
+        """Names of the guide's own parameters."""
         own = set()
         for site in sites.processes:
-            parts = {"inducing", "mean", "scale", "factor"}
             inducing = _for_site(self.inducing, site)
-            if needed and isinstance(inducing, InducingVariable):
-                form = _for_site(self.covariance, site) or usual_form(inducing)
-                parts -= {"factor"} if form != "low_rank" else set()
-                parts -= {"inducing"} if structure(inducing).num_leaves == 0 else set()
-            elif needed:
-                parts -= {"factor"}
+            parts = {"mean", *form_of(_for_site(self.covariance, site), inducing).data_fields}
+            if inducing is None or structure(inducing).num_leaves:
+                parts |= {"inducing"}
             own |= {f"{site}_{part}" for part in parts}
         parts = ("loc",) if self.hyperparameters == "point" else ("loc", "scale")
         return own | {f"{site}_{part}" for site in sites.latents - sites.processes for part in parts}

@@ -192,7 +192,7 @@ def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Array) -> d
     From there training improves on the network; from zero it would have to learn again what the network knows.
     """
     q = guide.posterior(params, X[:2], rng_key=random.key(0))["f"]
-    if q.L is None:
+    if q.conditional.L is None:
         return params
     Z = q.inducing.points(q.prior.X.dtype) if isinstance(q.inducing, InducingGrid) else q.inducing.Z
     columns = _columns(guide.model.keywords.get("subsets"), params["feature_shift"].shape[0])[:, 0]
@@ -202,7 +202,8 @@ def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Array) -> d
     if "f_variance" in params:  # a kernel of one's own starts as it is
         params["f_variance"] = jnp.broadcast_to(scale, params["f_variance"].shape)
     q = guide.posterior(params, X[:2], rng_key=random.key(0))["f"]
-    L = q.L.factors[0] if isinstance(q.L, Kronecker) else q.L
+    L = q.conditional.L
+    L = L.factors[0] if isinstance(L, Kronecker) else L
     # What a GP with this prior makes of noisy values: their corner at the bounds itself would be dear.
     K = linalg.matmul(L, L.mT) + (1e-2 * scale)[:, None, None] * jnp.eye(L.shape[-1], dtype=L.dtype)
     v = linalg.matmul(L.mT, jnp.linalg.solve(K, u.T[..., None]))[..., 0].T

@@ -14,10 +14,10 @@ from numpyro.infer import SVI, Trace_ELBO
 
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Predictor, fit
-from gpzoo.inference.variational import LARGE_GRID
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
 from gpzoo.models.modules import Network, network_of
 from gpzoo.models.train_deep_kernel import BOUNDS, fit_deep_kernel
+from gpzoo.posteriors.forms import LARGE_GRID
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.contract import Outcome, Run, kept, subset
 from gpzoo.reproductions.deep_kernel_models import Setting, connected, named, of_deep_kernel, of_network_alone

@@ -23,7 +23,7 @@ from gpzoo.inference import GaussianProcessELBO, InducingGuide, Predictor, compa
 from gpzoo.inference.training._sources import Streamed
 from gpzoo.kernels import RBF, Kernel, Matern32
 from gpzoo.likelihoods import Gaussian
-from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.posteriors import InducingPosterior, Projection, forms
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.tables.arrays import ArrayTable
 from gpzoo.views.orbits import Orbit
@@ -266,7 +266,7 @@ def test_values_that_the_user_substitutes_need_no_parameter():
 
 def test_factors_of_low_rank_are_parameters_of_the_guide():
     inducing = InducingGrid(8, (-3.0, 3.0))
-    guide, params = prepared(regression, inducing=inducing, covariance="low_rank", rank=2)
+    guide, params = prepared(regression, inducing=inducing, covariance=forms.LowRank(rank=2))
     assert {"f_mean", "f_scale", "f_factor"} == guide.variational_parameters() & set(params)
     constants = to_arviz(KEY, regression, guide, params, X, y, num_draws=2)["constant_data"]
     assert "f_factor" not in constants and "noise" in constants
@@ -278,7 +278,7 @@ def test_factors_of_low_rank_are_parameters_of_the_guide():
         regression(X, y)
 
     with pytest.raises(ValueError, match=r"parameters would be named \['f_factor'\]"):
-        InducingGuide(clash, inducing).setup(X, y)
+        InducingGuide(clash, inducing, covariance="low_rank").setup(X, y)
 
 
 def test_latents_per_row_are_told_that_the_rows_have_changed():
@@ -381,8 +381,9 @@ def test_columns_are_not_spread_over_rows():
 
 
 def test_a_tuple_of_factors_is_told_what_it_should_be():
-    with pytest.raises(TypeError, match=r"u_scale of site 'f' must be .* pass BlockDiagonal\(\*u_scale\)"):
-        InducingPosterior(GaussianProcess(RBF(), X), InducingPoints(X[:2]), jnp.zeros(2), (jnp.eye(1), jnp.eye(1)))
+    with pytest.raises(TypeError, match=r"form of q\(u\) of site 'f' must be .*BlockDiagonal\(blocks\).* got tuple"):
+        at = Projection(GaussianProcess(RBF(), X), InducingPoints(X[:2]))
+        InducingPosterior(at, jnp.zeros(2), (jnp.eye(1), jnp.eye(1)))
 
 
 # -- compiled programs -------------------------------------------------------------------------------------------------

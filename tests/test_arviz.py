@@ -78,7 +78,7 @@ def test_draws_have_the_posteriors_moments(exported):
 
     def moments(params):
         q = guide.posterior(params, X, rng_key=KEY)["f"]
-        return q.inducing_moments(), q.moments(), q.L
+        return q.inducing_moments(), q.moments(), q.conditional.L
 
     (u, Su), (f, Sf), _ = jax.jit(moments)(params)
     for name, mean, covariance in (("f_u", u, Su), ("f", f, Sf)):

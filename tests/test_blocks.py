@@ -21,7 +21,7 @@ from gpzoo.kernels import RBF, Convolutional, Flattened, Matern32, MultiChannel,
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.linalg.factorise import cholesky, solve_lower
 from gpzoo.linalg.operators import BlockDiagonal, diagonal
-from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.posteriors import InducingPosterior, Projection, forms
 from gpzoo.processes.process import GaussianProcess
 
 SHAPE = (5, 4, 1)
@@ -158,14 +158,11 @@ def test_errors_name_the_way_out():
     with pytest.raises(TypeError, match="Blocks takes inducing variables"):
         Blocks(kmeans(3))
     with pytest.raises(ValueError, match=r"blocks of shapes \[\(2, 2\), \(3, 3\)\], expected \[\(3, 3\), \(2, 2\)\]"):
-        InducingPosterior(GaussianProcess(sum_kernel(), X), u, jnp.zeros(5), BlockDiagonal(jnp.eye(2), jnp.eye(3)))
-    with pytest.raises(ValueError, match="has blocks, but Kuu has none"):
-        InducingPosterior(
-            GaussianProcess(RBF(), jnp.zeros((2, 1))),
-            InducingPoints(jnp.asarray([[0.0], [1.0]])),
-            jnp.zeros(2),
-            BlockDiagonal(jnp.eye(1), jnp.eye(1)),
-        )
+        at = Projection(GaussianProcess(sum_kernel(), X), u)
+        InducingPosterior(at, jnp.zeros(5), forms.BlockDiagonal((jnp.eye(2), jnp.eye(3))))
+    with pytest.raises(ValueError, match=r"needs blocks .* its Kuu has none"):
+        at = Projection(GaussianProcess(RBF(), jnp.zeros((2, 1))), InducingPoints(jnp.asarray([[0.0], [1.0]])))
+        InducingPosterior(at, jnp.zeros(2), forms.BlockDiagonal((jnp.eye(1), jnp.eye(1))))
     X, model = images(), partial(one_site, num_outputs=None)
     with pytest.raises(ValueError, match=r"'block_diagonal'.* needs blocks of inducing variables at site 'f'"):
         InducingGuide(model, InducingPoints(X[:2]), covariance="block_diagonal").init_params(KEY, X, labels(X))
@@ -185,16 +182,17 @@ def posterior(covariance, num_outputs, whiten=True, own_kernels=False):
     mean = jnp.asarray(rng.normal(size=(5, *outputs)))
     factor = lambda M: jnp.asarray(np.tril(rng.normal(size=(*outputs, M, M))) + 2 * np.eye(M))  # noqa: E731
     if covariance == "diagonal":
-        scale = jnp.asarray(rng.uniform(0.5, 1.5, size=(5, *outputs)))
+        form = forms.Diagonal(jnp.asarray(rng.uniform(0.5, 1.5, size=(5, *outputs))))
     else:
-        scale = factor(5) if covariance == "full" else BlockDiagonal(factor(3), factor(2))
-    return InducingPosterior(prior, inducing(), mean, scale, whiten=whiten)
+        form = forms.Full(factor(5)) if covariance == "full" else forms.BlockDiagonal((factor(3), factor(2)))
+    return InducingPosterior(Projection(prior, inducing(), whiten=whiten), mean, form)
 
 
 def dense_scale(q):
-    if q.diagonal:
-        return jnp.eye(5) * jnp.atleast_2d(q.u_scale.T)[:, None, :]
-    scale = q.u_scale.dense() if isinstance(q.u_scale, BlockDiagonal) else q.u_scale
+    scale = q.form.scale
+    if isinstance(q.form, forms.Diagonal):
+        return jnp.eye(5) * jnp.atleast_2d(scale.T)[:, None, :]
+    scale = BlockDiagonal(*scale).dense() if isinstance(q.form, forms.BlockDiagonal) else scale
     return jnp.tril(scale.reshape(-1, 5, 5))
 
 

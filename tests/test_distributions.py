@@ -25,7 +25,7 @@ from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian
-from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.posteriors import InducingPosterior, Projection, forms
 from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
@@ -112,19 +112,26 @@ def prior(**kwargs):
     return GaussianProcess(SHARED, X, numbers(N, D, seed=6), num_outputs=D, jitter=0.1, **kwargs)
 
 
-def posterior(kernel=SHARED, outputs=D, *, diagonal=False, seed=7, x=X, z=Z, jitter=1e-8, mean=None, **kwargs):
+def posterior(kernel=SHARED, outputs=D, *, diagonal=False, seed=7, x=X, z=Z, jitter=1e-8, mean=None, whiten=True):
     """An inducing posterior with random numbers in it."""
     shape = () if outputs is None else (outputs,)
     num = None if kernel.batched or x.ndim == 3 else outputs
-    scale = jnp.exp(numbers(M, *shape, seed=seed + 1)) if diagonal else numbers(*shape, M, M, seed=seed + 1)
+    if diagonal:
+        form = forms.Diagonal(jnp.exp(numbers(M, *shape, seed=seed + 1)))
+    else:
+        form = forms.Full(numbers(*shape, M, M, seed=seed + 1))
     process = GaussianProcess(kernel, x, mean, num_outputs=num, jitter=jitter)
-    return InducingPosterior(process, InducingPoints(z), numbers(M, *shape, seed=seed), scale, **kwargs)
+    return q_of(process, z, numbers(M, *shape, seed=seed), form, whiten=whiten)
+
+
+def q_of(process, z, mean, form, *, whiten=True, site="f", **options):
+    return InducingPosterior(Projection(process, InducingPoints(z), whiten=whiten, site=site), mean, form, **options)
 
 
 def test_a_round_trip_under_jit_and_vmap_keeps_every_array():
     before = prior()
     rows = jnp.arange(N)
-    q = InducingPosterior(before, InducingPoints(Z), numbers(M, D), numbers(D, M, M), site="g", whiten=False, rows=rows)
+    q = q_of(before, Z, numbers(M, D), forms.Full(numbers(D, M, M)), site="g", whiten=False, rows=rows)
 
     def check(after, pick):
         process = after.prior
@@ -135,8 +142,8 @@ def test_a_round_trip_under_jit_and_vmap_keeps_every_array():
             (process.jitter, before.jitter),
             (after.inducing, q.inducing),
             (after.u_mean, q.u_mean),
-            (after.u_scale, q.u_scale),
-            (after.L, q.L),
+            (after.form, q.form),
+            (after.conditional.L, q.conditional.L),
             (after.rows, q.rows),
         ]:
             assert jax.tree.structure(a) == jax.tree.structure(b) and jax.tree.leaves(b)
@@ -204,16 +211,16 @@ def test_a_kernel_is_a_kernel():
 def test_q_of_the_wrong_shape_is_refused():
     process = GaussianProcess(SHARED, X, num_outputs=D)
     with pytest.raises(ValueError, match=r"mean of q\(u\) of site 'g' has shape \(3,\), expected \(3, 2\)"):
-        InducingPosterior(process, InducingPoints(Z), jnp.zeros(M), jnp.zeros((D, M, M)), site="g")
+        q_of(process, Z, jnp.zeros(M), forms.Full(jnp.zeros((D, M, M))), site="g")
     with pytest.raises(ValueError, match=r"scale of q\(u\) of site 'g' has shape \(3, 3\), expected \(2, 3, 3\)"):
-        InducingPosterior(process, InducingPoints(Z), jnp.zeros((M, D)), jnp.eye(M), site="g")
+        q_of(process, Z, jnp.zeros((M, D)), forms.Full(jnp.eye(M)), site="g")
 
 
 def test_a_factorisation_that_fails_names_the_site():
     process = GaussianProcess(SHARED, X, jitter=0.0)
-    twice = InducingPoints(jnp.concatenate([Z, Z]))
+    twice = jnp.concatenate([Z, Z])
     with pytest.raises(FactorisationError, match=r"Kuu of site 'g' failed \(6 x 6.*distinct inducing inputs"):
-        InducingPosterior(process, twice, jnp.zeros(2 * M), jnp.eye(2 * M), site="g")
+        q_of(process, twice, jnp.zeros(2 * M), forms.Full(jnp.eye(2 * M)), site="g")
 
 
 # -- the inducing posterior ----------------------------------------------------------------------------------------
@@ -230,8 +237,8 @@ def by_hand(q):
     Kuu, Kuf, Kff = (np.broadcast_to(np.asarray(K), (outputs, *K.shape[-2:])) for K in jax.jit(grams)(kernel, x, z))
     Kuu = Kuu + q.jitter * np.eye(M)
     m = np.asarray(q.u_mean).reshape(M, outputs)
-    scale = np.asarray(q.u_scale)
-    if q.diagonal:
+    scale = np.asarray(q.form.scale)
+    if isinstance(q.form, forms.Diagonal):
         S = np.stack([np.diag(column**2) for column in scale.reshape(M, outputs).T])
     else:
         S = np.tril(scale.reshape(outputs, M, M))
@@ -261,7 +268,7 @@ def everything(q):
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_moments_and_kl_against_dense_algebra(name, whiten, diagonal):
     q = posterior(**POSTERIORS[name], whiten=whiten, diagonal=diagonal)
-    assert q.diagonal == diagonal
+    assert isinstance(q.form, forms.Diagonal) == diagonal
     (mean, covariance), (m1, v1), (u_mean, u_covariance), kl, m2, v2 = jax.jit(everything)(q)
     f, cov, u, S, Kuu = by_hand(q)
     tolerance = {"rtol": 1e-6, "atol": 1e-8}
@@ -281,20 +288,20 @@ def test_moments_and_kl_against_dense_algebra(name, whiten, diagonal):
 @pytest.mark.parametrize("kernel", [SHARED, EACH], ids=["one kernel", "one kernel per output"])
 def test_whitened_is_u_equal_to_L_v(kernel):
     v = posterior(kernel)
-    L = jnp.broadcast_to(v.L, (D, M, M))
+    L = jnp.broadcast_to(v.conditional.L, (D, M, M))
     u_mean = jnp.einsum("dij,jd->id", L, v.u_mean)
-    u = InducingPosterior(v.prior, v.inducing, u_mean, L @ jnp.tril(v.u_scale), whiten=False)
+    u = q_of(v.prior, v.inducing.Z, u_mean, forms.Full(L @ jnp.tril(v.form.scale)), whiten=False)
     evaluate = jax.jit(everything)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10), evaluate(v), evaluate(u))
 
 
 def test_one_output_is_a_column_of_one():
     single = posterior(outputs=None)
-    column = InducingPosterior(
+    column = q_of(
         GaussianProcess(SHARED, X, num_outputs=1, jitter=1e-8),
-        single.inducing,
+        single.inducing.Z,
         single.u_mean[:, None],
-        single.u_scale[None],
+        forms.Full(single.form.scale[None]),
     )
     value = numbers(N, seed=3)
     (m1, c1), (a1, v1), _, kl1, _, _ = jax.jit(everything)(single)
@@ -314,7 +321,7 @@ def test_one_kernel_per_output_is_so_many_separate_processes():
     for d in range(D):
         kernel = RBF(EACH.variance[d], EACH.lengthscale[d])
         process = GaussianProcess(kernel, X, jitter=1e-8)
-        alone = InducingPosterior(process, InducingPoints(Z), together.u_mean[:, d], together.u_scale[d])
+        alone = q_of(process, Z, together.u_mean[:, d], forms.Full(together.form.scale[d]))
         (m, c), (_, v), _, k, _, _ = evaluate(alone)
         kls.append(k)
         scores.append(score(alone, value[:, d]))
@@ -352,7 +359,7 @@ def test_draws_of_u_and_of_f_given_u_make_up_q(whiten, diagonal):
 
 def test_variance_stays_positive_where_u_fixes_f():
     process = GaussianProcess(SHARED, X)
-    q = InducingPosterior(process, InducingPoints(X), jnp.zeros(N), jnp.zeros(N), whiten=False)
+    q = q_of(process, X, jnp.zeros(N), forms.Diagonal(jnp.zeros(N)), whiten=False)
     u = numbers(N)
     fixed = q.given(u)
     mean, variance = jax.jit(lambda q: q.marginals())(fixed)
@@ -370,7 +377,7 @@ def test_a_kl_needs_the_same_shape():
 
 def test_values_are_what_was_asked_for():
     q = posterior()
-    draw = InducingPosterior(q.prior, q.inducing, q.u_mean, q.u_scale, value_as="draw")
+    draw = InducingPosterior(q.conditional, q.u_mean, q.form, value_as="draw")
     with pytest.raises(ValueError, match="vmap over keys"):
         draw.sample(KEY, (3,))
     with pytest.raises(TypeError, match="no joint log_prob"):

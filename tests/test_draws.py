@@ -22,6 +22,7 @@ from gpzoo.inference.finite import is_finite
 from gpzoo.kernels import RBF, Matern32, Matern52, Periodic
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.linalg.factorise import root
+from gpzoo.posteriors import Projection, forms
 
 KERNELS = {
     "rbf": lambda: RBF(0.7, 1.0),
@@ -47,7 +48,8 @@ def fitted(kernel, num_inputs, num_inducing, dtype, *, whiten, diagonal):
     scale = np.sqrt(np.diagonal(covariance)) if diagonal else np.linalg.cholesky(covariance)
     Z, X, mean, scale = (jnp.asarray(x, dtype) for x in (Z, X, mean, scale))
     process = GaussianProcess(jax.tree.map(lambda x: jnp.asarray(x, dtype), kernel), X, jitter=1e-5)
-    return InducingPosterior(process, InducingPoints(Z), mean, scale, whiten=whiten)
+    form = forms.Diagonal(scale) if diagonal else forms.Full(scale)
+    return InducingPosterior(Projection(process, InducingPoints(Z), whiten=whiten), mean, form)
 
 
 @jax.jit

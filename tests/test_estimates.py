@@ -27,6 +27,7 @@ from gpzoo import (
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
 from gpzoo.kernels import RBF, Invariant, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma, RobustMax, Softmax, StickBreaking
+from gpzoo.posteriors import Projection, forms
 from gpzoo.posteriors.sampled_views import PairWeights, view_variances
 from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
 
@@ -73,7 +74,8 @@ def test_golden_estimates(golden, dtype):
     prior = GaussianProcess(
         Invariant(base, Given(given["Xorbit"])), given["X"], num_outputs=2, jitter=float(given["jitter"])
     )
-    q = InducingPosterior(prior, InducingPatches(given["Z"]), given["q_mu"], given["q_sqrt"], value_as="estimates")
+    at = Projection(prior, InducingPatches(given["Z"]))
+    q = InducingPosterior(at, given["q_mu"], forms.Full(given["q_sqrt"]), value_as="estimates")
     f = q.sample(KEY)
     close(f.mean, arrays["out_est_mean"])
     close(f.variance, arrays["out_est_second"])
@@ -97,7 +99,8 @@ def test_golden_orbit(golden):
         prior = GaussianProcess(
             Invariant(RBF(p["variance"], p["lengthscales"]), swap), X, num_outputs=1, jitter=float(given["jitter"])
         )
-        return InducingPosterior(prior, InducingPatches(p["Z"]), p["q_mu"], p["q_sqrt"], value_as="marginals")
+        at = Projection(prior, InducingPatches(p["Z"]))
+        return InducingPosterior(at, p["q_mu"], forms.Full(p["q_sqrt"]), value_as="marginals")
 
     q = posterior(given["X"])
     close(swap.view(given["X"]), arrays["out_Xorbit"])
@@ -132,11 +135,13 @@ X = jnp.asarray(RNG.normal(size=(2, 3)))
 Z = jnp.asarray(RNG.normal(size=(4, 3)))
 SCALE = jnp.asarray(np.tril(RNG.normal(size=(2, 4, 4))) * 0.4 + np.eye(4))
 MEAN = jnp.asarray(RNG.normal(size=(4, 2)))
+FULL = forms.Full(SCALE)
 
 
-def posterior(kernel, mean=MEAN, scale=SCALE, inducing=None, **options):
+def posterior(kernel, mean=MEAN, form=FULL, inducing=None, whiten=True):
     inducing = InducingPatches(Z) if inducing is None else inducing
-    return InducingPosterior(GaussianProcess(kernel, X, num_outputs=2), inducing, mean, scale, **options)
+    at = Projection(GaussianProcess(kernel, X, num_outputs=2), inducing, whiten=whiten)
+    return InducingPosterior(at, mean, form)
 
 
 def estimated(kernel, pairs_of, key, **options):
@@ -162,7 +167,7 @@ VIEWS = {
 FORMS = {
     "whitened": {},
     "not whitened": {"whiten": False},
-    "diagonal": {"scale": jnp.abs(MEAN) + 0.1},
+    "diagonal": {"form": forms.Diagonal(jnp.abs(MEAN) + 0.1)},
 }
 
 
@@ -346,7 +351,7 @@ def test_two_sampled_views_in_one_kernel_and_products_are_refused():
 def test_one_kernel_and_one_set_of_inducing_inputs_serve_all_outputs():
     part = Invariant(RBF(1.0, 1.0), VIEWS["two views"])
     with pytest.raises(ValueError, match="all outputs have one kernel"):
-        posterior(jnp.asarray([1.0, 2.0]) * part, scale=SCALE).estimates(KEY)
+        posterior(jnp.asarray([1.0, 2.0]) * part).estimates(KEY)
     with pytest.raises(ValueError, match="all outputs share Z"):
         posterior(part, inducing=InducingPatches(jnp.stack([Z, Z]))).estimates(KEY)
 

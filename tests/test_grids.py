@@ -24,7 +24,7 @@ from gpzoo.inference import GaussianProcessELBO, InducingGuide, draw_functions, 
 from gpzoo.kernels import RBF, Linear, Matern32, Matern52, Periodic, White
 from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.linalg.operators import Kronecker
-from gpzoo.posteriors.grid import GridPosterior, LowRank
+from gpzoo.posteriors import InducingPosterior, Interpolation, forms
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -58,8 +58,9 @@ def test_golden_layer(golden, dtype, tolerance):
     close(kernel(grid.axes(dtype)[0]), wanted["Kuu"], tolerance)
     constant = given["mean_constant"]
     prior = GaussianProcess(kernel + White(given["prior_jitter"]), X, constant, num_outputs=3, jitter=0.0)
-    q = GridPosterior(
-        prior, grid, given["q_mu"].T - constant, given["q_sqrt"], whiten=False, value_as="marginals", site="f"
+    mean = given["q_mu"].T - constant
+    q = InducingPosterior(
+        Interpolation(prior, grid, whiten=False), mean, forms.Full(given["q_sqrt"]), value_as="marginals"
     )
     mean, variance = q.marginals()
     close(mean, wanted["fmean"], tolerance)
@@ -174,17 +175,28 @@ def lower(*shape, seed=0):
 
 # name -> grid, kernel, inputs, scale of q(u), outputs
 CASES = {
-    "one axis": (8, SHARED, (D, N, 1), lower(D, 8, 8), D),
-    "one axis, one output": (8, SHARED, (N, 1), lower(8, 8), None),
-    "one axis, a kernel each": (8, EACH, (D, N, 1), lower(D, 8, 8), D),
-    "one axis, shared inputs": (8, EACH, (N, 1), lower(D, 8, 8), D),
-    "deviations": (8, EACH, (D, N, 1), 0.2 + jnp.abs(numbers(8, D)), D),
-    "low rank": (8, SHARED, (N, 1), LowRank(0.2 + jnp.abs(numbers(8)), numbers(8, 3)), None),
-    "low rank, a kernel each": (8, EACH, (D, N, 1), LowRank(0.2 + jnp.abs(numbers(8, D)), numbers(D, 8, 3)), D),
-    "two axes": ((6, 5), PLANE, (D, N, 2), Kronecker(lower(D, 6, 6), lower(D, 5, 5, seed=1)), D),
-    "three axes": ((4, 5, 4), SHARED, (N, 3), Kronecker(lower(4, 4), lower(5, 5, seed=1), lower(4, 4, seed=2)), None),
-    "linear": (InducingGrid(8, interpolation="linear"), EACH, (D, N, 1), lower(D, 8, 8), D),
+    "one axis": (8, SHARED, (D, N, 1), forms.Full(lower(D, 8, 8)), D),
+    "one axis, one output": (8, SHARED, (N, 1), forms.Full(lower(8, 8)), None),
+    "one axis, a kernel each": (8, EACH, (D, N, 1), forms.Full(lower(D, 8, 8)), D),
+    "one axis, shared inputs": (8, EACH, (N, 1), forms.Full(lower(D, 8, 8)), D),
+    "deviations": (8, EACH, (D, N, 1), forms.Diagonal(0.2 + jnp.abs(numbers(8, D))), D),
+    "low rank": (8, SHARED, (N, 1), forms.LowRank(0.2 + jnp.abs(numbers(8)), numbers(8, 3)), None),
+    "low rank, a kernel each": (8, EACH, (D, N, 1), forms.LowRank(0.2 + jnp.abs(numbers(8, D)), numbers(D, 8, 3)), D),
+    "two axes": ((6, 5), PLANE, (D, N, 2), forms.Kronecker((lower(D, 6, 6), lower(D, 5, 5, seed=1))), D),
+    "three axes": (
+        (4, 5, 4),
+        SHARED,
+        (N, 3),
+        forms.Kronecker((lower(4, 4), lower(5, 5, seed=1), lower(4, 4, seed=2))),
+        None,
+    ),
+    "linear": (InducingGrid(8, interpolation="linear"), EACH, (D, N, 1), forms.Full(lower(D, 8, 8)), D),
 }
+
+
+def q_of(prior, grid, mean, form, whiten=True, **options):
+    at = Interpolation(prior, grid, whiten=whiten, toeplitz=form.has_diagonal and grid.num_axes == 1)
+    return InducingPosterior(at, mean, form, **options)
 
 
 def posterior(case, whiten, **options):
@@ -192,16 +204,17 @@ def posterior(case, whiten, **options):
     grid = grid if isinstance(grid, InducingGrid) else InducingGrid(grid)
     prior = GaussianProcess(kernel, uniform(*shape, seed=4), 0.7, num_outputs=outputs)
     mean = numbers(*(grid.num_inducing, *(() if outputs is None else (outputs,))), seed=5)
-    return GridPosterior(prior, grid, mean, scale, whiten=whiten, **options), prior
+    return q_of(prior, grid, mean, scale, whiten=whiten, **options), prior
 
 
 def dense_covariances(q, prior):
     """Kuu with the jitter of the posterior, ``[D, M, M]``, and covariance of ``u`` from its own moments."""
     outputs = prior.num_outputs or 1
-    if q.toeplitz:
+    L = q.conditional.L
+    if L is None:
         K = linalg.add_jitter(Kuu(q.inducing, prior.kernel))
     else:
-        K = (q.L @ jnp.eye(q.L.shape[-1])) if not isinstance(q.L, Kronecker) else q.L.dense()
+        K = L.dense()
         K = K @ jnp.swapaxes(K, -1, -2)
     return jnp.broadcast_to(K, (outputs, *K.shape[-2:]))
 
@@ -256,12 +269,12 @@ def test_marginals_that_outputs_share_and_their_gradients():
 
     def fast(variance, X, m, S):
         prior = GaussianProcess(RBF(variance, jnp.asarray([[0.6], [0.9]])), X, num_outputs=D)
-        mean, spread = GridPosterior(prior, grid, m, S).marginals()
+        mean, spread = q_of(prior, grid, m, forms.Full(S)).marginals()
         return jnp.sum(jnp.sin(mean)) + jnp.sum(jnp.cos(spread))
 
     def slow(variance, X, m, S):
         prior = GaussianProcess(RBF(variance, jnp.asarray([[0.6], [0.9]])), X, num_outputs=D)
-        mean, joint = GridPosterior(prior, grid, m, S).moments()
+        mean, joint = q_of(prior, grid, m, forms.Full(S)).moments()
         return jnp.sum(jnp.sin(mean)) + jnp.sum(jnp.cos(jnp.diagonal(joint, axis1=1, axis2=2)))
 
     at = jnp.asarray([1.3, 0.4]), X, numbers(9, D), lower(D, 9, 9)
@@ -298,23 +311,23 @@ def test_wrong_forms_are_refused():
     plane = GaussianProcess(SHARED, uniform(N, 2), num_outputs=D)
     grid, squares = InducingGrid(8), InducingGrid((4, 4))
     with pytest.raises(ValueError, match=r"mean of q\(u\) of site 'f' has shape \(7, 2\), expected \(8, 2\)"):
-        GridPosterior(prior, grid, numbers(7, D), lower(D, 8, 8))
-    with pytest.raises(ValueError, match=r"scale of q\(u\).*\[\(8, 8\)\], expected \[\(2, 8, 8\)\]"):
-        GridPosterior(prior, grid, numbers(8, D), lower(8, 8))
-    with pytest.raises(ValueError, match="must be Kronecker on a grid of 2 axes"):
-        GridPosterior(plane, squares, numbers(16, D), lower(D, 16, 16))
+        q_of(prior, grid, numbers(7, D), forms.Full(lower(D, 8, 8)))
+    with pytest.raises(ValueError, match=r"scale of q\(u\).*\(8, 8\), expected \(2, 8, 8\)"):
+        q_of(prior, grid, numbers(8, D), forms.Full(lower(8, 8)))
+    with pytest.raises(ValueError, match=r"'full'. does not go with a grid of 2 axes"):
+        q_of(plane, squares, numbers(16, D), forms.Full(lower(D, 16, 16)))
     with pytest.raises(ValueError, match=r"Toeplitz structure needs one axis and a stationary kernel"):
         linear = GaussianProcess(Linear(1.0), uniform(N, 1))
-        q = GridPosterior(linear, grid, numbers(8), jnp.ones(8))
+        q = q_of(linear, grid, numbers(8), forms.Diagonal(jnp.ones(8)))
         q.marginals()
     q, _ = posterior("one axis", True)
     with pytest.raises(TypeError, match="interpolated from a grid: its values have no joint density"):
         q.log_prob(q.sample(KEY))
     with pytest.raises(FactorisationError, match="Kuu of site 'f' along axis 0"):
-        GridPosterior(GaussianProcess(SHARED, uniform(N, 1), jitter=-0.5), grid, numbers(8), lower(8, 8))
+        q_of(GaussianProcess(SHARED, uniform(N, 1), jitter=-0.5), grid, numbers(8), forms.Full(lower(8, 8)))
     with pytest.raises(FactorisationError, match=r"prior over the grid of site 'f' \(8 points, float64\)"):
         bad = GaussianProcess(SHARED, uniform(N, 1), jitter=-0.5)
-        kl_divergence(GridPosterior(bad, grid, numbers(8), jnp.ones(8), whiten=False), bad)
+        kl_divergence(q_of(bad, grid, numbers(8), forms.Diagonal(jnp.ones(8)), whiten=False), bad)
 
 
 # -- in programs -------------------------------------------------------------------------------------------------------
@@ -365,7 +378,7 @@ def test_trained_in_a_program(form):
     again = draw_functions(KEY, guide, result.params, X[:20], num_draws=3, batch_size=7)["f"]
     close(functions, again)
     assert Predictive(guide, params=result.params, num_samples=2)(KEY, X[:5])["f"].shape == (2, 5)
-    assert int(guide.posterior(result.params, X + 1, rng_key=KEY)["f"].outside) > 0
+    assert int(guide.posterior(result.params, X + 1, rng_key=KEY)["f"].conditional.outside) > 0
 
 
 def test_the_form_follows_the_grid():

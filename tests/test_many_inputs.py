@@ -11,7 +11,7 @@ from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
 from gpzoo.kernels import RBF, Convolutional
 from gpzoo.linalg import quadratic as quadratics
 from gpzoo.linalg.operators import BlockDiagonal
-from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.posteriors import InducingPosterior, Projection, forms
 from gpzoo.processes.process import GaussianProcess
 
 M, D = 3, 2
@@ -29,23 +29,23 @@ FULL = numbers(D, M, M, seed=3)
 
 # name -> kernel, inducing variables, shape of the inputs with N as None, scale of q(u), number of outputs
 POSTERIORS = {
-    "one function": (SHARED, POINTS, (None, 2), FULL[0], None),
-    "one kernel": (SHARED, POINTS, (None, 2), FULL, D),
-    "standard deviations": (SHARED, POINTS, (None, 2), numbers(M, D, seed=4), D),
-    "one kernel per output": (EACH, POINTS, (None, 2), FULL, D),
-    "inputs per output": (SHARED, InducingPoints(numbers(D, M, 2, seed=5)), (D, None, 2), FULL, D),
+    "one function": (SHARED, POINTS, (None, 2), forms.Full(FULL[0]), None),
+    "one kernel": (SHARED, POINTS, (None, 2), forms.Full(FULL), D),
+    "standard deviations": (SHARED, POINTS, (None, 2), forms.Diagonal(numbers(M, D, seed=4)), D),
+    "one kernel per output": (EACH, POINTS, (None, 2), forms.Full(FULL), D),
+    "inputs per output": (SHARED, InducingPoints(numbers(D, M, 2, seed=5)), (D, None, 2), forms.Full(FULL), D),
     "images": (
         Convolutional(RBF(1.3, 3.0), (4, 4), (3, 3)),
         InducingPatches(numbers(M, 9, seed=6)),
         (None, 4, 4, 1),
-        FULL,
+        forms.Full(FULL),
         D,
     ),
     "blocks": (
         SHARED + RBF(0.5, 2.0),
         Blocks(POINTS, InducingPoints(numbers(2, 2, seed=7))),
         (None, 2),
-        BlockDiagonal(FULL, numbers(D, 2, 2, seed=8)),
+        forms.BlockDiagonal((FULL, numbers(D, 2, 2, seed=8))),
         D,
     ),
 }
@@ -53,7 +53,7 @@ POSTERIORS = {
 
 def setting(name, N):
     kernel, inducing, shape, scale, outputs = POSTERIORS[name]
-    size = scale.shape[-1] if isinstance(scale, BlockDiagonal) else M
+    size = BlockDiagonal(*scale.scale).shape[-1] if isinstance(scale, forms.BlockDiagonal) else M
     columns = () if outputs is None else (outputs,)
     X = numbers(*(N if n is None else n for n in shape), seed=9)
     mean = numbers(size, *columns, seed=10)
@@ -64,7 +64,7 @@ def setting(name, N):
 
 def _posterior(kernel, X, inducing, mean, scale, loc, *, outputs, whiten):
     prior = GaussianProcess(kernel, X, loc, num_outputs=outputs, jitter=1e-6)
-    return InducingPosterior(prior, inducing, mean, scale, whiten=whiten)
+    return InducingPosterior(Projection(prior, inducing, whiten=whiten), mean, scale)
 
 
 def close(ours, theirs, rtol=1e-11):

@@ -12,27 +12,21 @@ from gpzoo import _platform
 from gpzoo.linalg.operators import BlockDiagonal, concatenate, matmul
 
 
-def spread(B: Array, S: Any, diagonal: bool) -> Array:
-    """``S^(1/2)T B``, ``[D, M, N]``, for ``S`` ``[D, M, M]`` or its blocks, or ``[M, D]`` if diagonal."""
-    if diagonal:
-        return S.T[:, :, None] * B
-    if isinstance(S, BlockDiagonal):
-        parts = [spread(rows, block, False) for rows, block in zip(S.split(B), S.blocks, strict=True)]
-        return concatenate(parts, -2)
-    return _stacked(jnp.swapaxes(S, -1, -2), B)
+def spread(B: Array, R: Any) -> Array:
+    """``R^T B``, ``[D, K, N]``, for ``R`` ``[D, M, K]`` or block-diagonal."""
+    if isinstance(R, BlockDiagonal):
+        return concatenate([spread(rows, block) for rows, block in zip(R.split(B), R.blocks, strict=True)], -2)
+    return _stacked(jnp.swapaxes(R, -1, -2), B)
 
 
-def spread_squared(B: Array, S: Any, diagonal: bool) -> Array:
-    """``diag(B^T S B)``, ``[D, N]``: the squares of :func:`spread`, summed over inducing variables."""
-    M, N = B.shape[-2:]
-    if diagonal:
-        return jnp.einsum("md,mn->dn" if B.ndim == 2 else "md,dmn->dn", jnp.square(S), jnp.square(B))
-    if isinstance(S, BlockDiagonal):
-        return sum(spread_squared(rows, S_i, False) for rows, S_i in zip(S.split(B), S.blocks, strict=True))
-    if N > 2 * M:
+def squares(B: Array, R: Any) -> Array:
+    """``diag(B^T R R^T B)``, ``[D, N]``: the squares of :func:`spread`, summed over its rows."""
+    if isinstance(R, BlockDiagonal):
+        return sum(squares(rows, block) for rows, block in zip(R.split(B), R.blocks, strict=True))
+    if B.shape[-1] > 2 * B.shape[-2]:
         # With many inputs the covariance itself is cheaper: its quadratic form has one product less in its derivative.
-        return quadratic(matmul(S, jnp.swapaxes(S, -1, -2)), B)
-    return jnp.sum(jnp.square(spread(B, S, False)), axis=-2)
+        return quadratic(matmul(R, jnp.swapaxes(R, -1, -2)), B)
+    return jnp.sum(jnp.square(spread(B, R)), axis=-2)
 
 
 def quadratic(Q: Array, B: Array) -> Array:
@@ -56,9 +50,9 @@ def _quadratic_form_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Arr
 
 
 def _stacked(Q: Array, B: Array) -> Array:
-    """``Q @ B``, ``[D, M, N]``."""
+    """``Q @ B``, ``[D, K, N]``, for ``Q`` ``[D, K, M]``."""
     if B.ndim == 3:
         return matmul(Q, B)
     # One product with all matrices above each other; XLA is slow at many small ones.
-    D, M, _ = Q.shape
-    return matmul(Q.reshape(D * M, M), B).reshape(D, M, -1)
+    D, K, M = Q.shape
+    return matmul(Q.reshape(D * K, M), B).reshape(D, K, -1)

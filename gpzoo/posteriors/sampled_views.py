@@ -20,6 +20,8 @@ from gpzoo.inducing.covariances import Kuf, block_pairs
 from gpzoo.inducing.variables import Blocks, InducingPatches
 from gpzoo.kernels.base import Kernel, Scaled, Sum
 from gpzoo.kernels.double_sum import DoubleSum, has_sampled_views
+from gpzoo.posteriors.conditional import Projection, mean_at
+from gpzoo.posteriors.forms import Form
 from gpzoo.views.base import SampledView
 
 
@@ -44,6 +46,42 @@ class PairWeights(NamedTuple):
     def square(self, of_sum: Array, of_each: Array) -> Array:
         """The estimate from ``r(sum_s x_s, sum_s x_s)`` and ``sum_s r(x_s, x_s)``."""
         return self.off * (of_sum - of_each) + self.on * of_each
+
+
+def estimates(conditional: Projection, m: Array, form: Form, key: Array) -> tuple[Array, Array]:
+    """Unbiased estimates of the first two moments of the zero-mean part of ``f`` (eq. 16-21).
+
+    All come from the same ``S`` views of every input.
+
+    Args:
+        conditional: of a kernel with sampled views.
+        m: mean of ``q(u)``, ``[M, D]``.
+        form: covariance of ``q(u)``, with an axis of outputs.
+        key: of the views.
+
+    Returns:
+        Estimates of the mean ``mu`` and of ``mu ** 2 + sigma ** 2``, ``[D, N]`` each.
+
+    Raises:
+        TypeError: for inducing variables that are not those of the base process.
+        ValueError: if the kernel has several sampled views.
+    """
+    X, kernel = conditional.prior.X, conditional.prior.kernel
+    view = sampled_part(kernel).view
+    pairs, views = PairWeights.of(view), view.sample(key, X)
+    columns = view_columns(conditional.inducing, kernel, X, views)
+    M, N, S = columns.shape
+    A = conditional.solved(columns.reshape(M, N * S))
+    B = A if conditional.whiten else conditional.solved(A, transpose=True)
+
+    def squares(A: Array, B: Array) -> Array:
+        """What a view adds to ``mu ** 2 + sigma ** 2 - kff``, for ``S`` views of one input or their sum."""
+        return jnp.square(mean_at(B, m)) + form.squares(B) - jnp.sum(A * A, axis=-2)
+
+    of_each = squares(A, B).reshape(-1, N, S).sum(axis=-1)
+    sum_A, sum_B = (x.reshape(M, N, S).sum(axis=-1) for x in (A, B))
+    second = view_variances(kernel, X, views, pairs) + pairs.square(squares(sum_A, sum_B), of_each)
+    return mean_at(sum_B, m) / S, second
 
 
 def sampled_part(kernel: Kernel) -> DoubleSum:

@@ -20,6 +20,8 @@ from gpzoo.inference.prediction.summaries import Asked, Path, SitePrediction
 from gpzoo.inference.representation import representing
 from gpzoo.likelihoods import Expected, Gaussian, Likelihood
 from gpzoo.likelihoods.classes import ClassLikelihood
+from gpzoo.posteriors.conditional import Projection
+from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -167,13 +169,10 @@ def _conditioned(model: Callable, given: dict, drawn: frozenset[str], rows: Arra
             centred = value - prior.mean
             how = "draw" if name in drawn else "marginals"
             msg["fn"] = InducingPosterior(
-                msg["fn"],
-                InducingPoints(prior.X),
+                Projection(msg["fn"], InducingPoints(prior.X), whiten=False, site=name),
                 centred,
-                jnp.zeros_like(centred),
-                whiten=False,
+                Diagonal(jnp.zeros_like(centred)),
                 value_as=how,
-                site=name,
                 log=DrawLog(refuse=True) if how == "marginals" else None,
                 rows=rows,
             )

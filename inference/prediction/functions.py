@@ -27,7 +27,6 @@ from gpzoo.kernels import Kernel, Scaled, White
 from gpzoo.kernels.base import addends
 from gpzoo.kernels.spectral import function_values
 from gpzoo.linalg.operators import BlockDiagonal
-from gpzoo.posteriors.grid import GridPosterior
 from gpzoo.posteriors.posterior import InducingPosterior
 
 
@@ -129,9 +128,9 @@ def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int) -> 
     Raises:
         TypeError: see :func:`draw_functions`.
     """
-    if isinstance(posterior, GridPosterior):
+    if posterior.conditional.deterministic:
         return posterior.as_joint().sample(key)  # interpolates one draw of u, wherever the inputs are
-    prior, L = posterior.prior, posterior.L
+    prior, L = posterior.prior, posterior.conditional.L
     kernel, X, D = prior.kernel, prior.X, prior.num_outputs or 1
     key_u, key_prior, key_noise, key_white = random.split(key, 4)
     separate = L.ndim == 3 or kernel.batched or kernel._has_outputs(X)

@@ -1,0 +1,501 @@
+"""How do the values ``f`` of a process follow from its inducing variables ``u``: by projection, or by interpolation?
+
+Everything here works with an axis of outputs ``D``, of length 1 where the site has none: means ``m`` of ``q(u)`` are
+``[M, D]``, forms are what :meth:`~gpzoo.posteriors.forms.Form.by_output` gives, results have ``D`` first.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from gpzoo import _platform, linalg
+from gpzoo._checks import is_concrete
+from gpzoo._pytree import Fields
+from gpzoo.errors import FactorisationError
+from gpzoo.inducing.covariances import Kuf, Kuu
+from gpzoo.inducing.grid import InducingGrid, axis_column, axis_covariances
+from gpzoo.linalg.operators import BlockDiagonal, Kronecker, kronecker_matmul, matmul
+from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
+from gpzoo.posteriors.forms import Form
+from gpzoo.processes.process import GaussianProcess
+
+#: Jitter of the prior over large grids relative to its variance, where its Toeplitz structure is used. A smooth kernel
+#: on many points is singular in float32: with less, recursions over a thousand points lose their last digits.
+TOEPLITZ_JITTER = {"float64": 1e-6, "float32": 1e-2}
+
+
+class Conditional(Fields):
+    """What ``f`` is given ``u``, and the prior ``p(u)``; ``q(u)`` is a mean and a :class:`~gpzoo.posteriors.Form`.
+
+    Attributes:
+        prior: the site's :class:`~gpzoo.GaussianProcess`.
+        inducing: the inducing variable.
+        L: lower factor of the prior covariance of ``u``, or ``None`` where it has none.
+        L_inverse: its inverse.
+        whiten: whether mean and form are those of ``v`` with ``u = L v``.
+        site: name of the site, for messages.
+    """
+
+    data_fields = ("prior", "inducing", "L", "L_inverse")
+    static_fields = ("whiten", "site")
+    #: Whether ``f`` is a function of ``u`` alone, so that its values have no joint density.
+    deterministic: ClassVar[bool]
+
+    prior: GaussianProcess
+    inducing: Any
+    L: Any
+    L_inverse: Any
+    whiten: bool
+    site: str
+
+    @property
+    def toeplitz(self) -> bool:
+        """Whether the prior over ``u`` is never factorised, only its Toeplitz structure used."""
+        return False
+
+    @property
+    def num_inducing(self) -> int:
+        """``M``."""
+        return self.L.shape[-1]
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """``(D,)``, or ``()`` where the site has one."""
+        return () if self.prior.num_outputs is None else (self.prior.num_outputs,)
+
+    @property
+    def dtype(self) -> Any:
+        """Precision of the inputs."""
+        return self.prior.X.dtype
+
+    def start_root(self) -> Any:
+        """A root of the covariance that ``q(u)`` starts at, ``[M, M]`` or ``[D, M, M]`` or with structure.
+
+        Whitened it is the identity, else the prior's factor.
+        """
+        raise NotImplementedError
+
+    def start_variances(self) -> Array:
+        """Variances that ``q(u)`` starts at where it has nothing else, ``[M]`` or ``[D, M]``."""
+        raise NotImplementedError
+
+
+class Projection(Conditional):
+    """``f`` given ``u`` through their covariance ``Kuf`` (convolutional GPs, eq. 3-4 and 6-8).
+
+    With ``A = L^-1 Kuf`` and ``L L^T = Kuu``,
+
+    * whitened (``u = L v``, ``q(v) = N(m, S)``): ``mean = A^T m``, ``cov = Kff - A^T A + A^T S A``;
+    * not whitened (``q(u) = N(m, S)``): the same with ``L^-T A`` in place of the outer ``A``.
+
+    Args:
+        prior: the site's :class:`~gpzoo.GaussianProcess`.
+        inducing: inducing variable whose ``Kuu`` is ``[M, M]`` (``[D, M, M]`` with one kernel per output).
+        whiten: whether ``m`` and ``S`` are those of ``v = L^-1 u``.
+        site: name of the site, for messages.
+
+    Raises:
+        FactorisationError: outside ``jit``, naming the site, if ``Kuu`` does not factorise.
+    """
+
+    deterministic = False
+
+    def __init__(self, prior: GaussianProcess, inducing: Any, *, whiten: bool = True, site: str = "f") -> None:
+        self.prior, self.inducing, self.whiten, self.site = prior, inducing, whiten, site
+        covariance = Kuu(inducing, prior.kernel)
+        self.L, self.L_inverse = linalg.cholesky_and_inverse(covariance, f"Kuu of site {site!r}", prior.jitter)
+
+    def start_root(self) -> Any:
+        """See :meth:`Conditional.start_root`."""
+        if not self.whiten:
+            return self.L
+        if isinstance(self.L, BlockDiagonal):
+            return self.L.map(lambda block: jnp.eye(block.shape[-1], dtype=self.dtype))
+        return jnp.eye(self.num_inducing, dtype=self.dtype)
+
+    def start_variances(self) -> Array:
+        """One where whitened, the prior's where not."""
+        if self.whiten:
+            return jnp.ones(self.num_inducing, self.dtype)
+        return linalg.diagonal(Kuu(self.inducing, self.prior.kernel))
+
+    # -- q(f) --------------------------------------------------------------------------------------------------------
+
+    def solved(self, columns: Array, transpose: bool = False) -> Array:
+        """``L^-1`` or ``L^-T`` times columns ``[M, N]`` or ``[D, M, N]``."""
+        # In training the factor's derivative has the inverse anyway; elsewhere few inputs do not repay forming it.
+        if 8 * columns.shape[-1] < self.num_inducing:
+            return linalg.solve_lower(self.L, columns, transpose=transpose)
+        return matmul(self.L_inverse.mT if transpose else self.L_inverse, columns)
+
+    def _projections(self, X: Array) -> tuple[Array, Array]:
+        """``A`` and the outer factor ``B``, ``[M, N]`` or ``[D, M, N]``, at inputs ``X``."""
+        A = self.solved(Kuf(self.inducing, self.prior.kernel, X))
+        return A, A if self.whiten else self.solved(A, transpose=True)
+
+    def mean(self, m: Array) -> Array:
+        """Mean of the zero-mean part of ``f``, ``[D, N]``."""
+        _, B = self._projections(self.prior.X)
+        return mean_at(B, m)
+
+    def marginals(self, m: Array, form: Form) -> tuple[Array, Array]:
+        """Mean of the zero-mean part of ``f`` and its variance, ``[D, N]`` each (eq. 7 and 8)."""
+        X, N = self.prior.X, self.prior.event_shape[0]
+        axis = 1 if self.prior.kernel._has_outputs(X) else 0
+        size = _platform.inputs_at_a_time(N)
+        if size == N:
+            return self._marginals_at(X, m, form)
+        rest, whole = jnp.split(X, [N % size], axis=axis)
+        chunks = whole.reshape(*X.shape[:axis], -1, size, *X.shape[axis + 1 :])
+        each = jax.lax.map(lambda x: self._marginals_at(x, m, form), jnp.moveaxis(chunks, axis, 0))
+        mean, variance = (jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in each)
+        if N % size:
+            first = self._marginals_at(rest, m, form)
+            mean, variance = (jnp.concatenate(x, axis=1) for x in zip(first, (mean, variance), strict=True))
+        return mean, variance
+
+    def _marginals_at(self, X: Array, m: Array, form: Form) -> tuple[Array, Array]:
+        A, B = self._projections(X)
+        kff = self.prior.kernel.diag(X)
+        variance = kff - jnp.sum(A * A, axis=-2) + form.squares(B)
+        # Rounding can take kff - |A|^2 below zero where the data determine f.
+        variance = jnp.maximum(variance, jnp.finfo(variance.dtype).eps * kff)
+        return mean_at(B, m), variance
+
+    def moments(self, m: Array, form: Form) -> tuple[Array, Array]:
+        """Mean of the zero-mean part of ``f``, ``[D, N]``, and its covariance, ``[D, N, N]``."""
+        A, B = self._projections(self.prior.X)
+        root = form.spread(B)
+        Kff = self.prior.kernel(self.prior.X)
+        return mean_at(B, m), Kff - matmul(A.mT, A) + matmul(root.mT, root)
+
+    # -- q(u) --------------------------------------------------------------------------------------------------------
+
+    def inducing_moments(self, m: Array, form: Form) -> tuple[Array, Array]:
+        """Mean ``[D, M]`` and covariance ``[D, M, M]`` of ``u``, whitened or not."""
+        root, mean = form.root(), m.T
+        if self.whiten:
+            root, mean = self.L @ root, (self.L @ mean[:, :, None])[:, :, 0]
+        if isinstance(root, BlockDiagonal):
+            return mean, root.map(lambda block: block @ jnp.swapaxes(block, -1, -2)).dense()
+        return mean, root @ jnp.swapaxes(root, -1, -2)
+
+    def draw(self, m: Array, form: Form, key: Array) -> Array:
+        """A draw of what the form is of, ``v`` where whitened and ``u`` where not: ``[M, D]``."""
+        return m + form.draw(key)
+
+    def given_draw(self) -> Projection:
+        """This conditional for a value that :meth:`draw` has drawn."""
+        return self
+
+    def kl(self, m: Array, form: Form) -> Array:
+        """``KL[q(u) || p(u)]`` summed over outputs, in nats (eq. C.26)."""
+        M, D = m.shape
+        log_det_q = form.log_det()
+        if self.whiten:
+            return (form.trace() + jnp.sum(m * m) - M * D - log_det_q) / 2
+        log_det_p = jnp.sum(jnp.log(linalg.diagonal(self.L))) * 2
+        if self.L.ndim == 2:
+            log_det_p = log_det_p * D
+        means, S = m.T[:, :, None], form.root()
+        groups = [(self.L_inverse, means, S)]
+        if isinstance(S, BlockDiagonal):
+            groups = list(zip(self.L_inverse.blocks, S.split(means), S.blocks, strict=True))
+        squares = sum(jnp.sum(jnp.square(_whitened(R, jnp.concatenate(columns, axis=2)))) for R, *columns in groups)
+        return (squares - M * D + log_det_p - log_det_q) / 2
+
+
+def mean_at(B: Array, m: Array) -> Array:
+    """``B^T m``, ``[D, N]``, for ``B`` ``[M, N]`` or ``[D, M, N]`` and ``m`` ``[M, D]``."""
+    return matmul(m.T, B) if B.ndim == 2 else jnp.einsum("dmn,md->dn", B, m)
+
+
+def _whitened(inverse: Any, columns: Array) -> Array:
+    """``L^-1`` times ``[D, M, K]``, the columns of all outputs in one product where they share ``L``."""
+    if inverse.ndim == 2:
+        columns = columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)
+    return matmul(inverse, columns)
+
+
+class Interpolation(Conditional):
+    """``f(x) = w(x)^T u``, interpolated from inducing variables on a grid (SV-DKL, section 4).
+
+    ``mean = W m`` and ``cov = W S W^T``: there is nothing left of ``f`` given ``u``. The cost per input does not
+    depend on the grid, that of ``q(u)`` and of its divergence is that of factors along its axes (eq. 10-11).
+
+    Args:
+        prior: the site's :class:`~gpzoo.GaussianProcess`, with inputs ``[N, G]`` (``[D, N, G]``) for ``G`` axes. White
+            noise in its kernel is on the grid points.
+        inducing: the :class:`~gpzoo.InducingGrid`.
+        whiten: whether ``m`` and ``S`` are those of ``v`` with ``u = (L_1 x ... x L_G) v``. With Toeplitz structure the
+            mean and the columns of :meth:`~gpzoo.posteriors.Form.parts` are, with the matrix of ``toeplitz_root``, and
+            the variances are of ``u``.
+        site: name of the site, for messages.
+        toeplitz: whether the prior is never factorised, only its Toeplitz structure used: on one axis, with a
+            stationary kernel and a form that has a diagonal.
+
+    Raises:
+        FactorisationError: outside ``jit``, naming the site and axis, if the prior does not factorise.
+    """
+
+    deterministic = True
+
+    def __init__(
+        self,
+        prior: GaussianProcess,
+        inducing: InducingGrid,
+        *,
+        whiten: bool = True,
+        site: str = "f",
+        toeplitz: bool = False,
+    ) -> None:
+        self.prior, self.inducing, self.whiten, self.site = prior, inducing, whiten, site
+        self.L = self.L_inverse = None
+        if toeplitz:
+            return
+        # Factorised when the inputs are there, and not while a network that makes them is evaluated: on a CPU the
+        # factorisation would wait for a thread of its pool and keep another from the network. XLA orders by what
+        # depends on what alone, so the covariances take a zero from the inputs.
+        first = jax.lax.stop_gradient(prior.X[(0,) * prior.X.ndim])
+        zero = jnp.where(jnp.isnan(first), first, jnp.zeros_like(first))
+        found = [
+            linalg.cholesky_and_inverse(K + zero, f"Kuu of site {site!r} along axis {d} of its grid", prior.jitter)
+            for d, K in enumerate(axis_covariances(inducing, prior.kernel, prior.X.dtype))
+        ]
+        self.L, self.L_inverse = (Kronecker(*parts) for parts in zip(*found, strict=True))
+
+    @property
+    def toeplitz(self) -> bool:
+        """See :attr:`Conditional.toeplitz`."""
+        return self.L is None
+
+    @property
+    def num_inducing(self) -> int:
+        """``M``, grid points in all."""
+        return self.inducing.num_inducing
+
+    @property
+    def outside(self) -> Array:
+        """How many inputs lie outside the grid's bounds (of each output's, with one set of inputs per output)."""
+        return self.inducing.outside(self.prior.X)
+
+    def start_root(self) -> Kronecker:
+        """See :meth:`Conditional.start_root`."""
+        if not self.whiten:
+            return self.L
+        return Kronecker(*(jnp.eye(size, dtype=self.dtype) for size in self.inducing.sizes))
+
+    def start_variances(self) -> Array:
+        """The prior's conditional variances: those of the best independent variables."""
+        if self.toeplitz:
+            column = self._prior_column()
+            inverse = lambda column: ToeplitzInverse(column).diagonal()  # noqa: E731
+            return 1 / (jax.vmap(inverse)(column) if column.ndim == 2 else inverse(column))
+        if self.whiten:
+            return jnp.ones(self.num_inducing, self.dtype)
+        return 1 / jnp.sum(jnp.square(self.L_inverse.dense()), axis=-2)
+
+    # -- q(u) --------------------------------------------------------------------------------------------------------
+
+    def _coloured(self, columns: Array) -> Array:
+        """Columns ``[D, M, K]`` in terms of ``u``."""
+        if not self.whiten:
+            return columns
+        if not self.toeplitz:
+            return self.L @ columns
+        column = self._prior_column()
+        times = lambda column, B: toeplitz_matmul(toeplitz_root(column), B)  # noqa: E731
+        return jax.vmap(times, in_axes=(0 if column.ndim == 2 else None, 0))(column, columns)
+
+    def _mean_of_u(self, m: Array) -> Array:
+        """Mean of ``u``, ``[D, M]``."""
+        return self._coloured(m.T[..., None])[..., 0]
+
+    def _roots(self, form: Form) -> tuple[tuple[Array, ...], Array | None]:
+        """Factors ``F_d`` ``[D, M_d, .]`` and variances ``[D, M]``: ``cov(u)`` is ``prod_d F_d F_d^T + diag``."""
+        if form.has_diagonal and (self.toeplitz or not self.whiten):
+            V, variances = form.parts()
+            return (() if V is None else (self._coloured(V),)), variances
+        roots = _factors(form)
+        if self.whiten:
+            roots = tuple(matmul(L, F) for L, F in zip(self.L.factors, roots, strict=True))
+        return roots, None
+
+    def inducing_moments(self, m: Array, form: Form) -> tuple[Array, Any]:
+        """Mean ``[D, M]`` and covariance of ``u``, ``[D, M, M]`` or on several axes Kronecker, whitened or not."""
+        roots, variances = self._roots(form)
+        covariances = tuple(matmul(F, F.mT) for F in roots)
+        covariance = covariances[0] if covariances else 0
+        if variances is not None:
+            covariance = covariance + variances[..., None] * jnp.eye(variances.shape[-1], dtype=variances.dtype)
+        return self._mean_of_u(m), Kronecker(*covariances) if len(covariances) > 1 else covariance
+
+    def draw(self, m: Array, form: Form, key: Array) -> Array:
+        """A draw of ``u``, whitened or not: ``[M, D]``."""
+        (roots, variances), u = self._roots(form), self._mean_of_u(m)
+        key_roots, key_own = random.split(key)
+        if roots:
+            rank = math.prod(F.shape[-1] for F in roots)
+            noise = random.normal(key_roots, (u.shape[0], rank, 1), u.dtype)
+            u = u + kronecker_matmul(roots, noise)[..., 0]
+        if variances is not None:
+            u = u + jnp.sqrt(variances) * random.normal(key_own, u.shape, u.dtype)
+        return u.T
+
+    def given_draw(self) -> Interpolation:
+        """This conditional for a value that :meth:`draw` has drawn, which is not whitened."""
+        data, (_, site) = self._flatten()
+        return self._unflatten((False, site), data)
+
+    # -- q(f) --------------------------------------------------------------------------------------------------------
+
+    def _interpolate(self, u: Array) -> Array:
+        return _interpolated(u, self.inducing.sizes, *self.inducing.weights(self.prior.X))
+
+    def mean(self, m: Array) -> Array:
+        """Mean of the zero-mean part of ``f``, ``[D, N]``."""
+        return self._interpolate(self._mean_of_u(m))
+
+    def marginals(self, m: Array, form: Form) -> tuple[Array, Array]:
+        """Mean of the zero-mean part of ``f`` and its variance, ``[D, N]`` each."""
+        first, weights = self.inducing.weights(self.prior.X)
+        roots, variances = self._roots(form)
+        mean = _interpolated(self._mean_of_u(m), self.inducing.sizes, first, weights)
+        parts = []
+        if roots:
+            pairs = zip(roots, first, weights, strict=True)
+            parts.append(math.prod(_quadratic_form(F, c, w) for F, c, w in pairs))
+        if variances is not None:
+            squares = tuple(jnp.square(w) for w in weights)
+            parts.append(_interpolated(variances, self.inducing.sizes, first, squares))
+        return mean, sum(parts)
+
+    def moments(self, m: Array, form: Form) -> tuple[Array, Array]:
+        """Mean of the zero-mean part, ``[D, N]``, and covariance ``[D, N, N]``, through the dense weights."""
+        W = self.inducing.dense_weights(self.prior.X)
+        roots, variances = self._roots(form)
+        covariance = 0
+        if roots:
+            whole = Kronecker(*(matmul(F, F.mT) for F in roots)).dense()
+            covariance = matmul(matmul(W, whole), W.mT)
+        if variances is not None:
+            covariance = covariance + matmul(W * variances[:, None, :], W.mT)
+        return self.mean(m), covariance
+
+    # -- KL ----------------------------------------------------------------------------------------------------------
+
+    def kl(self, m: Array, form: Form) -> Array:
+        """``KL[q(u) || p(u)]`` summed over outputs, in nats, from factors along the axes (eq. 10-11)."""
+        if self.toeplitz:
+            return self._kl_toeplitz(m, form)
+        M, D = m.shape
+        m, log_det_p = m.T, 0.0
+        if self.whiten:
+            trace = form.trace()
+        else:
+            inverses = self.L_inverse.factors
+            roots = (matmul(R, F) for R, F in zip(inverses, _factors(form), strict=True))
+            trace = jnp.sum(math.prod(jnp.sum(jnp.square(F), axis=(-2, -1)) for F in roots))
+            m = (self.L_inverse @ m[..., None])[..., 0]
+            log_det_p = -2 * sum(
+                M / R.shape[-1] * jnp.sum(jnp.broadcast_to(jnp.sum(jnp.log(linalg.diagonal(R)), axis=-1), D))
+                for R in inverses
+            )
+        return (trace + jnp.sum(jnp.square(m)) - D * M + log_det_p - form.log_det()) / 2
+
+    def _kl_toeplitz(self, m: Array, form: Form) -> Array:
+        mean, (roots, variances) = self._mean_of_u(m), self._roots(form)
+        D, M = mean.shape
+        columns, log_det_q = jnp.concatenate([mean[..., None], *roots], axis=-1), jnp.sum(jnp.log(variances))
+        for V in roots:
+            scaled = V / jnp.sqrt(variances)[..., None]
+            inner = jnp.eye(scaled.shape[-1], dtype=scaled.dtype) + matmul(scaled.mT, scaled)
+            log_det_q = log_det_q + jnp.sum(jnp.linalg.slogdet(inner)[1])
+        column = self._prior_column()
+
+        def terms(column: Array, columns: Array, variances: Array) -> Array:
+            inverse = ToeplitzInverse(column)
+            trace = jnp.vdot(variances, inverse.diagonal()) + jnp.sum(columns * inverse.solve(columns))
+            return trace + inverse.log_det
+
+        by_output = jax.vmap(terms, in_axes=(0 if column.ndim == 2 else None, 0, 0))
+        value = (jnp.sum(by_output(column, columns, variances)) - D * M - log_det_q) / 2
+        if is_concrete(value) and not bool(jnp.isfinite(value)):
+            raise FactorisationError(
+                f"The prior over the grid of site {self.site!r} ({M} points, {column.dtype}) is not numerically "
+                f"positive definite, its first column being {np.asarray(column).ravel()[:3].tolist()}, ...: use fewer "
+                "points, GaussianProcess(jitter=...), or float64 (numpyro.enable_x64())."
+            )
+        return value
+
+    def _prior_column(self) -> Array:
+        """First column of the prior covariance on a grid of one axis, ``[M]`` or ``[D, M]``, jitter included."""
+        column, jitter = axis_column(self.inducing, self.prior.kernel, self.dtype), self.prior.jitter
+        if jitter is None:
+            jitter = TOEPLITZ_JITTER[column.dtype.name] * jax.lax.stop_gradient(column[..., :1])
+        return column.at[..., :1].add(jitter)
+
+
+def conditional_of(prior: GaussianProcess, inducing: Any, form: Form, *, whiten: bool, site: str) -> Conditional:
+    """The conditional that goes with inducing variables: interpolation on a grid, projection elsewhere."""
+    if not isinstance(inducing, InducingGrid):
+        return Projection(prior, inducing, whiten=whiten, site=site)
+    return Interpolation(
+        prior, inducing, whiten=whiten, site=site, toeplitz=form.has_diagonal and inducing.num_axes == 1
+    )
+
+
+def _factors(form: Form) -> tuple[Array, ...]:
+    """The root's factors along the axes."""
+    root = form.root()
+    return root.factors if isinstance(root, Kronecker) else (root,)
+
+
+# -- interpolation -----------------------------------------------------------------------------------------------------
+
+
+def _interpolated(u: Array, sizes: tuple[int, ...], first: tuple[Array, ...], weights: tuple[Array, ...]) -> Array:
+    """``W u``, ``[D, N]``, for ``u`` ``[D, M]`` and the nodes and weights along each axis."""
+    n = weights[0].shape[-1]
+    # Along the last axis the nodes of an input are neighbours in memory: one row of a table holds them.
+    cells = sizes[-1] - n + 1
+    table = u.reshape(u.shape[0], -1, sizes[-1])
+    table = jnp.stack([table[..., a : a + cells] for a in range(n)], axis=-1).reshape(u.shape[0], -1, n)
+    starts, shares = [first[-1]], [None]
+    stride = cells
+    for d in range(len(sizes) - 2, -1, -1):
+        moved = [(start + stride * (first[d] + a), a) for start in starts for a in range(n)]
+        shares = [
+            weights[d][..., a] if share is None else share * weights[d][..., a] for share in shares for a in range(n)
+        ]
+        starts, stride = [start for start, _ in moved], stride * sizes[d]
+    total = 0
+    for start, share in zip(starts, shares, strict=True):
+        own = jnp.sum(_rows(table, start) * weights[-1], axis=-1)
+        total = total + (own if share is None else own * share)
+    return total
+
+
+def _quadratic_form(F: Array, first: Array, weights: Array) -> Array:
+    """``w^T F F^T w``, ``[D, N]``, of a factor ``[D, M, R]`` along one axis; what it costs per input knows no ``M``."""
+    n = weights.shape[-1]
+    cells = F.shape[-2] - n + 1
+    # The covariance is needed between neighbours only: n bands of it.
+    bands = [jnp.sum(F[:, : F.shape[1] - k] * F[:, k:], axis=-1) for k in range(n)]
+    pairs = [(a, b) for a in range(n) for b in range(a, n)]
+    table = jnp.stack([bands[b - a][:, a : a + cells] for a, b in pairs], axis=-1)
+    products = [weights[..., a] * weights[..., b] * (1 if a == b else 2) for a, b in pairs]
+    return jnp.sum(_rows(table, first) * jnp.stack(products, axis=-1), axis=-1)
+
+
+def _rows(table: Array, index: Array) -> Array:
+    """Rows of ``[D, cells, K]``: ``[D, N, K]``, for indices ``[N]`` that outputs share or ``[D, N]``."""
+    if index.ndim == 1:
+        return table[:, index]
+    return jax.vmap(lambda rows, i: rows[i])(jnp.broadcast_to(table, (index.shape[0], *table.shape[1:])), index)

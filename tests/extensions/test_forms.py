@@ -1,0 +1,103 @@
+"""A form of ``q(u)`` from outside the package: trained, predicted with, exported and drawn from."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import KEY, adam, regression, sine
+from numpyro.distributions import constraints
+from numpyro.distributions.kl import kl_divergence
+from numpyro.infer import SVI
+
+from gpzoo import GaussianProcess, InducingGrid, InducingPoints
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, draw_functions, fit, predict, to_arviz
+from gpzoo.kernels import RBF
+from gpzoo.posteriors import Form, InducingPosterior, Interpolation, Projection, forms
+
+X, Y = sine(30)
+Z = X[::6]
+
+
+class Isotropic(Form):
+    """One standard deviation for all inducing variables, or for those of an output."""
+
+    data_fields = ("deviation",)
+    constraints = {"deviation": constraints.softplus_positive}  # noqa: RUF012
+
+    def start(self, conditional, scale):
+        variances = conditional.start_variances()
+        mean = jnp.sqrt(jnp.mean(variances, axis=-1))
+        return Isotropic(scale * jnp.broadcast_to(mean, conditional.outputs))
+
+    def by_output(self, num_inducing, num_outputs):
+        return forms.Diagonal(jnp.broadcast_to(self.deviation, (num_inducing, num_outputs or 1)))
+
+
+class Square(Form):
+    """Any root at all, by the least that a form has to say."""
+
+    data_fields = ("root_of_S",)
+
+    def start(self, conditional, scale):
+        M = conditional.num_inducing
+        return Square(scale * jnp.broadcast_to(jnp.eye(M, dtype=conditional.dtype), (*conditional.outputs, M, M)))
+
+    def root(self):
+        return self.root_of_S
+
+    def log_det(self):
+        return 2 * jnp.sum(jnp.linalg.slogdet(self.root_of_S)[1])
+
+
+@pytest.mark.parametrize("inducing", [InducingPoints(Z), InducingGrid(9, (-3.0, 3.0))], ids=["points", "grid"])
+def test_a_form_of_ones_own_goes_through_everything(inducing):
+    guide = InducingGuide(regression, inducing, covariance=Isotropic)
+    svi = SVI(regression, guide, adam(0.03), GaussianProcessELBO())
+    trained = fit(svi, KEY, 100, X, Y, progress=False)
+    assert trained.params["f_deviation"].shape == () and trained.losses[-1] < trained.losses[0]
+    assert not jnp.allclose(trained.params["f_deviation"], 1.0, atol=1e-3)  # it was trained
+    assert {"f_mean", "f_deviation"} <= guide.variational_parameters()
+    found = predict(KEY, regression, X, guide=guide, params=trained.params)["f"]
+    # The numbers are those of the form that it is a special case of.
+    q = guide.posterior(trained.params, X, rng_key=KEY)["f"]
+    equal = forms.Diagonal(jnp.full(q.u_mean.shape, trained.params["f_deviation"]))
+    same = InducingPosterior(q.conditional, q.u_mean, equal)
+    np.testing.assert_allclose(found.mean, same.mean, rtol=1e-6)
+    np.testing.assert_allclose(found.variance, same.variance, rtol=1e-6)
+    draws = draw_functions(KEY, guide, trained.params, X[:5], num_draws=2)["f"]
+    assert draws.shape == (2, 5) and np.isfinite(draws).all()
+    exported = to_arviz(KEY, regression, guide, trained.params, X, Y, num_draws=2)
+    assert exported["posterior"]["f"].shape == (1, 2, len(X))
+    assert "f_deviation" not in exported["constant_data"]
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+@pytest.mark.parametrize("kind", [Projection, Interpolation])
+def test_a_root_is_all_that_a_form_needs(kind, whiten):
+    """Any root of the same covariance gives the same posterior as its Cholesky factor."""
+    rng = np.random.default_rng(0)
+    prior = GaussianProcess(RBF(1.3, 0.8), X, num_outputs=2)
+    inducing = InducingPoints(Z) if kind is Projection else InducingGrid(len(Z), (-3.0, 3.0))
+    root = jnp.asarray(rng.standard_normal((2, len(Z), len(Z))))
+    mean = jnp.asarray(rng.standard_normal((len(Z), 2)))
+    at = kind(prior, inducing, whiten=whiten)
+    ours = InducingPosterior(at, mean, Square(root))
+    theirs = InducingPosterior(at, mean, forms.Full(jnp.linalg.cholesky(root @ root.mT)))
+    for name in ("moments", "marginals", "inducing_moments"):
+        for a, b in zip(getattr(ours, name)(), getattr(theirs, name)(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(kl_divergence(ours, prior), kl_divergence(theirs, prior), rtol=1e-7)
+    assert ours.draw_inducing(KEY).shape == mean.shape
+
+
+def test_what_is_no_form_is_refused():
+    for covariance in ("spherical", 3, Projection):
+        with pytest.raises(ValueError, match=r"covariance must be one of 'full', .* or a form of gpzoo\.posteriors"):
+            InducingGuide(regression, InducingPoints(Z), covariance=covariance)
+    at = Projection(GaussianProcess(RBF(), X), InducingPoints(Z))
+    for form in (Isotropic(), jnp.eye(5)):
+        with pytest.raises(TypeError, match=r"form of q\(u\) of site 'f' must be a covariance"):
+            InducingPosterior(at, jnp.zeros(5), form)
+    with pytest.raises(ValueError, match=r"deviation of q\(u\) of site 'f' has shape \(5,\), expected \(\)"):
+        InducingPosterior(at, jnp.zeros(5), Isotropic(jnp.ones(5)))
+    with pytest.raises(ValueError, match=r"'low_rank'.*does not go with InducingPoints"):
+        InducingPosterior(at, jnp.zeros(5), forms.LowRank(jnp.ones(5), jnp.ones((5, 2))))
