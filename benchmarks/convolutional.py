@@ -99,7 +99,7 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
 
     from gpzoo import InducingPatches, InducingPoints
     from gpzoo.inference import GaussianProcessELBO, InducingGuide
-    from gpzoo.inference.representation import representing
+    from gpzoo.inference.representation import Marginals, representing
     from gpzoo.models import convolutional_gp, gp_classification
 
     numpyro.enable_x64(dtype == "float64")
@@ -118,7 +118,7 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
 
     @jax.jit
     def init(params: dict, X: jax.Array, y: jax.Array) -> Any:
-        with representing("marginals"):
+        with representing(Marginals()):
             return svi.init(jax.random.key(0), X, y, init_params=params, **settings)
 
     state = init(params, X, y)

@@ -75,7 +75,7 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
 
     from gpzoo import InducingPoints
     from gpzoo.inference import GaussianProcessELBO, InducingGuide
-    from gpzoo.inference.representation import representing
+    from gpzoo.inference.representation import Marginals, representing
     from gpzoo.models import deep_gp, inner_scales, linear_layers
     from gpzoo.models.parameters import gaussian, rbf
 
@@ -97,7 +97,7 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
 
     @jax.jit
     def init(params: dict, X: jax.Array, y: jax.Array, layers: tuple[jax.Array, ...]) -> Any:
-        with representing("marginals"):
+        with representing(Marginals()):
             return svi.init(jax.random.key(0), X, y, layers, init_params=params)
 
     state = init(params, X, y, layers)

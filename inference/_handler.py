@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jax import Array, random
+from jax import Array
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
@@ -20,10 +19,9 @@ from gpzoo._numpyro import Messenger, outside
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference._runs import check_value
-from gpzoo.inference.representation import _REPRESENTATION
+from gpzoo.inference.representation import current
 from gpzoo.inference.variational import posterior_at
 from gpzoo.posteriors.forms import form_of
-from gpzoo.processes.marginals import DrawLog
 from gpzoo.processes.process import GaussianProcess
 
 if TYPE_CHECKING:
@@ -45,29 +43,13 @@ def _variable(initialiser: Any, parameter: Any) -> InducingVariable:
     return jax.tree.unflatten(structure(initialiser), leaves)
 
 
-class _InitialState(Messenger):
-    """Keeps mutable state as it is at first: networks write their new state into the dictionary they are handed."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.found: dict[str, Any] = {}
-
-    def __enter__(self) -> _InitialState:
-        super().__enter__()
-        return self
-
-    def postprocess_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "mutable" and msg["value"] is not None:
-            self.found[msg["name"]] = jax.tree.map(lambda x: x, msg["value"])
-
-
 class _PosteriorHandler(Messenger):
     """Runs inside one call of a guide: answers each latent site of the model with the guide's own site."""
 
     def __init__(self, guide: InducingGuide, args: tuple, kwargs: dict) -> None:
         super().__init__(None)
         self.guide, self.arguments = guide, (args, kwargs)
-        self.how, self.rows, self.views = _REPRESENTATION.get()
+        self.representation = current()
         self.values: dict[str, Any] = {}
         self.plates: dict[str, int] = {}
         self.initial: dict[str, Any] | None = None
@@ -106,39 +88,16 @@ class _PosteriorHandler(Messenger):
         guide = self.guide
         initialiser = _for_site(guide.inducing, name)
         inducing = self._inducing(name, initialiser, prior)
-        mode, log = self._mode(name)
-        if prior.samples_views and self.how != "mean":
-            if self.how == "bound":
-                mode = "estimates"
-            else:
-                own = random.fold_in(self.views, zlib.crc32(name.encode())) if self.views is not None else None
-                prior = prior.with_fixed_views(numpyro.prng_key() if own is None else own)
         posterior = posterior_at(
             name,
-            prior,
+            self.representation.prior(name, prior),
             inducing,
             form_of(_for_site(guide.covariance, name), inducing),
             whiten=_for_site(guide.whiten, name, True),
             initial_scale=_for_site(guide.initial_scale, name, 1.0),
-            value_as=mode,
-            log=log,
-            rows=self.rows,
         )
-        if self.how == "mean":
-            return prior.mean  # q(u) starts at the prior's mean
-        if callable(self.how):
-            return self.how(posterior, numpyro.prng_key())
-        if self.how == "conditional":
-            posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
-            numpyro.deterministic(f"{name}_u", posterior.inducing_moments()[0])
+        posterior = self.representation.posterior(posterior, drawn=name in guide.sites.drawn, joint=name in guide.joint)
         return numpyro.sample(name, posterior, infer=msg["infer"])
-
-    def _mode(self, name: str) -> tuple[str, DrawLog | None]:
-        if self.how not in ("marginals", "bound") or name in self.guide.joint:
-            return "joint", None
-        if name in self.guide.sites.drawn:
-            return "draw", None
-        return "marginals", DrawLog(refuse=True)
 
     def _inducing(self, name: str, initialiser: Any, prior: GaussianProcess) -> InducingVariable:
         parameter = f"{name}_inducing"
@@ -151,7 +110,7 @@ class _PosteriorHandler(Messenger):
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
         if isinstance(initialiser, InducingVariable):
             return _parameter(initialiser)
-        if self.how == "mean":
+        if self.representation.starts:
             before = {site: value for site, value in self.values.items() if site in self.guide.sites.processes}
             return _parameter(start(name, initialiser, key, prior.X, prior.kernel, before))
         if self.initial is None:
@@ -190,6 +149,6 @@ class _PosteriorHandler(Messenger):
         check_value(f"{name}_scale", scale, tuple(jnp.shape(loc)))
         base = dist.Normal(loc, scale).to_event(event_dim)
         posterior = dist.TransformedDistribution(base, transform)
-        if self.how == "mean":
+        if self.representation.starts:
             return transform(loc)
         return numpyro.sample(name, posterior, infer=msg["infer"])

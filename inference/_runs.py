@@ -1,18 +1,104 @@
-"""Runs of a guide or a program with given values, and a watch on values that nobody gave."""
+"""Runs of a guide and a program with given values: the one way in which they are run and traced outside training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array, random
 from numpyro import handlers
 from numpyro.distributions import MaskedDistribution
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
-from gpzoo.processes.process import GaussianProcess
+from gpzoo.inference.representation import Joint, representing
+
+#: The sites of a run by name, as :class:`numpyro.handlers.trace` records them.
+Trace = dict[str, dict[str, Any]]
+
+
+class Runs(NamedTuple):
+    """What a run was.
+
+    Attributes:
+        guide: the guide's trace; empty if there was none.
+        model: the program's trace; empty if there was none.
+        loose: names of ``numpyro.param`` sites that had no value, so that they took their start.
+    """
+
+    guide: Trace
+    model: Trace
+    loose: frozenset[str]
+
+
+def run(
+    key: Array,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    *,
+    guide: Callable | None = None,
+    model: Callable | None = None,
+    values: Mapping[str, Any] | Callable[[dict[str, Any]], Any],
+    representation: Joint | None = None,
+    complete: bool = True,
+) -> Runs:
+    """Run a guide, a program, or first the one and then the other with its values; handlers outside see nothing.
+
+    Mutable state is recorded as it is before the run: networks write their new state into the dictionary they get.
+
+    Args:
+        key: of the run; a guide and its program get the two that NumPyro's objectives split it into.
+        args: positional arguments of both.
+        kwargs: keyword arguments of both.
+        guide: an :class:`~gpzoo.inference.InducingGuide`, or any of NumPyro's.
+        model: the program.
+        values: of parameters, mutable state and latent sites, by name, those of sites that are not there being ignored;
+            or a function of a site's message that gives its value or ``None``.
+        representation: what GP sites of the guide are; joint draws if ``None``.
+        complete: whether every parameter must have a value.
+
+    Raises:
+        ValueError: naming parameters that have no value, or a latent site whose value has another shape.
+    """
+    model_key, guide_key = (key, key) if guide is None or model is None else random.split(key)
+    given = values if callable(values) else partial(given_value, values)
+    traces: dict[str, Trace] = {"guide": {}, "model": {}}
+
+    def trace(program: Callable, key: Array) -> Trace:
+        with _Trace() as found:
+            handlers.substitute(handlers.seed(program, key), substitute_fn=given)(*args, **kwargs)
+        return found
+
+    with handlers.block(), ParameterNames() as seen, representing(representation or Joint()):
+        if guide is not None:
+            traces["guide"] = trace(guide, guide_key)
+        if model is not None:
+            traces["model"] = trace(handlers.replay(model, traces["guide"]), model_key)
+    if complete:
+        known = set() if callable(values) else set(values)
+        checks.names("params", known, needed=seen.loose("param", "mutable"), known=known)
+    return Runs(**traces, loose=frozenset(seen.loose("param")))
+
+
+class _Trace(handlers.trace):
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        super().postprocess_message(msg)
+        if msg["type"] == "mutable":
+            self.trace[msg["name"]]["value"] = jax.tree.map(lambda x: x, msg["value"])
+
+
+def given_value(values: Mapping[str, Any], site: dict[str, Any]) -> Any:
+    """The value of a site; data keep theirs, and deterministic sites, which MCMC records too, compute their own."""
+    sampled = site["type"] == "sample"
+    if site["type"] == "deterministic" or (sampled and site["value"] is not None):
+        return None
+    value = values.get(site["name"])
+    if value is not None and sampled:
+        check_value(site["name"], value, tuple(site["fn"].shape()))
+    return value
 
 
 class ParameterNames(Messenger):
@@ -42,42 +128,11 @@ class ParameterNames(Messenger):
         """Names of the sites of these kinds, ``"param"`` and ``"mutable"``, without a value."""
         return {name for name, kind in self._loose.items() if kind in kinds}
 
-    def check(self, name: str, given: set[str]) -> None:
-        """Refuse a run in which a parameter has no value.
-
-        Raises:
-            ValueError: naming the parameters.
-        """
-        checks.names(name, given, needed=self.loose("param", "mutable"), known=given)
-
 
 def shapes_of(tree: Any) -> Any:
     """The shapes of a pytree's arrays, by their place in it."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(path): tuple(np.shape(leaf)) for path, leaf in leaves}
-
-
-def with_values(run: Callable, values: Mapping[str, Any], *, processes: bool = True) -> Callable:
-    """``run`` with the values of its sites by name; deterministic sites, which MCMC records too, compute their own.
-
-    Args:
-        run: a program or guide.
-        values: by name; those of sites that ``run`` does not have are ignored.
-        processes: whether GP sites take theirs.
-
-    Raises:
-        ValueError: when run, for a value that has not the shape of its sample site.
-    """
-
-    def value_of(site: dict[str, Any]) -> Any:
-        if site["type"] == "deterministic" or (not processes and isinstance(site.get("fn"), GaussianProcess)):
-            return None
-        value = values.get(site["name"])
-        if value is not None and site["type"] == "sample" and not site["is_observed"]:
-            check_value(site["name"], value, tuple(site["fn"].shape()))
-        return value
-
-    return handlers.substitute(run, substitute_fn=value_of)
 
 
 def check_value(name: str, value: Any, wanted: tuple[int, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from numpyro import handlers
 from numpyro.distributions.constraints import Constraint
 
 from gpzoo._checks import is_concrete
-from gpzoo._numpyro import Messenger
-from gpzoo.inference._runs import ParameterNames, shapes_of, unmasked
+from gpzoo.inference._runs import Runs, Trace, given_value, run, shapes_of, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -44,41 +42,108 @@ class Sites:
     constraints: Mapping[str, Constraint] = field(default_factory=dict)
 
 
-def find_sites(
-    model: Callable,
-    args: tuple,
-    kwargs: dict,
-    joint: frozenset[str],
-    *,
-    where: str = "the guide's first call (init_params, svi.init or fit)",
-) -> Sites:
-    """Run a program abstractly to find its latent sites and which GP sites it takes arrays of.
+@dataclass(frozen=True)
+class Look:
+    """What one abstract run of a program shows, every latent GP site being marginals.
 
-    A site whose draw is used anywhere is an array everywhere. Draws are independent over inputs in training, so every
-    term of the program must depend on one row of a drawn site only; this is checked, by gradients, on random draws.
+    Attributes:
+        trace: the sites by name; their values are tracers, of use for shapes alone.
+        parameters: see :class:`Sites`.
+        arrays: names of the GP sites of which the program takes an array.
+        needs: for each GP site and each site with data the latent sites that it depends on, through others too.
+    """
+
+    trace: Trace
+    parameters: Mapping[str, Any]
+    arrays: frozenset[str]
+    needs: Mapping[str, frozenset[str]]
+
+
+def look(model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] | None = None) -> Look:
+    """Run a program once and compute nothing; likelihoods check their data on the way, which are constants there.
 
     Args:
         model: the program.
         args: its positional arguments, data included.
         kwargs: its keyword arguments.
+        values: of parameters and latent sites that are no GPs, by name, where they are known.
+
+    Raises:
+        ValueError: for data that a likelihood refuses.
+    """
+    log, runs = DrawLog(), Runs({}, {}, frozenset())
+
+    def once() -> tuple[dict[str, Array], dict[tuple[str, str], Array]]:
+        nonlocal runs
+        runs = _run(model, args, kwargs, values, lambda name, fn: _unit_marginals(name, fn, log))
+        latent = {n: s["value"] for n, s in runs.model.items() if s["type"] == "sample" and not s["is_observed"]}
+        return {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}, _terms(runs.model)
+
+    program, (latent, terms) = jax.make_jaxpr(once, return_shape=True)()
+    # Dictionaries are flattened in the order of their names.
+    sources, ends = np.split(np.array(program.jaxpr.outvars, object), [len(latent)])
+    reached = _reached(program.jaxpr, ends, zip(sources, sorted(latent), strict=True))
+    needs: dict[str, frozenset[str]] = {}
+    for (site, part), names in zip(sorted(terms), reached, strict=True):
+        if part != "prior":  # posteriors of latent sites that are no GPs depend on nothing
+            needs[site] = needs.get(site, frozenset()) | (names - {site})
+    for site in filter(needs.__contains__, runs.model):  # in the order of the program
+        needs[site] = needs[site].union(*(needs[name] for name in needs[site] if name in needs))
+    return Look(runs.model, _parameters(runs), frozenset(log.sites), needs)
+
+
+def _reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]]) -> list[frozenset[str]]:
+    """For each of the variables ``ends`` of a traced program the names of those among ``named`` that it depends on.
+
+    It depends on what is before a named variable through that variable only, which does not count.
+    """
+    known: dict[Any, frozenset[str]] = {}
+    of = lambda x: frozenset() if hasattr(x, "val") else known.get(x, frozenset())  # noqa: E731
+    for variable, name in named:
+        if not hasattr(variable, "val"):
+            known[variable] = of(variable) | {name}
+    for equation in program.eqns:
+        given = [of(x) for x in equation.invars]
+        # Of a loop or a function with a derivative of its own all outputs are taken to depend on all inputs.
+        outputs = [frozenset().union(*given)] * len(equation.outvars)
+        if equation.primitive.name in ("jit", "pjit"):
+            inner = equation.params["jaxpr"].jaxpr
+            inputs = [(x, str(i)) for i, x in enumerate(inner.invars)]
+            each = _reached(inner, inner.outvars, inputs)
+            outputs = [frozenset().union(*(given[int(i)] for i in numbers)) for numbers in each]
+        for variable, found in zip(equation.outvars, outputs, strict=True):
+            known.setdefault(variable, found)
+    return [of(x) for x in ends]
+
+
+def find_sites(
+    seen: Look,
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    joint: frozenset[str],
+    *,
+    values: Mapping[str, Any] | None = None,
+    where: str = "the guide's first call (init_params, svi.init or fit)",
+) -> Sites:
+    """Find a program's latent sites and which GP sites it takes arrays of.
+
+    A site whose draw is used anywhere is an array everywhere. Draws are independent over inputs in training, so every
+    term of the program must depend on one row of a drawn site only; this is checked, by gradients, on random draws.
+
+    Args:
+        seen: a look at the program, on these arguments or on more rows.
+        model: the program.
+        args: its positional arguments, data included, on which rows are checked.
+        kwargs: its keyword arguments.
         joint: names of GP sites that are drawn jointly.
+        values: those of the look.
         where: the arguments were given, for messages.
 
     Raises:
         ValueError: see :class:`~gpzoo.inference.InducingGuide`.
     """
-    log = DrawLog()
-    found: dict[str, dict[str, Any]] = {}
-    parameters: dict[str, Any] = {}
-
-    def run() -> None:
-        values = _Values(lambda name, fn: _unit_marginals(name, fn, log))
-        trace, seen = _traced(model, values, args, kwargs)
-        found.update(trace)
-        parameters.update(_parameters(trace, seen))
-        _terms(found)
-
-    jax.eval_shape(run)
+    found = seen.trace
     if not any(site["type"] == "sample" for site in found.values()):
         raise ValueError(
             f"The program {getattr(model, '__name__', type(model).__name__)!r} has no numpyro.sample site, so that "
@@ -111,18 +176,19 @@ def find_sites(
         latents.add(name)
         if isinstance(fn, GaussianProcess):
             processes.add(name)
-    drawn = frozenset(log.sites)
+    drawn = seen.arrays
     if estimated := sorted(name for name in joint & processes if unmasked(found[name]["fn"]).samples_views):
         raise ValueError(
             f"InducingGuide(joint=...) names {estimated}, whose kernel samples views of its inputs: in training there "
             "are estimated moments and no draws. Enumerate the views (an Orbit), or leave the site out of joint."
         )
-    _check_rows(model, args, kwargs, drawn - joint)
+    shapes = {name: unmasked(found[name]["fn"]).event_shape for name in sorted(drawn - joint)}
+    _check_rows(model, args, kwargs, values, shapes)
     names = frozenset(name for name, site in found.items() if site["type"] in ("sample", "param"))
     limits = {name: unmasked(found[name]["fn"]).support for name in latents - processes}
     limits |= {n: s["kwargs"].get("constraint") for n, s in found.items() if s["type"] == "param"}
     limits = {name: x for name, x in limits.items() if x is not None and all(map(is_concrete, jax.tree.leaves(x)))}
-    return Sites(frozenset(latents), frozenset(processes), drawn, names, parameters, limits)
+    return Sites(frozenset(latents), frozenset(processes), drawn, names, seen.parameters, limits)
 
 
 def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> GaussianMarginals:
@@ -132,48 +198,45 @@ def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> Gaus
     return GaussianMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=sites, log=log)
 
 
-def _terms(trace: dict[str, dict[str, Any]]) -> dict[str, Array]:
-    """Everything a draw can enter: log densities of observed sites, and inputs, means and kernels of GP sites."""
-    terms: dict[str, Array] = {}
+def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
+    """Everything a draw can enter, by site and what it is of it: log densities, and what a GP site is made of."""
+    terms: dict[tuple[str, str], Any] = {}
     for name, site in trace.items():
         if site["type"] != "sample":
             continue
         fn = site["fn"]
         if isinstance(fn, GaussianProcess):
             parts = {"inputs": fn.X, "mean": fn.loc} | {
-                f"kernel{i}": leaf for i, leaf in enumerate(jax.tree.leaves(fn.kernel))
+                f"kernel {i}": leaf for i, leaf in enumerate(jax.tree.leaves(fn.kernel))
             }
-            terms |= {f"the {part.rstrip('0123456789')} of {name}": v for part, v in parts.items() if v is not None}
+            terms |= {(name, part): value for part, value in parts.items() if value is not None}
         if site["is_observed"]:
             _check_observed(name, fn, site["value"])
-            terms[f"the log density of {name}"] = fn.log_prob(site["value"])
+            terms[name, "log density"] = fn.log_prob(site["value"])
         elif not isinstance(fn, GaussianProcess):
-            terms[f"the prior of {name}"] = fn.log_prob(site["value"])
-    return {name: jnp.asarray(term) for name, term in terms.items()}
+            terms[name, "prior"] = fn.log_prob(site["value"])
+    return {key: jnp.asarray(term) for key, term in terms.items()}
 
 
-def _check_rows(model: Callable, args: tuple, kwargs: dict, sites: frozenset[str]) -> None:
+def _check_rows(
+    model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] | None, sites: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuse a term that depends on several rows of a site; ``sites`` have these shapes, or fewer rows here."""
     if not sites:
         return
     args, kwargs = jax.tree.map(_concrete, (args, kwargs))
 
-    def terms_of(draws: dict[str, Array]) -> dict[str, Array]:
+    def terms_of(draws: dict[str, Array]) -> dict[tuple[str, str], Array]:
         def value_of(name: str, fn: GaussianProcess) -> Any:
-            return draws[name] if name in draws else _unit_marginals(name, fn, None)
+            if name not in draws:
+                return _unit_marginals(name, fn, None)
+            return draws[name][: fn.event_shape[0]].astype(fn.X.dtype)
 
-        return _terms(_trace(model, _Values(value_of), args, kwargs))
+        return _terms(_run(model, args, kwargs, values, value_of).model)
 
     with jax.ensure_compile_time_eval():
-        draws: dict[str, Array] = {}
-
-        def draw(name: str, fn: GaussianProcess) -> Any:
-            if name not in sites:
-                return _unit_marginals(name, fn, None)
-            noise = np.random.default_rng(len(draws)).standard_normal(fn.event_shape)
-            draws[name] = jnp.asarray(noise, fn.X.dtype)
-            return draws[name]
-
-        _trace(model, _Values(draw), args, kwargs)
+        noise = {name: np.random.default_rng(i) for i, name in enumerate(sites)}
+        draws = {name: jnp.asarray(noise[name].standard_normal(shape)) for name, shape in sites.items()}
         terms, pull_back = jax.vjp(terms_of, draws)
         for term, value in terms.items():
             if not jnp.issubdtype(value.dtype, jnp.floating):
@@ -185,8 +248,9 @@ def _check_rows(model: Callable, args: tuple, kwargs: dict, sites: frozenset[str
                 for site, g in gradient.items():
                     rows = np.flatnonzero(np.asarray(g).reshape(g.shape[0], -1).any(axis=1))
                     if len(rows) > 1:
+                        part = f"the {term[1].rstrip(' 0123456789')} of {term[0]}"
                         raise ValueError(
-                            f"In this program {term} depends on several rows of GP site {site!r} (rows {rows[0]}, "
+                            f"In this program {part} depends on several rows of GP site {site!r} (rows {rows[0]}, "
                             f"{rows[1]}, ... for its entry {position}), but in training a GP site is drawn per input. "
                             f"Draw it jointly: InducingGuide(..., joint={{{site!r}}})."
                         )
@@ -220,37 +284,31 @@ def parameters_of(model: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
     """The program's own parameters with these arguments; see :class:`Sites`."""
     found: dict[str, Any] = {}
 
-    def run() -> None:
-        found.update(
-            _parameters(*_traced(model, _Values(lambda name, fn: _unit_marginals(name, fn, None)), args, kwargs))
-        )
+    def once() -> None:
+        runs = _run(model, args, kwargs, None, lambda name, fn: _unit_marginals(name, fn, None))
+        found.update(_parameters(runs))
 
-    jax.eval_shape(run)
+    jax.eval_shape(once)
     return found
 
 
-def _parameters(trace: dict[str, dict[str, Any]], seen: ParameterNames) -> dict[str, Any]:
-    own, loose = (n for n, site in trace.items() if site["type"] in ("param", "mutable")), seen.loose("param")
-    return {name: shapes_of(trace[name]["value"]) if name in loose else None for name in own}
+def _parameters(runs: Runs) -> dict[str, Any]:
+    own = {name: site["value"] for name, site in runs.model.items() if site["type"] in ("param", "mutable")}
+    return {name: shapes_of(value) if name in runs.loose else None for name, value in own.items()}
 
 
-class _Values(Messenger):
-    """Gives each latent GP site a value, by ``value_of(name, fn)``."""
+def _run(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    values: Mapping[str, Any] | None,
+    of_process: Callable[[str, GaussianProcess], Any],
+) -> Runs:
+    """A run with given values, in which each latent GP site has the value ``of_process(name, fn)``."""
 
-    def __init__(self, value_of: Callable[[str, GaussianProcess], Any]) -> None:
-        super().__init__(None)
-        self.value_of = value_of
+    def value_of(site: dict[str, Any]) -> Any:
+        if site["type"] == "sample" and site["value"] is None and isinstance(site["fn"], GaussianProcess):
+            return of_process(site["name"], site["fn"])
+        return given_value(values or {}, site)
 
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["value"] is None and isinstance(msg["fn"], GaussianProcess):
-            msg["value"] = self.value_of(msg["name"], msg["fn"])
-
-
-def _trace(model: Callable, values: Messenger, args: tuple, kwargs: dict) -> dict[str, dict[str, Any]]:
-    return _traced(model, values, args, kwargs)[0]
-
-
-def _traced(model: Callable, values: Messenger, args: tuple, kwargs: dict) -> tuple[dict, ParameterNames]:
-    with handlers.block(), ParameterNames() as seen, handlers.trace() as trace, handlers.seed(rng_seed=0), values:
-        model(*args, **kwargs)
-    return trace, seen
+    return run(random.key(0), args, kwargs, model=model, values=value_of, complete=False)

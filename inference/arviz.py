@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jax import Array, random
-from numpyro import handlers
 from numpyro.distributions import MaskedDistribution
 
 import gpzoo
 from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
-from gpzoo.inference._runs import unmasked
+from gpzoo.inference._keys import named_key
+from gpzoo.inference._runs import Runs, run, unmasked
 from gpzoo.inference.finite import refuse_not_finite
 from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.representation import representing
+from gpzoo.inference.representation import Recorded
 from gpzoo.inference.training._sources import split_arrays
 from gpzoo.processes.process import GaussianProcess
 
@@ -76,34 +76,28 @@ def to_arviz(
     positions = [f"argument {i}" for i in range(len(args))]
     arrays, static = split_arrays(dict(zip(positions, args, strict=True)) | kwargs)
 
-    def traces(key: Array, arrays: dict, params: dict) -> tuple[dict[str, Any], dict[str, Any]]:
+    def traces(key: Array, arrays: dict, params: dict) -> Runs:
         given = arrays | static
-        args = [given.pop(position) for position in positions]
-        guide_key, model_key = random.split(key)
-        with handlers.block():
-            with representing("conditional", views=rng_key):
-                run = handlers.substitute(handlers.seed(guide, guide_key), data=params)
-                guide_trace = handlers.trace(run).get_trace(*args, **given)
-            run = handlers.substitute(handlers.replay(handlers.seed(model, model_key), guide_trace), data=params)
-            return guide_trace, handlers.trace(run).get_trace(*args, **given)
+        args = tuple(given.pop(position) for position in positions)
+        shown = Recorded(views=named_key(rng_key, "views"))
+        return run(key, args, given, guide=guide, model=model, values=params, representation=shown)
 
     def one(key: Array, arrays: dict, params: dict) -> dict[str, dict[str, Array]]:
-        key, predictive_key = random.split(key)
-        guide_trace, trace = traces(key, arrays, params)
+        guide_trace, trace, _ = traces(key, arrays, params)
         posterior = {n: s["value"] for n, s in guide_trace.items() if s["type"] == "deterministic" or n in latents}
         posterior |= {n: s["value"] for n, s in trace.items() if s["type"] == "deterministic"}
         data = _data_sites(trace)
-        keys = dict(zip(data, random.split(predictive_key, max(len(data), 1)), strict=False))
+        data_key = named_key(key, "data")
         return {
             "posterior": posterior,
-            "posterior_predictive": {n: unmasked(s["fn"]).sample(keys[n]) for n, s in data.items()},
+            "posterior_predictive": {n: unmasked(s["fn"]).sample(named_key(data_key, n)) for n, s in data.items()},
             "log_likelihood": {n: s["fn"].log_prob(s["value"]) for n, s in data.items()},
         }
 
     names: dict[str, list[str]] = {}
 
     def observed(key: Array, arrays: dict, params: dict) -> dict[str, tuple[Array, Array]]:
-        sites = _data_sites(traces(key, arrays, params)[1])
+        sites = _data_sites(traces(key, arrays, params).model)
         names.update(
             {
                 name: [f.name for f in sorted(site["cond_indep_stack"], key=lambda f: f.dim)]
@@ -112,7 +106,7 @@ def to_arviz(
         )
         return {name: (site["value"], _mask(site)) for name, site in sites.items()}
 
-    keys = random.split(rng_key, num_draws)
+    keys = random.split(named_key(rng_key, "export"), num_draws)
     with one_blas_thread():
         # Where kernels are the same for all draws, so are their factors: vmap forms those once.
         if guide.draws_anything:

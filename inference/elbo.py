@@ -7,12 +7,13 @@ from typing import Any
 
 import jax
 from jax import Array
+from numpyro import handlers
 from numpyro.infer import TraceMeanField_ELBO
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.inference._runs import ParameterNames
-from gpzoo.inference.representation import representing
+from gpzoo.inference.representation import Bound, representing
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
@@ -41,8 +42,8 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         record: dict[str, dict[str, Any]] = {}
 
         def marginal_guide(*args: Any, **kwargs: Any) -> Any:
-            record.clear()
-            with representing("bound"), _Recorder(record):
+            nonlocal record
+            with representing(Bound()), handlers.trace() as record:
                 return guide(*args, **kwargs)
 
         def checked_model(*args: Any, **kwargs: Any) -> Any:
@@ -54,18 +55,6 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         # NumPyro's evaluate leaves mutable state out.
         checks.names("The objective's params", set(param_map), needed=seen.loose("param"), known=seen.names)
         return found
-
-
-class _Recorder(Messenger):
-    """Keeps what the guide said of each site, for the model's run."""
-
-    def __init__(self, record: dict[str, dict[str, Any]]) -> None:
-        super().__init__(None)
-        self.record = record
-
-    def postprocess_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] in ("sample", "mutable"):
-            self.record[msg["name"]] = msg
 
 
 class _ModelChecks(Messenger):

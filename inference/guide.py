@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jax import Array
-from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer import init_to_median
 
@@ -15,10 +14,11 @@ from gpzoo import linalg
 from gpzoo.inducing.covariances import Kuu
 from gpzoo.inducing.initialisers import structure
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference._handler import _for_site, _InitialState, _PosteriorHandler
-from gpzoo.inference._runs import ParameterNames, shapes_of, with_values
-from gpzoo.inference._sites import Sites, find_sites, parameters_of
-from gpzoo.inference.representation import representing
+from gpzoo.inference._handler import _for_site, _PosteriorHandler
+from gpzoo.inference._keys import named_key
+from gpzoo.inference._runs import Trace, run, shapes_of
+from gpzoo.inference._sites import Look, Sites, find_sites, look, parameters_of
+from gpzoo.inference.representation import Functions, Marginals, Start
 from gpzoo.posteriors.forms import Form, form_of
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -112,10 +112,11 @@ class InducingGuide:
         """Find the program's latent sites and how it uses them, once; later calls return what was found."""
         return self.sites_for(*checks.arguments(self.model, args, kwargs))
 
-    def sites_for(self, args: tuple, kwargs: dict[str, Any]) -> Sites:
-        """:meth:`setup` for arguments that were checked."""
+    def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Look | None = None) -> Sites:
+        """:meth:`setup` for arguments that were checked; ``seen`` is a look at the program on these or more rows."""
         if self.sites is None:
-            sites = find_sites(self.model, args, kwargs, self.joint)
+            seen = look(self.model, args, kwargs) if seen is None else seen
+            sites = find_sites(seen, self.model, args, kwargs, self.joint)
             self._check_names(sites)
             self.sites = sites
         return self.sites
@@ -152,15 +153,25 @@ class InducingGuide:
         name: str = "given",
     ) -> dict[str, Any]:
         """:meth:`init_params` for arguments that were checked; ``name`` is what messages call ``given``."""
+        found = self.starting_sites(rng_key, args, kwargs, given, name)
+        return {name: site["value"] for name, site in found.items()}
+
+    def starting_sites(
+        self,
+        rng_key: Array,
+        args: tuple,
+        kwargs: dict[str, Any],
+        given: Mapping[str, Any] | None = None,
+        name: str = "given",
+    ) -> Trace:
+        """The param and mutable sites of guide and program, with their constraints and :meth:`starting_values`."""
         self.sites_for(args, kwargs)
         if given is not None:
             given = self.checked_params(given, args, kwargs, name=name, whole=False)
-        with handlers.block(), representing("mean"), _InitialState() as state:
-            run = with_values(handlers.seed(self, rng_key), given or {})
-            trace = handlers.trace(run).get_trace(*args, **kwargs)
-        params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"} | state.found
-        checks.names(name, set(given or {}), needed=set(), known=set(params) | self.sites.latents)
-        return params
+        runs = run(rng_key, args, kwargs, guide=self, values=given or {}, representation=Start(), complete=False)
+        found = {name: site for name, site in runs.guide.items() if site["type"] in ("param", "mutable")}
+        checks.names(name, set(given or {}), needed=set(), known=set(found) | self.sites.latents)
+        return found
 
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> bool:
         """Whether :meth:`init_params` has an initialiser to show inputs to, after :meth:`setup`.
@@ -184,11 +195,9 @@ class InducingGuide:
         rng_key = checks.rng_key(rng_key)
         self.sites_for(args, kwargs)
         params = self.checked_params(params, args, kwargs)
-        run = with_values(handlers.seed(self, rng_key), params)
         # Inner sites are drawn per input, which is all that the marginals of later sites depend on.
-        with handlers.block(), representing("marginals", views=rng_key), ParameterNames() as seen:
-            trace = handlers.trace(run).get_trace(*args, **kwargs)
-        seen.check("params", set(params))
+        shown = Marginals(views=named_key(rng_key, "views"))
+        trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, representation=shown).guide
         found = {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
         return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}
 
@@ -250,14 +259,13 @@ class InducingGuide:
         """
         found: dict[str, tuple[int, int]] = {}
 
-        def look(posterior: InducingPosterior, key: Array) -> Array:
+        def looked_at(posterior: InducingPosterior, key: Array, rows: None) -> Array:
             if not posterior.whiten and not posterior.conditional.deterministic:
                 K = Kuu(posterior.inducing, posterior.prior.kernel)
                 found[posterior.site] = linalg.coinciding(K, posterior.jitter), K.shape[-1]
             return posterior.prior.mean
 
-        with handlers.block(), representing(look):
-            with_values(handlers.seed(self, rng_key), params)(*args, **kwargs)
+        run(rng_key, args, kwargs, guide=self, values=params, representation=Functions(looked_at))
         return found
 
     def variational_parameters(self) -> frozenset[str]:

@@ -1,34 +1,171 @@
-"""What a GP site's value is in the current run: a joint draw, marginals, estimates, or something else."""
+"""What is ``f`` here? The value that each GP site has in the current run of a guide.
+
+======================  =======================================  ======================================
+run                     value of a GP site                       sampled views
+======================  =======================================  ======================================
+:class:`Joint`          a draw over all inputs together          drawn first, the same for all inputs
+:class:`Marginals`      its marginals, or a draw per input       drawn first, the same for all inputs
+:class:`Bound`          the same, or estimated moments           drawn for each input, in the estimates
+:class:`Start`          the prior's mean, where ``q(u)`` starts  not drawn
+:class:`Recorded`       a joint draw given a recorded ``u``      drawn first, the same for all inputs
+:class:`Functions`      a function of the posterior and a key    drawn first, the same for all inputs
+======================  =======================================  ======================================
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import ClassVar
 
+import numpyro
 from jax import Array
+from jax.tree_util import Partial
 
-#: How GP sites are represented in the current call; the numbers of the inputs' rows, and the key of views, or None.
-_REPRESENTATION: ContextVar[tuple[str | Callable, Array | None, Array | None]] = ContextVar(
-    "representation", default=("joint", None, None)
-)
+from gpzoo.inference._keys import named_key
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
+from gpzoo.processes.process import GaussianProcess
+
+# -- values, each a function of the posterior and a key ----------------------------------------------------------------
+
+
+def marginals(posterior: InducingPosterior, key: Array, rows: Array | None = None) -> GaussianMarginals:
+    """Marginals that refuse to be drawn: at set-up the program took no array of them."""
+    mean, variance = posterior.marginals()
+    sites = frozenset({posterior.site})
+    return GaussianMarginals(mean, variance, key, sites=sites, log=DrawLog(refuse=True), rows=rows)
+
+
+def draw_per_input(posterior: InducingPosterior, key: Array, rows: Array | None = None) -> Array:
+    """A draw of the event's shape, independent over inputs; ``rows`` ``[N]`` make a row's draw its own in any batch."""
+    return GaussianMarginals(*posterior.marginals(), key, rows=rows).draws(1)[0]
+
+
+def estimates(posterior: InducingPosterior, key: Array) -> EstimatedMarginals:
+    """Moments estimated from views that ``key`` draws (learning invariances, eq. 16-21)."""
+    return EstimatedMarginals(*posterior.estimates(key), sites=frozenset({posterior.site}))
+
+
+def prior_mean(posterior: InducingPosterior, key: Array) -> Array:
+    """The prior's mean."""
+    return posterior.prior.mean
+
+
+# -- representations: which site has which -----------------------------------------------------------------------------
+
+
+class Joint:
+    """Every GP site is a draw over all inputs together. The others are subclasses.
+
+    Args:
+        rows: ``[N]`` integers that identify the inputs' rows, see :class:`~gpzoo.GaussianMarginals`.
+        views: the key by which sampled views are drawn, once and for all inputs; the run's own if ``None``.
+    """
+
+    #: Whether parameters without a value start here, so that initialisers see inputs.
+    starts: ClassVar[bool] = False
+
+    def __init__(self, rows: Array | None = None, views: Array | None = None) -> None:
+        self.rows, self.views = rows, views
+
+    def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
+        """The site's prior, its sampled views drawn."""
+        if not prior.samples_views:
+            return prior
+        return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
+
+    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+        """What the site is sampled from.
+
+        Args:
+            posterior: of the site, with joint draws.
+            drawn: whether the program takes an array of the site anywhere.
+            joint: whether the guide is told to draw it jointly in any case.
+        """
+        return posterior
+
+
+class Marginals(Joint):
+    """Marginals where the program allows, a draw per input elsewhere: all that each input's own moments depend on."""
+
+    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+        """See :meth:`Joint.posterior`."""
+        if joint:
+            return posterior
+        return posterior.valued(Partial(draw_per_input if drawn else marginals, rows=self.rows))
+
+
+class Bound(Marginals):
+    """:class:`Marginals`, and where a kernel samples views, unbiased estimates of the moments: for training."""
+
+    def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
+        """See :meth:`Joint.prior`; the estimates draw the views."""
+        return prior
+
+    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+        """See :meth:`Joint.posterior`."""
+        if posterior.prior.samples_views:
+            return posterior.valued(estimates)
+        return super().posterior(posterior, drawn=drawn, joint=joint)
+
+
+class Start(Joint):
+    """The prior's mean, at which ``q(u)`` starts: for starting values."""
+
+    starts = True
+
+    def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
+        """See :meth:`Joint.prior`; a mean needs no views."""
+        return prior
+
+    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+        """See :meth:`Joint.posterior`."""
+        return posterior.valued(prior_mean)
+
+
+class Recorded(Joint):
+    """A draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw given it: for export."""
+
+    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+        """See :meth:`Joint.posterior`."""
+        posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
+        numpyro.deterministic(f"{posterior.site}_u", posterior.inducing_moments()[0])
+        return posterior
+
+
+class Functions(Joint):
+    """A function's values: ``value(posterior, key, rows=rows)``.
+
+    Args:
+        value: gives an array of the event's shape.
+        rows: see :class:`Joint`.
+        views: see :class:`Joint`.
+    """
+
+    def __init__(self, value: Callable[..., Array], rows: Array | None = None, views: Array | None = None) -> None:
+        super().__init__(rows, views)
+        self.value = Partial(value, rows=rows)
+
+    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+        """See :meth:`Joint.posterior`."""
+        return posterior.valued(self.value)
+
+
+_CURRENT: ContextVar[Joint] = ContextVar("representation", default=Joint())  # noqa: B039 (it is never changed)
+
+
+def current() -> Joint:
+    """The representation of the current run; joint draws unless :func:`representing` says otherwise."""
+    return _CURRENT.get()
 
 
 @contextmanager
-def representing(how: str | Callable, rows: Array | None = None, views: Array | None = None) -> Iterator[None]:
-    """Choose how guides represent GP sites in this context.
-
-    Args:
-        how: ``"joint"``: draws over all inputs together; ``"marginals"``: marginals where the program allows and a
-            draw per input elsewhere; ``"bound"``: the same, and estimated moments where a kernel samples views;
-            ``"mean"``: the posterior mean, for starting values; ``"conditional"``: a draw of ``u``, recorded as
-            ``<site>_u``, and a joint draw given it. Or a function of the site's
-            :class:`~gpzoo.InducingPosterior` and a random key that returns the value, an array.
-        rows: numbers that identify the inputs' rows, see :class:`~gpzoo.GaussianMarginals`.
-        views: the key by which sampled views are drawn, once and for all inputs; the site's own if ``None``.
-    """
-    token = _REPRESENTATION.set((how, rows, views))
+def representing(representation: Joint) -> Iterator[None]:
+    """Run guides under a representation in this context."""
+    token = _CURRENT.set(representation)
     try:
         yield
     finally:
-        _REPRESENTATION.reset(token)
+        _CURRENT.reset(token)

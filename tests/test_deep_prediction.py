@@ -16,7 +16,8 @@ from scipy.stats import norm
 
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, predict
-from gpzoo.inference.representation import representing
+from gpzoo.inference._keys import named_key
+from gpzoo.inference.representation import Marginals, representing
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Expected, Gaussian, Softmax
 from gpzoo.models import deep_gp, linear_layers
@@ -54,15 +55,15 @@ def test_three_layers_are_the_mixture_of_their_paths(three):
     assert_same(found, predict(KEY, THREE, NEW, batch_size=3, **arguments))
 
     def one(key):
-        with handlers.block(), representing("marginals", jnp.arange(7)):
-            run = handlers.substitute(handlers.seed(guide, random.split(key)[0]), data=params)
+        with handlers.block(), representing(Marginals(jnp.arange(7))):
+            run = handlers.substitute(handlers.seed(guide, random.split(key)[1]), data=params)
             trace = handlers.trace(run).get_trace(NEW)
         return {
             name: (*trace[name]["fn"].marginals(), jnp.asarray(trace[name]["value"])) for name in guide.sites.drawn
         }, (trace["f"]["fn"].marginals())
 
     one = jax.jit(one)
-    paths = [one(key) for key in random.split(KEY, S)]
+    paths = [one(key) for key in random.split(named_key(KEY, "draws"), S)]
     means, variances = (np.stack([path[1][i] for path in paths]) for i in (0, 1))
     assert means.std(0).min() > 0.01
     noisy = variances + float(params["noise_variance"])

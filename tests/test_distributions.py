@@ -15,6 +15,7 @@ from helpers import adam
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import random
+from jax.tree_util import Partial
 from numpyro import handlers
 from numpyro.distributions import kl_divergence
 from numpyro.infer import SVI
@@ -23,6 +24,7 @@ from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import random_subset
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference.representation import draw_per_input
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.posteriors import InducingPosterior, Projection, forms
@@ -130,8 +132,8 @@ def q_of(process, z, mean, form, *, whiten=True, site="f", **options):
 
 def test_a_round_trip_under_jit_and_vmap_keeps_every_array():
     before = prior()
-    rows = jnp.arange(N)
-    q = q_of(before, Z, numbers(M, D), forms.Full(numbers(D, M, M)), site="g", whiten=False, rows=rows)
+    value = Partial(draw_per_input, rows=jnp.arange(N))
+    q = q_of(before, Z, numbers(M, D), forms.Full(numbers(D, M, M)), site="g", whiten=False, value=value)
 
     def check(after, pick):
         process = after.prior
@@ -144,19 +146,19 @@ def test_a_round_trip_under_jit_and_vmap_keeps_every_array():
             (after.u_mean, q.u_mean),
             (after.form, q.form),
             (after.conditional.L, q.conditional.L),
-            (after.rows, q.rows),
+            (after.value, q.value),
         ]:
             assert jax.tree.structure(a) == jax.tree.structure(b) and jax.tree.leaves(b)
             jax.tree.map(lambda x, y: np.testing.assert_array_equal(pick(x), y), a, b)
-        assert (after.site, after.whiten, after.value_as, after.num_outputs) == ("g", False, "joint", D)
+        assert (after.site, after.whiten, after.num_outputs) == ("g", False, D)
 
     check(jax.jit(lambda q: q)(q), lambda x: x)
     stacked = jax.tree.map(lambda *xs: jnp.stack([jnp.asarray(x) for x in xs]), q, q)
     check(jax.jit(jax.vmap(lambda q: q))(stacked), lambda x: x[1])
     # Under vmap they compute what each alone computes.
     value = numbers(N, D, seed=9)
-    many = jax.jit(jax.vmap(lambda q: (q.prior.log_prob(value), q.log_prob(value))))(stacked)
-    alone = jax.jit(lambda q: (q.prior.log_prob(value), q.log_prob(value)))(q)
+    many = jax.jit(jax.vmap(lambda q: (q.prior.log_prob(value), q.as_joint().log_prob(value))))(stacked)
+    alone = jax.jit(lambda q: (q.prior.log_prob(value), q.as_joint().log_prob(value)))(q)
     for a, b in zip(many, alone, strict=True):
         np.testing.assert_allclose(a, [b, b], rtol=1e-10)
 
@@ -377,7 +379,7 @@ def test_a_kl_needs_the_same_shape():
 
 def test_values_are_what_was_asked_for():
     q = posterior()
-    draw = InducingPosterior(q.conditional, q.u_mean, q.form, value_as="draw")
+    draw = InducingPosterior(q.conditional, q.u_mean, q.form, value=draw_per_input)
     with pytest.raises(ValueError, match="vmap over keys"):
         draw.sample(KEY, (3,))
     with pytest.raises(TypeError, match="no joint log_prob"):
@@ -389,7 +391,7 @@ def test_values_are_what_was_asked_for():
     expected = np.diag(np.asarray(variance)[:, 0])  # independent over inputs
     assert np.abs((covariance - expected) / scale).max() < 5 * np.sqrt(2 / 20_000)
     joint = draw.as_joint()
-    assert joint.value_as == "joint" and jax.jit(lambda: joint.log_prob(jnp.zeros((N, D))))().shape == ()
+    assert joint.value is None and jax.jit(lambda: joint.log_prob(jnp.zeros((N, D))))().shape == ()
 
 
 # -- the bound -----------------------------------------------------------------------------------------------------

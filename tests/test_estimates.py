@@ -24,7 +24,7 @@ from gpzoo import (
     random_subset,
     unique_patches,
 )
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, representation, to_arviz
 from gpzoo.kernels import RBF, Invariant, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma, RobustMax, Softmax, StickBreaking
 from gpzoo.posteriors import Projection, forms
@@ -75,7 +75,7 @@ def test_golden_estimates(golden, dtype):
         Invariant(base, Given(given["Xorbit"])), given["X"], num_outputs=2, jitter=float(given["jitter"])
     )
     at = Projection(prior, InducingPatches(given["Z"]))
-    q = InducingPosterior(at, given["q_mu"], forms.Full(given["q_sqrt"]), value_as="estimates")
+    q = InducingPosterior(at, given["q_mu"], forms.Full(given["q_sqrt"]), value=representation.estimates)
     f = q.sample(KEY)
     close(f.mean, arrays["out_est_mean"])
     close(f.variance, arrays["out_est_second"])
@@ -100,7 +100,7 @@ def test_golden_orbit(golden):
             Invariant(RBF(p["variance"], p["lengthscales"]), swap), X, num_outputs=1, jitter=float(given["jitter"])
         )
         at = Projection(prior, InducingPatches(p["Z"]))
-        return InducingPosterior(at, p["q_mu"], forms.Full(p["q_sqrt"]), value_as="marginals")
+        return InducingPosterior(at, p["q_mu"], forms.Full(p["q_sqrt"]), value=representation.marginals)
 
     q = posterior(given["X"])
     close(swap.view(given["X"]), arrays["out_Xorbit"])

@@ -9,7 +9,7 @@ from jax import random
 
 from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
 from gpzoo.inference import InducingGuide, draw_functions
-from gpzoo.inference.representation import representing
+from gpzoo.inference.representation import Functions, representing
 from gpzoo.kernels import RBF, ArcCosine, Constant, Convolutional, Linear, Matern32, Matern52, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.processes.process import GaussianProcess
@@ -144,6 +144,6 @@ def test_arguments_that_do_not_work_are_refused():
 def test_a_value_of_the_callers_own():
     """A representation may be a function of the posterior: here its mean."""
     guide, params = fitted(RBF(), POINTS)
-    with representing(lambda posterior, key: posterior.mean):
+    with representing(Functions(lambda posterior, key, rows: posterior.mean)):
         values = numpyro.handlers.substitute(numpyro.handlers.seed(guide, KEY), data=params)(NEW)
     np.testing.assert_allclose(values["f"], guide.posterior(params, NEW, rng_key=KEY)["f"].mean, atol=1e-12)

@@ -13,7 +13,7 @@ from numpyro.primitives import Messenger
 
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
-from gpzoo.inference.representation import representing
+from gpzoo.inference.representation import Marginals, representing
 from gpzoo.likelihoods import Bernoulli
 from gpzoo.models import deep_gp, linear_layers
 from gpzoo.models.parameters import gaussian, rbf
@@ -142,7 +142,7 @@ def numbers(case):
         return -sum(terms.values()), terms
 
     def layers(params, key):
-        with handlers.block(), representing("marginals"):
+        with handlers.block(), representing(Marginals()):
             run = handlers.substitute(handlers.seed(case.guide, key), data=params)
             trace = handlers.trace(run).get_trace(X)
         found = {}

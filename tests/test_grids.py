@@ -59,9 +59,7 @@ def test_golden_layer(golden, dtype, tolerance):
     constant = given["mean_constant"]
     prior = GaussianProcess(kernel + White(given["prior_jitter"]), X, constant, num_outputs=3, jitter=0.0)
     mean = given["q_mu"].T - constant
-    q = InducingPosterior(
-        Interpolation(prior, grid, whiten=False), mean, forms.Full(given["q_sqrt"]), value_as="marginals"
-    )
+    q = InducingPosterior(Interpolation(prior, grid, whiten=False), mean, forms.Full(given["q_sqrt"]))
     mean, variance = q.marginals()
     close(mean, wanted["fmean"], tolerance)
     close(variance, wanted["fvar"], tolerance)

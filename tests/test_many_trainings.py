@@ -20,7 +20,8 @@ from sklearn.datasets import load_diabetes
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, NonFiniteError, Predictor, fit
-from gpzoo.inference.representation import representing
+from gpzoo.inference._keys import named_key
+from gpzoo.inference.representation import Marginals, representing
 from gpzoo.inference.training import fit as training
 from gpzoo.inference.training._sources import indices, order_seed
 from gpzoo.kernels import RBF
@@ -81,8 +82,8 @@ def alone(svi, dtype):
 
     @jax.jit
     def train(key, start, X, y, layers):
-        with representing("marginals"):
-            state = svi.init(key, X[0], y[0], init_params=start, layers=layers, num_data=ROWS)
+        with representing(Marginals()):
+            state = svi.init(named_key(key, "training"), X[0], y[0], init_params=start, layers=layers, num_data=ROWS)
 
         def update(state, batch):
             return svi.update(state, *batch, layers=layers, num_data=ROWS)
@@ -93,7 +94,9 @@ def alone(svi, dtype):
     found = []
     for k, key in enumerate(KEYS):
         own = tuple(w[k] for w in layers)
-        start = svi.guide.init_params(key, jnp.asarray(X[k]), jnp.asarray(y[k]), layers=own, num_data=ROWS)
+        start = svi.guide.init_params(
+            named_key(key, "initial values"), jnp.asarray(X[k]), jnp.asarray(y[k]), layers=own, num_data=ROWS
+        )
         rows = indices(order_seed(key), 0, STEPS, ROWS, BATCH)
         found.append(train(key, start, X[k][rows], y[k][rows], own))
     return found

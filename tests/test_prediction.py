@@ -16,7 +16,8 @@ from numpyro.infer import MCMC, NUTS, Predictive
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Predictor, predict
-from gpzoo.inference.representation import representing
+from gpzoo.inference._keys import named_key
+from gpzoo.inference.representation import Marginals, representing
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
 from gpzoo.processes.process import GaussianProcess
@@ -96,13 +97,13 @@ def test_draws_of_inner_layers_make_a_mixture():
     found = predict(KEY, deep, NEW, guide=guide, params=params, test_data={"y": TARGETS}, num_draws=S)
 
     def one(key):
-        with handlers.block(), representing("marginals", jnp.arange(7)):
-            run = handlers.substitute(handlers.seed(guide, random.split(key)[0]), data=params)
+        with handlers.block(), representing(Marginals(jnp.arange(7))):
+            run = handlers.substitute(handlers.seed(guide, random.split(key)[1]), data=params)
             trace = handlers.trace(run).get_trace(NEW)
         return trace["f"]["fn"].marginals()
 
     many = jax.jit(jax.vmap(one))
-    means, variances = many(random.split(KEY, S))
+    means, variances = many(random.split(named_key(KEY, "draws"), S))
     assert means.std(0).min() > 0.01
     noise = params["noise"]
     spread = variances.mean(0) + means.var(0)  # the law of total variance

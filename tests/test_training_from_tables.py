@@ -19,6 +19,7 @@ from numpyro.infer import SVI
 from gpzoo.errors import DatasetError
 from gpzoo.inducing.initialisers import kmeans, random_subset
 from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference._keys import named_key
 from gpzoo.inference.training import _sources as minibatches
 from gpzoo.inference.training import fit as training
 from gpzoo.inference.training._sources import order_seed
@@ -95,7 +96,7 @@ def test_a_training_takes_the_minibatches_of_its_key(whole):
 
     @jax.jit
     def by_numpyro(X, y):
-        state = svi.init(KEY, X[0], y[0], num_data=N)
+        state = svi.init(named_key(KEY, "training"), X[0], y[0], num_data=N)
         return jax.lax.scan(lambda state, batch: svi.update(state, *batch, num_data=N), state, (X, y))
 
     state, losses = by_numpyro(*batches)

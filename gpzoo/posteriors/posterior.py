@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -13,7 +14,6 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.posteriors.conditional import Conditional
 from gpzoo.posteriors.forms import Diagonal, Form
 from gpzoo.posteriors.sampled_views import estimates
-from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 
 
@@ -29,11 +29,8 @@ class InducingPosterior(ProcessAtInputs):
             site's prior and inducing variables.
         u_mean: ``m``, ``[M]`` for a site ``[N]``, ``[M, D]`` for a site ``[N, D]``.
         form: ``S``, such as ``forms.Full(scale)``.
-        value_as: ``"joint"``: a draw is joint over all inputs; ``"draw"``: independent over inputs; ``"marginals"``:
-            the value is a :class:`~gpzoo.GaussianMarginals`; ``"estimates"``: for a kernel with sampled
-            views, an :class:`~gpzoo.EstimatedMarginals`. In all but the first ``log_prob`` raises.
-        log: the marginals' :class:`~gpzoo.processes.marginals.DrawLog`.
-        rows: ``[N]`` integers that identify the rows, so that a row's draw does not depend on the batch it is in.
+        value: what the site's value is instead of a draw over all inputs together: ``value(posterior, key)``, a pytree.
+            Where given, ``log_prob`` raises.
 
     Raises:
         TypeError: if ``form`` is none, or has no values.
@@ -41,8 +38,8 @@ class InducingPosterior(ProcessAtInputs):
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
-    pytree_data_fields = ("conditional", "u_mean", "form", "rows")
-    pytree_aux_fields = ("num_outputs", "value_as", "log")
+    pytree_data_fields = ("conditional", "u_mean", "form", "value")
+    pytree_aux_fields = ("num_outputs",)
 
     def __init__(
         self,
@@ -50,9 +47,7 @@ class InducingPosterior(ProcessAtInputs):
         u_mean: Array,
         form: Form,
         *,
-        value_as: str = "joint",
-        log: DrawLog | None = None,
-        rows: Array | None = None,
+        value: Callable[[InducingPosterior, Array], Any] | None = None,
     ) -> None:
         site = conditional.site
         if not isinstance(form, Form) or not form.has_values:
@@ -68,8 +63,7 @@ class InducingPosterior(ProcessAtInputs):
             )
         form.check(conditional)
         form.check_values(conditional)
-        self.conditional, self.u_mean, self.form, self.rows = conditional, u_mean, form, rows
-        self.value_as, self.log = value_as, log
+        self.conditional, self.u_mean, self.form, self.value = conditional, u_mean, form, value
         self._init_events(self.prior.event_shape[0], self.prior.num_outputs)
 
     @property
@@ -158,21 +152,17 @@ class InducingPosterior(ProcessAtInputs):
         """Posterior variance at every input, of the event's shape."""
         return self.marginals()[1]
 
-    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array | GaussianMarginals:
-        """A value of the site; what it is depends on ``value_as``.
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Any:
+        """A value of the site: a draw over all inputs together, or what ``value`` says.
 
         Raises:
             ValueError: for a ``sample_shape`` where draws are not joint.
         """
-        if self.value_as == "joint":
+        if self.value is None:
             return self._joint_draw(key, sample_shape)
         if sample_shape != ():
-            raise ValueError(f"Site {self.site!r} gives one value at a time as {self.value_as!r}: vmap over keys.")
-        if self.value_as == "estimates":
-            return EstimatedMarginals(*self.estimates(key), sites=frozenset({self.site}))
-        mean, variance = self.marginals()
-        f = GaussianMarginals(mean, variance, key, sites=frozenset({self.site}), log=self.log, rows=self.rows)
-        return f if self.value_as == "marginals" else f.draws(1)[0]
+            raise ValueError(f"Site {self.site!r} gives one value at a time, which is no joint draw: vmap over keys.")
+        return self.value(self, key)
 
     def _joint_draw(self, key: Array, sample_shape: tuple[int, ...]) -> Array:
         if not self.conditional.deterministic:
@@ -186,14 +176,14 @@ class InducingPosterior(ProcessAtInputs):
         """Joint log density of ``value`` under ``q(f)``.
 
         Raises:
-            TypeError: in modes where the value is not a joint draw, and where ``f`` is a function of ``u`` alone.
+            TypeError: where values are not joint draws, and where ``f`` is a function of ``u`` alone.
         """
         if self.conditional.deterministic:
             raise TypeError(
                 f"GP site {self.site!r} is interpolated from a grid: its values have no joint density. Use "
                 "GaussianProcessELBO() as the objective, whose KL is that of the grid's variables."
             )
-        if self.value_as != "joint":
+        if self.value is not None:
             raise TypeError(
                 f"GP site {self.site!r} is represented by its marginals under GaussianProcessELBO and has no joint "
                 "log_prob there: its KL is analytic. Use GaussianProcessELBO() as the only objective in this call."
@@ -220,7 +210,11 @@ class InducingPosterior(ProcessAtInputs):
 
     def as_joint(self) -> InducingPosterior:
         """This posterior with values that are draws over all inputs together."""
-        return self._replace(value_as="joint", log=None, rows=None)
+        return self._replace(value=None)
+
+    def valued(self, value: Callable[[InducingPosterior, Array], Any]) -> InducingPosterior:
+        """This posterior with other values, see the class."""
+        return self._replace(value=value)
 
 
 @kl_divergence.register(InducingPosterior, GaussianProcess)

@@ -9,21 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
-from numpyro import handlers
 from numpyro.distributions.distribution import Unit
 
 from gpzoo._numpyro import Messenger
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference._runs import ParameterNames, unmasked, with_values
+from gpzoo.inference._keys import named_key
+from gpzoo.inference._runs import run, unmasked
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction.summaries import Asked, Path, SitePrediction
-from gpzoo.inference.representation import representing
+from gpzoo.inference.representation import Marginals
 from gpzoo.likelihoods import Expected, Gaussian, Likelihood
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
-from gpzoo.processes.marginals import DrawLog, GaussianMarginals
+from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -87,7 +87,7 @@ class Runner:
         }
         paths = {name: _data(fn, tests.get(name)) for name, fn in data.items()}
         if wanted := {name for name, path in paths.items() if _needs_draws(path, self.asked)}:
-            key = random.fold_in(key, 0xDA7A)
+            key = named_key(key, "data")
             draws = self._draws(key, data, wanted, set(found), params | latents, rows, batch, arrays)
             paths |= {name: paths[name]._replace(draws=draw) for name, draw in draws.items()}
         return found | paths
@@ -106,8 +106,7 @@ class Runner:
         """Draws of the data sites that are wanted, each row's by its own key: they do not depend on the batch."""
 
         def draws_of(fns: dict, key: Array) -> dict[str, Array]:
-            keys = dict(zip(data, random.split(key, len(data)), strict=True))
-            return {name: _draw(fns[name], keys[name], self.asked.draws_per_path) for name in wanted}
+            return {name: _draw(fns[name], named_key(key, name), self.asked.draws_per_path) for name in wanted}
 
         if self.guide is not None and self.guide.joint:
             return draws_of(data, key)
@@ -116,11 +115,8 @@ class Runner:
         def of_row(i: Array) -> dict[str, Array]:
             own = {name: value[i[None]] if name in processes else value for name, value in values.items()}
             data_key, model_key = random.split(random.fold_in(key, rows[i]))
-            model = with_values(handlers.seed(self.model, model_key), own)
-            with handlers.block():
-                trace = handlers.trace(model).get_trace(
-                    *jax.tree.map(lambda x: x[i[None]], batch), **arrays, **self.static
-                )
+            row = jax.tree.map(lambda x: x[i[None]], batch)
+            trace = run(model_key, row, arrays | self.static, model=self.model, values=own).model
             draws = draws_of({name: trace[name]["fn"] for name in wanted}, data_key)
             return {name: draw[:, 0] for name, draw in draws.items()}
 
@@ -129,18 +125,16 @@ class Runner:
     def _traces(
         self, key: Array, known: dict, rows: Array | None, args: tuple, kwargs: dict, given: dict, views: Array
     ) -> tuple[dict, dict]:
-        guide_key, model_key = random.split(key)
-        guide_trace: dict = {}
-        with handlers.block(), ParameterNames() as seen:
-            if self.guide is not None:
-                with representing("marginals", rows, views):
-                    guide = with_values(handlers.seed(self.guide, guide_key), known)
-                    guide_trace = handlers.trace(guide).get_trace(*args, **kwargs)
-            model = _conditioned(self.model, given, self.drawn, rows)
-            model = with_values(handlers.replay(handlers.seed(model, model_key), guide_trace), known)
-            trace = handlers.trace(model).get_trace(*args, **kwargs)
+        guide_trace, trace, _ = run(
+            key,
+            args,
+            kwargs,
+            guide=self.guide,
+            model=_conditioned(self.model, given, self.drawn, rows),
+            values=known,
+            representation=Marginals(rows, views),
+        )
         drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
-        seen.check("params", set(known))
         self._check_sites(guide_trace | trace, set(known), drawn, training=rows is None)
         return guide_trace, trace
 
@@ -167,15 +161,12 @@ def _conditioned(model: Callable, given: dict, drawn: frozenset[str], rows: Arra
                 return
             name, (prior, value) = msg["name"], given[msg["name"]]
             centred = value - prior.mean
-            how = "draw" if name in drawn else "marginals"
-            msg["fn"] = InducingPosterior(
+            posterior = InducingPosterior(
                 Projection(msg["fn"], InducingPoints(prior.X), whiten=False, site=name),
                 centred,
                 Diagonal(jnp.zeros_like(centred)),
-                value_as=how,
-                log=DrawLog(refuse=True) if how == "marginals" else None,
-                rows=rows,
             )
+            msg["fn"] = Marginals(rows).posterior(posterior, drawn=name in drawn, joint=False)
             msg["value"], msg["is_observed"] = None, False
 
     def run(*args: Any, **kwargs: Any) -> Any:

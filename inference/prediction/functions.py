@@ -10,18 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from numpyro import handlers
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._platform import one_blas_thread
 from gpzoo.inducing.covariances import block_pairs
 from gpzoo.inducing.variables import Blocks, InducingPoints
-from gpzoo.inference._runs import ParameterNames, with_values
+from gpzoo.inference._keys import named_key
+from gpzoo.inference._runs import run
 from gpzoo.inference.finite import refuse_not_finite
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction.predict import check_run, count_rows
-from gpzoo.inference.representation import representing
+from gpzoo.inference.representation import Functions
 from gpzoo.inference.training._sources import split_arrays
 from gpzoo.kernels import Kernel, Scaled, White
 from gpzoo.kernels.base import addends
@@ -87,11 +87,9 @@ def draw_functions(
     @jax.jit
     def one_batch(keys: Array, rows: Array, batch: tuple, arrays: dict, params: dict) -> dict[str, Array]:
         def one(key: Array) -> dict[str, Array]:
-            run = with_values(handlers.seed(guide, key), params)
-            with handlers.block(), representing(value_of, rows), ParameterNames() as seen:
-                values = run(*batch, **arrays, **static)
-            seen.check("params", set(params))
-            return {name: values[name] for name in guide.sites.processes}
+            shown = Functions(value_of, rows)
+            found = run(key, batch, arrays | static, guide=guide, values=params, representation=shown).guide
+            return {name: found[name]["value"] for name in guide.sites.processes}
 
         # One draw at a time: the features of a batch are the largest array.
         return jax.lax.map(one, keys)
@@ -99,7 +97,7 @@ def draw_functions(
     def explain() -> None:
         guide.posterior(params, *jax.tree.map(lambda x: x[:1], args), rng_key=rng_key, **kwargs)
 
-    keys = random.split(rng_key, num_draws)
+    keys = random.split(named_key(rng_key, "functions"), num_draws)
     found: dict[str, np.ndarray] = {}
     with one_blas_thread():
         for start in range(0, num_rows, batch_size):
@@ -114,13 +112,14 @@ def draw_functions(
     return found
 
 
-def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int) -> Array:
+def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int, rows: Array | None = None) -> Array:
     """The values at the site's inputs of one function from its posterior; equal keys give the same function.
 
     Args:
         posterior: of one GP site, with inducing points (or blocks of them), or a grid.
         key: fixes the function.
         num_features: see :func:`draw_functions`.
+        rows: numbers of the inputs' rows, ``[N]``, by which white noise is drawn.
 
     Returns:
         ``[N]`` or ``[N, D]``.
@@ -154,7 +153,7 @@ def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int) -> 
         at_inducing = _solved(L, at_inducing)
     draw = posterior.draw_inducing(key_u)
     update = posterior.given(draw - at_inducing.reshape(draw.shape)).mean
-    return update + (values + _white(kernel, key_white, posterior.rows, values)).reshape(update.shape)
+    return update + (values + _white(kernel, key_white, rows, values)).reshape(update.shape)
 
 
 def _at_inducing(

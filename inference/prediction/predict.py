@@ -12,8 +12,8 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
-from gpzoo.inference._runs import with_values
-from gpzoo.inference._sites import find_sites
+from gpzoo.inference._keys import named_key
+from gpzoo.inference._sites import find_sites, look
 from gpzoo.inference.finite import refuse_not_finite
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._paths import Runner
@@ -209,17 +209,15 @@ def _predict(
     drawn, processes = frozenset(), frozenset() if guide is None else guide.sites.processes
     if guide is None:
         given = {name: value[0] for name, value in samples.items()} | dict(params or {})
-        # GP sites are left open: whether the program takes arrays of them is the question.
-        program = with_values(model, given, processes=False)
-        sites = find_sites(
-            program, train_args, dict(train_kwargs or {}), frozenset(), where="train_args, such as (X, y)"
-        )
+        where = "train_args, such as (X, y)"
+        train = train_args, dict(train_kwargs or {})
+        sites = find_sites(look(model, *train, given), model, *train, frozenset(), values=given, where=where)
         drawn, processes = sites.drawn, sites.processes
     run = Runner(model, guide, drawn, static, train_static, asked)
     one_batch = compile_run(run, draws)
     train = None if train_args is None else (train_args, train_arrays)
-    keys = random.split(rng_key, draws)
-    rest = (dict(params or {}), train, rng_key)
+    keys = random.split(named_key(rng_key, "draws"), draws)
+    rest = (dict(params or {}), train, named_key(rng_key, "views"))
     found: dict[str, SitePrediction] = {}
     with one_blas_thread():
         for start in range(0, num_rows, batch_size):

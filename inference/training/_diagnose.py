@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -10,142 +9,92 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array, random
-from numpyro import handlers
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.errors import FactorisationError, NonFiniteError
-from gpzoo.inference._runs import unmasked
+from gpzoo.inference._runs import Runs, run, unmasked
+from gpzoo.inference._sites import Look
 from gpzoo.inference.elbo import GaussianProcessELBO
-from gpzoo.inference.representation import representing
+from gpzoo.inference.representation import Bound
 from gpzoo.inference.training.result import FitResult
 from gpzoo.likelihoods import Expected, Likelihood
-from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
 #: Data beyond this are named as the cause of a training that fails, rather than its learning rate.
 EXTREME = 1e6
 
 
-def _run_once(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict, moved: Any = None) -> tuple:
-    """Traces of guide and model as the objective's next step would run them, the guide under the handler ``moved``."""
-    params = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
-    key = random.split(random.split(state.rng_key)[1])
-    with handlers.block():
-        with representing("bound") if isinstance(svi.loss, GaussianProcessELBO) else nullcontext():
-            guide = handlers.substitute(handlers.seed(svi.guide, key[1]), data=params)
-            with moved or nullcontext():
-                guide_trace = handlers.trace(guide).get_trace(*batch, **arrays, **static, **svi.static_kwargs)
-        model = handlers.substitute(handlers.replay(handlers.seed(svi.model, key[0]), guide_trace), data=params)
-        return guide_trace, handlers.trace(model).get_trace(*batch, **arrays, **static, **svi.static_kwargs)
+def _run_once(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict) -> Runs:
+    """Runs of guide and model as the objective's next step would run them."""
+    values = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
+    shown = Bound() if isinstance(svi.loss, GaussianProcessELBO) else None
+    key, kwargs = random.split(state.rng_key)[1], arrays | static | svi.static_kwargs
+    return run(key, batch, kwargs, guide=svi.guide, model=svi.model, values=values, representation=shown)
 
 
-def expectations(svi: SVI, state: SVIState, data: tuple, arrays: dict, static: dict) -> dict[str, str]:
-    """How each data site's expectation is computed, by name; see :class:`FitResult`.
+class Watch(Messenger):
+    """Around a step that is traced: sees what it draws, its data sites and its plates."""
 
-    The data are checked by the likelihoods on the way.
-    """
+    def __init__(self) -> None:
+        super().__init__(None)
+        #: Names of the guide's sites in its order; whether their values are draws.
+        self.guide: dict[str, bool] = {}
+        self.data: dict[str, dict[str, Any]] = {}
+        self.plates: dict[str, tuple[int, int]] = {}
+
+    def __enter__(self) -> Watch:
+        super().__enter__()
+        return self
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """Notes a site; guides run before their programs."""
+        if msg["type"] == "plate":
+            self.plates[msg["name"]] = msg["args"]
+        elif msg["type"] == "sample" and msg["is_observed"]:
+            self.data[msg["name"]] = msg
+        elif msg["type"] == "sample":
+            self.guide.setdefault(msg["name"], _is_drawn(msg))
+
+
+def expectations(step: Watch, seen: Look) -> dict[str, str]:
+    """How each data site's expectation is computed, by name; see :class:`FitResult`."""
     found: dict[str, str] = {}
-    drawn: dict[str, jax.ShapeDtypeStruct] = {}
-
-    def look(state: SVIState) -> None:
-        # The data are constants here, so that likelihoods check their numbers; nothing is computed.
-        guide_trace, model_trace = _run_once(svi, state, data, arrays, static)
-        marginal = any(
-            isinstance(s.get("fn"), InducingPosterior) and s["fn"].value_as in ("marginals", "estimates")
-            for s in guide_trace.values()
-        )
-        for name, site in guide_trace.items():
-            if _is_drawn(site):
-                drawn[name] = jax.ShapeDtypeStruct(site["value"].shape, site["value"].dtype)
-        for name, site in model_trace.items():
-            if site["type"] == "sample" and site["is_observed"]:
-                fn = unmasked(site["fn"])
-                found[name] = "draw"
-                if isinstance(fn, GaussianProcess):
-                    found[name] = "closed form"
-                elif marginal and isinstance(fn, Likelihood):
-                    found[name] = fn.expectation
-                site["fn"].log_prob(site["value"])
-
-    jax.eval_shape(look, state)
-    integrated = [name for name, way in found.items() if way != "draw"]
-    if not drawn or not integrated:
-        return found
-
-    def terms(moves: dict[str, Array], state: SVIState) -> list[Array]:
-        model_trace = _run_once(svi, state, data, arrays, static, _Moved(moves))[1]
-        return [model_trace[name]["fn"].log_prob(model_trace[name]["value"]) for name in integrated]
-
-    moves = {name: jnp.zeros(x.shape, x.dtype) for name, x in drawn.items()}
-    program = jax.make_jaxpr(terms)(moves, state)
-    # Dictionaries are flattened in the order of their names.
-    inputs = [{name} for name in sorted(moves)] + [set()] * len(jax.tree.leaves(state))
-    for name, given in zip(integrated, _reached(program.jaxpr, inputs), strict=True):
-        if given:
-            found[name] += f" given draws of {', '.join(name for name in drawn if name in given)}"
+    for name, site in step.data.items():
+        fn = unmasked(site["fn"])
+        found[name] = "closed form" if isinstance(fn, GaussianProcess) else "draw"
+        if isinstance(fn, Likelihood):
+            found[name] = fn.expectation
+        given = [other for other, drawn in step.guide.items() if drawn and other in seen.needs.get(name, ())]
+        if given and found[name] != "draw":
+            found[name] += f" given draws of {', '.join(given)}"
     return found
 
 
 def _is_drawn(site: dict[str, Any]) -> bool:
     """Whether the value of a guide's site is a draw: no parameter, and no marginals."""
-    if site["type"] != "sample" or site["is_observed"] or isinstance(unmasked(site["fn"]), dist.Delta):
+    if isinstance(unmasked(site["fn"]), dist.Delta):
         return False
     return isinstance(site["value"], Array) and jnp.issubdtype(site["value"].dtype, jnp.floating)
 
 
-class _Moved(Messenger):
-    """Adds a number to each draw, for what depends on the numbers to be seen."""
-
-    def __init__(self, moves: dict[str, Array]) -> None:
-        super().__init__(None)
-        self.moves = moves
-
-    def postprocess_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["name"] in self.moves:
-            msg["value"] = msg["value"] + self.moves[msg["name"]]
-
-
-def _reached(program: Any, inputs: list[set[str]]) -> list[set[str]]:
-    """For each output of a traced program the names of the inputs that it depends on."""
-    known = dict(zip(program.invars, inputs, strict=True))
-    of = lambda x: known.get(x, set()) if not hasattr(x, "val") else set()  # noqa: E731
-    for equation in program.eqns:
-        named = [of(x) for x in equation.invars]
-        inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit") else None
-        # Of a loop or a function with a derivative of its own all outputs are taken to depend on all inputs.
-        outputs = _reached(inner.jaxpr, named) if inner is not None else [set().union(*named)] * len(equation.outvars)
-        known |= dict(zip(equation.outvars, outputs, strict=True))
-    return [of(x) for x in program.outvars]
-
-
-def check_scales(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict, num_rows: int) -> None:
-    """Refuse a bound whose data terms are not those of the whole data.
+def check_scales(step: Watch, rows: int, num_rows: int) -> None:
+    """Refuse a bound whose data terms, of ``rows`` a step, are not those of all ``num_rows``.
 
     Raises:
         ValueError: if a plate over the rows has another size than the data have rows; with minibatches, if no observed
             site is scaled from the minibatch to all rows, or a GP site is observed.
     """
-    scales: dict[str, Any] = {}
-    plates: dict[str, tuple[int, int]] = {}
-    rows = jax.tree.leaves(batch)[0].shape[0]
-
-    def look(state: SVIState, batch: tuple, arrays: dict) -> None:
-        for name, site in _run_once(svi, state, batch, arrays, static)[1].items():
-            if site["type"] == "plate":
-                plates[name] = site["args"]
-            elif site["type"] == "sample" and site["is_observed"]:
-                if isinstance(site["fn"], GaussianProcess) and rows < num_rows:
-                    raise ValueError(
-                        f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates "
-                        "it. Train without batch_size."
-                    )
-                scales[name] = site["scale"]
-
-    jax.eval_shape(look, state, batch, arrays)
-    for name, (size, taken) in plates.items():
+    for name, site in step.data.items():
+        if isinstance(site["fn"], GaussianProcess) and rows < num_rows:
+            raise ValueError(
+                f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates it. "
+                "Train without batch_size."
+            )
+    scales = {name: site["scale"] for name, site in step.data.items()}
+    for name, (size, taken) in step.plates.items():
         if taken == rows and size not in (rows, num_rows):
             raise ValueError(
                 f"Plate {name!r} has size {size}, but there are {num_rows} rows: each would count "
@@ -208,7 +157,7 @@ def _diagnosis(
     svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict, loss: float, after: SVIState
 ) -> tuple[str, bool]:
     """What is not finite in a step, and whether it went too far; raises what the program raises outside ``jit``."""
-    model_trace = _run_once(svi, state, batch, arrays, static)[1]
+    model_trace = _run_once(svi, state, batch, arrays, static).model
     key, static = random.split(state.rng_key)[1], static | svi.static_kwargs
     mutable, params = state.mutable_state or {}, svi.optim.get_params(state.optim_state)
     if np.isfinite(loss):

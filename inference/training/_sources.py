@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
+from gpzoo.inference._keys import named_key
 from gpzoo.tables.files import fingerprint
 from gpzoo.tables.minibatches import Minibatches
 from gpzoo.tables.table import Table
@@ -73,7 +74,7 @@ def split_keys(rng_key: Array) -> tuple[list[Array], bool]:
 
 def order_seed(rng_key: Array) -> int:
     """The seed of the order in which a training with this key visits its rows."""
-    return int(random.bits(random.fold_in(rng_key, 0x0BDE), (), jnp.uint32))
+    return int(random.bits(named_key(rng_key, "rows"), (), jnp.uint32))
 
 
 def source_of(

@@ -8,11 +8,39 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpyro
 from jax import Array, lax
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
+from numpyro.primitives import mutable
 
+from gpzoo.inference._runs import Trace
 from gpzoo.inference.training._sources import Resident, Streamed
+
+
+def initial_state(svi: SVI, key: Array, sites: Trace) -> SVIState:
+    """The state from which a training starts, as ``svi.init`` gives it, where the parameters' sites are known.
+
+    Args:
+        svi: NumPyro's object, which learns the sites' constraints.
+        key: of the training.
+        sites: of parameters and mutable state, by name, with their values.
+    """
+
+    def init(key: Array, values: dict[str, Any]) -> SVIState:
+        def declare() -> None:
+            for name, value in values.items():
+                if sites[name]["type"] == "mutable":
+                    mutable(name, value)
+                else:
+                    numpyro.param(name, value, **sites[name]["kwargs"])
+
+        known = SVI(lambda: None, declare, svi.optim, svi.loss)
+        state = known.init(key)
+        svi.constrain_fn = known.constrain_fn
+        return state
+
+    return jax.jit(init)(key, {name: site["value"] for name, site in sites.items()})
 
 
 def one_step(svi: SVI, static: dict[str, Any], source: Resident | Streamed) -> Callable:

@@ -21,10 +21,12 @@ from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._platform import one_blas_thread
 from gpzoo.errors import FactorisationError, keep_in
+from gpzoo.inference._keys import named_key
+from gpzoo.inference._sites import look
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.representation import representing
-from gpzoo.inference.training._diagnose import check_scales, expectations, explain_failure, extreme_data
+from gpzoo.inference.representation import Bound, representing
+from gpzoo.inference.training._diagnose import Watch, check_scales, expectations, explain_failure, extreme_data
 from gpzoo.inference.training._progress import Bar
 from gpzoo.inference.training._signals import Signals
 from gpzoo.inference.training._sources import (
@@ -39,7 +41,7 @@ from gpzoo.inference.training._sources import (
     split_arrays,
     split_keys,
 )
-from gpzoo.inference.training._steps import all_finite, one_step, step_loop
+from gpzoo.inference.training._steps import all_finite, initial_state, one_step, step_loop
 from gpzoo.inference.training.checkpoints import Checkpoints, check_folder
 from gpzoo.inference.training.result import FitResult
 from gpzoo.tables.table import Table
@@ -186,51 +188,52 @@ class _Training:
         self.earlier: tuple[SVIState, int] | None = None
         #: Of each member that failed: the number of steps that are kept of it.
         self.failed: dict[int, int] = {}
-        self.ways: dict[str, str] = {}
-        init, states = jax.jit(self._init), []
+        states = []
         for k, key in enumerate(keys):
             try:
-                states.append(self._start(k, key, init_params, init))
+                states.append(self._start(k, key, init_params))
             except Exception as error:
                 if self.several:
                     error.add_note(f"This is member {k} of {self.K} trainings.")
                 raise
         self.state = jax.tree.map(lambda *x: jnp.stack(x), *states) if self.several else states[0]
-        step = one_step(svi, self.static, source)
+        # Traced once, and written out wherever it is used: in the loop, or step by step from the host.
+        step = jax.jit(one_step(svi, self.static, source), inline=True)
         self.one = step_loop(step, source.chunk)
         self.all = jax.jit(self._all_members if self.several else self.one, donate_argnums=0)
-        self.step = jax.jit(step, donate_argnums=0)
+        self.step = jax.jit(lambda *inputs: step(*inputs), donate_argnums=0)
         self.in_range = jax.jit(self._in_range)
-        self.stepwise = _platform.steps_on_host(self.all.trace(*self._inputs()).jaxpr)
+        with Watch() as seen:
+            self.stepwise = _platform.steps_on_host(self.all.trace(*self._inputs()).jaxpr)
+        check_scales(seen, source.size, source.num_rows)
+        self.ways = expectations(seen, self.look)
 
-    def _init(self, key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
-        with representing("bound") if isinstance(self.svi.loss, GaussianProcessELBO) else nullcontext():
-            return self.svi.init(key, *batch, init_params=params, **arrays, **self.static)
-
-    def _start(self, k: int, key: Array, given: dict[str, Any] | None, init: Callable) -> SVIState:
+    def _start(self, k: int, key: Array, given: dict[str, Any] | None) -> SVIState:
         """The initial state of a member, after what there is to check beforehand."""
         svi, source, arrays = self.svi, self.source, member_of(self.arrays, self.array_axes, k)
         if given is not None and self.several:
             given = jax.tree.map(lambda x: x[k], given)
-        first = whole = source.batch(k, 0)
-        if isinstance(svi.guide, InducingGuide):
-            whole = source.all_rows(k)
-            # The program on all rows at once may be more than fits, such as a network on images; that a term of it
-            # depends on several rows shows on two.
-            svi.guide.sites_for(first if source.size > 1 else whole, arrays | self.static)
-            seen = whole if svi.guide.looks_at_inputs(given) else first
-            try:
-                given = svi.guide.starting_values(key, seen, arrays | self.static, given, "init_params")
-            except FactorisationError as error:
-                cause = extreme_data(svi.model, seen, arrays) or "Look at initial and fixed hyperparameters."
-                raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
-        state = init(key, given, first, arrays)
-        # What all members share is looked at once.
+        first, whole, guided = source.batch(k, 0), source.all_rows(k), isinstance(svi.guide, InducingGuide)
+        kwargs, training = arrays | self.static, named_key(key, "training")
+        # The data are constants here, so that likelihoods check their numbers. What members share is looked at once.
         if k == 0 or any(source.axes) or any(self.array_axes.values()):
-            self.ways = expectations(svi, state, whole, arrays, self.static)
-        if k == 0:
-            check_scales(svi, state, first, arrays, self.static, source.num_rows)
-        return state
+            self.look = look(svi.guide.model if guided else svi.model, whole, kwargs | svi.static_kwargs)
+        if not guided:
+            return jax.jit(self._init)(training, given, first, arrays)
+        # The program on all rows at once may be more than fits, such as a network on images; that a term of it
+        # depends on several rows shows on two.
+        svi.guide.sites_for(first if source.size > 1 else whole, kwargs, self.look)
+        seen = whole if svi.guide.looks_at_inputs(given) else first
+        try:
+            sites = svi.guide.starting_sites(named_key(key, "initial values"), seen, kwargs, given, "init_params")
+        except FactorisationError as error:
+            cause = extreme_data(svi.model, seen, arrays) or "Look at initial and fixed hyperparameters."
+            raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
+        return initial_state(svi, training, sites)
+
+    def _init(self, key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
+        with representing(Bound()) if isinstance(self.svi.loss, GaussianProcessELBO) else nullcontext():
+            return self.svi.init(key, *batch, init_params=params, **arrays, **self.static)
 
     def _all_members(self, states: SVIState, data: tuple, arrays: dict, feed: Any, counts: Array) -> tuple:
         if _platform.trains_members_together():
@@ -417,7 +420,7 @@ class _Training:
             state, own_feed = jax.tree.map(member, (states, feed))
             rest = member_of(self.source.data, self.source.axes, k), member_of(self.arrays, self.array_axes, k)
             for i in range(int(counts[k])):
-                state, loss = self.step(state, *rest, own_feed, i)
+                state, loss = self.step(state, *rest, own_feed, np.int32(i))
                 values[k, i], begun[k] = loss, i + 1
                 if not np.isfinite(values[k, i]):
                     break

@@ -1,0 +1,12 @@
+"""Random keys by name: what is drawn for one purpose does not depend on what else is drawn."""
+
+from __future__ import annotations
+
+import zlib
+
+from jax import Array, random
+
+
+def named_key(key: Array, name: str) -> Array:
+    """The key for one purpose, such as ``"rows"`` or a site's name; equal names give equal keys on every machine."""
+    return random.fold_in(key, zlib.crc32(name.encode()))
