@@ -6,13 +6,15 @@ are written in. Guides, training and prediction are in :mod:`gpzoo.inference`, t
 """
 
 from gpzoo import kernels, likelihoods, tables
+from gpzoo._pytree import static
 from gpzoo.errors import CheckpointError, DatasetError, FactorisationError, GPZooError, NonFiniteError, PrecisionWarning
 from gpzoo.inducing import (
-    Blocks,
+    InducingBlocks,
     InducingGrid,
     InducingPatches,
     InducingPoints,
     InducingVariable,
+    Initialiser,
     Kuf,
     Kuu,
     blocks,
@@ -23,13 +25,12 @@ from gpzoo.inducing import (
 )
 from gpzoo.posteriors import InducingPosterior
 from gpzoo.processes import EstimatedMarginals, GaussianMarginals, GaussianProcess
-from gpzoo.views import Affine, Deformation, Orbit, Patches, Rotation, SampledView, Subsampled
+from gpzoo.views import Affine, Deformation, Orbit, Patches, Rotation, SampledView, Subsampled, View
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Affine",
-    "Blocks",
     "CheckpointError",
     "DatasetError",
     "Deformation",
@@ -38,11 +39,13 @@ __all__ = [
     "GPZooError",
     "GaussianMarginals",
     "GaussianProcess",
+    "InducingBlocks",
     "InducingGrid",
     "InducingPatches",
     "InducingPoints",
     "InducingPosterior",
     "InducingVariable",
+    "Initialiser",
     "Kuf",
     "Kuu",
     "NonFiniteError",
@@ -52,11 +55,13 @@ __all__ = [
     "Rotation",
     "SampledView",
     "Subsampled",
+    "View",
     "blocks",
     "kernels",
     "kmeans",
     "likelihoods",
     "random_subset",
+    "static",
     "tables",
     "uniform_patches",
     "unique_patches",

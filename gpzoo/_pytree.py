@@ -1,37 +1,101 @@
-"""Classes whose named fields make them pytrees: kernels and inducing variables."""
+"""How our classes become pytrees: annotated fields are leaves, and static ones are part of the type."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+import dataclasses
+from typing import Any, ClassVar, Self, dataclass_transform
 
 import jax
+import numpy as np
 
 
+def static(**options: Any) -> Any:
+    """Marks a field of :class:`Fields` as static: compiled in, and compared by value.
+
+    Args:
+        **options: ``default``, as for :func:`dataclasses.field`.
+    """
+    return dataclasses.field(**options, metadata={"static": True})
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(static, dataclasses.field))
 class Fields:
-    """A pytree with the arrays named in ``data_fields`` as leaves; what ``static_fields`` names is part of its type."""
+    """A pytree whose annotated fields are its children; fields marked by :func:`static` are part of its structure.
 
+    ::
+
+        class Cosine(Kernel):
+            period: Array
+            active_dims: tuple[int, ...] | None = static(default=None)
+
+    A class without an ``__init__`` of its own, or of its bases, takes its fields in order, like a dataclass. Static
+    fields hold hashable values or NumPy arrays. Objects without other fields are values: equal if these are.
+    """
+
+    #: Names of the fields, those of the bases first.
     data_fields: ClassVar[tuple[str, ...]] = ()
     static_fields: ClassVar[tuple[str, ...]] = ()
 
+    _has_own_init: ClassVar[bool] = False
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls._has_own_init = cls._has_own_init or "__init__" in cls.__dict__
+        dataclasses.dataclass(init=not cls._has_own_init, repr=False, eq=False)(cls)
+        fields = [(field.name, "static" in field.metadata) for field in dataclasses.fields(cls)]
+        cls.data_fields = tuple(name for name, is_static in fields if not is_static)
+        cls.static_fields = tuple(name for name, is_static in fields if is_static)
         jax.tree_util.register_pytree_with_keys(cls, cls._flatten_with_keys, cls._unflatten, cls._flatten)
 
+    def _static(self) -> tuple:
+        values = (getattr(self, name) for name in self.static_fields)
+        return tuple(_ByContent(value) if isinstance(value, np.ndarray) else value for value in values)
+
     def _flatten(self) -> tuple[tuple, tuple]:
-        return tuple(getattr(self, f) for f in self.data_fields), tuple(getattr(self, f) for f in self.static_fields)
+        return tuple(getattr(self, name) for name in self.data_fields), self._static()
 
     def _flatten_with_keys(self) -> tuple[tuple, tuple]:
-        keys = tuple((jax.tree_util.GetAttrKey(f), getattr(self, f)) for f in self.data_fields)
-        return keys, tuple(getattr(self, f) for f in self.static_fields)
+        return tuple((jax.tree_util.GetAttrKey(f), getattr(self, f)) for f in self.data_fields), self._static()
 
     @classmethod
     def _unflatten(cls, static: tuple, data: tuple) -> Self:
         # __init__ is bypassed: JAX rebuilds pytrees around placeholders that no check would let pass.
         self = object.__new__(cls)
-        for name, value in zip(cls.static_fields + cls.data_fields, tuple(static) + tuple(data), strict=True):
+        for name, value in zip(cls.static_fields, static, strict=True):
+            object.__setattr__(self, name, value.array if isinstance(value, _ByContent) else value)
+        for name, value in zip(cls.data_fields, data, strict=True):
             object.__setattr__(self, name, value)
         return self
+
+    def _with_fields(self, **values: Any) -> Self:
+        """A copy with other values in some data fields, unchecked."""
+        return self._unflatten(self._static(), tuple(values.get(f, getattr(self, f)) for f in self.data_fields))
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other) or self.data_fields:
+            return self is other
+        return self._static() == other._static()
+
+    def __hash__(self) -> int:
+        return id(self) if self.data_fields else hash((type(self), self._static()))
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.data_fields + self.static_fields)
         return f"{type(self).__name__}({fields})"
+
+
+class _ByContent:
+    """A NumPy array that is equal to others of the same content."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _ByContent):
+            return False
+        return self.array is other.array or (
+            self.array.dtype == other.array.dtype and np.array_equal(self.array, other.array)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.array.shape, self.array.tobytes()))

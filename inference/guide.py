@@ -43,7 +43,7 @@ class InducingGuide:
         whiten: whether ``q`` is over ``v = L^-1 u``; one for all, or by site name. Where it is not, inducing variables
             that nearly coincide make training slow or worse, and :func:`~gpzoo.inference.fit` refuses a site at which
             more than half of them do, up to the jitter.
-        covariance: ``"full"``, ``"diagonal"`` or, with :class:`~gpzoo.Blocks`, ``"block_diagonal"`` (the
+        covariance: ``"full"``, ``"diagonal"`` or, with :class:`~gpzoo.InducingBlocks`, ``"block_diagonal"`` (the
             mean-field approximation between blocks); with an :class:`~gpzoo.InducingGrid` of several axes
             ``"kronecker"``, of one ``"full"``, ``"diagonal"`` or ``"low_rank"`` (plus a diagonal; the prior is never
             factorised for these two). Or a form, such as ``forms.LowRank(rank=8)`` of :mod:`gpzoo.posteriors`, or

@@ -15,7 +15,7 @@ from numpyro.infer import SVI
 
 from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.initialisers import blocks, kmeans, unique_patches
-from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
 from gpzoo.kernels import RBF, Convolutional, Flattened, Matern32, MultiChannel, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
@@ -46,7 +46,7 @@ def sum_kernel(white=True):
 
 def inducing():
     rng = np.random.default_rng(1)
-    return Blocks(InducingPatches(rng.uniform(size=(3, 4))), InducingPoints(rng.uniform(size=(2, *SHAPE))))
+    return InducingBlocks(InducingPatches(rng.uniform(size=(3, 4))), InducingPoints(rng.uniform(size=(2, *SHAPE))))
 
 
 # -- algebra -----------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_joint_covariance_with_blocks_is_positive_definite():
 
 
 def test_channels_with_one_base_kernel_share_a_block():
-    u = Blocks(InducingPatches(np.random.default_rng(1).uniform(size=(3, 4))))
+    u = InducingBlocks(InducingPatches(np.random.default_rng(1).uniform(size=(3, 4))))
     shared = Kuu(u, MultiChannel(RBF(), (5, 4, 3), (2, 2)))
     assert len(shared.blocks) == 3 and len({id(block) for block in shared.blocks}) == 1
     assert len({id(block) for block in cholesky(shared).blocks}) == 1
@@ -147,16 +147,20 @@ def test_blocks_of_outputs_with_their_own_kernels():
 
 def test_errors_name_the_way_out():
     u, X = inducing(), images()
-    with pytest.raises(ValueError, match=r"Blocks has 2 parts, but .* a sum of 1 besides white noise \(DoubleSum\)"):
+    with pytest.raises(
+        ValueError, match=r"InducingBlocks has 2 parts, but .* a sum of 1 besides white noise \(DoubleSum\)"
+    ):
         Kuu(u, two_kernels()[0])
-    with pytest.raises(ValueError, match="Blocks has 2 parts, but the kernel is a sum of 3 besides white noise"):
+    with pytest.raises(
+        ValueError, match="InducingBlocks has 2 parts, but the kernel is a sum of 3 besides white noise"
+    ):
         Kuf(u, sum_kernel() + sum_kernel().parts[0], X)
     with pytest.raises(ValueError, match="a sum of 0 besides white noise"):
         Kuu(u, White() + White())
     with pytest.raises(TypeError, match=r"give each part its own, such as blocks\("):
         Kuu(u.parts[0], sum_kernel())
-    with pytest.raises(TypeError, match="Blocks takes inducing variables"):
-        Blocks(kmeans(3))
+    with pytest.raises(TypeError, match="InducingBlocks takes inducing variables"):
+        InducingBlocks(kmeans(3))
     with pytest.raises(ValueError, match=r"blocks of shapes \[\(2, 2\), \(3, 3\)\], expected \[\(3, 3\), \(2, 2\)\]"):
         at = Projection(GaussianProcess(sum_kernel(), X), u)
         InducingPosterior(at, jnp.zeros(5), forms.BlockDiagonal((jnp.eye(2), jnp.eye(3))))
@@ -343,7 +347,7 @@ def test_multi_channel_equals_the_sum_of_channel_processes():
     X = images(channels=2)
     y = jnp.sin(jnp.sum(X, axis=(1, 2, 3)))
     Z = jnp.asarray(np.random.default_rng(1).uniform(size=(3, 4)))
-    together = InducingGuide(multi_channel, Blocks(InducingPatches(Z)), covariance="block_diagonal")
+    together = InducingGuide(multi_channel, InducingBlocks(InducingPatches(Z)), covariance="block_diagonal")
     apart = InducingGuide(sum_of_channels, InducingPatches(Z))
     params = randomised(trained(sum_of_channels, apart, X, y))
     params["weights"] = jnp.asarray(np.random.default_rng(4).normal(size=(2, 12)))

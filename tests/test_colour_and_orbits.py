@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpzoo.inducing.covariances import Kuf, Kuu
-from gpzoo.inducing.variables import Blocks, InducingPatches
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches
 from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Flattened, Linear, Matern32, MultiChannel, White
 from gpzoo.views.orbits import Orbit
 from gpzoo.views.patches import Patches
@@ -127,7 +127,7 @@ def test_weights_per_channel_against_loops():
         diag += part[0]
         cross.append(part[1].T)
     close(kernel.diag(X), diag)
-    close(Kuf(Blocks(InducingPatches(Z)), kernel, X), np.concatenate(cross))
+    close(Kuf(InducingBlocks(InducingPatches(Z)), kernel, X), np.concatenate(cross))
 
 
 def test_multi_channel_with_weights_alike_is_the_additive_colour_patch():

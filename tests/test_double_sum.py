@@ -10,6 +10,7 @@ import pytest
 from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.variables import InducingPatches
 from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Matern32, White
+from gpzoo.views.base import View
 from gpzoo.views.patches import Patches
 
 GOLDEN = [
@@ -254,19 +255,14 @@ def test_vmap_over_members_of_an_ensemble(base):
         jax.tree.map(lambda a, b, member=member: close(a[member], b, 1e-10), together, apart)
 
 
-class Multiples:
+class Multiples(View):
     """Views with a parameter: an input vector times each of some factors."""
 
-    input_ndim, num_views, view_size = 1, 3, 2
-
-    def __init__(self, factors):
-        self.factors = factors
+    factors: jax.Array
+    num_views, view_size = 3, 2
 
     def view(self, X):
         return X[:, None, :] * self.factors[:, None]
-
-
-jax.tree_util.register_pytree_node(Multiples, lambda v: ((v.factors,), None), lambda _, leaves: Multiples(*leaves))
 
 
 @pytest.mark.parametrize("base", [RBF, Matern32])

@@ -12,8 +12,8 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
 
 from gpzoo import (
-    Blocks,
     GaussianProcess,
+    InducingBlocks,
     InducingPatches,
     InducingPoints,
     InducingPosterior,
@@ -24,6 +24,7 @@ from gpzoo import (
     random_subset,
     unique_patches,
 )
+from gpzoo._pytree import static
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, representation, to_arviz
 from gpzoo.kernels import RBF, Invariant, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma, RobustMax, Softmax, StickBreaking
@@ -35,7 +36,7 @@ from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
 class Given(SampledView):
     """Views that are given, ``[N, S, size]``."""
 
-    data_fields = ("views",)
+    views: jax.Array
 
     def __init__(self, views):
         super().__init__(views.shape[2:], views.shape[1], 4)
@@ -48,7 +49,7 @@ class Given(SampledView):
 class WithReplacement(SampledView):
     """Views of an orbit drawn independently: a density, whose mean is that over the orbit."""
 
-    static_fields = (*SampledView.static_fields, "orbit")
+    orbit: Orbit = static()
 
     def __init__(self, orbit, num_views):
         super().__init__(orbit.input_shape, num_views, 50)
@@ -205,7 +206,7 @@ def test_all_views_of_an_orbit_give_the_sum_itself(form):
 def test_sums_scales_and_blocks_of_kernels_are_unbiased():
     part, rest = Invariant(RBF(1.3, 0.8), WithReplacement(ORBIT, 3)), RBF(0.5, 1.5)
     exact = 0.7 * Invariant(RBF(1.3, 0.8), ORBIT) + rest + White(0.1)
-    two = Blocks(InducingPatches(Z), InducingPoints(Z + 0.1))
+    two = InducingBlocks(InducingPatches(Z), InducingPoints(Z + 0.1))
     scale = jnp.asarray(np.tril(RNG.normal(size=(2, 8, 8))) * 0.3 + np.eye(8))
     mean = jnp.asarray(RNG.normal(size=(8, 2)))
     options = {"mean": mean, "scale": scale, "inducing": two}

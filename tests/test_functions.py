@@ -7,7 +7,7 @@ import numpyro
 import pytest
 from jax import random
 
-from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.inference import InducingGuide, draw_functions
 from gpzoo.inference.representation import Functions, representing
 from gpzoo.kernels import RBF, ArcCosine, Constant, Convolutional, Linear, Matern32, Matern52, White
@@ -39,6 +39,8 @@ CASES = {
     "not whitened": (Matern32(), POINTS, D2, {"whiten": False}),
     "diagonal": (RBF() + Linear(0.3) + Constant(0.7), POINTS, D2, {"covariance": "diagonal"}),
     "white": (RBF(1.0, 1.0) + 2.0 * White(0.2), POINTS, D2, {}),
+    "noise that depends on the input": (RBF(1.0, 1.0) + Linear(0.3) * White(0.2), POINTS, {}, {}),
+    "nothing but noise": (RBF(1.3, 1.0) * White(0.2), POINTS, D2, {}),
     "one kernel per output": (
         RBF(jnp.array([1.0, 4.0]), jnp.array([0.5, 2.0])) + Constant(0.3) + White(jnp.array([0.1, 0.5])),
         POINTS,
@@ -53,7 +55,7 @@ CASES = {
     ),
     "blocks": (
         RBF(1.0, 1.0) + 0.5 * Matern52(1.0, 0.5) + White(0.1),
-        Blocks(POINTS, InducingPoints(X[1::4])),
+        InducingBlocks(POINTS, InducingPoints(X[1::4])),
         D2,
         {"covariance": "block_diagonal"},
     ),
@@ -112,7 +114,6 @@ def test_kernels_without_a_spectral_density_are_refused_by_name():
     for kernel, name in {
         ArcCosine(): "ArcCosine",
         RBF() + 2.0 * ArcCosine(): "ArcCosine",
-        RBF() * White(): "White",
     }.items():
         guide, params = fitted(kernel, POINTS)
         with pytest.raises(TypeError, match=rf"{name} has no known spectral density.*Predictive.*fewer inputs"):

@@ -7,7 +7,7 @@ import numpyro
 import pytest
 
 from gpzoo.inducing.covariances import Kuf, Kuu
-from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
 from gpzoo.kernels import RBF, Convolutional, Flattened, White
 from gpzoo.likelihoods import Bernoulli, Gaussian, RobustMax
@@ -238,7 +238,9 @@ class SumCase:
             "f_mean": jnp.concatenate([q_mu[:, 0::2], q_mu[:, 1::2]]),
             "f_scale": (q_sqrt[0::2], q_sqrt[1::2]),
         }
-        start = Blocks(InducingPatches(self.params["f_inducing"][0]), InducingPoints(self.params["f_inducing"][1]))
+        start = InducingBlocks(
+            InducingPatches(self.params["f_inducing"][0]), InducingPoints(self.params["f_inducing"][1])
+        )
         self.guide = InducingGuide(self.program, start, covariance="block_diagonal")
 
     def data(self, suffix=""):
@@ -270,7 +272,7 @@ def test_sum_of_two_processes(sum_case, dtype, tolerance):
             case.guide.posterior(params, *data, rng_key=jax.random.key(0))["f"].marginals()
             for data in ((X, y), (X_test, y_test))
         ]
-        u = Blocks(InducingPatches(params["f_inducing"][0]), InducingPoints(params["f_inducing"][1]))
+        u = InducingBlocks(InducingPatches(params["f_inducing"][0]), InducingPoints(params["f_inducing"][1]))
         covariances = Kuu(u, case.kernel(params)), Kuf(u, case.kernel(params), X)
         return terms(params), jax.grad(lambda p: sum(terms(p).values()))(params), moments, covariances
 

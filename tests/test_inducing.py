@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from multipledispatch.conflict import AmbiguityWarning
 
+from gpzoo._pytree import static
 from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.variables import InducingPatches, InducingPoints, InducingVariable
 from gpzoo.kernels import RBF, Constant, Convolutional, Matern32, White
@@ -117,8 +118,8 @@ def test_users_register_their_own_inducing_variables():
     class Slopes(InducingVariable):
         """``u_m = df/dx`` at scalar inputs."""
 
-        data_fields = ("where",)
-        static_fields = ("name",)
+        where: jax.Array
+        name: str = static()
 
         def __init__(self, where, name):
             self.where, self.name = where, name

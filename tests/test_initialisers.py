@@ -8,7 +8,7 @@ from test_inducing import convolutional, images, vectors
 
 from gpzoo.inducing import initialisers
 from gpzoo.inducing.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
-from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.kernels import RBF, Constant, Convolutional, Flattened, MultiChannel, White
 
 KEY = jax.random.key(0)
@@ -170,7 +170,7 @@ def test_initialisers_name_inputs_that_are_not_finite():
 def test_blocks_start_each_part_in_its_own_space():
     kernel = convolutional() + Flattened(RBF()) + White(0.1)
     made = blocks(unique_patches(3), kmeans(4))(KEY, images(), kernel)
-    assert isinstance(made, Blocks)
+    assert isinstance(made, InducingBlocks)
     assert [type(part) for part in made.parts] == [InducingPatches, InducingPoints]
     assert [part.Z.shape for part in made.parts] == [(3, 6), (4, 5, 4, 1)]
 

@@ -205,7 +205,7 @@ def test_factor_and_inverse_of_blocks():
     dense = jnp.broadcast_to(first, (5, 3, 3))
     wanted = by_solving(BlockDiagonal(dense, second, dense).dense())
     assert_close((L.dense(), inverse.dense()), wanted)
-    # Blocks that are one object are factorised once.
+    # InducingBlocks that are one object are factorised once.
     assert all(matrix.blocks[0] is matrix.blocks[2] for matrix in ours(K))
     weights = jnp.asarray(np.random.default_rng(3).normal(size=(2, 5, 8, 8)))
 

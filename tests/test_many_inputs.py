@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.kernels import RBF, Convolutional
 from gpzoo.linalg import quadratic as quadratics
 from gpzoo.linalg.operators import BlockDiagonal
@@ -43,7 +43,7 @@ POSTERIORS = {
     ),
     "blocks": (
         SHARED + RBF(0.5, 2.0),
-        Blocks(POINTS, InducingPoints(numbers(2, 2, seed=7))),
+        InducingBlocks(POINTS, InducingPoints(numbers(2, 2, seed=7))),
         (None, 2),
         forms.BlockDiagonal((FULL, numbers(D, 2, 2, seed=8))),
         D,

@@ -2,15 +2,16 @@
 
 from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.grid import InducingGrid
-from gpzoo.inducing.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
-from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints, InducingVariable
+from gpzoo.inducing.initialisers import Initialiser, blocks, kmeans, random_subset, uniform_patches, unique_patches
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints, InducingVariable
 
 __all__ = [
-    "Blocks",
+    "InducingBlocks",
     "InducingGrid",
     "InducingPatches",
     "InducingPoints",
     "InducingVariable",
+    "Initialiser",
     "Kuf",
     "Kuu",
     "blocks",

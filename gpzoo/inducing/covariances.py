@@ -10,9 +10,10 @@ from jax import Array
 from multipledispatch import Dispatcher
 
 from gpzoo import linalg
-from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints
-from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
-from gpzoo.kernels.constant import Constant, White
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
+from gpzoo.kernels.base import Kernel
+from gpzoo.kernels.combine import Scaled, Sum, addends
+from gpzoo.kernels.constant import Constant
 from gpzoo.kernels.double_sum import DoubleSum
 
 # -- covariances -------------------------------------------------------------------------------------------------------
@@ -43,13 +44,29 @@ Kuf = Dispatcher(
 
 
 @Kuu.register(object, object)
-def _no_Kuu(inducing: Any, kernel: Any) -> Array:
-    raise _unregistered("Kuu", "", inducing, kernel)
+def _linear_Kuu(inducing: Any, kernel: Any) -> Array:
+    return _over_parts(Kuu, "", inducing, kernel)
 
 
 @Kuf.register(object, object, object)
-def _no_Kuf(inducing: Any, kernel: Any, X: Array) -> Array:
-    raise _unregistered("Kuf", ", X", inducing, kernel)
+def _linear_Kuf(inducing: Any, kernel: Any, X: Array) -> Array:
+    return _over_parts(Kuf, ", X", inducing, kernel, X)
+
+
+def _over_parts(rule: Dispatcher, more: str, inducing: Any, kernel: Any, *X: Array) -> Array:
+    """Covariances of sums and multiples of kernels, in which ``u``, being linear in ``f``, is the same sum."""
+    if not isinstance(kernel, Sum | Scaled):
+        raise _unregistered(rule.name, more, inducing, kernel)
+
+    def counts(part: Kernel) -> bool:
+        # Noise is no function: it has inducing variables only where a rule says so.
+        found = rule.dispatch(type(inducing), type(part), *map(type, X))
+        return part.split_noise()[0] is not None or found not in (_linear_Kuu, _linear_Kuf)
+
+    each = [(factor, rule(inducing, part, *X)) for factor, part in addends(kernel) if counts(part)]
+    if not each:
+        raise _unregistered(rule.name, more, inducing, kernel)
+    return sum(K if factor is None else jnp.asarray(factor, K.dtype)[..., None, None] * K for factor, K in each)
 
 
 def _unregistered(name: str, more: str, inducing: Any, kernel: Any) -> TypeError:
@@ -83,30 +100,6 @@ def _patches_Kuf(inducing: InducingPatches, kernel: DoubleSum, X: Array) -> Arra
     return jnp.swapaxes(kernel.cross_view(X, inducing.Z), -1, -2)
 
 
-@Kuu.register(InducingPatches, Scaled)
-def _patches_Kuu_scaled(inducing: InducingPatches, kernel: Scaled) -> Array:
-    return _scale(kernel, Kuu(inducing, kernel.kernel))
-
-
-@Kuf.register(InducingPatches, Scaled, object)
-def _patches_Kuf_scaled(inducing: InducingPatches, kernel: Scaled, X: Array) -> Array:
-    return _scale(kernel, Kuf(inducing, kernel.kernel, X))
-
-
-def _scale(kernel: Scaled, K: Array) -> Array:
-    return jnp.asarray(kernel.scale, K.dtype)[..., None, None] * K
-
-
-@Kuu.register(InducingPatches, Sum)
-def _patches_Kuu_sum(inducing: InducingPatches, kernel: Sum) -> Array:
-    return sum(Kuu(inducing, part) for part in kernel.parts)
-
-
-@Kuf.register(InducingPatches, Sum, object)
-def _patches_Kuf_sum(inducing: InducingPatches, kernel: Sum, X: Array) -> Array:
-    return sum(Kuf(inducing, part, X) for part in kernel.parts)
-
-
 @Kuu.register(InducingPatches, Constant)
 def _patches_Kuu_of_index(inducing: InducingPatches, kernel: Kernel) -> Array:
     return kernel(_rows(inducing.Z, 1))
@@ -117,8 +110,8 @@ def _patches_Kuf_of_index(inducing: InducingPatches, kernel: Kernel, X: Array) -
     return kernel(_rows(inducing.Z, 1), _rows(X, 3))
 
 
-@Kuu.register(Blocks, Kernel)
-def _blocks_Kuu(inducing: Blocks, kernel: Kernel) -> linalg.BlockDiagonal:
+@Kuu.register(InducingBlocks, Kernel)
+def _blocks_Kuu(inducing: InducingBlocks, kernel: Kernel) -> linalg.BlockDiagonal:
     found: list[tuple[list, Array]] = []
     blocks = []
     for u, part in block_pairs(inducing, kernel):
@@ -135,8 +128,8 @@ def _blocks_Kuu(inducing: Blocks, kernel: Kernel) -> linalg.BlockDiagonal:
     return linalg.BlockDiagonal(*(jnp.broadcast_to(block, batch + block.shape[-2:]) for block in blocks))
 
 
-@Kuf.register(Blocks, Kernel, object)
-def _blocks_Kuf(inducing: Blocks, kernel: Kernel, X: Array) -> Array:
+@Kuf.register(InducingBlocks, Kernel, object)
+def _blocks_Kuf(inducing: InducingBlocks, kernel: Kernel, X: Array) -> Array:
     return linalg.concatenate([Kuf(u, part, X) for u, part in block_pairs(inducing, kernel)], -2)
 
 
@@ -146,7 +139,7 @@ def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
     Raises:
         ValueError: if the numbers of blocks and parts differ.
     """
-    found = [(factor, part) for factor, part in addends(kernel) if not isinstance(part, White)]
+    found = [(factor, part) for factor, part in addends(kernel) if part.split_noise()[0] is not None]
     parts = [part if factor is None else Scaled(part, factor) for factor, part in found]
     blocks = inducing.parts if len(inducing.parts) > 1 else inducing.parts * len(parts)
     if len(blocks) != len(parts) or not parts:

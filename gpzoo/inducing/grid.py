@@ -12,9 +12,11 @@ from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo._checks import positive_int
+from gpzoo._pytree import static
 from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
+from gpzoo.kernels.base import Kernel
+from gpzoo.kernels.combine import Product, Scaled, Sum
 from gpzoo.kernels.constant import Constant, White
 from gpzoo.kernels.stationary import RBF, Periodic, Stationary
 from gpzoo.linalg.operators import Kronecker
@@ -44,8 +46,9 @@ class InducingGrid(InducingVariable):
             finite or not in order, or another method.
     """
 
-    data_fields = ()
-    static_fields = ("sizes", "bounds", "interpolation")
+    sizes: tuple[int, ...] = static()
+    bounds: tuple[tuple[float, float], ...] = static()
+    interpolation: str = static()
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,8 +14,9 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo.inducing.covariances import block_pairs
-from gpzoo.inducing.variables import Blocks, InducingPatches, InducingPoints, InducingVariable
-from gpzoo.kernels.base import Kernel, addends
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints, InducingVariable
+from gpzoo.kernels.base import Kernel
+from gpzoo.kernels.combine import addends
 from gpzoo.kernels.double_sum import DoubleSum
 from gpzoo.views.base import SampledView
 
@@ -23,25 +24,49 @@ from gpzoo.views.base import SampledView
 LARGE = 10_000
 
 
-@dataclass(frozen=True)
-class _Initialiser:
-    num_inducing: int
+class Initialiser:
+    """Where the inducing variables of a site start, given its inputs and kernel.
+
+    A subclass names the inducing variables that it makes and writes :meth:`initialise`::
+
+        class on_a_line(Initialiser):
+            variable = InducingPoints
+
+            def __init__(self, num_inducing):
+                self.num_inducing = num_inducing
+
+            def initialise(self, key, X, kernel):
+                return InducingPoints(np.linspace(X.min(axis=0), X.max(axis=0), self.num_inducing))
+
+        guide = InducingGuide(model, on_a_line(20))
+    """
 
     #: What it makes.
     variable: ClassVar[type[InducingVariable]]
 
-    def __post_init__(self) -> None:
-        if int(self.num_inducing) != self.num_inducing or self.num_inducing < 1:
-            raise ValueError(
-                f"{type(self).__name__} needs a whole number of inducing variables >= 1, got {self.num_inducing}."
-            )
+    def initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingVariable:
+        """The inducing variables for one set of inputs.
+
+        Args:
+            key: random key.
+            X: the site's inputs ``[N, ...]``, finite numbers that can be looked at.
+            kernel: the site's.
+
+        Raises:
+            ValueError: if the inputs do not have enough distinct rows.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define initialise(key, X, kernel).")
+
+    def structure(self) -> Any:
+        """The tree structure of what is made; to be overridden where :attr:`variable` has static fields."""
+        return jax.tree.structure(self.variable._unflatten((), (0,) * len(self.variable.data_fields)))
 
     def __call__(self, key: Array, X: Array, kernel: Kernel) -> InducingVariable:
         """An inducing variable for a site with this kernel at these inputs, ``[N, ...]`` or ``[D, N, ...]``.
 
         Raises:
             TypeError: under a transformation such as ``jax.jit``.
-            ValueError: if the inputs do not have enough distinct rows.
+            ValueError: if the inputs are not finite or do not have enough distinct rows.
         """
         if not checks.is_concrete(key) or not checks.is_concrete(X):
             raise TypeError(
@@ -50,14 +75,24 @@ class _Initialiser:
             )
         X = np.asarray(checks.floating("X", X))
         checks.finite("X", X)
-        if kernel.input_ndim is not None and X.ndim == kernel.input_ndim + 2:
+        if kernel.has_outputs(X):
             keys = random.split(key, X.shape[0])
-            made = [self._initialise(k, x, kernel) for k, x in zip(keys, X, strict=True)]
+            made = [self.initialise(k, x, kernel) for k, x in zip(keys, X, strict=True)]
             return jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
-        return self._initialise(key, X, kernel)
+        return self.initialise(key, X, kernel)
 
-    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingVariable:
-        raise NotImplementedError
+
+@dataclass(frozen=True)
+class _Counted(Initialiser):
+    """An initialiser that makes so many inducing variables."""
+
+    num_inducing: int
+
+    def __post_init__(self) -> None:
+        if int(self.num_inducing) != self.num_inducing or self.num_inducing < 1:
+            raise ValueError(
+                f"{type(self).__name__} needs a whole number of inducing variables >= 1, got {self.num_inducing}."
+            )
 
     def _first_distinct(self, rows: np.ndarray) -> np.ndarray:
         first = _distinct(rows, self.num_inducing)
@@ -73,12 +108,13 @@ class _Initialiser:
         )
 
 
-class kmeans(_Initialiser):
+class kmeans(_Counted):
     """Inducing points at the centres of ``num_inducing`` k-means clusters; images are clustered as vectors."""
 
     variable = InducingPoints
 
-    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+    def initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+        """Cluster centres; rows of the inputs where centres coincide."""
         from sklearn.cluster import KMeans, MiniBatchKMeans
         from sklearn.exceptions import ConvergenceWarning
 
@@ -98,17 +134,18 @@ class kmeans(_Initialiser):
         return InducingPoints(pool[self._first_distinct(pool)].reshape(M, *X.shape[1:]))
 
 
-class random_subset(_Initialiser):
+class random_subset(_Counted):
     """Inducing points at ``num_inducing`` distinct rows of the inputs, drawn at random."""
 
     variable = InducingPoints
 
-    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+    def initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+        """Distinct rows."""
         order = np.asarray(random.permutation(key, len(X)))
         return InducingPoints(X[order[self._first_distinct(X[order].reshape(len(X), -1))]])
 
 
-class unique_patches(_Initialiser):
+class unique_patches(_Counted):
     """Inducing patches at distinct patches of random inputs, for kernels that are or contain a double sum.
 
     The distinct patches of ``M = num_inducing`` random inputs (of more, should those have too few) are pooled, and
@@ -117,7 +154,8 @@ class unique_patches(_Initialiser):
 
     variable = InducingPatches
 
-    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+    def initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+        """Distinct patches."""
         M, N, parts = self.num_inducing, X.shape[0], _double_sums(self, kernel)
         key_inputs, key_patches = random.split(key)
         key_views = random.fold_in(key, 2)
@@ -134,7 +172,7 @@ class unique_patches(_Initialiser):
             count *= 2
 
 
-class uniform_patches(_Initialiser):
+class uniform_patches(_Counted):
     """``num_inducing`` inducing patches of uniform noise in [0, 1], for kernels that are or contain a double sum.
 
     The start of the rectangles experiment (convolutional GPs, section 4.1), for images with pixels in [0, 1].
@@ -142,13 +180,14 @@ class uniform_patches(_Initialiser):
 
     variable = InducingPatches
 
-    def _initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+    def initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+        """Noise."""
         size = _view_size(_double_sums(self, kernel)[0])
         return InducingPatches(random.uniform(key, (self.num_inducing, size), X.dtype))
 
 
-class blocks:
-    """Initial :class:`Blocks`: an initialiser for each part of a sum of kernels, or one whose result all parts share.
+class blocks(Initialiser):
+    """Initial :class:`InducingBlocks`: an initialiser for each part of a sum, or one whose result all parts share.
 
     ``blocks(unique_patches(750), kmeans(750))``
 
@@ -159,15 +198,20 @@ class blocks:
         TypeError: if a part is neither.
     """
 
-    variable = Blocks
+    variable = InducingBlocks
 
-    def __init__(self, *parts: Any) -> None:
-        fine = [isinstance(p, InducingVariable) or (callable(p) and hasattr(p, "variable")) for p in parts]
+    def __init__(self, *parts: Initialiser | InducingVariable) -> None:
+        fine = [isinstance(part, Initialiser | InducingVariable) for part in parts]
         if not parts or not all(fine):
             raise TypeError(f"blocks takes initialisers such as kmeans(100), or inducing variables; got {parts}.")
         self.parts = tuple(parts)
 
-    def __call__(self, key: Array, X: Array, kernel: Kernel) -> Blocks:
+    def structure(self) -> Any:
+        """That of each part."""
+        parts = [jax.tree.unflatten(s, [0] * s.num_leaves) for s in map(structure, self.parts)]
+        return jax.tree.structure(InducingBlocks._unflatten((), (tuple(parts),)))
+
+    def __call__(self, key: Array, X: Array, kernel: Kernel) -> InducingBlocks:
         """Inducing variables for a site with this kernel at these inputs; see the initialisers of the parts.
 
         Raises:
@@ -179,11 +223,11 @@ class blocks:
         made = []
         for k, (start, part) in zip(random.split(key, len(pairs)), pairs, strict=True):
             made.append(start if isinstance(start, InducingVariable) else start(k, X, part))
-        return Blocks(*made)
+        return InducingBlocks(*made)
 
 
 def start(
-    site: str, initialiser: Callable, key: Array, X: Array, kernel: Kernel, before: Mapping[str, Any]
+    site: str, initialiser: Initialiser, key: Array, X: Array, kernel: Kernel, before: Mapping[str, Any]
 ) -> InducingVariable:
     """What an initialiser makes for a site of a program.
 
@@ -213,17 +257,12 @@ def start(
         raise (TypeError if isinstance(error, TypeError) else ValueError)(text) from error
 
 
-def structure(inducing: Any) -> Any:
+def structure(inducing: Initialiser | InducingVariable) -> Any:
     """The tree structure of an inducing variable, or of those that an initialiser makes."""
-    if isinstance(inducing, blocks):
-        parts = [jax.tree.unflatten(s, [0] * s.num_leaves) for s in map(structure, inducing.parts)]
-        return jax.tree.structure(Blocks._unflatten((), (tuple(parts),)))
-    if not isinstance(inducing, InducingVariable):
-        inducing = inducing.variable._unflatten((), (0,) * len(inducing.variable.data_fields))
-    return jax.tree.structure(inducing)
+    return inducing.structure() if isinstance(inducing, Initialiser) else jax.tree.structure(inducing)
 
 
-def _double_sums(initialiser: _Initialiser, kernel: Kernel) -> list[DoubleSum]:
+def _double_sums(initialiser: Initialiser, kernel: Kernel) -> list[DoubleSum]:
     parts = [part for _, part in addends(kernel) if isinstance(part, DoubleSum)]
     if not parts:
         raise TypeError(

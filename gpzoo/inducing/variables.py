@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
 
 from jax import Array
 
@@ -11,19 +11,49 @@ from gpzoo._pytree import Fields
 
 
 class InducingVariable(Fields):
-    """What ``u`` is; a pytree whose leaves are trained. Subclasses list their array fields in ``data_fields``.
+    """What ``u`` is; a pytree whose leaves are trained.
 
-    ``u`` and ``f`` are jointly Gaussian, and that is all a posterior needs to know: a new (inter-domain) inducing
-    variable is a subclass and two functions, :data:`Kuu` and :data:`Kuf`, registered for it and a kernel type::
+    ``u`` and ``f`` are jointly Gaussian, and that is all a posterior needs to know: an inducing variable of your own is
+    a class with annotated fields and two functions, :data:`Kuu` and :data:`Kuf`, registered for it and a kernel type.
+    Derivatives of ``f`` along the only column of the inputs, for instance::
 
-        @Kuu.register(MyVariable, RBF)
-        def _(inducing, kernel): ...             # [M, M]
+        class Slopes(InducingVariable):
+            where: Array                             # [M, 1]
 
-        @Kuf.register(MyVariable, RBF, object)
-        def _(inducing, kernel, X): ...          # [M, N]
+            def of(self, f):
+                return jax.jvp(f, (self.where,), (jnp.ones_like(self.where),))[1]
+
+        @Kuu.register(Slopes, RBF)
+        def _(inducing, kernel): ...                 # [M, M]
+
+        @Kuf.register(Slopes, RBF, object)
+        def _(inducing, kernel, X): ...              # [M, N]
+
+        guide = InducingGuide(model, Slopes(jnp.linspace(-1, 1, 20)[:, None]))
+
+    ``u`` is linear in ``f``, so the two functions serve sums and multiples of such kernels too; white noise is no
+    function and has no part in ``u``. Predictions, densities and joint draws need no more. :meth:`of` serves draws of
+    functions at any number of inputs. Two functions registered for a :class:`~gpzoo.kernels.DoubleSum`, where ``u`` may
+    be of the base process, also serve sampled views.
     """
 
-    data_fields: ClassVar[tuple[str, ...]] = ("Z",)
+    def of(self, f: Callable[[Array], Array]) -> Array:
+        """``u`` for given functions.
+
+        Args:
+            f: ``D`` functions at once, from inputs ``[N, ...]`` to values ``[N, D]``; it can be differentiated.
+
+        Returns:
+            ``[M, D]``.
+
+        Raises:
+            TypeError: where the class does not define it.
+        """
+        raise TypeError(
+            f"Functions are drawn by the values of {type(self).__name__} for functions of the prior, which its class "
+            "does not define: give it a method of(f) with f from inputs [N, ...] to [N, D] and the result [M, D]; or "
+            "draw jointly with numpyro.infer.Predictive(guide, ...) at fewer inputs (a few thousand)."
+        )
 
 
 class InducingPoints(InducingVariable):
@@ -36,12 +66,21 @@ class InducingPoints(InducingVariable):
         ValueError: if ``Z`` is empty, holds NaN or infinity, or has fewer than two axes.
     """
 
+    Z: Array
+
     def __init__(self, Z: Array) -> None:
         self.Z = _inducing_inputs(Z, "[M, ...], one inducing input per row")
+
+    def of(self, f: Callable[[Array], Array]) -> Array:
+        """The values at ``Z``."""
+        return f(self.Z)
 
 
 class InducingPatches(InducingVariable):
     """``u_m = g(z_m)``: the base process of a :class:`~gpzoo.kernels.DoubleSum` at patches (convolutional GPs, 4.1).
+
+    Patches stand for views of any kind: under an orbit or sampled views of vectors ``Z`` holds vectors, in the space of
+    one view. Sampled views take these, and not inducing points, for ``f`` itself has no closed form there.
 
     In a sum of kernels ``u`` is the sum of the parts' inducing variables at the same ``Z``, a part of white or constant
     covariance contributing itself.
@@ -53,11 +92,13 @@ class InducingPatches(InducingVariable):
         ValueError: if ``Z`` is empty, holds NaN or infinity, or has another rank.
     """
 
+    Z: Array
+
     def __init__(self, Z: Array) -> None:
         self.Z = _inducing_inputs(Z, "[M, h * w] or [D, M, h * w], one flattened patch per row", max_ndim=3)
 
 
-class Blocks(InducingVariable):
+class InducingBlocks(InducingVariable):
     """``u = (u_1, ..., u_C)``: separate inducing variables for each part of a sum of kernels.
 
     For ``f = f_1 + ... + f_C`` with independent parts, each represented in its own space: weighted convolution plus RBF
@@ -73,12 +114,13 @@ class Blocks(InducingVariable):
         TypeError: if a part is no inducing variable.
     """
 
-    data_fields = ("parts",)
+    parts: tuple[InducingVariable, ...]
 
     def __init__(self, *parts: InducingVariable) -> None:
         if not parts or not all(isinstance(part, InducingVariable) for part in parts):
             raise TypeError(
-                f"Blocks takes inducing variables, one per part of the kernel, got {[type(p).__name__ for p in parts]}."
+                "InducingBlocks takes inducing variables, one per part of the kernel, got "
+                f"{[type(part).__name__ for part in parts]}."
             )
         self.parts = tuple(parts)
 

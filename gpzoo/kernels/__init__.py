@@ -1,9 +1,11 @@
 """Covariance functions: pytrees of hyperparameters."""
 
-from gpzoo.kernels.base import Elementary, Flattened, Kernel, Product, Scaled, Sum
+from gpzoo.kernels.base import Elementary, Kernel
+from gpzoo.kernels.combine import Flattened, Product, Scaled, Sum
 from gpzoo.kernels.constant import Constant, White
 from gpzoo.kernels.dot_product import ArcCosine, Linear, Polynomial
 from gpzoo.kernels.double_sum import Convolutional, DoubleSum, Invariant, MultiChannel, with_fixed_views
+from gpzoo.kernels.pointwise import Pointwise
 from gpzoo.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic, Stationary
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Matern52",
     "MultiChannel",
     "Periodic",
+    "Pointwise",
     "Polynomial",
     "Product",
     "RationalQuadratic",

@@ -6,8 +6,6 @@ Inputs are taken in chunks, so that neither values nor gradients hold the base k
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -15,8 +13,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpzoo import _platform
-from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
-from gpzoo.kernels.constant import White
+from gpzoo._pytree import Fields, static
+from gpzoo.kernels.base import Kernel
+from gpzoo.kernels.combine import Scaled, Sum, addends
 from gpzoo.kernels.stationary import RBF
 from gpzoo.linalg.operators import matmul
 
@@ -24,29 +23,28 @@ from gpzoo.linalg.operators import matmul
 def cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> Array:
     """``sum_p w_p k(T_p x_n, z_m)``: ``[N, M]``, for weights ``[P]``, inputs ``[N, ...]`` and ``Z [M, view_size]``."""
     values = []
-    for scale, part in _parts(base):
-        if isinstance(part, White):
-            values.append(jnp.zeros((X.shape[0], Z.shape[0]), X.dtype))
-        elif _single_lengthscale(part):
+    for scale, part in _parts(base.split_noise()[0]):
+        if _single_lengthscale(part):
             seen = _columns(Z, part.active_dims)
-            values.append(part.variance * _rbf_cross_view(_seen(view, part), X, part.lengthscale, weights, seen))
+            value = part.variance * _rbf_cross_view(_seen(view, part), X, part.lengthscale, weights, seen)
         else:
-            values.append(_any_cross_view(part, view, weights, X, Z))
-        values[-1] = values[-1] if scale is None else scale * values[-1]
-    return sum(values[1:], values[0])
+            value = _any_cross_view(part, view, weights, X, Z)
+        values.append(value if scale is None else scale * value)
+    return sum(values[1:], values[0]) if values else jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
 
 
 def diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
     """``sum_pq w_p w_q k(T_p x_n, T_q x_n)``: ``[N]``; white noise in the base counts where ``p = q``."""
+    function, noise = base.split_noise()
     values = []
-    for scale, part in _parts(base):
-        if isinstance(part, White):
-            values.append(jnp.broadcast_to(part.variance * jnp.vdot(weights, weights), X.shape[:1]))
-        elif _single_lengthscale(part):
-            values.append(part.variance * _rbf_diag(_seen(view, part), X, part.lengthscale, weights))
+    for scale, part in _parts(function):
+        if _single_lengthscale(part):
+            value = part.variance * _rbf_diag(_seen(view, part), X, part.lengthscale, weights)
         else:
-            values.append(_any_diag(part, view, weights, X))
-        values[-1] = values[-1] if scale is None else scale * values[-1]
+            value = _any_diag(part, view, weights, X)
+        values.append(value if scale is None else scale * value)
+    if noise is not None:
+        values.append(_noise(noise, view, weights, X))
     return sum(values[1:], values[0])
 
 
@@ -57,15 +55,22 @@ def _single_lengthscale(base: Kernel) -> bool:
     return type(base) is RBF and jnp.ndim(base.lengthscale) == 0
 
 
-def _parts(base: Kernel) -> list[tuple[Any, Kernel]]:
+def _parts(base: Kernel | None) -> list[tuple[Any, Kernel]]:
     """The addends of a base kernel with their factors; those without a way of their own are left together."""
     own, others = [], []
     for factor, part in addends(base):
-        if isinstance(part, White) or _single_lengthscale(part):
+        if _single_lengthscale(part):
             own.append((factor, part))
         else:
             others.append(part if factor is None else Scaled(part, factor))
     return own + ([(None, Sum(*others) if len(others) > 1 else others[0])] if others else [])
+
+
+def _noise(noise: Kernel, view: Any, weights: Array, X: Array) -> Array:
+    """``sum_p w_p^2 k(T_p x_n, T_p x_n)``, ``[N]``."""
+    if noise.input_ndim is None:  # the same for all views
+        return jnp.broadcast_to(noise.variances(weights[:1])[0] * jnp.vdot(weights, weights), X.shape[:1])
+    return jax.lax.map(lambda x: jnp.square(weights) @ noise.variances(view.view(x[None])[0]), X)
 
 
 def _columns(views: Array, dims: tuple[int, ...] | None) -> Array:
@@ -78,13 +83,11 @@ def _columns(views: Array, dims: tuple[int, ...] | None) -> Array:
     return views[..., start:stop] if dims == tuple(range(start, stop)) else views[..., jnp.asarray(dims)]
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=("whole",), meta_fields=("dims",))
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(Fields):
     """Some columns of another view."""
 
     whole: Any
-    dims: tuple[int, ...]
+    dims: tuple[int, ...] = static()
 
     def view(self, X: Array) -> Array:
         return _columns(self.whole.view(X), self.dims)
@@ -110,7 +113,7 @@ def _map(evaluate: Callable, inputs: Any, values_per_input: int) -> Any:
 def _any_cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> Array:
     @jax.checkpoint
     def one(x: Array) -> Array:
-        return weights @ base._cross(view.view(x[None])[0], Z)
+        return weights @ base.cross(view.view(x[None])[0], Z)
 
     return _map(one, X, weights.shape[0] * Z.shape[0])
 
@@ -119,10 +122,8 @@ def _any_diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
     @jax.checkpoint
     def one(x: Array) -> Array:
         V = view.view(x[None])[0]
-        # A Gram matrix of the base would first be made exactly symmetric, at half the cost again. White noise is all
-        # that it has beyond the covariances: what a variance has and the covariance with an equal input lacks.
-        noise = base._diag(V) - jax.vmap(lambda v: base._cross(v[None], v[None])[0, 0])(V)
-        return weights @ (base._cross(V, V) @ weights) + jnp.square(weights) @ noise
+        # A Gram matrix of the base would first be made exactly symmetric, at half the cost again.
+        return weights @ (base.cross(V, V) @ weights)
 
     return _map(one, X, weights.shape[0] ** 2)
 

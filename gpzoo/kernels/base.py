@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
@@ -28,13 +27,43 @@ class Kernel(Fields):
     inputs may be ``[D, N, ...]``: output ``d`` uses kernel ``d`` on ``X[d]`` and results are ``[D, N, N]``,
     ``[D, N, M]`` and ``[D, N]``. Results have the dtype of the inputs: hyperparameters are cast to it.
 
-    A subclass lists its array fields in ``data_fields`` and its static ones in ``static_fields``, and implements
-    :meth:`_cross` and :meth:`_diag` for one kernel on inputs ``[N, ...]`` (and :meth:`_gram` where the Gram matrix is
-    more than the cross-covariance with itself). :class:`Elementary` does the rest for kernels made of arrays alone.
-    """
+    **A kernel of your own** is a function of two points (:class:`~gpzoo.kernels.Pointwise`), or a class with annotated
+    fields and one method, the covariance of two points::
 
-    #: Rank of a single input: 1 for vectors, 3 for images, ``None`` where only the number of inputs matters.
-    input_ndim: ClassVar[int | None] = 1
+        class Cosine(Elementary):
+            variance: Array
+            period: Array
+
+            def evaluate(self, x, z):
+                return self.variance * jnp.cos(2 * jnp.pi * jnp.sum(x - z) / self.period)
+
+        kernel = Cosine(1.0, period=jnp.asarray([1.0, 2.0])) + White(0.1)    # one kernel for each of two outputs
+
+    Everything else follows from :meth:`evaluate`, and may be written instead or as well:
+
+    =====================  ============================================================  =============================
+    method                 what it is                                                    unless written
+    =====================  ============================================================  =============================
+    :meth:`evaluate`       covariance of two points, a scalar                            refused
+    :meth:`cross`          covariances ``[N, M]``: for speed                             :meth:`evaluate` of all pairs
+    :meth:`gram`           covariance matrix ``[N, N]``: where symmetry is cheaper       ``cross(X, X)``
+    :meth:`variances`      its diagonal ``[N]``: for speed                               :meth:`cross`, row by row
+    :meth:`split_noise`    the function's and the noise's part of the kernel             no noise
+    :meth:`frequencies`    draws from the spectral density, for draws of functions       refused
+    :attr:`batched`        whether there is one kernel per output                        no; see :class:`Elementary`
+    :attr:`input_ndim`     rank of an input                                              1, a vector
+    =====================  ============================================================  =============================
+
+    These methods are called by ``kernel(X)``, ``kernel(X, Z)`` and ``kernel.diag(X)``, and by kernels made of others.
+    They may assume this:
+
+    * The hyperparameters are those of one kernel: calls are vectorised over the axis of outputs.
+    * Inputs are floating arrays ``[N, ...]`` of rank ``input_ndim + 1``; vectors ``X`` and ``Z`` have as many columns.
+    * Inputs and hyperparameters have one dtype. Nothing is known of their values, which may be traced.
+
+    The calls check this, and that results have one entry per row. What else a kernel asks of its inputs, such as a
+    number of columns, it checks itself.
+    """
 
     # NumPy arrays would otherwise multiply a kernel entry by entry instead of leaving ``array * kernel`` to it.
     __array_ufunc__ = None
@@ -42,18 +71,69 @@ class Kernel(Fields):
     # -- what a subclass writes --------------------------------------------------------------------------------------
 
     @property
+    def input_ndim(self) -> int | None:
+        """Rank of a single input: 1 for vectors, 3 for images, ``None`` where only the number of inputs matters."""
+        return 1
+
+    @property
     def batched(self) -> bool:
         """Whether the hyperparameters carry a leading axis, one kernel per output."""
         return False
 
-    def _cross(self, X: Array, Z: Array) -> Array:
-        raise NotImplementedError(f"{type(self).__name__} does not define a covariance between inputs.")
+    def evaluate(self, x: Array, z: Array) -> Array:
+        """The covariance of the function's values at two inputs, a scalar; noise has no part in it."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define a covariance between inputs: write evaluate(x, z), of two inputs, "
+            "or cross(X, Z), of all pairs of rows."
+        )
 
-    def _gram(self, X: Array) -> Array:
-        return self._cross(X, X)
+    def cross(self, X: Array, Z: Array) -> Array:
+        """Covariances of the function's values at ``X [N, ...]`` and ``Z [M, ...]``: ``[N, M]``, without noise."""
+        return jax.vmap(lambda x: jax.vmap(lambda z: self._at_pair(x, z))(Z))(X)
 
-    def _diag(self, X: Array) -> Array:
-        raise NotImplementedError(f"{type(self).__name__} does not define variances.")
+    def gram(self, X: Array) -> Array:
+        """Covariance matrix of the values at ``X [N, ...]``: ``[N, N]``, with noise."""
+        return self.cross(X, X)
+
+    def variances(self, X: Array) -> Array:
+        """The diagonal of :meth:`gram`, ``[N]``."""
+        return jax.vmap(lambda x: self.cross(x[None], x[None])[0, 0])(X)
+
+    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
+        """This kernel as a sum: the covariance of a function, and of noise that is independent in every row.
+
+        The noise is what :meth:`gram` and :meth:`variances` have beyond :meth:`cross`, whose kernel is zero between
+        rows. ``None`` stands for no function, or no noise.
+        """
+        return self, None
+
+    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+        """Draws from the spectral density: ``k(x, x') = k(0) E[cos(omega . (x - x'))]``, for stationary kernels.
+
+        Args:
+            key: random key.
+            num: number of draws.
+            num_columns: columns of the inputs; those that the kernel does not see have frequency 0.
+            dtype: of the result.
+
+        Returns:
+            ``[num, num_columns]``, in radians per unit of the inputs.
+
+        Raises:
+            TypeError: for kernels without a spectral density, or whose density is not known.
+        """
+        raise TypeError(
+            f"{type(self).__name__} has no known spectral density, so its functions cannot be drawn by random "
+            "features: draw them with numpyro.infer.Predictive(guide, ...) at fewer inputs (a few thousand), whose "
+            "exact joint covariance it forms. The class of a stationary kernel may define a method `frequencies`."
+        )
+
+    def check_fields(self) -> None:
+        """Refuse hyperparameters whose shapes do not go together; called before every evaluation.
+
+        Raises:
+            ValueError: naming them.
+        """
 
     # -- what everyone calls -----------------------------------------------------------------------------------------
 
@@ -72,27 +152,61 @@ class Kernel(Fields):
             ValueError: if an input has the wrong rank for this kernel, or columns or outputs do not match.
         """
         if Z is None:
-            return self._over_outputs(lambda k, X: k._gram(X), X)
-        return self._over_outputs(lambda k, X, Z: k._cross(X, Z), X, Z)
+            return self._over_outputs(lambda k, X: k.gram(X), X)
+        return self._over_outputs(lambda k, X, Z: k.cross(X, Z), X, Z)
 
     def diag(self, X: Array) -> Array:
         """Variances ``k(x, x)`` of the rows of ``X``: ``[N]``, or ``[D, N]`` where kernel or inputs carry a ``D``."""
-        return self._over_outputs(lambda k, X: k._diag(X), X)
+        return self._over_outputs(lambda k, X: k.variances(X), X)
+
+    def has_outputs(self, X: Array) -> bool:
+        """Whether inputs of a rank that :meth:`check_inputs` lets pass are one set per output, ``[D, N, ...]``."""
+        return self.input_ndim is not None and X.ndim == self.input_ndim + 2
+
+    def check_inputs(self, X: Array, name: str = "X") -> Array:
+        """Inputs as a floating array ``[N, ...]`` or ``[D, N, ...]``.
+
+        Args:
+            X: what the user passed.
+            name: for messages.
+
+        Raises:
+            TypeError: if they are not numeric.
+            ValueError: if they have the wrong rank for this kernel.
+        """
+        X = checks.floating(name, X)
+        if self.input_ndim is None:
+            wrong, wanted = X.ndim == 0, "[N, ...]"
+        else:
+            wrong = X.ndim != self.input_ndim + 1 and not self.has_outputs(X)
+            named = {1: "[N, features]", 3: "[N, height, width, channels]"}
+            wanted = named.get(self.input_ndim, f"of {self.input_ndim + 1} axes, [N, ...]")
+        if wrong:
+            hint = f" A single feature is {name}[:, None]." if self.input_ndim == 1 and X.ndim == 1 else ""
+            raise ValueError(
+                f"{type(self).__name__} takes inputs {wanted} (or with one leading axis, one set per output), "
+                f"got {name} of shape {tuple(X.shape)}.{hint}"
+            )
+        return X
+
+    def batch_axes(self) -> Kernel:
+        """The kernel with its leaves replaced by their axes of outputs, ``None`` where they have none: for ``vmap``."""
+        return jax.tree.map(lambda leaf: 0 if self.batched and jnp.ndim(leaf) else None, self)
 
     def _over_outputs(self, evaluate: Callable[..., Array], *arrays: Array) -> Array:
-        self._check_fields()
-        inputs = {name: self._check(x, name) for name, x in zip(("X", "Z"), arrays, strict=False)}
+        self.check_fields()
+        inputs = {name: self.check_inputs(x, name) for name, x in zip(("X", "Z"), arrays, strict=False)}
         if self.input_ndim == 1 and len({x.shape[-1] for x in inputs.values()}) > 1:
             shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in inputs.items())
             raise ValueError(f"{type(self).__name__} got inputs with different numbers of columns: {shapes}.")
         dtype = jnp.result_type(*inputs.values())
         arrays = tuple(x.astype(dtype) for x in inputs.values())
         kernel = jax.tree.map(lambda leaf: cast(leaf, dtype), self)
-        axes = tuple(0 if self._has_outputs(x) else None for x in arrays)
+        axes = tuple(0 if self.has_outputs(x) else None for x in arrays)
         if not self.batched and all(axis is None for axis in axes):
             return self._in_shape(evaluate, kernel, *arrays)
-        kernel_axes = self._batch_axes() if self.batched else None
-        outputs = {name: x.shape[0] for name, x in inputs.items() if self._has_outputs(x)}
+        kernel_axes = self.batch_axes() if self.batched else None
+        outputs = {name: x.shape[0] for name, x in inputs.items() if self.has_outputs(x)}
         outputs |= _leading(self, kernel_axes)
         if len(set(outputs.values())) > 1:
             raise ValueError(
@@ -127,59 +241,62 @@ class Kernel(Fields):
             raise ValueError(f"{name} gave an array of shape {shape} at inputs of {rows} rows.{hint}")
         return found
 
-    def _batch_axes(self) -> Kernel:
-        """The kernel with its leaves replaced by their vmap axes."""
-        return jax.tree.map(lambda leaf: 0 if self.batched and jnp.ndim(leaf) else None, self)
-
-    def _check_fields(self) -> None:
-        """Refuse hyperparameters whose shapes do not go together."""
-
-    def _has_outputs(self, X: Array) -> bool:
-        return self.input_ndim is not None and X.ndim == self.input_ndim + 2
-
-    def _check(self, X: Array, name: str = "X") -> Array:
-        X = checks.floating(name, X)
-        if self.input_ndim is None:
-            wrong, wanted = X.ndim == 0, "[N, ...]"
-        else:
-            wrong = X.ndim != self.input_ndim + 1 and not self._has_outputs(X)
-            named = {1: "[N, features]", 3: "[N, height, width, channels]"}
-            wanted = named.get(self.input_ndim, f"of {self.input_ndim + 1} axes, [N, ...]")
-        if wrong:
-            hint = f" A single feature is {name}[:, None]." if self.input_ndim == 1 and X.ndim == 1 else ""
+    def _at_pair(self, x: Array, z: Array) -> Array:
+        value = self.evaluate(x, z)
+        if jnp.ndim(value):
             raise ValueError(
-                f"{type(self).__name__} takes inputs {wanted} (or with one leading axis, one set per output), "
-                f"got {name} of shape {tuple(X.shape)}.{hint}"
+                f"{self._said} gave an array of shape {tuple(jnp.shape(value))} for two inputs of shape {x.shape}: it "
+                "must give one number."
             )
-        return X
+        return jnp.asarray(value, x.dtype)
+
+    @property
+    def _said(self) -> str:
+        return f"{type(self).__name__}.evaluate"
 
     # -- algebra -----------------------------------------------------------------------------------------------------
 
+    # Sums and products are kernels themselves: their module imports this one.
+
     def __add__(self, other: Kernel) -> Kernel:
+        from gpzoo.kernels.combine import Sum
+
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: Kernel | float | Array) -> Kernel:
+        from gpzoo.kernels.combine import Product, Scaled
+
         return Product(self, other) if isinstance(other, Kernel) else Scaled(self, other)
 
     def __rmul__(self, other: float | Array) -> Kernel:
-        return Scaled(self, other)
+        return self * other
 
 
 class Elementary(Kernel):
-    """A kernel whose fields are all arrays: a scalar each, or one number per output ``[D]``.
+    """A kernel whose array fields are a scalar each, or one number per output ``[D]``.
 
     Fields listed in ``per_column`` may also hold one number per input column, ``[d]``, or ``[D, d]`` with outputs. A
     kernel is batched as soon as one field has the axis ``D``; then each field that is not a scalar begins with it.
+    Where a subclass has a static field ``active_dims`` (see :func:`columns`), its :meth:`evaluate` sees those columns.
     """
 
     per_column: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        # Of classes that leave their __init__ to their fields.
+        for f in self.data_fields:
+            setattr(self, f, checks.floating(f, getattr(self, f)))
+        if "active_dims" in self.static_fields:
+            self.active_dims = columns(self.active_dims)
+        self.check_fields()
 
     @property
     def batched(self) -> bool:
         """Whether the hyperparameters carry a leading axis, one kernel per output."""
         return any(jnp.ndim(getattr(self, f)) > (f in self.per_column) for f in self.data_fields)
 
-    def _check_fields(self) -> None:
+    def check_fields(self) -> None:
+        """Refuse fields with too many axes, or with leading axes that differ."""
         shapes = {f: jnp.shape(getattr(self, f)) for f in self.data_fields}
         name = type(self).__name__
         for f, shape in shapes.items():
@@ -195,16 +312,22 @@ class Elementary(Kernel):
                 + ". Write one value per column as [D, d]."
             )
 
-    def _columns(self, X: Array) -> Array:
-        """The columns of ``X [N, features]`` that the kernel sees, checked against the fields per column."""
+    def cross(self, X: Array, Z: Array) -> Array:
+        """:meth:`evaluate` of all pairs of rows, of which it sees the active columns."""
+        return super().cross(self.active_columns(X), self.active_columns(Z))
+
+    def active_columns(self, X: Array) -> Array:
+        """The columns of inputs that the kernel sees, if it has a field ``active_dims``.
+
+        Args:
+            X: ``[N, ...]``.
+
+        Raises:
+            ValueError: if there is no such column, or fields ``per_column`` have another number of them.
+        """
         active: tuple[int, ...] | None = getattr(self, "active_dims", None)
         if active is not None:
-            if max(active) >= X.shape[-1]:
-                raise ValueError(
-                    f"{type(self).__name__}: active_dims {active} is out of range for inputs with {X.shape[-1]} "
-                    f"columns (shape {tuple(X.shape)}); columns count from 0."
-                )
-            X = X[:, np.asarray(active)]
+            X = select_columns(type(self).__name__, X, active)
         for f in self.per_column:
             shape = jnp.shape(getattr(self, f))
             if shape and shape[0] not in (1, X.shape[-1]):
@@ -216,180 +339,18 @@ class Elementary(Kernel):
         return X
 
 
-class _Combination(Kernel):
-    """Kernels combined elementwise."""
-
-    data_fields = ("parts",)
-
-    def __init__(self, *parts: Kernel) -> None:
-        if not parts or not all(isinstance(part, Kernel) for part in parts):
-            raise TypeError(f"{type(self).__name__} takes kernels, got {[type(part).__name__ for part in parts]}.")
-        ranks = {part.input_ndim for part in parts} - {None}
-        if len(ranks) > 1:
-            raise ValueError(
-                f"{type(self).__name__} got kernels on inputs of different rank "
-                f"({', '.join(f'{type(part).__name__}: {part.input_ndim}' for part in parts)}). "
-                "Put those on vectors into Flattened(...), or sample one GaussianProcess site for each and add them."
-            )
-        self.parts = tuple(parts)
-
-    @property
-    def input_ndim(self) -> int | None:  # type: ignore[override]
-        return next((part.input_ndim for part in self.parts if part.input_ndim is not None), None)
-
-    @property
-    def batched(self) -> bool:
-        return any(part.batched for part in self.parts)
-
-    def _batch_axes(self) -> Kernel:
-        return self._unflatten((), (tuple(part._batch_axes() for part in self.parts),))
-
-    def _check_fields(self) -> None:
-        for part in self.parts:
-            part._check_fields()
-
-
-class Sum(_Combination):
-    """``k(x, x') = sum_i k_i(x, x')``: the prior of a sum of independent processes."""
-
-    def __init__(self, *parts: Kernel) -> None:
-        flat = (p for part in parts for p in (part.parts if isinstance(part, Sum) else (part,)))
-        super().__init__(*flat)
-
-    def _cross(self, X: Array, Z: Array) -> Array:
-        return sum(part._cross(X, Z) for part in self.parts)
-
-    def _gram(self, X: Array) -> Array:
-        return sum(part._gram(X) for part in self.parts)
-
-    def _diag(self, X: Array) -> Array:
-        return sum(part._diag(X) for part in self.parts)
-
-
-class Product(_Combination):
-    """``k(x, x') = prod_i k_i(x, x')``."""
-
-    def __init__(self, *parts: Kernel) -> None:
-        flat = (p for part in parts for p in (part.parts if isinstance(part, Product) else (part,)))
-        super().__init__(*flat)
-
-    def _cross(self, X: Array, Z: Array) -> Array:
-        return math.prod(part._cross(X, Z) for part in self.parts)
-
-    def _gram(self, X: Array) -> Array:
-        return math.prod(part._gram(X) for part in self.parts)
-
-    def _diag(self, X: Array) -> Array:
-        return math.prod(part._diag(X) for part in self.parts)
-
-
-class Scaled(Kernel):
-    """``k(x, x') = scale k_0(x, x')``; ``scale`` is positive, a scalar or one per output ``[D]``.
+def select_columns(name: str, X: Array, active_dims: tuple[int, ...]) -> Array:
+    """The columns ``active_dims`` of ``X [N, features]``.
 
     Raises:
-        TypeError: if ``kernel`` is not a kernel or ``scale`` is not numeric.
-        ValueError: if ``scale`` is known and not positive, or has more than one axis.
+        ValueError: if there is no such column, naming the kernel.
     """
-
-    data_fields = ("kernel", "scale")
-
-    def __init__(self, kernel: Kernel, scale: float | Array) -> None:
-        if not isinstance(kernel, Kernel):
-            raise TypeError(f"Scaled takes a kernel and a scale, got {type(kernel).__name__} for the kernel.")
-        self.kernel = kernel
-        self.scale = positive("scale", scale)
-        self._check_fields()
-
-    @property
-    def input_ndim(self) -> int | None:  # type: ignore[override]
-        """Rank of a single input: that of the scaled kernel."""
-        return self.kernel.input_ndim
-
-    @property
-    def batched(self) -> bool:
-        """Whether the scale or the scaled kernel carry a leading axis."""
-        return self.kernel.batched or jnp.ndim(self.scale) == 1
-
-    def _batch_axes(self) -> Kernel:
-        return self._unflatten((), (self.kernel._batch_axes(), 0 if jnp.ndim(self.scale) else None))
-
-    def _check_fields(self) -> None:
-        if jnp.ndim(self.scale) > 1:
-            raise ValueError(f"scale must be a scalar or one per output [D], got shape {jnp.shape(self.scale)}.")
-        self.kernel._check_fields()
-
-    def _cross(self, X: Array, Z: Array) -> Array:
-        return self.scale * self.kernel._cross(X, Z)
-
-    def _gram(self, X: Array) -> Array:
-        return self.scale * self.kernel._gram(X)
-
-    def _diag(self, X: Array) -> Array:
-        return self.scale * self.kernel._diag(X)
-
-
-def addends(kernel: Kernel) -> list[tuple[Any, Kernel]]:
-    """A kernel as a sum: its parts, each with the product of the factors that stand before it (``None`` for none)."""
-    if isinstance(kernel, Sum):
-        return [addend for part in kernel.parts for addend in addends(part)]
-    if isinstance(kernel, Scaled):
-        inner = addends(kernel.kernel)
-        return [(kernel.scale if factor is None else kernel.scale * factor, part) for factor, part in inner]
-    return [(None, kernel)]
-
-
-class Flattened(Kernel):
-    """A kernel on vectors, for inputs of another rank: ``k(x, x') = k_0(vec x, vec x')``.
-
-    Brings a kernel on whole images into a sum with kernels on patches (convolutional GPs, section 4.3); inducing
-    points are then images.
-
-    Args:
-        kernel: kernel on vectors.
-        input_ndim: rank of a single input, 3 for images ``[H, W, C]``.
-
-    Raises:
-        TypeError: if ``kernel`` is not a kernel.
-        ValueError: if ``kernel`` does not take vectors, or the rank is not 2 or more.
-    """
-
-    data_fields = ("kernel",)
-    static_fields = ("input_ndim",)
-
-    def __init__(self, kernel: Kernel, input_ndim: int = 3) -> None:
-        if not isinstance(kernel, Kernel):
-            raise TypeError(f"Flattened takes a kernel, got {type(kernel).__name__}.")
-        if kernel.input_ndim not in (1, None):
-            raise ValueError(f"Flattened takes a kernel on vectors; {type(kernel).__name__} is on other inputs.")
-        if operator.index(input_ndim) < 2:
-            raise ValueError(f"input_ndim must be the rank of an input that is no vector, 2 or more; got {input_ndim}.")
-        self.kernel, self.input_ndim = kernel, operator.index(input_ndim)
-
-    @property
-    def batched(self) -> bool:
-        """Whether the kernel carries a leading axis, one per output."""
-        return self.kernel.batched
-
-    def _batch_axes(self) -> Kernel:
-        return self._unflatten((self.input_ndim,), (self.kernel._batch_axes(),))
-
-    def _check_fields(self) -> None:
-        self.kernel._check_fields()
-
-    def _cross(self, X: Array, Z: Array) -> Array:
-        if X.shape[1:] != Z.shape[1:]:
-            raise ValueError(f"Flattened got inputs of different shapes: X {X.shape}, Z {Z.shape}.")
-        return self.kernel._cross(_vectors(X), _vectors(Z))
-
-    def _gram(self, X: Array) -> Array:
-        return self.kernel._gram(_vectors(X))
-
-    def _diag(self, X: Array) -> Array:
-        return self.kernel._diag(_vectors(X))
-
-
-def _vectors(X: Array) -> Array:
-    return X.reshape(X.shape[0], -1)
+    if max(active_dims) >= X.shape[-1]:
+        raise ValueError(
+            f"{name}: active_dims {active_dims} is out of range for inputs with {X.shape[-1]} columns (shape "
+            f"{tuple(X.shape)}); columns count from 0."
+        )
+    return X[:, np.asarray(active_dims)]
 
 
 def positive(name: str, value: float | Array, *, or_zero: bool = False) -> Array:

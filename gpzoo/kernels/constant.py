@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array
 
-from gpzoo.kernels.base import Elementary, positive
+from gpzoo.kernels.base import Elementary, Kernel, positive
 
 
 class Constant(Elementary):
@@ -21,18 +23,28 @@ class Constant(Elementary):
         ValueError: if ``variance`` is known and not positive, or has more than one axis.
     """
 
-    input_ndim = None
-    data_fields = ("variance",)
+    variance: Array
 
     def __init__(self, variance: float | Array = 1.0) -> None:
         self.variance = positive("variance", variance)
-        self._check_fields()
+        self.check_fields()
 
-    def _cross(self, X: Array, Z: Array) -> Array:
+    @property
+    def input_ndim(self) -> None:
+        """Inputs of any rank are counted, not looked at."""
+        return None
+
+    def cross(self, X: Array, Z: Array) -> Array:
+        """``variance`` everywhere."""
         return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), (X.shape[0], Z.shape[0]))
 
-    def _diag(self, X: Array) -> Array:
+    def variances(self, X: Array) -> Array:
+        """``variance``, ``[N]``."""
         return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), X.shape[:1])
+
+    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+        """Zero."""
+        return jnp.zeros((num, num_columns), dtype)
 
 
 class White(Constant):
@@ -49,8 +61,14 @@ class White(Constant):
         ValueError: if ``variance`` is known and not positive, or has more than one axis.
     """
 
-    def _cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Array, Z: Array) -> Array:
+        """Zero."""
         return jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
 
-    def _gram(self, X: Array) -> Array:
+    def gram(self, X: Array) -> Array:
+        """``variance`` on the diagonal."""
         return self.variance * jnp.eye(X.shape[0], dtype=X.dtype)
+
+    def split_noise(self) -> tuple[None, Kernel]:
+        """Nothing but noise."""
+        return None, self

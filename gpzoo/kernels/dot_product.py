@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from gpzoo._pytree import static
 from gpzoo.kernels.base import Elementary, columns, positive
 from gpzoo.kernels.stationary import Lengthscaled, inner, root, squared_distance
 
@@ -29,14 +31,17 @@ class Linear(Lengthscaled):
             on evaluation if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
     """
 
-    def _cross(self, X: Array, Z: Array) -> Array:
-        return self.variance * inner(self._scaled(X), self._scaled(Z))
+    def cross(self, X: Array, Z: Array) -> Array:
+        """Of all pairs of rows, by one matrix product."""
+        return self.variance * inner(self.scaled(X), self.scaled(Z))
 
-    def _gram(self, X: Array) -> Array:
-        return self.variance * inner(self._scaled(X))
+    def gram(self, X: Array) -> Array:
+        """Exactly symmetric."""
+        return self.variance * inner(self.scaled(X))
 
-    def _diag(self, X: Array) -> Array:
-        return self.variance * jnp.sum(jnp.square(self._scaled(X)), -1)
+    def variances(self, X: Array) -> Array:
+        """From the rows' norms."""
+        return self.variance * jnp.sum(jnp.square(self.scaled(X)), -1)
 
 
 class Polynomial(Elementary):
@@ -54,8 +59,10 @@ class Polynomial(Elementary):
             negative, and as for :class:`Linear`.
     """
 
-    data_fields = ("variance", "offset")
-    static_fields = ("degree", "active_dims")
+    variance: Array
+    offset: Array
+    degree: int = static()
+    active_dims: tuple[int, ...] | None = static()
 
     def __init__(
         self,
@@ -70,19 +77,22 @@ class Polynomial(Elementary):
         self.variance = positive("variance", variance)
         self.offset = positive("offset", offset, or_zero=True)
         self.active_dims = columns(active_dims)
-        self._check_fields()
+        self.check_fields()
 
     def _power(self, product: Array) -> Array:
         return (self.variance * product + self.offset) ** self.degree
 
-    def _cross(self, X: Array, Z: Array) -> Array:
-        return self._power(inner(self._columns(X), self._columns(Z)))
+    def cross(self, X: Array, Z: Array) -> Array:
+        """Of all pairs of rows, by one matrix product."""
+        return self._power(inner(self.active_columns(X), self.active_columns(Z)))
 
-    def _gram(self, X: Array) -> Array:
-        return self._power(inner(self._columns(X)))
+    def gram(self, X: Array) -> Array:
+        """Exactly symmetric."""
+        return self._power(inner(self.active_columns(X)))
 
-    def _diag(self, X: Array) -> Array:
-        return self._power(jnp.sum(jnp.square(self._columns(X)), -1))
+    def variances(self, X: Array) -> Array:
+        """From the rows' norms."""
+        return self._power(jnp.sum(jnp.square(self.active_columns(X)), -1))
 
 
 class ArcCosine(Elementary):
@@ -111,9 +121,12 @@ class ArcCosine(Elementary):
             together, and on evaluation if ``active_dims`` or ``weight_variance`` do not fit the columns of the inputs.
     """
 
-    data_fields = ("variance", "weight_variance", "bias_variance")
-    static_fields = ("order", "active_dims")
-    per_column = ("weight_variance",)
+    variance: Array
+    weight_variance: Array
+    bias_variance: Array
+    order: int = static()
+    active_dims: tuple[int, ...] | None = static()
+    per_column: ClassVar[tuple[str, ...]] = ("weight_variance",)
 
     def __init__(
         self,
@@ -130,11 +143,11 @@ class ArcCosine(Elementary):
         self.weight_variance = positive("weight_variance", weight_variance)
         self.bias_variance = positive("bias_variance", bias_variance)
         self.active_dims = columns(active_dims)
-        self._check_fields()
+        self.check_fields()
 
     def _layer(self, X: Array) -> tuple[Array, Array]:
         """Directions ``a / |a|`` ``[N, d + 1]`` and norms ``|a|`` ``[N]``."""
-        weighted = jnp.sqrt(self.weight_variance) * self._columns(X)
+        weighted = jnp.sqrt(self.weight_variance) * self.active_columns(X)
         bias = jnp.broadcast_to(jnp.sqrt(jnp.asarray(self.bias_variance, X.dtype)), (X.shape[0], 1))
         a = jnp.concatenate([weighted, bias], axis=-1)
         norm = jnp.sqrt(jnp.sum(jnp.square(a), -1))
@@ -145,15 +158,18 @@ class ArcCosine(Elementary):
         # digits of small angles, and its derivative is infinite at 0.
         return self.variance / jnp.pi * norms**self.order * (_J0, _J1, _J2)[self.order](square / 4)
 
-    def _cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Array, Z: Array) -> Array:
+        """Of all pairs of rows, by one matrix product."""
         (a, n), (b, m) = self._layer(X), self._layer(Z)
         return self._combine(squared_distance(a, b), n[:, None] * m[None, :])
 
-    def _gram(self, X: Array) -> Array:
+    def gram(self, X: Array) -> Array:
+        """Exactly symmetric."""
         a, n = self._layer(X)
         return self._combine(squared_distance(a), n[:, None] * n[None, :])
 
-    def _diag(self, X: Array) -> Array:
+    def variances(self, X: Array) -> Array:
+        """From the rows' norms."""
         _, n = self._layer(X)
         return self._combine(jnp.zeros_like(n), n * n)
 

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from gpzoo import _checks as checks
+from gpzoo._pytree import static
 from gpzoo.kernels import _view_sums as view_sums
-from gpzoo.kernels.base import Kernel, Sum, addends, cast
-from gpzoo.kernels.constant import White
-from gpzoo.views.base import Composed, SampledView
+from gpzoo.kernels.base import Kernel, cast
+from gpzoo.kernels.combine import Sum, addends
+from gpzoo.views.base import Composed, SampledView, View
 from gpzoo.views.patches import Patches
 
 
@@ -35,7 +36,7 @@ class DoubleSum(Kernel):
 
     Args:
         base: kernel on views, vectors of length ``view.view_size``.
-        view: the map from inputs to their views, such as :class:`gpzoo.Patches`; or a
+        view: the map from inputs to their views, a :class:`~gpzoo.views.View` such as :class:`gpzoo.Patches`; or a
             :class:`~gpzoo.SampledView`, for the mean over a distribution of them (:func:`Invariant`).
         weights: ``[P]``, or ``[D, P]`` for one kernel per output; ``None`` for ones.
         mean: divide the weights by ``P``, so that ``f`` is the weighted mean of the responses, not their sum (then
@@ -48,14 +49,18 @@ class DoubleSum(Kernel):
             white noise in the base.
     """
 
-    data_fields = ("base", "view", "weights")
-    static_fields = ("mean",)
+    base: Kernel
+    view: View | SampledView
+    weights: Array | None
+    mean: bool = static()
 
-    def __init__(self, base: Kernel, view: Any, weights: Array | None = None, *, mean: bool = False) -> None:
+    def __init__(
+        self, base: Kernel, view: View | SampledView, weights: Array | None = None, *, mean: bool = False
+    ) -> None:
         if not isinstance(base, Kernel):
             raise TypeError(f"base must be a kernel, got {type(base).__name__}.")
-        if not callable(getattr(view, "view", None)) and not isinstance(view, SampledView):
-            raise TypeError(f"view must have a method view(X), such as gpzoo.views.Patches; got {type(view).__name__}.")
+        if not isinstance(view, View | SampledView):
+            raise TypeError(f"view must be a gpzoo.views.View, such as Patches; got {type(view).__name__}.")
         sampled = isinstance(view, SampledView)
         nested = sampled and isinstance(base, DoubleSum) and base.input_ndim == view.input_ndim
         if base.input_ndim not in (1, None) and not nested:
@@ -68,7 +73,7 @@ class DoubleSum(Kernel):
                 "Sampled views stand for a distribution, of which f is the mean: DoubleSum takes them with mean=True, "
                 "without weights, and with one base kernel for all outputs. Invariant(base, view) makes that kernel."
             )
-        if sampled and math.isinf(view.orbit_size) and any(isinstance(part, White) for _, part in addends(base)):
+        if sampled and math.isinf(view.orbit_size) and base.split_noise()[1] is not None:
             raise ValueError(
                 "White noise in the base is independent noise on every response, of which the mean over a density of "
                 "views has none: add White to the kernel instead, Invariant(base, view) + White(variance)."
@@ -83,7 +88,7 @@ class DoubleSum(Kernel):
         self.base, self.view, self.weights, self.mean = base, view, weights, bool(mean)
 
     @property
-    def input_ndim(self) -> int:  # type: ignore[override]
+    def input_ndim(self) -> int:
         """Rank of a single input: that of the view."""
         return self.view.input_ndim
 
@@ -92,17 +97,19 @@ class DoubleSum(Kernel):
         """Whether the weights or the base kernel carry a leading axis."""
         return self.base.batched or (self.weights is not None and jnp.ndim(self.weights) == 2)
 
-    def _batch_axes(self) -> Kernel:
-        base = self.base._batch_axes() if self.base.batched else jax.tree.map(lambda _: None, self.base)
+    def batch_axes(self) -> Kernel:
+        """See :meth:`Kernel.batch_axes`."""
+        base = self.base.batch_axes() if self.base.batched else jax.tree.map(lambda _: None, self.base)
         weights = 0 if self.weights is not None and jnp.ndim(self.weights) == 2 else None
-        return self._unflatten((self.mean,), (base, jax.tree.map(lambda _: None, self.view), weights))
+        return self._with_fields(base=base, view=jax.tree.map(lambda _: None, self.view), weights=weights)
 
-    def _check(self, X: Array, name: str = "X") -> Array:
-        X = super()._check(X, name)
+    def check_inputs(self, X: Array, name: str = "X") -> Array:
+        """See :meth:`Kernel.check_inputs`; inputs of which the view can be taken."""
+        X = super().check_inputs(X, name)
         # The view is evaluated input by input: its own checks should see, and name, the shape that the user gave.
         inputs = jax.ShapeDtypeStruct(X.shape[X.ndim - self.input_ndim - 1 :], X.dtype)
         if isinstance(self.view, SampledView):
-            self.view._check(inputs)
+            self.view.check_inputs(inputs)
         else:
             jax.eval_shape(self.view.view, inputs)
         return X
@@ -122,7 +129,7 @@ class DoubleSum(Kernel):
         Raises:
             ValueError: if ``X`` or ``Z`` has the wrong shape.
         """
-        X, Z = self._check(X), checks.floating("Z", Z)
+        X, Z = self.check_inputs(X), checks.floating("Z", Z)
         if Z.ndim not in (2, 3) or Z.shape[-1] != self.view.view_size:
             size = self.view.view_size
             raise ValueError(
@@ -132,8 +139,8 @@ class DoubleSum(Kernel):
         dtype = jnp.result_type(X, Z)
         kernel = jax.tree.map(lambda leaf: cast(leaf, dtype), self)
         axes = (
-            self._batch_axes() if self.batched else None,
-            *(0 if many else None for many in (self._has_outputs(X), Z.ndim == 3)),
+            self.batch_axes() if self.batched else None,
+            *(0 if many else None for many in (self.has_outputs(X), Z.ndim == 3)),
         )
         if axes == (None, None, None):
             return kernel._cross_view(X.astype(dtype), Z.astype(dtype))
@@ -153,21 +160,30 @@ class DoubleSum(Kernel):
     def _cross_view(self, X: Array, Z: Array) -> Array:
         return view_sums.cross_view(self.base, self.view, self._weights(X.dtype), X, Z)
 
-    def _diag(self, X: Array) -> Array:
+    def variances(self, X: Array) -> Array:
+        """The double sum over the views of each input."""
         return view_sums.diag(self.base, self.view, self._weights(X.dtype), X)
 
-    def _cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Array, Z: Array) -> Array:
+        """The double sum over the views of all pairs of inputs."""
         weights = self._weights(X.dtype)
         views = jax.checkpoint(lambda z: self._cross_view(X, self.view.view(z[None])[0]) @ weights)
         return jax.lax.map(views, Z).T
 
-    def _gram(self, X: Array) -> Array:
-        # The variances come from `_diag`, which alone knows of white noise in the base.
+    def gram(self, X: Array) -> Array:
+        """As :meth:`cross`, with :meth:`variances`, which have the white noise of the base, on the diagonal."""
         index = jnp.arange(X.shape[0])
-        return self._cross(X, X).at[index, index].set(self._diag(X))
+        return self.cross(X, X).at[index, index].set(self.variances(X))
+
+    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
+        """The double sums of the base's function and of its noise."""
+        function, noise = self.base.split_noise()
+        if noise is None:
+            return self, None
+        return None if function is None else self._with_fields(base=function), self._with_fields(base=noise)
 
 
-def Invariant(base: Kernel, view: Any) -> DoubleSum:
+def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
     """The kernel of functions that are insensitive to how their input is viewed (learning invariances, eq. 7 and 8).
 
     ``f(x)`` is the mean of ``g`` over the views of ``x``: a :class:`DoubleSum` with ``mean=True``. With an

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, random
 
+from gpzoo._pytree import static
 from gpzoo.kernels.base import Elementary, columns, positive
 from gpzoo.linalg.operators import matmul
 
@@ -112,9 +113,10 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 class Lengthscaled(Elementary):
     """A kernel with a variance, and lengthscales for the columns that it sees."""
 
-    data_fields = ("variance", "lengthscale")
-    static_fields = ("active_dims",)
-    per_column = ("lengthscale",)
+    variance: Array
+    lengthscale: Array
+    active_dims: tuple[int, ...] | None = static()
+    per_column: ClassVar[tuple[str, ...]] = ("lengthscale",)
 
     def __init__(
         self,
@@ -125,10 +127,30 @@ class Lengthscaled(Elementary):
         self.variance = positive("variance", variance)
         self.lengthscale = positive("lengthscale", lengthscale)
         self.active_dims = columns(active_dims)
-        self._check_fields()
+        self.check_fields()
 
-    def _scaled(self, X: Array) -> Array:
-        return self._columns(X) / self.lengthscale
+    def scaled(self, X: Array) -> Array:
+        """The active columns of ``X [N, features]`` over their lengthscales."""
+        return self.active_columns(X) / self.lengthscale
+
+    def _normals(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+        """Standard normals over the lengthscale, ``[num, active columns]``: the spectral density of an RBF."""
+        active = num_columns if self.active_dims is None else len(self.active_dims)
+        return random.normal(key, (num, active), dtype) / self.lengthscale
+
+    def _on_columns(self, omega: Array, num_columns: int) -> Array:
+        """Frequencies of the columns that the kernel sees, in their place among all."""
+        if self.active_dims is None:
+            return omega
+        return jnp.zeros((len(omega), num_columns), omega.dtype).at[:, jnp.asarray(self.active_dims)].set(omega)
+
+    def _student(self, degrees: int, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+        """Frequencies that follow a multivariate t (Rasmussen and Williams 2006, eq. 4.15), ``[num, num_columns]``."""
+        key_normal, key_chi = random.split(key)
+        chi = jnp.sum(jnp.square(random.normal(key_chi, (num, degrees), dtype)), -1, keepdims=True)
+        # The bound keeps the phases of one degree of freedom finite; it is met about once in 1 / eps draws.
+        chi = jnp.maximum(chi / degrees, float(jnp.finfo(dtype).eps) ** 2)
+        return self._on_columns(self._normals(key_normal, num, num_columns, dtype) / jnp.sqrt(chi), num_columns)
 
 
 class Stationary(Lengthscaled):
@@ -153,18 +175,21 @@ class Stationary(Lengthscaled):
         """The correlation at scaled squared distances ``square``; 1 at 0."""
         raise NotImplementedError(f"{type(self).__name__} does not define its profile.")
 
-    def _cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Array, Z: Array) -> Array:
+        """The profile of distances between all pairs of rows."""
         # Centred before it is scaled: a time stamp in seconds would lose its last digits to the division.
         X, Z = _centred(X, Z)
-        square = squared_distance(self._scaled(X), self._scaled(Z), direct_columns=self.direct_columns)
+        square = squared_distance(self.scaled(X), self.scaled(Z), direct_columns=self.direct_columns)
         return self.variance * self.profile(square)
 
-    def _gram(self, X: Array) -> Array:
+    def gram(self, X: Array) -> Array:
+        """Exactly symmetric, with ``variance`` on the diagonal."""
         X, _ = _centred(X, X)
-        return self.variance * self.profile(squared_distance(self._scaled(X)))
+        return self.variance * self.profile(squared_distance(self.scaled(X)))
 
-    def _diag(self, X: Array) -> Array:
-        self._columns(X)
+    def variances(self, X: Array) -> Array:
+        """``variance``, ``[N]``."""
+        self.active_columns(X)
         return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), X.shape[:1])
 
 
@@ -180,6 +205,10 @@ class RBF(Stationary):
         """``exp(-square / 2)``."""
         return jnp.exp(-square / 2)
 
+    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+        """Normal."""
+        return self._on_columns(self._normals(key, num, num_columns, dtype), num_columns)
+
 
 class Matern12(Stationary):
     """``variance * exp(-r)``, the exponential kernel (Rasmussen and Williams 2006, eq. 4.18).
@@ -192,6 +221,10 @@ class Matern12(Stationary):
         """``exp(-sqrt(square))``."""
         return jnp.exp(-root(square))
 
+    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+        """Student's t of 1 degree of freedom."""
+        return self._student(1, key, num, num_columns, dtype)
+
 
 class Matern32(Stationary):
     """``variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`` (Rasmussen and Williams 2006, eq. 4.17).
@@ -203,6 +236,10 @@ class Matern32(Stationary):
         """``(1 + sqrt(3 square)) exp(-sqrt(3 square))``."""
         return _matern32(square)
 
+    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+        """Student's t of 3 degrees of freedom."""
+        return self._student(3, key, num, num_columns, dtype)
+
 
 class Matern52(Stationary):
     """``variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`` (Rasmussen and Williams 2006, eq. 4.17).
@@ -213,6 +250,10 @@ class Matern52(Stationary):
     def profile(self, square: Array) -> Array:
         """``(1 + sqrt(5 square) + 5 square / 3) exp(-sqrt(5 square))``."""
         return _matern52(square)
+
+    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+        """Student's t of 5 degrees of freedom."""
+        return self._student(5, key, num, num_columns, dtype)
 
 
 # Derivatives by hand: the chain rule through the square root divides rounding errors by r and loses the curvature at 0.
@@ -256,7 +297,7 @@ class RationalQuadratic(Stationary):
 
     direct_columns = DIRECT_COLUMNS_SMOOTH
 
-    data_fields = ("variance", "lengthscale", "alpha")
+    alpha: Array
 
     def __init__(
         self,
@@ -271,6 +312,13 @@ class RationalQuadratic(Stationary):
     def profile(self, square: Array) -> Array:
         """``(1 + square / (2 alpha))^-alpha``."""
         return jnp.exp(-self.alpha * jnp.log1p(square / (2 * self.alpha)))
+
+    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+        """A mixture of an RBF's, whose inverse squared lengthscales are gamma distributed (eq. 4.20)."""
+        key_normal, key_gamma = random.split(key)
+        precision = random.gamma(key_gamma, self.alpha, (num, 1), dtype) / self.alpha
+        omega = self._normals(key_normal, num, num_columns, dtype) * jnp.sqrt(precision)
+        return self._on_columns(omega, num_columns)
 
 
 class Periodic(Stationary):
@@ -295,7 +343,7 @@ class Periodic(Stationary):
 
     direct_columns = DIRECT_COLUMNS_SMOOTH
 
-    data_fields = ("variance", "lengthscale", "period")
+    period: Array
     per_column = ("lengthscale", "period")
 
     def __init__(
@@ -312,7 +360,20 @@ class Periodic(Stationary):
         """``exp(-square / 2)``."""
         return jnp.exp(-square / 2)
 
-    def _scaled(self, X: Array) -> Array:
-        angle = 2 * jnp.pi * (self._columns(X) / self.period)
+    def scaled(self, X: Array) -> Array:
+        """The active columns of ``X [N, features]`` on circles of their diameter, ``[N, 2 d]``."""
+        angle = 2 * jnp.pi * (self.active_columns(X) / self.period)
         diameter = 2 * self.lengthscale
         return jnp.concatenate([jnp.cos(angle) / diameter, jnp.sin(angle) / diameter], axis=-1)
+
+    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+        """Harmonics of each column's period.
+
+        ``exp(kappa cos t - kappa)`` has the Fourier coefficients ``exp(-kappa) I_n(kappa)``, which are the
+        probabilities of the difference of two Poisson variables of mean ``kappa / 2``.
+        """
+        active = num_columns if self.active_dims is None else len(self.active_dims)
+        kappa = 1 / (2 * self.lengthscale) ** 2
+        mean = jnp.broadcast_to(kappa / 2, (num, active))
+        first, second = (random.poisson(k, mean).astype(dtype) for k in random.split(key))
+        return self._on_columns(2 * jnp.pi * (first - second) / self.period, num_columns)

@@ -23,8 +23,11 @@ class Likelihood(Distribution):
     bound, Hensman, Matthews and Ghahramani 2015), and ``mean``, ``variance``, ``predictive_log_prob`` and ``sample``
     are those of the predictive distribution ``integral p(y | f) q(f) df``.
 
-    Subclasses give ``log_prob`` and ``predictive_log_prob`` and call :meth:`_checked` on ``y`` there, and
-    ``_sample_given(key, f)``, a draw of ``y`` for an array ``f [S, N]`` or ``[S, N, K]``.
+    A likelihood of your own is :class:`~gpzoo.likelihoods.Expected` of any NumPyro distribution, or a subclass that
+    writes :meth:`log_prob` and :meth:`predictive_log_prob` (of ``self.checked(y)``), :meth:`sample_given`,
+    :meth:`marginal_expectation`, ``support``, ``mean`` and ``variance``, and :meth:`check_values` where not all of
+    ``y`` are possible. Parameters of its own are in ``arg_constraints``. Before it uses the law of ``f``, other than in
+    :meth:`log_prob`, it calls :meth:`refuse_estimates`.
 
     Args:
         f: ``[N]`` or ``[N, K]``, array or marginals.
@@ -77,7 +80,7 @@ class Likelihood(Distribution):
         """Whether ``f`` is marginals, so that ``log_prob`` is an expectation."""
         return isinstance(self.f, GaussianMarginals)
 
-    def _predictable(self) -> None:
+    def refuse_estimates(self) -> None:
         """Refuse estimated moments, of which there is no predictive distribution.
 
         Raises:
@@ -95,17 +98,18 @@ class Likelihood(Distribution):
 
         An array is ``"draw"``: nothing is integrated, the value is that of the one ``f`` that was given.
         """
-        return self._expectation() if self.is_marginal else "draw"
+        return self.marginal_expectation() if self.is_marginal else "draw"
 
-    def _expectation(self) -> str:
-        raise NotImplementedError
+    def marginal_expectation(self) -> str:
+        """How :meth:`log_prob` integrates over marginals: ``"closed form"``, ``"quadrature"`` or ``"draw"``."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it takes expectations.")
 
     def _centre(self) -> Array:
         return self.f.mean if self.is_marginal else self.f
 
     # -- y -----------------------------------------------------------------------------------------------------------
 
-    def _checked(self, y: Any) -> Array:
+    def checked(self, y: Any) -> Array:
         """``y`` as an array, after the checks of its shape and, where it is concrete, of its values.
 
         Raises:
@@ -125,7 +129,7 @@ class Likelihood(Distribution):
                 )
             if np.issubdtype(values.dtype, np.floating) and np.isinf(values).any():
                 self._refuse(values, ~np.isinf(values), "data must be finite")
-            self._check_values(values)
+            self.check_values(values)
         return jnp.asarray(y)
 
     def _check_shape(self, y: Any) -> None:
@@ -144,7 +148,7 @@ class Likelihood(Distribution):
             f"needs y of shape {wanted}: {hint}."
         )
 
-    def _check_values(self, values: np.ndarray) -> None:
+    def check_values(self, values: np.ndarray) -> None:
         """Refuse concrete values of ``y`` outside the support; the default takes everything."""
 
     def _refuse(self, values: np.ndarray, good: np.ndarray, hint: str) -> None:
@@ -195,18 +199,19 @@ class Likelihood(Distribution):
         Returns:
             ``sample_shape + [N]`` or ``sample_shape + [N, D]``.
         """
-        self._predictable()
+        self.refuse_estimates()
         key_f, key_y = random.split(key)
         size = int(np.prod(sample_shape))
         if self.is_marginal:
             f = GaussianMarginals(self.f.mean, self.f.source_variance, key_f, self.f.loading).draws(size)
         else:
             f = jnp.broadcast_to(self.f, (size, *self.f.shape))
-        y = self._sample_given(key_y, f)
+        y = self.sample_given(key_y, f)
         return jnp.reshape(y, tuple(sample_shape) + self.batch_shape + self.event_shape)
 
-    def _sample_given(self, key: Array, f: Array) -> Array:
-        raise NotImplementedError
+    def sample_given(self, key: Array, f: Array) -> Array:
+        """Draws of ``y``, one for each array in ``f`` ``[S, N]`` or ``[S, N, K]``."""
+        raise NotImplementedError(f"{type(self).__name__} does not define draws of y given f.")
 
     def expand(self, batch_shape: Sequence[int]) -> Likelihood:
         """Itself: NumPyro's plates call this.

@@ -70,10 +70,12 @@ class Bernoulli(Likelihood):
         """Labels 0 and 1."""
         return constraints.independent(constraints.boolean, self.event_dim)
 
-    def _expectation(self) -> str:
+    def marginal_expectation(self) -> str:
+        """How the expectation is taken."""
         return "quadrature"
 
-    def _check_values(self, values: np.ndarray) -> None:
+    def check_values(self, values: np.ndarray) -> None:
+        """Refuse values outside the support."""
         hint = "; for labels -1 and 1 pass (y + 1) / 2" if (values == -1).any() else ""
         check_labels(self, values, 2, hint)
 
@@ -87,7 +89,7 @@ class Bernoulli(Likelihood):
 
     def _signed(self, value: Array) -> tuple[Array, Array]:
         """The sign of every label, 1 or -1, and which labels are 0 or 1."""
-        labels, good = as_labels(self._checked(value), 2)
+        labels, good = as_labels(self.checked(value), 2)
         return (2 * labels - 1).astype(self.f.dtype), good
 
     def _finish(self, terms: Array, good: Array) -> Array:
@@ -121,7 +123,7 @@ class Bernoulli(Likelihood):
 
     def _predictive(self, signed: Array) -> Array:
         """Log predictive probability of the label whose sign the mean carries."""
-        self._predictable()
+        self.refuse_estimates()
         if self.link == "probit":
             return self._log_link(signed / jnp.sqrt(1 + self.f.variance))
         nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
@@ -143,5 +145,6 @@ class Bernoulli(Likelihood):
         """The ``mean`` under the name NumPyro has for it."""
         return self.mean
 
-    def _sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: Array, f: Array) -> Array:
+        """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         return random.bernoulli(key, self._probability(f)).astype(jnp.int32)

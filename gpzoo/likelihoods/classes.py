@@ -34,7 +34,8 @@ class ClassLikelihood(Likelihood):
         """Labels ``0..K-1``."""
         return constraints.integer_interval(0, self.num_classes - 1)
 
-    def _check_values(self, values: np.ndarray) -> None:
+    def check_values(self, values: np.ndarray) -> None:
+        """Refuse values outside the support."""
         check_labels(self, values, self.num_classes)
 
     @property

@@ -92,10 +92,12 @@ class Expected(Likelihood):
         """Whether a datum has one latent."""
         return self.f.ndim == 1 or self.f.shape[1] == 1
 
-    def _expectation(self) -> str:
+    def marginal_expectation(self) -> str:
+        """How the expectation is taken."""
         return "quadrature" if self.single else "draw"
 
-    def _check_values(self, values: np.ndarray) -> None:
+    def check_values(self, values: np.ndarray) -> None:
+        """Refuse values outside the support."""
         if self.is_categorical:
             base = lambda fn: base(fn.base_dist) if hasattr(fn, "base_dist") else fn.probs  # noqa: E731
             classes = jax.eval_shape(lambda f: base(self._given(f)), self._centre()).shape[-1]
@@ -109,7 +111,7 @@ class Expected(Likelihood):
                 self._refuse(values, good, f"the support of {type(likelihood).__name__} is {support}")
 
     def _cast(self, value: Array) -> Array:
-        y = self._checked(value)
+        y = self.checked(value)
         if self.is_categorical:
             return y.astype(jnp.int32)
         return y.astype(self.f.dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y
@@ -193,7 +195,8 @@ class Expected(Likelihood):
         spread_of_means = jnp.square(means - weighted_sum(weights, means))
         return weighted_sum(weights, variances + spread_of_means)
 
-    def _sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: Array, f: Array) -> Array:
+        """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         keys = random.split(key, f.shape[0])
         return jax.vmap(lambda f, key: self._given(f).sample(key))(f, keys)
 

@@ -63,11 +63,12 @@ class Gaussian(Likelihood):
         """All real ``y``."""
         return constraints.independent(constraints.real, self.event_dim)
 
-    def _expectation(self) -> str:
+    def marginal_expectation(self) -> str:
+        """How the expectation is taken."""
         return "closed form"
 
     def _residual(self, value: Array) -> Array:
-        return self._checked(value).astype(self.f.dtype) - self._centre()
+        return self.checked(value).astype(self.f.dtype) - self._centre()
 
     def _sum_outputs(self, terms: Array) -> Array:
         return terms.sum(-1) if self.event_dim else terms
@@ -84,7 +85,7 @@ class Gaussian(Likelihood):
 
         Correlated outputs are scored jointly: ``N(y_n | E[f_n], loading^T diag(v_n) loading + s I)``.
         """
-        self._predictable()
+        self.refuse_estimates()
         residual = self._residual(value)
         if not self.is_marginal or self.f.independent:
             variance = self.variance
@@ -106,9 +107,10 @@ class Gaussian(Likelihood):
     @property
     def variance(self) -> Array:
         """``Var[y]`` of every output, the shape of ``f``: the noise, and with marginals ``Var[f]`` too."""
-        self._predictable()
+        self.refuse_estimates()
         noise = jnp.broadcast_to(self.noise_variance, self.f.shape)
         return noise + self.f.variance if self.is_marginal else noise
 
-    def _sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: Array, f: Array) -> Array:
+        """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         return f + jnp.sqrt(self.noise_variance) * random.normal(key, f.shape, f.dtype)

@@ -61,7 +61,8 @@ class PolyaGamma(Bernoulli):
         )
         self.c = _checked_c(type(self).__name__, self.f, c)
 
-    def _expectation(self) -> str:
+    def marginal_expectation(self) -> str:
+        """How the expectation is taken."""
         return "closed form"
 
     def log_prob(self, value: Array, intermediates: Any = None) -> Array:

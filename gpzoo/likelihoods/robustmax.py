@@ -77,7 +77,8 @@ class RobustMax(ClassLikelihood):
         self.epsilon = epsilon.astype(f.dtype)
         super().__init__(f, validate_args=validate_args)
 
-    def _expectation(self) -> str:
+    def marginal_expectation(self) -> str:
+        """How the expectation is taken."""
         return "quadrature" if self.f.independent else "draw"
 
     # -- the probability that the label's latent is the largest ------------------------------------------------------
@@ -130,14 +131,14 @@ class RobustMax(ClassLikelihood):
 
     def log_prob(self, value: Array, intermediates: Any = None) -> Array:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
-        labels, good = as_labels(self._checked(value), self.num_classes)
+        labels, good = as_labels(self.checked(value), self.num_classes)
         p = self._largest(labels, self.num_draws)
         right, wrong = self._log_probabilities()
         return jnp.where(good, p * right + (1 - p) * wrong, jnp.nan)
 
     def predictive_log_prob(self, value: Array) -> Array:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
-        labels, good = as_labels(self._checked(value), self.num_classes)
+        labels, good = as_labels(self.checked(value), self.num_classes)
         return jnp.where(good, jnp.log(self._mislabelled(self._largest(labels, self.num_predictive_draws))), jnp.nan)
 
     def _mislabelled(self, p: Array) -> Array:
@@ -157,7 +158,8 @@ class RobustMax(ClassLikelihood):
         p = lax.map(one, jnp.arange(self.num_classes, dtype=jnp.int32))
         return self._mislabelled(p.T)
 
-    def _sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: Array, f: Array) -> Array:
+        """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         key_wrong, key_other = random.split(key)
         best = jnp.argmax(f, axis=-1).astype(jnp.int32)
         wrong = random.bernoulli(key_wrong, self.epsilon, best.shape)

@@ -45,12 +45,13 @@ class Softmax(ClassLikelihood):
         self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
         super().__init__(f, validate_args=validate_args)
 
-    def _expectation(self) -> str:
+    def marginal_expectation(self) -> str:
+        """How the expectation is taken."""
         return "draw"
 
     def _of_label(self, table: Array, value: Array) -> Array:
         """The entries of a table ``[N, K]`` that belong to the labels."""
-        labels, good = as_labels(self._checked(value), self.num_classes)
+        labels, good = as_labels(self.checked(value), self.num_classes)
         table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
         return jnp.where(good, jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0], jnp.nan)
 
@@ -74,5 +75,6 @@ class Softmax(ClassLikelihood):
         """Probability of every class, ``[N, K]``; predictive under marginals."""
         return jnp.exp(self._log_predictive())
 
-    def _sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: Array, f: Array) -> Array:
+        """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         return random.categorical(key, f).astype(jnp.int32)

@@ -58,12 +58,13 @@ class StickBreaking(ClassLikelihood):
         """``K``."""
         return self.f.shape[1] + 1
 
-    def _expectation(self) -> str:
+    def marginal_expectation(self) -> str:
+        """How the expectation is taken."""
         return "closed form"
 
     def log_prob(self, value: Array, intermediates: Any = None) -> Array:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a bound of it."""
-        labels, good = as_labels(self._checked(value), self.num_classes)
+        labels, good = as_labels(self.checked(value), self.num_classes)
         sticks = jnp.arange(self.num_classes - 1, dtype=jnp.int32)
         sign = jnp.where(sticks == labels[..., None], 1, -1).astype(self.f.dtype)
         terms = _bound(sign, self.f, self.c) if self.is_marginal else jax.nn.log_sigmoid(sign * self.f)
@@ -72,7 +73,7 @@ class StickBreaking(ClassLikelihood):
 
     def _log_probs(self) -> Array:
         """Log probabilities of the classes, ``[N, K]``; predictive under marginals."""
-        self._predictable()
+        self.refuse_estimates()
         if not self.is_marginal:
             return _of_sticks(jax.nn.log_sigmoid(self.f), jax.nn.log_sigmoid(-self.f))
         if not self.f.independent:
@@ -85,7 +86,7 @@ class StickBreaking(ClassLikelihood):
 
     def predictive_log_prob(self, value: Array) -> Array:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
-        labels, good = as_labels(self._checked(value), self.num_classes)
+        labels, good = as_labels(self.checked(value), self.num_classes)
         table = self._log_probs()
         table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
         return jnp.where(good, jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0], jnp.nan)
@@ -95,7 +96,8 @@ class StickBreaking(ClassLikelihood):
         """Probability of every class, ``[N, K]``; predictive under marginals."""
         return jnp.exp(self._log_probs())
 
-    def _sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: Array, f: Array) -> Array:
+        """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         logits = _of_sticks(jax.nn.log_sigmoid(f), jax.nn.log_sigmoid(-f))
         return random.categorical(key, logits).astype(jnp.int32)
 

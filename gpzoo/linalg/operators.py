@@ -25,7 +25,7 @@ class BlockDiagonal(Fields):
         ValueError: if there is no block, or one is not square.
     """
 
-    data_fields = ("blocks",)
+    blocks: tuple[Array, ...]
 
     def __init__(self, *blocks: Array) -> None:
         if not blocks or any(jnp.ndim(block) < 2 or block.shape[-1] != block.shape[-2] for block in blocks):
@@ -113,7 +113,7 @@ class Kronecker(Fields):
         ValueError: if there is no factor, or one is not square.
     """
 
-    data_fields = ("factors",)
+    factors: tuple[Array, ...]
 
     def __init__(self, *factors: Array) -> None:
         if not factors or any(jnp.ndim(K) < 2 or K.shape[-1] != K.shape[-2] for K in factors):

@@ -51,7 +51,8 @@ class ToeplitzInverse(Fields):
         column: first column of the matrix, ``[M]``, of two rows or more. One that is not positive definite gives NaN.
     """
 
-    data_fields = ("x", "log_det")
+    x: Array
+    log_det: Array
 
     def __init__(self, column: Array) -> None:
         self.x, self.log_det = _durbin(column)

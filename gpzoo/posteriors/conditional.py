@@ -16,7 +16,7 @@ from jax import Array, random
 
 from gpzoo import _platform, linalg
 from gpzoo._checks import is_concrete
-from gpzoo._pytree import Fields
+from gpzoo._pytree import Fields, static
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.grid import InducingGrid, axis_column, axis_covariances
@@ -42,8 +42,6 @@ class Conditional(Fields):
         site: name of the site, for messages.
     """
 
-    data_fields = ("prior", "inducing", "L", "L_inverse")
-    static_fields = ("whiten", "site")
     #: Whether ``f`` is a function of ``u`` alone, so that its values have no joint density.
     deterministic: ClassVar[bool]
 
@@ -51,8 +49,8 @@ class Conditional(Fields):
     inducing: Any
     L: Any
     L_inverse: Any
-    whiten: bool
-    site: str
+    whiten: bool = static()
+    site: str = static()
 
     @property
     def toeplitz(self) -> bool:
@@ -147,7 +145,7 @@ class Projection(Conditional):
     def marginals(self, m: Array, form: Form) -> tuple[Array, Array]:
         """Mean of the zero-mean part of ``f`` and its variance, ``[D, N]`` each (eq. 7 and 8)."""
         X, N = self.prior.X, self.prior.event_shape[0]
-        axis = 1 if self.prior.kernel._has_outputs(X) else 0
+        axis = 1 if self.prior.kernel.has_outputs(X) else 0
         size = _platform.inputs_at_a_time(N)
         if size == N:
             return self._marginals_at(X, m, form)

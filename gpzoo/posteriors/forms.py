@@ -17,7 +17,7 @@ from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
-from gpzoo._pytree import Fields
+from gpzoo._pytree import Fields, static
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.linalg.quadratic import spread, squares
@@ -33,12 +33,12 @@ LARGE_GRID = 256
 class Form(Fields):
     """A form of the covariance ``S`` of ``q(u)``, and a covariance of that form once it has values.
 
-    A form is named by its class alone: ``InducingGuide(program, kmeans(100), covariance=MyForm())``. The names in
-    ``data_fields`` are those of its parameters: the field ``scale`` of site ``f`` is the parameter ``f_scale``. A form
+    A form is named by its class alone: ``InducingGuide(program, kmeans(100), covariance=MyForm())``. Its annotated
+    fields are its parameters: the field ``scale`` of site ``f`` is the parameter ``f_scale``. A form
     of one's own says how they start and, if nothing else, which other form has the same covariance::
 
         class Isotropic(Form):
-            data_fields = ("scale",)
+            scale: Array
             constraints = {"scale": softplus_positive}
 
             def start(self, conditional, scale):
@@ -72,8 +72,7 @@ class Form(Fields):
 
     def with_values(self, **values: Any) -> Self:
         """This form with other values of its fields."""
-        data, static = self._flatten()
-        return self._unflatten(static, tuple((dict(zip(self.data_fields, data, strict=True)) | values).values()))
+        return self._with_fields(**values)
 
     # -- as parameters -----------------------------------------------------------------------------------------------
 
@@ -183,7 +182,7 @@ class Full(Form):
             not matter.
     """
 
-    data_fields = ("scale",)
+    scale: Any
 
     def start(self, conditional: Conditional, scale: float) -> Full:
         """The prior's factor times ``scale``."""
@@ -206,7 +205,7 @@ class BlockDiagonal(Form):
         scale: a lower-triangular factor for each block, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
     """
 
-    data_fields = ("scale",)
+    scale: Any
 
     def check(self, conditional: Conditional) -> None:
         """Refuse inducing variables that are not in blocks; see :meth:`Form.check`."""
@@ -238,7 +237,7 @@ class Kronecker(Form):
         scale: a lower-triangular factor along each axis, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
     """
 
-    data_fields = ("scale",)
+    scale: Any
 
     def check(self, conditional: Conditional) -> None:
         """Refuse all but grids of several axes; see :meth:`Form.check`."""
@@ -278,7 +277,7 @@ class Diagonal(Form):
         scale: standard deviations, ``[M]`` or ``[M, D]``.
     """
 
-    data_fields = ("scale",)
+    scale: Any
     constraints: ClassVar = {"scale": constraints.softplus_positive}
     has_diagonal = True
 
@@ -328,8 +327,9 @@ class LowRank(Form):
         rank: ``R``, where no values are given.
     """
 
-    data_fields = ("scale", "factor")
-    static_fields = ("rank",)
+    scale: Array | None
+    factor: Array | None
+    rank: int = static(default=16)
     constraints: ClassVar = {"scale": constraints.softplus_positive}
     has_diagonal = True
 

@@ -13,16 +13,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from gpzoo import linalg
 from gpzoo.inducing.covariances import Kuf, block_pairs
-from gpzoo.inducing.variables import Blocks, InducingPatches
-from gpzoo.kernels.base import Kernel, Scaled, Sum
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
+from gpzoo.kernels.base import Kernel
+from gpzoo.kernels.combine import Scaled, Sum
 from gpzoo.kernels.double_sum import DoubleSum, has_sampled_views
 from gpzoo.posteriors.conditional import Projection, mean_at
 from gpzoo.posteriors.forms import Form
 from gpzoo.views.base import SampledView
+from gpzoo.views.orbits import Orbit
 
 
 class PairWeights(NamedTuple):
@@ -125,7 +128,7 @@ def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array
     """
     if not has_sampled_views(kernel):
         return Kuf(inducing, kernel, X)[..., None]
-    if isinstance(inducing, Blocks):
+    if isinstance(inducing, InducingBlocks):
         parts = [view_columns(u, part, X, views) for u, part in block_pairs(inducing, kernel)]
         whole = [jnp.broadcast_to(part, (*part.shape[:-1], views.shape[1])) for part in parts]
         return linalg.concatenate(whole, -3)
@@ -133,19 +136,23 @@ def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array
         return jnp.asarray(kernel.scale, X.dtype) * view_columns(inducing, kernel.kernel, X, views)
     if isinstance(kernel, Sum):
         return sum(view_columns(inducing, part, X, views) for part in kernel.parts)
-    if not isinstance(inducing, InducingPatches):
+    if isinstance(inducing, InducingPoints):
         raise TypeError(
             "Sampled views, of vectors too, take inducing variables of the base process, in the space of one view, and "
-            f"not {type(inducing).__name__}: unique_patches({inducing.num_inducing}) starts them at views of the data, "
-            f"InducingPatches(Z) at Z [M, {views.shape[2]}]."
+            f"not {type(inducing).__name__}: unique_patches(M) starts them at views of the data, InducingPatches(Z) at "
+            f"Z [M, {views.shape[2]}]."
         )
-    if inducing.Z.ndim != 2:
+    if isinstance(inducing, InducingPatches) and inducing.Z.ndim != 2:
         raise ValueError(f"With sampled views all outputs share Z, [M, size]; got Z of shape {inducing.Z.shape}.")
     N, S, _ = views.shape
     if isinstance(kernel.base, DoubleSum):
         columns = Kuf(inducing, kernel.base, views.reshape(N * S, *X.shape[1:]))
-    else:
+    elif isinstance(inducing, InducingPatches):
         columns = kernel.base(inducing.Z, views.reshape(N * S, -1))
+    else:
+        # A double sum over one view, the input itself, is the base process at that view.
+        size = views.shape[2]
+        columns = Kuf(inducing, DoubleSum(kernel.base, Orbit(np.arange(size)[None])), views.reshape(N * S, size))
     return columns.reshape(-1, N, S)
 
 

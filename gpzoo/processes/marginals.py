@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
+from gpzoo._pytree import Fields, static
+
 
 class DrawLog:
     """Notes which GP sites a program asked an array of, or refuses to give one.
@@ -47,8 +49,7 @@ def standard_deviation(variance: Array) -> Array:
     return jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).eps ** 2))
 
 
-@jax.tree_util.register_pytree_node_class
-class GaussianMarginals:
+class GaussianMarginals(Fields):
     """Marginals ``N(mean_n, variance_n)`` of one or more GP sites at ``N`` inputs, with a reparameterised draw.
 
     A value of a GP site under :class:`~gpzoo.inference.GaussianProcessELBO`. These operations are exact and give
@@ -75,6 +76,14 @@ class GaussianMarginals:
         rows: ``[N]`` integers that identify the rows; given, a row's draws do not depend on the batch it is in.
     """
 
+    mean: Array
+    source_variance: Array
+    key: Array | None
+    loading: Array | None
+    rows: Array | None
+    sites: frozenset[str] = static()
+    log: DrawLog | None = static()
+
     # NumPy arrays on the left of an operator then defer to the methods below.
     __array_ufunc__ = None
 
@@ -90,15 +99,6 @@ class GaussianMarginals:
     ) -> None:
         self.mean, self.source_variance, self.key, self.loading = mean, source_variance, key, loading
         self.sites, self.log, self.rows = frozenset(sites), log, rows
-
-    def tree_flatten(self) -> tuple[tuple, tuple]:
-        """Leaves and static parts, for JAX."""
-        return (self.mean, self.source_variance, self.key, self.loading, self.rows), (self.sites, self.log)
-
-    @classmethod
-    def tree_unflatten(cls, aux: tuple, leaves: tuple) -> GaussianMarginals:
-        """Rebuild from :meth:`tree_flatten`."""
-        return cls(*leaves[:4], sites=aux[0], log=aux[1], rows=leaves[4])
 
     def __repr__(self) -> str:
         names = ", ".join(sorted(self.sites))
@@ -318,7 +318,6 @@ class GaussianMarginals:
         )
 
 
-@jax.tree_util.register_pytree_node_class
 class EstimatedMarginals(GaussianMarginals):
     """Unbiased estimates of marginals: what a GP site is in training when its kernel samples views of the inputs.
 

@@ -182,8 +182,8 @@ class GaussianProcess(ProcessAtInputs):
         if num_outputs is not None:
             num_outputs = positive_int("num_outputs", num_outputs)
         self.kernel, self.jitter = kernel, jitter
-        self.X = kernel._check(X)
-        own_axis = kernel._has_outputs(self.X)
+        self.X = kernel.check_inputs(X)
+        own_axis = kernel.has_outputs(self.X)
         inputs = self.X[0] if own_axis else self.X
         checks.not_empty("X", inputs)
         checks.finite("X", self.X)

@@ -1,8 +1,18 @@
 """Views: maps from an input to the vectors that a base process responds to, or distributions over such maps."""
 
-from gpzoo.views.base import SampledView
+from gpzoo.views.base import Composed, SampledView, View
 from gpzoo.views.images import Affine, Deformation, Rotation
 from gpzoo.views.orbits import Orbit, Subsampled
 from gpzoo.views.patches import Patches
 
-__all__ = ["Affine", "Deformation", "Orbit", "Patches", "Rotation", "SampledView", "Subsampled"]
+__all__ = [
+    "Affine",
+    "Composed",
+    "Deformation",
+    "Orbit",
+    "Patches",
+    "Rotation",
+    "SampledView",
+    "Subsampled",
+    "View",
+]

@@ -1,36 +1,70 @@
-"""Views: maps from an input to the set of vectors that a base process responds to (patches, orbits, augmentations).
-
-A view is any pytree with
-
-* ``view(X)``: inputs ``[N, ...]`` to views ``[N, num_views, view_size]``,
-* ``num_views``, ``view_size``: the two integers, and
-* ``input_ndim``: the rank of one input.
-
-Distributions of views, :class:`gpzoo.SampledView`, have ``sample(key, X)`` in the place of ``view(X)``.
-
-A view without parameters is a pytree without leaves, as :class:`Patches` is; the arrays of one that has parameters are
-its leaves, and gradients reach them through :class:`gpzoo.kernels.DoubleSum`.
-"""
+"""What a view is: a map from an input to the vectors that a base process responds to, or a distribution over maps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, random
 
 from gpzoo._checks import positive_int
-from gpzoo._pytree import Fields
+from gpzoo._pytree import Fields, static
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=("outer", "inner"), meta_fields=())
-@dataclass(frozen=True)
-class Composed:
+class View(Fields):
+    """A map from an input to a fixed number of vectors: patches, an orbit; the ``T_p x`` of a double sum.
+
+    A subclass has annotated fields (arrays that are trained, static ones that are not), three numbers, and
+    :meth:`view`::
+
+        class Windows(View):
+            length: int = static()
+            size: int = static()
+
+            @property
+            def num_views(self):
+                return self.length - self.size + 1
+
+            @property
+            def view_size(self):
+                return self.size
+
+            def view(self, X):
+                return jnp.stack([X[:, i : i + self.size] for i in range(self.num_views)], axis=1)
+
+        kernel = DoubleSum(RBF(), Windows(length=24, size=3))    # inducing variables: unique_patches(100)
+
+    Gradients reach its array fields, and the inputs, through :class:`gpzoo.kernels.DoubleSum`.
+    """
+
+    @property
+    def input_ndim(self) -> int:
+        """Rank of one input: 1 for vectors, 3 for images ``[H, W, C]``."""
+        return 1
+
+    @property
+    def num_views(self) -> int:
+        """Views per input, ``P``."""
+        raise NotImplementedError(f"{type(self).__name__} does not define num_views.")
+
+    @property
+    def view_size(self) -> int:
+        """Numbers per view."""
+        raise NotImplementedError(f"{type(self).__name__} does not define view_size.")
+
+    def view(self, X: Array) -> Array:
+        """The views of inputs ``[N, ...]``: ``[N, num_views, view_size]``.
+
+        Raises:
+            ValueError: if an input has another shape than the view takes.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define view(X).")
+
+
+class Composed(View):
     """Views of views: the views that ``inner`` has of every view that ``outer`` has of an input, in that order.
 
     A convolution under an orbit, ``Composed(Orbit.of_images((28, 28), rotations=True), Patches((28, 28), (5, 5)))``,
@@ -41,8 +75,8 @@ class Composed:
         inner: view of those.
     """
 
-    outer: Any
-    inner: Any
+    outer: View
+    inner: View
 
     @property
     def input_ndim(self) -> int:
@@ -69,23 +103,27 @@ class Composed:
         return self.inner.view(views.reshape(-1, *X.shape[1:])).reshape(X.shape[0], -1, self.view_size)
 
 
-def _sizes(name: str, sizes: Sequence[int], lengths: tuple[int, ...]) -> tuple[int, ...]:
-    sizes = tuple(sizes)
-    if len(sizes) not in lengths or any(int(size) != size or size < 1 for size in sizes):
+def whole_sizes(name: str, values: Sequence[int], lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """``values`` as a tuple of positive whole numbers, as many as one of ``lengths``.
+
+    Raises:
+        ValueError: naming what they are of.
+    """
+    values = tuple(values)
+    if len(values) not in lengths or any(int(value) != value or value < 1 for value in values):
         wanted = " or ".join(str(length) for length in lengths)
-        raise ValueError(f"{name} must be {wanted} positive whole numbers, got {sizes}.")
-    return tuple(int(size) for size in sizes)
+        raise ValueError(f"{name} must be {wanted} positive whole numbers, got {values}.")
+    return tuple(int(value) for value in values)
 
 
 class SampledView(Fields):
     """A distribution of views of an input (learning invariances, eq. 8).
 
     A subclass says what the randomness of one view is, free of parameters, and what it does to an input:
-    :meth:`noise` and :meth:`transform`. It lists its arrays in ``data_fields``, and in ``static_fields`` what it has
-    besides ``SampledView.static_fields``::
+    :meth:`noise` and :meth:`transform`. Its annotated fields are its parameters::
 
         class Jitter(SampledView):
-            data_fields = ("scale",)
+            scale: Array
 
             def __init__(self, scale):
                 super().__init__((3,))
@@ -111,10 +149,9 @@ class SampledView(Fields):
         ValueError: for counts below one, or fewer than two views in training.
     """
 
-    static_fields: ClassVar[tuple[str, ...]] = ("num_views", "num_fixed", "input_shape")
-
-    #: How many views an input has in all, if :meth:`noise` draws them without replacement; else infinite.
-    orbit_size: float = math.inf
+    num_views: int = static()
+    num_fixed: int = static()
+    input_shape: tuple[int, ...] = static()
 
     def __init__(self, input_shape: Sequence[int], num_views: int = 16, num_fixed: int = 64) -> None:
         self.input_shape = tuple(input_shape)
@@ -125,13 +162,18 @@ class SampledView(Fields):
 
     # -- what a subclass writes --------------------------------------------------------------------------------------
 
+    @property
+    def orbit_size(self) -> float:
+        """How many views an input has in all, if :meth:`noise` draws them without replacement; else infinite."""
+        return math.inf
+
     def noise(self, key: Array, num_views: int) -> Any:
         """The randomness of ``num_views`` views of one input, a pytree with a leading axis of views."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define noise(key, num_views).")
 
     def transform(self, x: Array, noise: Any) -> Array:
         """One view of one input ``x``, whose shape it has."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define transform(x, noise).")
 
     # -- what everyone calls -----------------------------------------------------------------------------------------
 
@@ -151,7 +193,7 @@ class SampledView(Fields):
         Raises:
             ValueError: if an input has another shape.
         """
-        self._check(X)
+        self.check_inputs(X)
         noise = jax.vmap(lambda key: self.noise(key, self.num_views))(random.split(key, X.shape[0]))
         return self._views(X, noise, (0, 0))
 
@@ -176,7 +218,12 @@ class SampledView(Fields):
             )
         return views.reshape(*views.shape[:2], self.view_size)
 
-    def _check(self, X: Array) -> None:
+    def check_inputs(self, X: Array) -> None:
+        """Refuse inputs of another shape than ``input_shape``.
+
+        Raises:
+            ValueError: naming both.
+        """
         if jnp.ndim(X) == self.input_ndim + 2:
             raise ValueError(f"Sampled views take the same X for all outputs, got one per output: {jnp.shape(X)}.")
         if tuple(jnp.shape(X)[1:]) != self.input_shape:
@@ -186,13 +233,16 @@ class SampledView(Fields):
             )
 
 
-class FixedViews(Fields):
-    """The views of a :class:`SampledView` under given transformations, which every input shares."""
+class FixedViews(View):
+    """The views of a :class:`SampledView` under given transformations, which every input shares.
 
-    data_fields = ("sampled", "noise")
+    Args:
+        sampled: the view.
+        noise: of each transformation, with a leading axis of views; see :meth:`SampledView.noise`.
+    """
 
-    def __init__(self, sampled: SampledView, noise: Any) -> None:
-        self.sampled, self.noise = sampled, noise
+    sampled: SampledView
+    noise: Any
 
     @property
     def input_ndim(self) -> int:
@@ -215,5 +265,5 @@ class FixedViews(Fields):
         Raises:
             ValueError: if an input has another shape.
         """
-        self.sampled._check(X)
+        self.sampled.check_inputs(X)
         return self.sampled._views(X, self.noise, (0, None))

@@ -10,8 +10,9 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
+from gpzoo._pytree import static
 from gpzoo.views._warp import affine_matrix, affine_positions, bilinear, smooth_displacements
-from gpzoo.views.base import SampledView, _sizes
+from gpzoo.views.base import SampledView, whole_sizes
 
 # -- images ------------------------------------------------------------------------------------------------------------
 
@@ -36,8 +37,9 @@ class Affine(SampledView):
             finite numbers ``[6]``, or fewer than two views in training.
     """
 
-    data_fields = ("low", "high")
-    static_fields = (*SampledView.static_fields, "raw")
+    low: Array
+    high: Array
+    raw: bool = static()
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class Affine(SampledView):
         num_views: int = 16,
         num_fixed: int = 64,
     ) -> None:
-        shape = _sizes("image_shape", image_shape, (2, 3))
+        shape = whole_sizes("image_shape", image_shape, (2, 3))
         if min(shape[:2]) < 2:
             raise ValueError(f"Images must be at least two pixels high and wide, got image_shape {shape}.")
         super().__init__(shape if len(shape) == 3 else (*shape, 1), num_views, num_fixed)
@@ -106,7 +108,8 @@ class Deformation(Affine):
             without the other.
     """
 
-    data_fields = (*Affine.data_fields, "amplitude", "smoothness")
+    amplitude: Array
+    smoothness: Array
 
     def __init__(
         self,

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from gpzoo.views.base import SampledView, _sizes
+from gpzoo._pytree import static
+from gpzoo.views.base import SampledView, View, whole_sizes
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True, init=False, eq=False)
-class Orbit:
+class Orbit(View):
     """The orbit of an input under transformations that move its entries: rotations, flips, shifts, permutations.
 
     The views of a kernel that is invariant to a finite group (convolutional GPs, appendix D.2, eq. D.29): with every
@@ -34,14 +31,14 @@ class Orbit:
         ValueError: if the table does not have two axes, or an entry is out of range or twice in a row.
     """
 
-    table: np.ndarray
-    input_shape: tuple[int, ...]
+    table: np.ndarray = static()
+    input_shape: tuple[int, ...] = static()
 
     def __init__(self, table: Any, input_shape: Sequence[int] | None = None) -> None:
         table = np.asarray(table)
         if table.ndim != 2 or table.size == 0 or not np.issubdtype(table.dtype, np.integer):
             raise ValueError(f"table must be integers [views, size], got {table.dtype} of shape {table.shape}.")
-        shape = (table.shape[1],) if input_shape is None else _sizes("input_shape", input_shape, (1, 2, 3))
+        shape = (table.shape[1],) if input_shape is None else whole_sizes("input_shape", input_shape, (1, 2, 3))
         size = int(np.prod(shape))
         if table.shape[1] != size or table.min() < -1 or table.max() >= size:
             raise ValueError(
@@ -57,8 +54,7 @@ class Orbit:
                 "Give permutations, with -1 for zero."
             )
         first = np.sort(np.unique(table, axis=0, return_index=True)[1])
-        object.__setattr__(self, "table", table[first].astype(np.int32))
-        object.__setattr__(self, "input_shape", shape)
+        self.table, self.input_shape = table[first].astype(np.int32), shape
 
     @classmethod
     def of_images(
@@ -76,7 +72,7 @@ class Orbit:
         Raises:
             ValueError: for rotations of images that are not square, or shifts as long as the image.
         """
-        shape = _sizes("image_shape", image_shape, (2, 3))
+        shape = whole_sizes("image_shape", image_shape, (2, 3))
         shape = shape if len(shape) == 3 else (*shape, 1)
         H, W, _ = shape
         if rotations and H != W:
@@ -95,15 +91,6 @@ class Orbit:
             padded = np.pad(image, ((shifts, shifts), (shifts, shifts), (0, 0)), constant_values=-1)
             views += [padded[shifts + i :, shifts + j :][:H, :W] for i in steps for j in steps]
         return cls(np.stack([view.ravel() for view in views]), shape)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Orbit) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self) -> tuple:
-        return self.input_shape, self.table.shape, self.table.tobytes()
 
     @property
     def input_ndim(self) -> int:
@@ -156,7 +143,7 @@ class Subsampled(SampledView):
         ValueError: for more views than there are, or fewer than two.
     """
 
-    static_fields = (*SampledView.static_fields, "orbit")
+    orbit: Orbit = static()
 
     def __init__(self, orbit: Orbit, num_views: int, *, num_fixed: int | None = None) -> None:
         if not isinstance(orbit, Orbit):
@@ -169,7 +156,7 @@ class Subsampled(SampledView):
             )
 
     @property
-    def orbit_size(self) -> float:  # type: ignore[override]
+    def orbit_size(self) -> float:
         """How many views there are."""
         return self.orbit.num_views
 

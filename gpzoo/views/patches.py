@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gpzoo.views.base import _sizes
+from gpzoo._pytree import static
+from gpzoo.views.base import View, whole_sizes
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True, init=False)
-class Patches:
+class Patches(View):
     """All patches of an image at stride 1 that lie inside it (convolutional GPs, sections 3 and 4.4).
 
     Positions run row by row, and each patch is flattened row by row. What becomes of colour:
@@ -37,17 +33,14 @@ class Patches:
             channel.
     """
 
-    image_shape: tuple[int, int, int]
-    patch_shape: tuple[int, int]
-    channels: str | int
-
-    #: Rank of one input: images ``[H, W, C]``.
-    input_ndim: ClassVar[int] = 3
+    image_shape: tuple[int, int, int] = static()
+    patch_shape: tuple[int, int] = static()
+    channels: str | int = static()
 
     def __init__(
         self, image_shape: Sequence[int], patch_shape: Sequence[int], *, channels: str | int = "separate"
     ) -> None:
-        image, patch = _sizes("image_shape", image_shape, (2, 3)), _sizes("patch_shape", patch_shape, (2,))
+        image, patch = whole_sizes("image_shape", image_shape, (2, 3)), whole_sizes("patch_shape", patch_shape, (2,))
         if patch[0] > image[0] or patch[1] > image[1]:
             raise ValueError(
                 f"patch_shape {patch} does not fit into image_shape {image}: patches are at most as large as the image."
@@ -62,9 +55,12 @@ class Patches:
                 f"channels must be 'separate', 'joint' or the number of one of the {image[2]} channels, counted from "
                 f"0; got {channels!r}."
             )
-        object.__setattr__(self, "image_shape", image)
-        object.__setattr__(self, "patch_shape", patch)
-        object.__setattr__(self, "channels", channels)
+        self.image_shape, self.patch_shape, self.channels = image, patch, channels
+
+    @property
+    def input_ndim(self) -> int:
+        """Rank of one input: images ``[H, W, C]``."""
+        return 3
 
     @property
     def num_views(self) -> int:

@@ -218,7 +218,7 @@ def _draw(fn: Any, key: Array, num_draws: int) -> Array:
     """Draws of a data site, ``[num_draws, N, ...]``; a likelihood's are given the draws of its marginals."""
     fn = unmasked(fn)
     if isinstance(fn, Likelihood) and fn.is_marginal:
-        return fn._sample_given(key, fn.f.draws(num_draws))
+        return fn.sample_given(key, fn.f.draws(num_draws))
     return fn.sample(key, (num_draws,))
 
 

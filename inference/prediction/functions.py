@@ -14,8 +14,8 @@ from jax import Array, random
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._platform import one_blas_thread
-from gpzoo.inducing.covariances import block_pairs
-from gpzoo.inducing.variables import Blocks, InducingPoints
+from gpzoo.inducing.covariances import Kuu, block_pairs
+from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import run
 from gpzoo.inference.finite import refuse_not_finite
@@ -23,8 +23,8 @@ from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction.predict import check_run, count_rows
 from gpzoo.inference.representation import Functions
 from gpzoo.inference.training._sources import split_arrays
-from gpzoo.kernels import Kernel, Scaled, White
-from gpzoo.kernels.base import addends
+from gpzoo.kernels import Kernel, Scaled
+from gpzoo.kernels.combine import addends
 from gpzoo.kernels.spectral import function_values
 from gpzoo.linalg.operators import BlockDiagonal
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -69,8 +69,9 @@ def draw_functions(
 
     Raises:
         FactorisationError: naming a site whose covariance does not factorise.
-        TypeError: naming a kernel without a known spectral density (see :func:`gpzoo.kernels.spectral.frequencies`),
-            or inducing variables that are not points; data that are no real numbers, or an ``rng_key`` that is no key.
+        TypeError: naming a kernel without a known spectral density (:meth:`gpzoo.kernels.Kernel.frequencies`), or
+            inducing variables without values for a function (:meth:`gpzoo.InducingVariable.of`); data that are no real
+            numbers, or an ``rng_key`` that is no key.
         ValueError: for counts below one; data that are not finite; rows that disagree; a guide that has not seen data;
             parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in several
             batches.
@@ -116,7 +117,7 @@ def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int, row
     """The values at the site's inputs of one function from its posterior; equal keys give the same function.
 
     Args:
-        posterior: of one GP site, with inducing points (or blocks of them), or a grid.
+        posterior: of one GP site.
         key: fixes the function.
         num_features: see :func:`draw_functions`.
         rows: numbers of the inputs' rows, ``[N]``, by which white noise is drawn.
@@ -132,58 +133,56 @@ def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int, row
     prior, L = posterior.prior, posterior.conditional.L
     kernel, X, D = prior.kernel, prior.X, prior.num_outputs or 1
     key_u, key_prior, key_noise, key_white = random.split(key, 4)
-    separate = L.ndim == 3 or kernel.batched or kernel._has_outputs(X)
-    smooth = [(a, part) for a, part in addends(kernel) if not isinstance(part, White)]
-    parts = [part if factor is None else Scaled(part, factor) for factor, part in smooth]
+    separate = L.ndim == 3 or kernel.batched or kernel.has_outputs(X)
+    function, noise = kernel.split_noise()
+    parts = [part if factor is None else Scaled(part, factor) for factor, part in addends(function)]
     keys = list(random.split(key_prior, len(parts)))
 
-    def g(part: Kernel, key: Array, inputs: Array) -> tuple[Array, Array]:
-        if part.input_ndim is None and kernel._has_outputs(inputs):
-            inputs = inputs[0]  # a constant only counts rows
-        return function_values(part, inputs, key, D, num_features, separate=separate), part.diag(inputs)
+    def seen(part: Kernel, inputs: Array) -> Array:
+        # A constant only counts rows.
+        return inputs[0] if part.input_ndim is None and kernel.has_outputs(inputs) else inputs
 
-    values = sum(g(part, key, X)[0] for part, key in zip(parts, keys, strict=True))
-    at_inducing, variance = _at_inducing(posterior.inducing, kernel, parts, keys, g)
+    def g(part: Kernel, key: Array, inputs: Array) -> Array:
+        return function_values(part, seen(part, inputs), key, D, num_features, separate=separate)
+
+    values = jnp.zeros((posterior.event_shape[0], D), X.dtype)
+    values = sum((g(part, key, X) for part, key in zip(parts, keys, strict=True)), values)
+    at_inducing, variance = jnp.zeros((L.shape[-1], D), X.dtype), 0
+    if function is not None:
+        at_inducing, variance = _at_inducing(posterior.inducing, kernel, parts, keys, g)
     # What the diagonal of L L^T holds beyond the variance of the functions is noise on u: white, and the jitter.
     blocks = L.blocks if isinstance(L, BlockDiagonal) else (L,)
     total = jnp.concatenate([jnp.sum(jnp.square(block), axis=-1) for block in blocks], axis=-1)
-    noise = _columns(jnp.sqrt(jnp.maximum(total - variance, 0)))
-    at_inducing = at_inducing + noise * random.normal(key_noise, at_inducing.shape, X.dtype)
+    beyond = _columns(jnp.sqrt(jnp.maximum(total - variance, 0)))
+    at_inducing = at_inducing + beyond * random.normal(key_noise, at_inducing.shape, X.dtype)
     if posterior.whiten:
         at_inducing = _solved(L, at_inducing)
     draw = posterior.draw_inducing(key_u)
     update = posterior.given(draw - at_inducing.reshape(draw.shape)).mean
-    return update + (values + _white(kernel, key_white, rows, values)).reshape(update.shape)
+    if noise is not None:
+        values = values + _columns(jnp.sqrt(noise.diag(seen(noise, X)))) * _normals(key_white, rows, values)
+    return update + values.reshape(update.shape)
 
 
 def _at_inducing(
-    inducing: Any, kernel: Kernel, parts: list[Kernel], keys: list[Array], g: Callable
+    inducing: InducingVariable, kernel: Kernel, parts: list[Kernel], keys: list[Array], g: Callable
 ) -> tuple[Array, Array]:
-    """Prior functions at the inducing variables, ``[M, D]``, and their variances, ``[M]`` or ``[D, M]``."""
-    if isinstance(inducing, Blocks):
+    """Inducing variables of prior functions, ``[M, D]``, and their variances, ``[M]`` or ``[D, M]``."""
+    if isinstance(inducing, InducingBlocks):
         pairs = zip(block_pairs(inducing, kernel), keys, strict=True)
         each = [_at_inducing(block, part, [part], [key], g) for (block, part), key in pairs]
         batch = jnp.broadcast_shapes(*(variance.shape[:-1] for _, variance in each))
         variances = [jnp.broadcast_to(variance, batch + variance.shape[-1:]) for _, variance in each]
         return jnp.concatenate([values for values, _ in each]), jnp.concatenate(variances, axis=-1)
-    if not isinstance(inducing, InducingPoints):
-        raise TypeError(
-            f"Functions can be drawn with inducing points, not with {type(inducing).__name__}: draw jointly with "
-            "numpyro.infer.Predictive(guide, ...) at fewer inputs (a few thousand)."
-        )
-    each = [g(part, key, inducing.Z) for part, key in zip(parts, keys, strict=True)]
-    return sum(values for values, _ in each), sum(variance for _, variance in each)
+    each = [inducing.of(partial(g, part, key)) for part, key in zip(parts, keys, strict=True)]
+    return sum(each), linalg.diagonal(Kuu(inducing, kernel.split_noise()[0]))
 
 
-def _white(kernel: Kernel, key: Array, rows: Array | None, like: Array) -> Array:
-    """The white noise of a kernel, ``[N, D]``, each row's by its number."""
-    found = [part.variance * (1 if a is None else a) for a, part in addends(kernel) if isinstance(part, White)]
-    if not found:
-        return jnp.zeros_like(like)
+def _normals(key: Array, rows: Array | None, like: Array) -> Array:
+    """Standard normal numbers ``[N, D]``, each row's by its number."""
     rows = jnp.arange(len(like)) if rows is None else rows
     keys = jax.vmap(lambda row: random.fold_in(key, row))(rows)
-    noise = jax.vmap(lambda key: random.normal(key, like.shape[1:], like.dtype))(keys)
-    return jnp.sqrt(sum(found).astype(like.dtype)) * noise
+    return jax.vmap(lambda key: random.normal(key, like.shape[1:], like.dtype))(keys)
 
 
 def _columns(per_output: Array) -> Array:

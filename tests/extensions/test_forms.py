@@ -20,7 +20,7 @@ Z = X[::6]
 class Isotropic(Form):
     """One standard deviation for all inducing variables, or for those of an output."""
 
-    data_fields = ("deviation",)
+    deviation: Array
     constraints = {"deviation": constraints.softplus_positive}  # noqa: RUF012
 
     def start(self, conditional, scale):
@@ -35,7 +35,7 @@ class Isotropic(Form):
 class Square(Form):
     """Any root at all, by the least that a form has to say."""
 
-    data_fields = ("root_of_S",)
+    root_of_S: Array
 
     def start(self, conditional, scale):
         M = conditional.num_inducing

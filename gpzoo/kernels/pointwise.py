@@ -1,0 +1,121 @@
+"""Kernels of your own from a function of two points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import jax.numpy as jnp
+from jax import Array
+
+from gpzoo import _checks as checks
+from gpzoo._pytree import static
+from gpzoo.kernels.base import Kernel, columns, select_columns
+
+
+class Pointwise(Kernel):
+    """The kernel that a function of two points and its hyperparameters is, evaluated at all pairs.
+
+    ::
+
+        def cosine(x, z, variance, period):
+            return variance * jnp.cos(2 * jnp.pi * jnp.sum(x - z) / period)
+
+        kernel = Pointwise(cosine, variance=1.0, period=jnp.asarray([1.0, 2.0])) + White(0.1)
+
+    Hyperparameters are passed by keyword, never hidden in a closure: they are the leaves of the kernel, cast to the
+    precision of the inputs, and each may carry a leading axis for one kernel per output. The function is compiled in,
+    and compared by identity: define it once, at the top of a module, since every new ``lambda`` is compiled anew.
+
+    For speed, or to draw functions by random features, write a class instead (:class:`~gpzoo.kernels.Kernel`).
+
+    Args:
+        function: ``function(x, z, **hyperparameters)``, the covariance of two inputs ``[d]`` (the active columns), a
+            scalar; symmetric in them and positive definite, which is not checked.
+        active_dims: the input columns that the function sees; all if ``None``.
+        axes: how many axes each hyperparameter has for one kernel, where it may be more than a number:
+            ``{"lengthscale": 1}`` for one per column. One more, in front, is the axis of outputs.
+        input_ndim: rank of one input, 3 for images ``[H, W, C]``.
+        **hyperparameters: numbers or arrays.
+
+    Raises:
+        TypeError: if ``function`` cannot be called, a hyperparameter is not numeric, or ``active_dims`` are no
+            integers.
+        ValueError: for a hyperparameter with more axes than that, ``axes`` of no hyperparameter, ``active_dims`` that
+            are negative, double, or of inputs that are no vectors; on evaluation, if they do not fit the columns of the
+            inputs, or the function does not return one number.
+    """
+
+    hyperparameters: dict[str, Array]
+    function: Callable[..., Array] = static()
+    active_dims: tuple[int, ...] | None = static()
+    axes: tuple[tuple[str, int], ...] = static()
+    rank: int = static()
+
+    def __init__(
+        self,
+        function: Callable[..., Array],
+        /,
+        *,
+        active_dims: Iterable[int] | None = None,
+        axes: Mapping[str, int] | None = None,
+        input_ndim: int = 1,
+        **hyperparameters: float | Array,
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"Pointwise takes a function of two points, got {type(function).__name__}.")
+        axes = dict(axes or {})
+        if unknown := sorted(set(axes) - set(hyperparameters)):
+            raise ValueError(f"axes names {unknown}, but the hyperparameters are {sorted(hyperparameters)}.")
+        self.hyperparameters = {name: checks.floating(name, value) for name, value in hyperparameters.items()}
+        self.function, self.active_dims, self.rank = function, columns(active_dims), input_ndim
+        self.axes = tuple(sorted(axes.items()))
+        if self.active_dims is not None and input_ndim != 1:
+            raise ValueError(f"active_dims are columns of vectors, but inputs have rank {input_ndim}.")
+        self.check_fields()
+
+    @property
+    def input_ndim(self) -> int:
+        """Rank of a single input."""
+        return self.rank
+
+    def _output_axes(self) -> dict[str, int | None]:
+        own = dict(self.axes)
+        return {f: 0 if jnp.ndim(x) > own.get(f, 0) else None for f, x in self.hyperparameters.items()}
+
+    @property
+    def batched(self) -> bool:
+        """Whether a hyperparameter carries a leading axis, one kernel per output."""
+        return any(axis is not None for axis in self._output_axes().values())
+
+    def batch_axes(self) -> Kernel:
+        """See :meth:`Kernel.batch_axes`."""
+        return self._with_fields(hyperparameters=self._output_axes())
+
+    def check_fields(self) -> None:
+        """Refuse hyperparameters of more axes than were named, and the axis of outputs."""
+        own = dict(self.axes)
+        for name, value in self.hyperparameters.items():
+            if jnp.ndim(value) > own.get(name, 0) + 1:
+                wanted = "a scalar or one per output [D]" if name not in own else f"of {own[name]} axes, or one more"
+                raise ValueError(
+                    f"Pointwise: {name} must be {wanted}, got shape {jnp.shape(value)}; name axes that are not those "
+                    f"of outputs, axes={{{name!r}: {jnp.ndim(value)}}}."
+                )
+
+    def evaluate(self, x: Array, z: Array) -> Array:
+        """The function of two points."""
+        return self.function(x, z, **self.hyperparameters)
+
+    def cross(self, X: Array, Z: Array) -> Array:
+        """The function of all pairs of rows."""
+        if self.active_dims is not None:
+            X, Z = (select_columns(type(self).__name__, x, self.active_dims) for x in (X, Z))
+        return super().cross(X, Z)
+
+    @property
+    def _said(self) -> str:
+        return f"The function {getattr(self.function, '__name__', self.function)} of Pointwise"
+
+    def __repr__(self) -> str:
+        values = "".join(f", {name}={value!r}" for name, value in self.hyperparameters.items())
+        return f"Pointwise({getattr(self.function, '__name__', self.function)}{values})"
