@@ -113,7 +113,7 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
     X, y = jnp.asarray(X[..., None] if size.patch else X, dtype), jnp.asarray(y)
     guide = InducingGuide(model, inducing, initial_scale=0.5)
     svi = SVI(model, guide, optax.adam(1e-3), GaussianProcessELBO())
-    params = guide.init_params(jax.random.key(0), X, y, **settings)
+    params = guide.init_params(jax.random.key(0), X, y, model_kwargs=settings)
     params["f_mean"] = jnp.asarray(q_mu[:, 0] if size.classes == 2 else q_mu, dtype)
 
     @jax.jit

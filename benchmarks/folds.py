@@ -20,19 +20,21 @@ import optax
 from numpyro.infer import SVI
 
 from gpzoo import kmeans
-from gpzoo.inference import FitResult, GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.models import deep_gp, inner_scales, linear_layers
 from gpzoo.reproductions import datasets
 
 
-def one(X: np.ndarray, y: np.ndarray, key: Any, layers: int, steps: int) -> tuple[FitResult, float]:
+def one(X: np.ndarray, y: np.ndarray, key: Any, layers: int, steps: int) -> tuple[Trained, float]:
     """Train, on one fold or on several, and time the second half of the steps."""
     maps = linear_layers(X.reshape(-1, X.shape[-1]), [X.shape[-1]] * (layers - 1))
     guide = InducingGuide(deep_gp, kmeans(50), initial_scale=inner_scales(maps))
     svi = SVI(deep_gp, guide, optax.adam(0.01), GaussianProcessELBO())
     at: dict[int, float] = {}
     mark = lambda step, seconds, params: at.update({step: seconds})  # noqa: E731
-    result = fit(svi, key, steps, X, y, layers=maps, callback=mark, callback_steps=steps // 2, progress=False)
+    result = fit(
+        key, svi, steps, X, y, callback=mark, callback_steps=steps // 2, progress=False, model_kwargs={"layers": maps}
+    )
     return result, 2 * (at[2 * (steps // 2)] - at[steps // 2])
 
 

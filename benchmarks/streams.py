@@ -115,16 +115,15 @@ def train(table: Table, layers: int, batch: int, steps: int) -> None:
         guide = InducingGuide(deep_gp, kmeans(100), initial_scale=inner_scales(maps))
         svi = SVI(deep_gp, guide, optax.adam(0.01), GaussianProcessELBO())
         fit(
-            svi,
             jax.random.key(0),
+            svi,
             steps,
             *data,
             batch_size=batch,
-            layers=maps,
-            num_data=num_data,
             callback=lambda step, seconds, params: marks.append(seconds),  # noqa: B023
             callback_steps=10,
             progress=False,
+            model_kwargs={"layers": maps, "num_data": num_data},
         )
         medians.append(float(np.median(np.diff(marks[1:]))) / 10)
         print(f"{name:12s} {layers} layers, minibatch {batch:,d}: {medians[-1]:.4f} s a step   peak {peak():6.0f} MB")

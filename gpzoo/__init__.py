@@ -27,7 +27,7 @@ from gpzoo.posteriors import InducingPosterior
 from gpzoo.processes import EstimatedMarginals, GaussianMarginals, GaussianProcess
 from gpzoo.views import Affine, Deformation, Orbit, Patches, Rotation, SampledView, Subsampled, View
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Affine",

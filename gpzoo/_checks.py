@@ -283,7 +283,7 @@ def _refuse_not_finite(name: str, values: np.ndarray, infinite: bool) -> None:
 
 
 def arguments(
-    program: Any, args: tuple, kwargs: dict[str, Any], *, tables: bool = False, new: bool = False
+    program: Any, args: tuple, kwargs: Mapping[str, Any] | None = None, *, tables: bool = False, new: bool = False
 ) -> tuple[tuple, dict[str, Any]]:
     """The arguments of a program, every array of which has passed :func:`data` under the program's name for it.
 
@@ -297,14 +297,20 @@ def arguments(
     Args:
         program: for the names of its positional arguments; or those names.
         args: positional arguments.
-        kwargs: keyword arguments.
+        kwargs: keyword arguments, by name; ``None`` for none.
         tables: whether ``args`` is a table, which is checked while it is read.
         new: whether they are inputs to predict at, whose own spread says nothing about the data's.
 
     Raises:
-        TypeError: as :func:`data`.
+        TypeError: as :func:`data`, and for ``kwargs`` that are no mapping from names.
         ValueError: as :func:`data`, and for a ``num_data`` that is no count.
     """
+    kwargs = {} if kwargs is None else kwargs
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise TypeError(
+            f"model_kwargs must map names of the program's arguments to values, {{'layers': layers}}; "
+            f"got {_kind(kwargs)}."
+        )
     lost: list[str] = []
     if not tables:
         names, optional = (program, ()) if isinstance(program, tuple) else positional(program, len(args))
@@ -339,16 +345,26 @@ def _outside() -> int:
 
 def positional(model: Any, count: int) -> tuple[list[str], set[str]]:
     """Names of a program's first positional arguments, as its author wrote them, and those that may be ``None``."""
-    while isinstance(model, Messenger) and model.fn is not None:
-        model = model.fn
-    try:
-        parameters = tuple(inspect.signature(model).parameters.values())
-    except (TypeError, ValueError):
-        parameters = ()
+    parameters = _parameters(model)
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = [known[i] if i < len(known) else f"args[{i}]" for i in range(count)]
     required = {p.name for p in parameters if p.default is p.empty}
     return names, set(names) - required
+
+
+def is_open(model: Any, name: str) -> bool:
+    """Whether a program has an argument of this name that is ``None`` unless given, or must be given."""
+    return any(p.name == name and p.default in (None, p.empty) for p in _parameters(model) if p.kind != p.VAR_KEYWORD)
+
+
+def _parameters(model: Any) -> tuple[inspect.Parameter, ...]:
+    """The arguments of a program, as its author wrote them."""
+    while isinstance(model, Messenger) and model.fn is not None:
+        model = model.fn
+    try:
+        return tuple(inspect.signature(model).parameters.values())
+    except (TypeError, ValueError):
+        return ()
 
 
 def _each(name: str, x: Any, lost: list[str], *, positional: bool) -> Any:
@@ -359,7 +375,7 @@ def _each(name: str, x: Any, lost: list[str], *, positional: bool) -> Any:
         if not positional and not _is_array(value):
             return value
         value = (
-            rows(own, value, ": pass what is not per datum by keyword")
+            rows(own, value, ": pass what is not per datum in model_kwargs")
             if positional
             else data(own, value, infinite=True)
         )

@@ -19,7 +19,7 @@ class GPZooError(Exception):
         result: what was computed before.
 
     Attributes:
-        result: of a training that failed, the :class:`~gpzoo.inference.FitResult` with the last good parameters, those
+        result: of a training that failed, the :class:`~gpzoo.inference.Trained` with the last good parameters, those
             at which the bound was last finite; ``None`` where nothing had been computed.
         finished: where several trainings follow each other (:func:`~gpzoo.inference.compare`,
             :func:`~gpzoo.models.fit_deep_kernel`), what those before gave, by name; ``None`` elsewhere.

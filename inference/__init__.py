@@ -1,31 +1,35 @@
-"""Inference for programs with GP sites: guides, the objective, training, prediction, ArviZ."""
+"""Inference for programs with GP sites: guides, the objective, training, and what a trained model can be asked."""
+
+from typing import Any
 
 from gpzoo.errors import CheckpointError, NonFiniteError
-from gpzoo.inference.arviz import to_arviz
+from gpzoo.inference._calls import REMOVED, removed
 from gpzoo.inference.comparison import Candidate, Comparison, compare, error_rate, rmse
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.prediction.functions import draw_functions
-from gpzoo.inference.prediction.predict import Predictor, predict
+from gpzoo.inference.prediction.predict import predict
 from gpzoo.inference.prediction.summaries import SitePrediction
+from gpzoo.inference.trained import Trained, load
 from gpzoo.inference.training.fit import fit
-from gpzoo.inference.training.result import FitResult
 
 __all__ = [
     "Candidate",
     "CheckpointError",
     "Comparison",
-    "FitResult",
     "GaussianProcessELBO",
     "InducingGuide",
     "NonFiniteError",
-    "Predictor",
     "SitePrediction",
+    "Trained",
     "compare",
-    "draw_functions",
     "error_rate",
     "fit",
+    "load",
     "predict",
     "rmse",
-    "to_arviz",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The words of an AttributeError would be lost where a name is imported from here.
+    raise (ImportError if name in REMOVED else AttributeError)(removed("gpzoo.inference", name))

@@ -29,45 +29,19 @@ from gpzoo.processes.process import GaussianProcess
 _SMALL = 1_000_000
 
 
-def to_arviz(
+def exported(
     rng_key: Array,
     model: Callable,
     guide: InducingGuide,
     params: Mapping[str, Any],
-    *args: Any,
-    num_draws: int = 500,
-    losses: np.ndarray | None = None,
-    **kwargs: Any,
+    args: tuple,
+    model_kwargs: Mapping[str, Any] | None,
+    *,
+    num_draws: int,
+    losses: np.ndarray | None,
 ) -> Any:
-    """Draws from a trained guide as ArviZ's container, for ``az.summary``, ``az.loo``, plots and netCDF.
-
-    The draws are independent, so diagnostics of Markov chains (r_hat, effective sample size, trace plots) mean nothing
-    for them: use ``az.summary(..., kind="stats")``. Each draw takes ``u ~ q(u)`` and the other latent sites, then ``f``
-    jointly over the inputs given ``u``; the joint covariance is formed, so pass a subset of large data.
-
-    Args:
-        rng_key: key of the draws; sampled views are drawn once, by this key, for all of them.
-        model: the program.
-        guide: the trained guide.
-        params: trained parameters, of the model and of the guide.
-        *args: the model's positional arguments, data included, at the rows to export.
-        num_draws: number of draws ``S``.
-        losses: the training's losses; their negatives are kept as ``elbo`` in ``constant_data``.
-        **kwargs: the model's keyword arguments.
-
-    Returns:
-        ``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (ArviZ 1.x) with groups ``posterior`` (``<site>`` and
-        ``<site>_u``, not whitened, of GP sites; other latent sites; the program's deterministic sites),
-        ``posterior_predictive``, ``log_likelihood`` (``log p(y_n | f_n)``, float64), ``observed_data`` and
-        ``constant_data`` (parameters that have no posterior, small arguments). The chain axis has length 1. Of a site
-        under ``handlers.mask`` these hold the observed data only, along ``<site>_observed`` with their numbers (of
-        several axes, in C order) as coordinates, and ``constant_data`` has ``<site>_mask``. A slash in a name is a dot.
-
-    Raises:
-        FactorisationError: naming the GP site whose draws are not finite.
-        NonFiniteError: naming any other site whose draws are not finite, or whose log density is NaN.
-    """
-    args, kwargs = checks.arguments(model, args, kwargs, new=True)
+    """:meth:`gpzoo.inference.Trained.to_arviz`; negative ``losses`` are kept as ``elbo`` in ``constant_data``."""
+    args, kwargs = checks.arguments(model, args, model_kwargs, new=True)
     rng_key, num_draws = checks.rng_key(rng_key), checks.positive_int("num_draws", num_draws)
     guide.sites_for(args, kwargs)
     params = guide.checked_params(params, args, kwargs)

@@ -15,12 +15,12 @@ from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
 from gpzoo.errors import PrecisionWarning, keeping_finished
+from gpzoo.inference._calls import entry_point
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.prediction.predict import predict
 from gpzoo.inference.prediction.summaries import SitePrediction
+from gpzoo.inference.trained import Trained
 from gpzoo.inference.training.fit import fit
-from gpzoo.inference.training.result import FitResult
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,13 @@ class Candidate:
         bound: evidence lower bound per training row, in nats, the mean over the last twentieth of the steps.
         nlpp: mean negative log predictive density of the test rows, in nats; ``None`` without test data.
         score: what ``score`` gave for the test rows, or ``None``.
-        seconds: of training.
-        result: the training's result, with the parameters.
-        guide: the trained guide.
+        trained: the trained model.
     """
 
     bound: float
     nlpp: float | None
     score: float | None
-    seconds: float
-    result: FitResult
-    guide: InducingGuide
+    trained: Trained
 
 
 class Comparison(Mapping[str, Candidate]):
@@ -64,7 +60,7 @@ class Comparison(Mapping[str, Candidate]):
         rows = [("", "bound per row", "test nlpp", self._score, "seconds")]
         for name, c in self.items():
             scores = ("-" if x is None else f"{x:.4f}" for x in (c.bound, c.nlpp, c.score))
-            rows.append((name, *scores, f"{c.seconds:.0f}"))
+            rows.append((name, *scores, f"{c.trained.seconds:.0f}"))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) for r in rows)
         return "\n".join(line.rstrip() for line in lines)
@@ -88,6 +84,7 @@ def rmse(test: SitePrediction, y: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(test.mean - y), dtype=np.float64)))
 
 
+@entry_point
 def compare(
     rng_key: Array,
     candidates: Mapping[str, tuple[Callable, Any]],
@@ -103,7 +100,7 @@ def compare(
     batch_size: int | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = True,
-    **kwargs: Any,
+    model_kwargs: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Train programs alike and compare their bounds on the evidence, which need no test data (learning invariances).
 
@@ -115,8 +112,7 @@ def compare(
 
     Args:
         rng_key: key of every training, and of the predictions.
-        candidates: by name, a program of ``(X, y)`` (and ``num_data``, with minibatches), and what initialises its
-            inducing variables.
+        candidates: by name, a program of ``(X, y)``, and what initialises its inducing variables.
         X: training inputs ``[N, ...]``.
         y: training targets ``[N, ...]``.
         X_test: test inputs, for the test columns.
@@ -128,7 +124,7 @@ def compare(
         batch_size: rows per minibatch, ``None`` for all.
         checkpoint: folder for checkpoints, one below it for each candidate; a comparison started again resumes.
         progress: whether to show bars.
-        **kwargs: further keyword arguments of all programs.
+        model_kwargs: keyword arguments of all programs, by name.
 
     Raises:
         TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
@@ -148,13 +144,13 @@ def compare(
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
     if not callable(learning_rate):
         checks.positive_number("learning_rate", learning_rate)
-    (X, y), kwargs = checks.arguments(("X", "y"), (X, y), kwargs)
+    (X, y), kwargs = checks.arguments(("X", "y"), (X, y), model_kwargs)
     if X_test is not None:
-        (X_test, y_test), _ = checks.arguments(("X_test", "y_test"), (X_test, y_test), {}, new=True)
-    guides, rest = {}, kwargs if batch_size is None else kwargs | {"num_data": len(X)}
+        (X_test, y_test), _ = checks.arguments(("X_test", "y_test"), (X_test, y_test), new=True)
+    guides = {}
     for name, candidate in candidates.items():
         guides[name] = InducingGuide(*candidate)
-        sites = guides[name].sites_for((X, y), rest)
+        sites = guides[name].sites_for((X, y), kwargs)
         if X_test is not None and site not in sites.names - sites.latents - set(sites.parameters):
             data = sorted(sites.names - sites.latents - set(sites.parameters))
             raise ValueError(f"site must be a data site of every program: {name!r} has {data}, got {site!r}.")
@@ -162,17 +158,16 @@ def compare(
     for name, guide in guides.items():
         svi = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
         folder = None if checkpoint is None else Path(checkpoint) / name
-        options = {"batch_size": batch_size, "checkpoint": folder, "progress": progress and str(name)}
+        options = {"batch_size": batch_size, "checkpoint": folder, "model_kwargs": kwargs}
         with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # said above, once for all candidates
-            result = fit(svi, rng_key, num_steps, X, y, **options, **rest)
+            trained = fit(rng_key, svi, num_steps, X, y, **options, progress=progress and str(name))
             nlpp = scored = None
             if X_test is not None:
-                known = {"guide": guide, "params": result.params, "test_data": {site: y_test}}
-                test = predict(rng_key, guide.model, X_test, **known, **kwargs)[site]
+                test = trained.predict(rng_key, X_test, test_data={site: y_test}, model_kwargs=kwargs)[site]
                 nlpp = -float(np.mean(test.log_density, dtype=np.float64))
                 scored = None if score is None else score(test, np.asarray(y_test))
-        bound = -float(np.mean(result.losses[-max(1, num_steps // 20) :])) / len(X)
-        found[name] = Candidate(bound, nlpp, scored, result.seconds, result, guide)
+        bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(X)
+        found[name] = Candidate(bound, nlpp, scored, trained)
     # A partial has no name, and what has been trained must not be lost to that.
     return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))

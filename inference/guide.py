@@ -14,6 +14,7 @@ from gpzoo import linalg
 from gpzoo.inducing.covariances import Kuu
 from gpzoo.inducing.initialisers import structure
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference._calls import entry_point, removed
 from gpzoo.inference._handler import _for_site, _PosteriorHandler
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import Trace, run, shapes_of
@@ -108,9 +109,13 @@ class InducingGuide:
             self.model(*args, **kwargs)
         return handler.values
 
-    def setup(self, *args: Any, **kwargs: Any) -> Sites:
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(removed("InducingGuide", name))
+
+    @entry_point
+    def setup(self, *args: Any, model_kwargs: Mapping[str, Any] | None = None) -> Sites:
         """Find the program's latent sites and how it uses them, once; later calls return what was found."""
-        return self.sites_for(*checks.arguments(self.model, args, kwargs))
+        return self.sites_for(*checks.arguments(self.model, args, model_kwargs))
 
     def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Look | None = None) -> Sites:
         """:meth:`setup` for arguments that were checked; ``seen`` is a look at the program on these or more rows."""
@@ -121,8 +126,13 @@ class InducingGuide:
             self.sites = sites
         return self.sites
 
+    @entry_point
     def init_params(
-        self, rng_key: Array, *args: Any, given: Mapping[str, Any] | None = None, **kwargs: Any
+        self,
+        rng_key: Array,
+        *args: Any,
+        given: Mapping[str, Any] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Initial values of every parameter of the guide and the model, and of mutable state, by name.
 
@@ -133,7 +143,7 @@ class InducingGuide:
             rng_key: key for the initialisers.
             *args: the model's arguments.
             given: values that are known already, by name; they are used as they are.
-            **kwargs: the model's keyword arguments.
+            model_kwargs: the model's keyword arguments, by name.
 
         Returns:
             Constrained values, to be passed as ``svi.init(..., init_params=...)``.
@@ -141,7 +151,7 @@ class InducingGuide:
         Raises:
             ValueError: for values in ``given`` of unknown names or of another shape.
         """
-        args, kwargs = checks.arguments(self.model, args, kwargs)
+        args, kwargs = checks.arguments(self.model, args, model_kwargs)
         return self.starting_values(checks.rng_key(rng_key), args, kwargs, given)
 
     def starting_values(
@@ -181,18 +191,8 @@ class InducingGuide:
         missing = [site for site in self.sites.processes if f"{site}_inducing" not in (given or {})]
         return any(not isinstance(_for_site(self.inducing, site), InducingVariable) for site in missing)
 
-    def posterior(self, params: Mapping[str, Any], *args: Any, rng_key: Array, **kwargs: Any) -> dict[str, Any]:
-        """The distributions of the latent sites at the model's inputs: ``{site: distribution}``.
-
-        GP sites give an :class:`~gpzoo.InducingPosterior` (``.mean``, ``.variance``,
-        ``.inducing_moments()``). ``rng_key`` draws the sites that come before a site in the program, and sampled views,
-        which are those of :func:`~gpzoo.inference.predict` with the same key.
-
-        Raises:
-            ValueError: for parameters that are missing, unknown or of another shape.
-        """
-        args, kwargs = checks.arguments(self.model, args, kwargs, new=True)
-        rng_key = checks.rng_key(rng_key)
+    def posteriors(self, rng_key: Array, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
+        """:meth:`gpzoo.inference.Trained.posterior` for a key and arguments that were checked."""
         self.sites_for(args, kwargs)
         params = self.checked_params(params, args, kwargs)
         # Inner sites are drawn per input, which is all that the marginals of later sites depend on.

@@ -5,6 +5,7 @@ from gpzoo.models.deep import deep_gp, inner_scales, linear_layers
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
 from gpzoo.models.invariant import invariant_classifier, invariant_convolutional_gp, invariant_deep_gp, invariant_gp
 from gpzoo.models.modules import network_of, shifted_and_mirrored
+from gpzoo.models.parameters import gaussian, positive, rbf
 from gpzoo.models.recognition import recognition
 from gpzoo.models.sparse import gp_classification, gp_regression
 from gpzoo.models.train_deep_kernel import fit_deep_kernel, fit_network
@@ -20,6 +21,7 @@ __all__ = [
     "deformation",
     "fit_deep_kernel",
     "fit_network",
+    "gaussian",
     "gp_classification",
     "gp_regression",
     "inner_scales",
@@ -31,6 +33,8 @@ __all__ = [
     "multi_channel_gp",
     "network_classifier",
     "network_of",
+    "positive",
+    "rbf",
     "recognition",
     "rotation",
     "shifted_and_mirrored",

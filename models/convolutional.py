@@ -7,10 +7,15 @@ Bernoulli likelihood, more the robust-max.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax.numpy as jnp
 import numpyro
 from jax import Array
+from numpyro.distributions import Distribution
 
+from gpzoo import _checks as checks
 from gpzoo.kernels import RBF, Convolutional, Flattened, Kernel, MultiChannel, Sum, White
 from gpzoo.models.parameters import positive, precision, rbf
 from gpzoo.models.sparse import classify
@@ -27,6 +32,8 @@ def convolutional_gp(
     variance: float = 1.0,
     lengthscale: float = 1.0,
     white: float = 1e-3,
+    likelihood: Callable[[Any], Distribution] | None = None,
+    jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """``f(x) = sum_p w_p g(x[p])`` (eq. 13 and 17), ``g ~ GP(0, RBF)`` on patches, one function per class.
@@ -43,13 +50,15 @@ def convolutional_gp(
         num_classes: number of classes.
         variance: where the variance of ``g`` starts.
         lengthscale: where its lengthscale starts, in units of pixel values.
-        white: variance of the white noise, fixed.
+        white: variance of the white noise, fixed; 0 for none.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for that of the paper.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     weights = _weights(X, patch_shape) if weighted else None
-    kernel = Convolutional(base, X.shape[1:], patch_shape, weights, mean=True) + _white(white, X)
-    classify(kernel, X, y, num_classes=num_classes, num_data=num_data)
+    kernel = _with_white(Convolutional(base, X.shape[1:], patch_shape, weights, mean=True), white, X)
+    classify(kernel, X, y, num_classes=num_classes, likelihood=likelihood, jitter=jitter, num_data=num_data)
 
 
 def convolutional_plus_rbf_gp(
@@ -63,6 +72,8 @@ def convolutional_plus_rbf_gp(
     rbf_variance: float = 1.0,
     rbf_lengthscale: float = 5.0,
     white: float = 1e-3,
+    likelihood: Callable[[Any], Distribution] | None = None,
+    jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """``f(x) = f_conv(x) + f_rbf(x)``: weighted convolution, and an RBF of the whole image (section 4.3, eq. 20-21).
@@ -80,13 +91,23 @@ def convolutional_plus_rbf_gp(
         lengthscale: where its lengthscale starts, in units of pixel values.
         rbf_variance: where the variance of the RBF of the image starts.
         rbf_lengthscale: where its lengthscale starts.
-        white: variance of the white noise, fixed; it belongs to the RBF, as in the authors' code.
+        white: variance of the white noise, fixed; it belongs to the RBF, as in the authors' code; 0 for none.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for that of the paper.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     conv = Convolutional(base, X.shape[1:], patch_shape, _weights(X, patch_shape), mean=True)
-    whole = rbf("rbf", X, variance=rbf_variance, lengthscale=rbf_lengthscale, ard=False) + _white(white, X)
-    classify(conv + Flattened(whole), X, y, num_classes=num_classes, num_data=num_data)
+    whole = rbf("rbf", X, variance=rbf_variance, lengthscale=rbf_lengthscale, ard=False)
+    classify(
+        conv + Flattened(_with_white(whole, white, X)),
+        X,
+        y,
+        num_classes=num_classes,
+        likelihood=likelihood,
+        jitter=jitter,
+        num_data=num_data,
+    )
 
 
 def colour_patch_gp(
@@ -99,6 +120,8 @@ def colour_patch_gp(
     variance: float = 1.0,
     lengthscale: float = 1.0,
     white: float = 1e-3,
+    likelihood: Callable[[Any], Distribution] | None = None,
+    jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """``f(x) = sum_p w_p g(x[p])`` with ``g`` on patches of all channels together (section 4.4).
@@ -115,7 +138,9 @@ def colour_patch_gp(
         num_classes: number of classes.
         variance: where the variance of ``g`` starts, of each channel's part if additive.
         lengthscale: where its lengthscale starts, in units of pixel values.
-        white: variance of the white noise, fixed.
+        white: variance of the white noise, fixed; 0 for none.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for that of the paper.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
     base: Kernel
@@ -128,8 +153,16 @@ def colour_patch_gp(
     else:
         base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     weights = _weights(X, patch_shape, channels="joint")
-    kernel = Convolutional(base, X.shape[1:], patch_shape, weights, mean=True, channels="joint") + _white(white, X)
-    classify(kernel, X, y, num_classes=num_classes, num_data=num_data)
+    kernel = Convolutional(base, X.shape[1:], patch_shape, weights, mean=True, channels="joint")
+    classify(
+        _with_white(kernel, white, X),
+        X,
+        y,
+        num_classes=num_classes,
+        likelihood=likelihood,
+        jitter=jitter,
+        num_data=num_data,
+    )
 
 
 def multi_channel_gp(
@@ -141,6 +174,8 @@ def multi_channel_gp(
     variance: float = 1.0,
     lengthscale: float = 1.0,
     white: float = 1e-3,
+    likelihood: Callable[[Any], Distribution] | None = None,
+    jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """``f(x) = sum_c sum_p w_pc g_c(x[pc])``: a patch response of its own for each channel (section 4.4, eq. 22).
@@ -156,13 +191,15 @@ def multi_channel_gp(
         num_classes: number of classes.
         variance: where the variance of the responses starts.
         lengthscale: where their lengthscale starts, in units of pixel values.
-        white: variance of the white noise on every patch response, fixed.
+        white: variance of the white noise on every patch response, fixed; 0 for none.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for that of the paper.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
-    base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X)) + _white(white, X)
+    base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     weights = _weights(X, patch_shape).reshape(X.shape[3], -1)
-    kernel = MultiChannel(base, X.shape[1:], patch_shape, weights, mean=True)
-    classify(kernel, X, y, num_classes=num_classes, num_data=num_data)
+    kernel = MultiChannel(_with_white(base, white, X), X.shape[1:], patch_shape, weights, mean=True)
+    classify(kernel, X, y, num_classes=num_classes, likelihood=likelihood, jitter=jitter, num_data=num_data)
 
 
 def _weights(X: Array, patch_shape: tuple[int, int], channels: str = "separate") -> Array:
@@ -171,5 +208,7 @@ def _weights(X: Array, patch_shape: tuple[int, int], channels: str = "separate")
     return numpyro.param("weights", jnp.ones(view.num_views, precision(X)))
 
 
-def _white(variance: float, X: Array) -> White:
-    return White(jnp.asarray(variance, precision(X)))
+def _with_white(kernel: Kernel, white: float, X: Array) -> Kernel:
+    if checks.is_concrete(checks.positive_number("white", white, or_zero=True)) and white == 0:
+        return kernel
+    return kernel + White(jnp.asarray(white, precision(X)))

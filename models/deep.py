@@ -28,6 +28,7 @@ def deep_gp(
     num_outputs: int | None = None,
     kernel: Callable[[str, Array], Kernel] = rbf,
     layer_noise: float | None = 1e-5,
+    jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """``h_l = GP_l(h_(l-1)) + h_(l-1) W_l``, ``h_0 = x``, and ``f = GP(h_L)`` under a likelihood (eq. 1 and 11).
@@ -50,6 +51,7 @@ def deep_gp(
         kernel: makes a layer's kernel from the site's name and the layer's inputs.
         layer_noise: where the variance of the noise of inner layers starts, which is part of their kernels (eq. 11);
             ``None`` for no noise.
+        jitter: absolute jitter on covariance diagonals of every layer; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
 
     Raises:
@@ -62,14 +64,14 @@ def deep_gp(
         if layer_noise is not None:
             covariance = covariance + White(positive(f"{name}_noise_variance", layer_noise, h))
         if np.ndim(layer) == 0:
-            prior = GaussianProcess(covariance, h, num_outputs=positive_int(f"layers[{i}]", layer))
+            prior = GaussianProcess(covariance, h, num_outputs=positive_int(f"layers[{i}]", layer), jitter=jitter)
         else:
             W = _checked_map(i, layer, h)
-            prior = GaussianProcess(covariance, h, h @ W, num_outputs=W.shape[1])
+            prior = GaussianProcess(covariance, h, h @ W, num_outputs=W.shape[1], jitter=jitter)
         h = numpyro.sample(name, prior)
         if propagate_inputs:
             h = jnp.concatenate([X, jnp.asarray(h)], axis=-1)
-    f = numpyro.sample("f", GaussianProcess(kernel("f", h), h, num_outputs=num_outputs))
+    f = numpyro.sample("f", GaussianProcess(kernel("f", h), h, num_outputs=num_outputs, jitter=jitter))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", likelihood(f), obs=y)
 

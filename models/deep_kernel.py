@@ -28,6 +28,7 @@ def deep_kernel_gp(
     likelihood: Callable[[Any], Distribution] = Softmax,
     num_outputs: int | None = None,
     kernel: Callable[[str, Array], Kernel] | None = None,
+    jitter: float | None = None,
     num_data: int | None = None,
     training: bool = False,
 ) -> None:
@@ -47,8 +48,10 @@ def deep_kernel_gp(
         num_outputs: functions after mixing; ``None`` for as many as there are GPs.
         kernel: makes the kernels from the site's name and the inputs ``[D, N, G]``; ``None`` for an RBF of its own for
             every GP.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
-        training: whether the network is in training (batch normalisation, dropout): pass ``training=True`` to ``fit``.
+        training: whether the network is in training (batch normalisation, dropout), as ``fit`` wants it,
+            ``model_kwargs={"training": True}``.
 
     Raises:
         ValueError: if the features are not ``[N, q]``, or subsets do not fit them or differ in length.
@@ -64,7 +67,7 @@ def deep_kernel_gp(
     squashed = jnp.tanh((h - shift) / scale)
     inputs = jnp.moveaxis(squashed[:, columns], 1, 0)
     D = len(columns)
-    f = numpyro.sample("f", GaussianProcess((kernel or rbf_each)("f", inputs), inputs, num_outputs=D))
+    f = numpyro.sample("f", GaussianProcess((kernel or rbf_each)("f", inputs), inputs, num_outputs=D, jitter=jitter))
     width = D if num_outputs is None else checks.positive_int("num_outputs", num_outputs)
     A = numpyro.param("mixing", jnp.eye(D, width, dtype=h.dtype))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
@@ -72,7 +75,13 @@ def deep_kernel_gp(
 
 
 def network_classifier(
-    X: Array, y: Array | None = None, *, network: Network, num_data: int | None = None, training: bool = False
+    X: Array,
+    y: Array | None = None,
+    *,
+    network: Network,
+    likelihood: Callable[[Any], Distribution] = Softmax,
+    num_data: int | None = None,
+    training: bool = False,
 ) -> None:
     """The network alone: its features are the logits of a softmax (section 5, "Model Training").
 
@@ -80,13 +89,14 @@ def network_classifier(
         X: inputs ``[N, ...]``.
         y: class labels ``[N]``.
         network: as for :func:`deep_kernel_gp`; one feature per class.
+        likelihood: distribution of ``y`` given the features ``[N, q]``.
         num_data: rows of the whole data, if ``X`` is a minibatch.
         training: as for :func:`deep_kernel_gp`.
     """
     checks.finite("X", X)
     h = network(X, training)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        numpyro.sample("y", Softmax(h), obs=y)
+        numpyro.sample("y", likelihood(h), obs=y)
 
 
 def rbf_each(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 0.5) -> RBF:

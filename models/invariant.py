@@ -9,11 +9,13 @@ gives one, such as :func:`rotation`, :func:`affine` and :func:`deformation` make
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpyro
 from jax import Array
+from numpyro.distributions import Distribution
 
 from gpzoo.kernels import RBF, Convolutional, Flattened, Invariant, Kernel
 from gpzoo.likelihoods import PolyaGamma, StickBreaking
@@ -34,6 +36,7 @@ def invariant_gp(
     variance: float = 1.0,
     lengthscale: float = 1.0,
     noise_variance: float = 0.1,
+    jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """``f(x) = mean of g(x_a) over p(x_a | x)``, ``g ~ GP(0, RBF)``, ``y ~ N(f(x), noise_variance)`` (eq. 8, 9, 15).
@@ -50,9 +53,12 @@ def invariant_gp(
         variance: where the variance of ``g`` starts.
         lengthscale: where its lengthscale starts, in units of pixel values.
         noise_variance: where the noise variance starts.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
-    f = numpyro.sample("f", GaussianProcess(_kernel("f", X, view, variance, lengthscale), X, num_outputs=num_outputs))
+    f = numpyro.sample(
+        "f", GaussianProcess(_kernel("f", X, view, variance, lengthscale), X, num_outputs=num_outputs, jitter=jitter)
+    )
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", gaussian(f, noise_variance), obs=y)
 
@@ -65,6 +71,8 @@ def invariant_classifier(
     num_classes: int = 2,
     variance: float = 1.0,
     lengthscale: float = 1.0,
+    likelihood: Callable[[Any], Distribution] | None = None,
+    jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """The same ``f``, and labels with logistic probabilities by the Pólya-Gamma bound (section 4.5).
@@ -79,6 +87,9 @@ def invariant_classifier(
         num_classes: number of classes ``K``, with ``K - 1`` functions.
         variance: where the variance of ``g`` starts.
         lengthscale: where its lengthscale starts, in units of pixel values.
+        likelihood: distribution of ``y`` given ``f``, ``[N, K]`` for more than two classes, in place of these; where
+            views are sampled it must take estimated moments.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
 
     Raises:
@@ -86,12 +97,14 @@ def invariant_classifier(
     """
     if num_classes < 2:
         raise ValueError(f"num_classes must be 2 or more, got {num_classes}.")
-    outputs = None if num_classes == 2 else num_classes - 1
-    prior = GaussianProcess(_kernel("f", X, view, variance, lengthscale), X, num_outputs=outputs)
+    outputs = None if num_classes == 2 else num_classes - (likelihood is None)
+    prior = GaussianProcess(_kernel("f", X, view, variance, lengthscale), X, num_outputs=outputs, jitter=jitter)
     f = numpyro.sample("f", prior)
-    c = recognition("recognition", X, y, num_classes) if prior.samples_views and y is not None else None
+    if likelihood is None:
+        c = recognition("recognition", X, y, num_classes) if prior.samples_views and y is not None else None
+        likelihood = partial(PolyaGamma if outputs is None else StickBreaking, c=c)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        numpyro.sample("y", PolyaGamma(f, c) if outputs is None else StickBreaking(f, c), obs=y)
+        numpyro.sample("y", likelihood(f), obs=y)
 
 
 def invariant_convolutional_gp(
@@ -104,6 +117,7 @@ def invariant_convolutional_gp(
     variance: float = 1.0,
     lengthscale: float = 1.0,
     noise_variance: float = 0.1,
+    jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """Views of views: the mean over transformed images of a weighted convolution, ``sum_p w_p g(T_p x_a)``.
@@ -121,6 +135,7 @@ def invariant_convolutional_gp(
         variance: where the variance of the patch response starts.
         lengthscale: where its lengthscale starts, in units of pixel values.
         noise_variance: where the noise variance starts.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
     shape = X.shape[1:]
@@ -128,7 +143,7 @@ def invariant_convolutional_gp(
     response = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     convolution = Convolutional(response, shape, patch_shape, weights, mean=True)
     kernel = convolution if view is None else Invariant(convolution, _view(view, X))
-    f = numpyro.sample("f", GaussianProcess(kernel, X, num_outputs=num_outputs))
+    f = numpyro.sample("f", GaussianProcess(kernel, X, num_outputs=num_outputs, jitter=jitter))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", gaussian(f, noise_variance), obs=y)
 
@@ -143,6 +158,7 @@ def invariant_deep_gp(
     num_outputs: int | None = None,
     variance: float = 1.0,
     lengthscale: float = 1.0,
+    jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """A deep GP on invariant features: ``h = GP`` of the paper's kind with ``width`` outputs, ``f = GP(h)``.
@@ -160,11 +176,12 @@ def invariant_deep_gp(
         num_outputs: functions of the last layer, for likelihoods that take ``[N, K]``.
         variance: where the variance of ``g`` starts.
         lengthscale: where its lengthscale starts, in units of pixel values.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
-    prior = GaussianProcess(_kernel("features", X, view, variance, lengthscale), X, num_outputs=width)
+    prior = GaussianProcess(_kernel("features", X, view, variance, lengthscale), X, num_outputs=width, jitter=jitter)
     h = jnp.asarray(numpyro.sample("features", prior))
-    f = numpyro.sample("f", GaussianProcess(rbf("f", h), h, num_outputs=num_outputs))
+    f = numpyro.sample("f", GaussianProcess(rbf("f", h), h, num_outputs=num_outputs, jitter=jitter))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", likelihood(f), obs=y)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpyro
 from jax import Array
+from numpyro.distributions import Distribution
 
 from gpzoo.kernels import Kernel
 from gpzoo.likelihoods import Bernoulli, Gaussian, RobustMax
@@ -20,6 +22,7 @@ def gp_regression(
     kernel: Callable[[str, Array], Kernel] = rbf,
     noise_variance: float = 0.1,
     num_outputs: int | None = None,
+    jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """``f ~ GP(0, k)``, ``y_n ~ N(f(x_n), noise_variance)``.
@@ -30,9 +33,10 @@ def gp_regression(
         kernel: makes the kernel from a site name and the inputs.
         noise_variance: where the noise variance starts, in squared units of ``y``.
         num_outputs: ``D``, for targets ``[N, D]``.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
-    f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, num_outputs=num_outputs))
+    f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, num_outputs=num_outputs, jitter=jitter))
     noise = positive("noise_variance", noise_variance, X)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", Gaussian(f, noise), obs=y)
@@ -44,6 +48,8 @@ def gp_classification(
     *,
     num_classes: int = 2,
     kernel: Callable[[str, Array], Kernel] = rbf,
+    likelihood: Callable[[Any], Distribution] | None = None,
+    jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """Two classes: ``y_n ~ Bernoulli(Phi(f(x_n)))``; more: one function per class and the robust-max likelihood.
@@ -53,12 +59,23 @@ def gp_classification(
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         num_classes: number of classes ``K``.
         kernel: makes the kernel from a site name and the inputs.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for the one named above.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
-    classify(kernel("f", X), X, y, num_classes=num_classes, num_data=num_data)
+    classify(kernel("f", X), X, y, num_classes=num_classes, likelihood=likelihood, jitter=jitter, num_data=num_data)
 
 
-def classify(kernel: Kernel, X: Array, y: Array | None, *, num_classes: int, num_data: int | None) -> None:
+def classify(
+    kernel: Kernel,
+    X: Array,
+    y: Array | None,
+    *,
+    num_classes: int,
+    likelihood: Callable[[Any], Distribution] | None = None,
+    jitter: float | None = None,
+    num_data: int | None = None,
+) -> None:
     """What every classifier of the zoo ends with: ``f ~ GP(0, kernel)``, and labels given ``f``.
 
     Two classes: one function and the probit Bernoulli likelihood; more: one function per class, with the same kernel,
@@ -69,9 +86,13 @@ def classify(kernel: Kernel, X: Array, y: Array | None, *, num_classes: int, num
         X: inputs ``[N, ...]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         num_classes: number of classes ``K``.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for the one named above.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
     binary = num_classes == 2
-    f = numpyro.sample("f", GaussianProcess(kernel, X, num_outputs=None if binary else num_classes))
+    outputs = None if binary else num_classes
+    f = numpyro.sample("f", GaussianProcess(kernel, X, num_outputs=outputs, jitter=jitter))
+    likelihood = likelihood or (Bernoulli if binary else RobustMax)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        numpyro.sample("y", Bernoulli(f) if binary else RobustMax(f), obs=y)
+        numpyro.sample("y", likelihood(f), obs=y)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,8 @@ from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo.errors import keeping_finished
 from gpzoo.inducing.grid import InducingGrid
-from gpzoo.inference import FitResult, GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
+from gpzoo.inference._calls import entry_point
 from gpzoo.linalg.operators import Kronecker
 from gpzoo.models.deep_kernel import _columns, deep_kernel_gp, feature_range, network_classifier
 from gpzoo.models.modules import Network
@@ -36,20 +37,18 @@ class DeepKernelFit(NamedTuple):
     """What :func:`fit_deep_kernel` returns.
 
     Attributes:
-        network: result of training the network alone; ``None`` where its parameters were given.
-        features: result of training GPs on the features of that network (the baseline DNN+GP).
-        joint: result of training everything.
-        model: the program, :func:`deep_kernel_gp` with its arguments.
-        guide: its guide; ``predict(key, model, X, guide=guide, params=joint.params)``.
+        network: the network, trained alone; ``None`` where its parameters were given.
+        features: GPs trained on the features of that network (the baseline DNN+GP).
+        joint: everything trained together: ``joint.predict(key, X)``. Its program, as that of ``features``, is
+            :func:`deep_kernel_gp` with its arguments.
     """
 
-    network: FitResult | None
-    features: FitResult
-    joint: FitResult
-    model: Callable
-    guide: InducingGuide
+    network: Trained | None
+    features: Trained
+    joint: Trained
 
 
+@entry_point
 def fit_deep_kernel(
     rng_key: Array,
     X: Array,
@@ -64,7 +63,7 @@ def fit_deep_kernel(
     batch_size: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | str = True,
-    **arguments: Any,
+    model_kwargs: Mapping[str, Any] | None = None,
 ) -> DeepKernelFit:
     """Train a network, then GPs on its features, then both together (section 5, "Model Training").
 
@@ -87,7 +86,7 @@ def fit_deep_kernel(
         batch_size: rows per minibatch; ``None`` for all.
         checkpoint: folder for the checkpoints of all phases; a call that was stopped goes on from there.
         progress: show progress bars; a string is shown as the training's name.
-        **arguments: further ones of :func:`deep_kernel_gp`, such as ``subsets`` and ``num_outputs``.
+        model_kwargs: further arguments of :func:`deep_kernel_gp`, such as ``subsets`` and ``num_outputs``.
 
     Raises:
         ValueError: for no inputs, inputs that are not finite, a negative ``weight_decay``, and as
@@ -95,7 +94,7 @@ def fit_deep_kernel(
 
     Whatever error it ends in has the phases before, ``"network"`` and ``"features"``, as ``.finished``.
     """
-    X, y, rng_key, batch_size = _checked(rng_key, X, y, batch_size, weight_decay)
+    X, y, rng_key, batch_size, arguments = _checked(rng_key, X, y, batch_size, weight_decay, model_kwargs)
     if len(num_steps) != 3 or len(learning_rates) != 3:
         raise ValueError(
             "num_steps and learning_rates must be three, of the network, of GPs on its features and of both; got "
@@ -107,7 +106,6 @@ def fit_deep_kernel(
     keys = dict(zip(("network", "features", "joint"), random.split(rng_key, 3), strict=True))
     lengths = dict(zip(keys, num_steps, strict=True))
     of_network, of_gps, together = learning_rates
-    options = {"batch_size": batch_size, "num_data": len(X)}
 
     def named(phase: str) -> bool | str:
         phase = {"network": "network alone", "features": "GPs on its features", "joint": "network and GPs"}[phase]
@@ -129,21 +127,23 @@ def fit_deep_kernel(
         rules = {"network": network_rule, "others": _adam(of_gps, lengths[name])}
         kinds = lambda params: {key: "network" if key in pretrained else "others" for key in params}  # noqa: E731
         svi = SVI(model, guide, optax.multi_transform(rules, kinds), GaussianProcessELBO())
-        own = {"init_params": dict(start), "training": training, "checkpoint": folder(name), "progress": named(name)}
-        return fit(svi, keys[name], lengths[name], X, y, **own, **options)
+        program = {"num_data": len(X), "training": training}
+        own = {"init_params": dict(start), "checkpoint": folder(name), "progress": named(name)}
+        return fit(keys[name], svi, lengths[name], X, y, batch_size=batch_size, model_kwargs=program, **own)
 
     with keeping_finished(finished, "Training ended in a later phase."):
         some = np.random.RandomState(0).permutation(len(X))[:_START_ROWS]
         few, labels = X[some], y[some]
         given = {**pretrained, **feature_range(features_of(network, pretrained, few))}
-        start = guide.init_params(keys["features"], few, labels, given=given, num_data=len(X))
+        start = guide.init_params(keys["features"], few, labels, given=given, model_kwargs={"num_data": len(X)})
         start = _as_the_network(guide, start, X)
         # The network is out of training here: its running statistics stay as well.
         features = finished["features"] = phase("features", start, optax.set_to_zero(), False)
         joint = phase("joint", features.params, _adam(together, lengths["joint"], weight_decay), True)
-    return DeepKernelFit(alone, features, joint, model, guide)
+    return DeepKernelFit(alone, features, joint)
 
 
+@entry_point
 def fit_network(
     rng_key: Array,
     X: Array,
@@ -156,9 +156,9 @@ def fit_network(
     batch_size: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | str = True,
-) -> FitResult:
+) -> Trained:
     """Train :func:`network_classifier`, the network alone; arguments as for :func:`fit_deep_kernel`."""
-    X, y, rng_key, batch_size = _checked(rng_key, X, y, batch_size, weight_decay)
+    X, y, rng_key, batch_size, _ = _checked(rng_key, X, y, batch_size, weight_decay)
     checks.count("num_steps", num_steps)
     checks.positive_number("learning_rate", learning_rate)
     model = partial(network_classifier, network=network)
@@ -171,15 +171,24 @@ def fit_network(
     # The likelihood looks at all labels, which are numbers here; nothing is computed.
     jax.eval_shape(look)
     svi = SVI(model, _no_guide, _adam(learning_rate, num_steps, weight_decay), Trace_ELBO())
-    options = {"batch_size": batch_size, "num_data": len(X), "checkpoint": checkpoint, "progress": progress}
-    return fit(svi, rng_key, num_steps, X, y, training=True, **options)
+    options = {"batch_size": batch_size, "checkpoint": checkpoint, "progress": progress}
+    program = {"num_data": len(X), "training": True}
+    return fit(rng_key, svi, num_steps, X, y, model_kwargs=program, **options)
 
 
-def _checked(rng_key: Array, X: Any, y: Any, batch_size: int | None, weight_decay: float) -> tuple:
-    """Data, key and rows per minibatch, when they have been checked."""
-    (X, y), _ = checks.arguments(("X", "y"), (X, y), {})
+def _checked(
+    rng_key: Array,
+    X: Any,
+    y: Any,
+    batch_size: int | None,
+    weight_decay: float,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> tuple:
+    """Data, key, rows per minibatch and the program's arguments, when they have been checked."""
+    (X, y), kwargs = checks.arguments(("X", "y"), (X, y), model_kwargs)
     checks.positive_number("weight_decay", weight_decay, or_zero=True)
-    return X, y, checks.rng_key(rng_key), None if batch_size is None else checks.positive_int("batch_size", batch_size)
+    batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
+    return X, y, checks.rng_key(rng_key), batch_size, kwargs
 
 
 def _adam(rate: float, steps: int, weight_decay: float = 0.0) -> optax.GradientTransformation:
@@ -191,7 +200,7 @@ def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Array) -> d
 
     From there training improves on the network; from zero it would have to learn again what the network knows.
     """
-    q = guide.posterior(params, X[:2], rng_key=random.key(0))["f"]
+    q = Trained(guide.model, guide, params).posterior(random.key(0), X[:2])["f"]
     if q.conditional.L is None:
         return params
     Z = q.inducing.points(q.prior.X.dtype) if isinstance(q.inducing, InducingGrid) else q.inducing.Z
@@ -201,7 +210,7 @@ def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Array) -> d
     scale, params = jnp.mean(jnp.square(u), axis=0), dict(params)
     if "f_variance" in params:  # a kernel of one's own starts as it is
         params["f_variance"] = jnp.broadcast_to(scale, params["f_variance"].shape)
-    q = guide.posterior(params, X[:2], rng_key=random.key(0))["f"]
+    q = Trained(guide.model, guide, params).posterior(random.key(0), X[:2])["f"]
     L = q.conditional.L
     L = L.factors[0] if isinstance(L, Kronecker) else L
     # What a GP with this prior makes of noisy values: their corner at the bounds itself would be dear.
@@ -219,7 +228,7 @@ def features_of(network: Network, params: Mapping[str, Any], X: Array, *, batch_
 
     Args:
         network: see :func:`~gpzoo.models.network_of`.
-        params: with the network's parameters and state, such as a :class:`~gpzoo.inference.FitResult`'s.
+        params: with the network's parameters and state, such as a trained model's ``params``.
         X: inputs ``[N, ...]``.
         batch_size: rows at a time.
 

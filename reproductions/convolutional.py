@@ -21,7 +21,7 @@ from numpyro.infer import SVI
 
 from gpzoo.inducing.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Predictor, fit, to_arviz
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.models import (
     colour_patch_gp,
     convolutional_gp,
@@ -148,10 +148,10 @@ def _train(
         "start": setting.start,
         "inducing": _names(inducing),
     }
-    predictor = Predictor(model, guide)
+    begun = Trained(model, guide, {})
 
     def evaluate(params: dict[str, Any]) -> dict[str, float]:
-        test = predictor(test_key, X_test, params=params, test_data={"y": data.y_test})["y"]
+        test = begun.with_params(params).predict(test_key, X_test, test_data={"y": data.y_test})["y"]
         labels = test.mean > 0.5 if test.probs is None else test.probs.argmax(axis=-1)
         wrong = labels != data.y_test
         nlpp = float(-test.log_density.mean())
@@ -159,13 +159,13 @@ def _train(
 
     curve = Curve(run.output / "curve.json", run.made_by(settings | {"steps": setting.steps}, data), evaluate)
     result = fit(
-        svi,
         train_key,
+        svi,
         setting.steps,
         X,
         y,
         batch_size=setting.batch_size,
-        num_data=len(X),
+        model_kwargs={"num_data": len(X)},
         checkpoint=run.checkpoint,
         callback=curve,
         callback_steps=-(-setting.steps // setting.evaluations),
@@ -175,9 +175,9 @@ def _train(
     metrics["elbo"] = float(-result.losses[-max(1, len(X) // (setting.batch_size or len(X))) :].mean())
     figures = {}
     if run.variant != "rbf" and num_classes == 2:
-        figures["inducing_patches"] = partial(_patches, guide, result.params, X, y, patch_shape, export_key)
+        figures["inducing_patches"] = partial(_patches, result, X, y, patch_shape, export_key)
     few = slice(0, _EXPORTED)
-    posterior = to_arviz(export_key, model, guide, result.params, X[few], y[few], num_draws=200, losses=result.losses)
+    posterior = result.to_arviz(export_key, X[few], y[few], num_draws=200)
     return Outcome(
         metrics=metrics,
         settings=settings,
@@ -199,16 +199,14 @@ def _names(inducing: Any) -> str:
     return type(inducing).__name__ + (f"({parts})" if parts else "")
 
 
-def _patches(
-    guide: InducingGuide, params: dict[str, Any], X: Array, y: Array, patch_shape: tuple[int, int], key: Array
-) -> Figure:
+def _patches(trained: Trained, X: Array, y: Array, patch_shape: tuple[int, int], key: Array) -> Figure:
     """Figure 1: the trained inducing patches, sorted by the mean of their inducing output, least first."""
     import matplotlib.pyplot as plt
 
-    posterior = guide.posterior(params, X[:1], y[:1], rng_key=key)["f"]
+    posterior = trained.posterior(key, X[:1], y[:1])["f"]
     outputs = np.asarray(posterior.inducing_moments()[0])
     order = np.argsort(outputs)
-    patches = np.asarray(params["f_inducing"])[order].reshape(-1, *patch_shape)
+    patches = np.asarray(trained.params["f_inducing"])[order].reshape(-1, *patch_shape)
     columns = int(np.ceil(np.sqrt(len(patches))))
     rows = int(np.ceil(len(patches) / columns))
     figure, axes = plt.subplots(rows, columns, figsize=(1.1 * columns, 1.25 * rows), squeeze=False)

@@ -21,7 +21,7 @@ from jax import Array, random
 from numpyro.infer import SVI
 
 from gpzoo.inducing.initialisers import kmeans
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Predictor, draw_functions, fit, predict, to_arviz
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.likelihoods import Bernoulli, RobustMax
 from gpzoo.models import deep_gp, inner_scales, linear_layers
 from gpzoo.models.parameters import gaussian, rbf
@@ -157,12 +157,12 @@ def uci(run: Run) -> Outcome:
         )
         for name in others
     }
-    scores[last], result, guide, layers = train(last)
+    scores[last], result, layers = train(last)
     metrics = {f"{name}_{metric}": v for name in names for metric, v in scores[name].summary().items()}
     losses = result.losses.mean(axis=0)
     few = [jnp.asarray(x[0, :_EXPORTED]) for x in (folds.X, folds.y)]
-    export = {"num_draws": 200, "losses": losses, "layers": layers}
-    posterior = to_arviz(random.key(run.seed), model, guide, result.member(0).params, *few, **export)
+    first = replace(result.member(0), losses=losses)
+    posterior = first.to_arviz(random.key(run.seed), *few, num_draws=200, model_kwargs={"layers": layers})
     return Outcome(
         metrics=metrics,
         settings=settings | {"by_fold": {name: vars(scores[name]) for name in names}},
@@ -179,15 +179,16 @@ def uci(run: Run) -> Outcome:
 
 
 def _on_folds(run: Run, model: Callable, folds: Folds, setting: _Setting, name: str) -> tuple[Any, ...]:
-    """Metrics and result of one model's trainings on all folds, with its guide and mean maps."""
+    """Metrics and result of one model's trainings on all folds, with its mean maps."""
     depth, inducing = MODELS[name]
     guide = _guide(model, depth, min(inducing, folds.y.shape[1]))
     layers = _layers(name, jnp.asarray(folds.X[0]))
-    options = {"steps": setting.steps, "rate": setting.schedule, "batch_size": setting.batch_size, "layers": layers}
+    options = {"steps": setting.steps, "rate": setting.schedule, "batch_size": setting.batch_size}
+    options["model_kwargs"] = {"layers": layers}
     scores, result = train_folds(
         model, guide, folds, **options, seed=run.seed, checkpoint=run.checkpoint / name, progress=name
     )
-    return scores, result, guide, layers
+    return scores, result, layers
 
 
 # -- one training ----------------------------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ def _train(
         num_inducing: inducing points, if not the model's of the paper.
         lengthscale: where those of the inputs start, if not where the setting's do.
         subset: which part of the data set ``data`` are.
-        found: gets the program, guide, parameters and layers, for figures.
+        found: gets the trained model and the layers, for figures.
     """
     flat = [x.reshape(len(x), -1).astype(np.float32) for x in (data.X_train, data.X_test)]
     X, X_test, y, N = jnp.asarray(flat[0]), flat[1], jnp.asarray(data.y_train), len(data.y_train)
@@ -240,32 +241,31 @@ def _train(
     }
     if lengthscale is not None:
         settings["start"] |= {"lengthscale_inputs": lengthscale}
-    predictor = Predictor(model, guide)
+    program, begun = {"layers": layers}, Trained(model, guide, {})
 
     def evaluate(params: dict[str, Any]) -> dict[str, float]:
-        test = predictor(test_key, X_test, params=params, test_data={"y": y_test}, layers=layers)["y"]
+        now = begun.with_params(params)
+        test = now.predict(test_key, X_test, test_data={"y": y_test}, model_kwargs=program)["y"]
         return _metrics(test, data, y_test)
 
     curve = Curve(run.output / "curve.json", run.made_by(settings | {"steps": setting.steps}, data), evaluate)
     result = fit(
-        svi,
         train_key,
+        svi,
         setting.steps,
         *((X, y) if table is None else (table,)),
         batch_size=None if setting.batch_size >= num_data else setting.batch_size,
-        num_data=num_data,
-        layers=layers,
+        model_kwargs=program | {"num_data": num_data},
         checkpoint=run.checkpoint,
         callback=curve,
         callback_steps=-(-setting.steps // evaluations),
         progress=run.variant,
     )
     few = slice(0, _EXPORTED)
-    export = {"num_draws": 200, "losses": result.losses, "layers": layers}
     metrics = {name: v for name, v in curve.points[setting.steps].items() if name not in ("step", "seconds")}
     metrics["elbo"] = float(-result.losses[-max(1, min(1000, num_data // setting.batch_size)) :].mean())
     if found is not None:
-        found |= {"model": model, "guide": guide, "params": result.params, "layers": layers}
+        found |= {"trained": result, "layers": layers}
     return Outcome(
         metrics=metrics,
         settings=settings,
@@ -275,7 +275,7 @@ def _train(
         dtype=str(X.dtype),
         elbo=-result.losses,
         curve=curve.until(setting.steps) if evaluations > 1 else (),
-        posterior=to_arviz(export_key, model, guide, result.params, X[few], y[few], **export),
+        posterior=result.to_arviz(export_key, X[few], y[few], num_draws=200, model_kwargs=program),
         stands_in=data.name.endswith("-generated"),
         subset=subset,
         selection=None if run.preset == "paper" else _BY_HAND,
@@ -347,12 +347,12 @@ def timing(run: Run) -> Outcome:
     svi = SVI(model, _guide(model, *MODELS[run.variant]), optax.adam(0.01), GaussianProcessELBO())
     at: dict[int, float] = {}
     result = fit(
-        svi,
         random.key(run.seed),
+        svi,
         steps,
         X,
         y,
-        layers=layers,
+        model_kwargs={"layers": layers},
         callback=lambda step, seconds, params: at.update({step: seconds}),
         callback_steps=steps // 2,
         progress=run.variant,
@@ -387,17 +387,16 @@ def step_function(run: Run) -> Outcome:
     return replace(outcome, figures={"functions": partial(_functions, data, run.seed, **found)})
 
 
-def _functions(
-    data: datasets.Dataset, seed: int, model: Callable, guide: InducingGuide, params: dict, layers: tuple
-) -> Figure:
+def _functions(data: datasets.Dataset, seed: int, trained: Trained, layers: tuple) -> Figure:
     """The data, the central 90 % of the predictive distribution, and draws of whole functions through all layers."""
     from matplotlib.figure import Figure
 
     grid = np.linspace(-1.2, 1.2, 400, dtype=np.float32)[:, None]
     draw_key, test_key = random.split(random.key(seed))
-    options = {"guide": guide, "params": params, "layers": layers}
-    low, middle, high = predict(test_key, model, grid, quantiles=(0.05, 0.5, 0.95), **options)["y"].quantiles
-    draws = draw_functions(draw_key, guide, params, grid, num_draws=8, layers=layers)["f"]
+    program = {"layers": layers}
+    found = trained.predict(test_key, grid, quantiles=(0.05, 0.5, 0.95), model_kwargs=program)
+    low, middle, high = found["y"].quantiles
+    draws = trained.functions(draw_key, grid, num_draws=8, model_kwargs=program)["f"]
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.fill_between(grid[:, 0], low, high, color="C0", alpha=0.2, linewidth=0, label="central 90 % of y")

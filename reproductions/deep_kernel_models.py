@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 
-from gpzoo.inference import FitResult, Predictor, to_arviz
+from gpzoo.inference import Trained
 from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
 from gpzoo.models.train_deep_kernel import DeepKernelFit, features_of, fit_deep_kernel, fit_network
 from gpzoo.reproductions import datasets
@@ -109,10 +109,7 @@ def train(
                 metrics[f"{model}_{metric}_se"] = float(values.std(ddof=1) / np.sqrt(len(values)))
     steps = setting.steps(len(data.y_train))
     few = slice(0, _EXPORTED)
-    export = {"num_draws": 100, "losses": fit.joint.losses}
-    posterior = to_arviz(
-        random.key(run.seed), fit.model, fit.guide, fit.joint.params, data.X_train[few], data.y_train[few], **export
-    )
+    posterior = fit.joint.to_arviz(random.key(run.seed), data.X_train[few], data.y_train[few], num_draws=100)
     return Outcome(
         metrics=metrics,
         settings=settings | {"by_split": scores},
@@ -164,9 +161,9 @@ def _on_split(
         scores = {}
         for model, (network, result) in networks.items():
             scores |= named(model, of_network_alone(network, result.params, data.X_test, data.y_test))
-        predictor = Predictor(fit.model, fit.guide, batch_size=2000)
-        for model, result in (("dnn+gp", fit.features), ("svdkl", fit.joint)):
-            scores |= named(model, of_deep_kernel(predictor, random.key(seed), result, data.X_test, data.y_test))
+        for model, params in (("dnn+gp", fit.features.params), ("svdkl", fit.joint.params)):
+            one = fit.joint.with_params(params)
+            scores |= named(model, of_deep_kernel(random.key(seed), one, data.X_test, data.y_test))
         trained = [fit.features, fit.joint, *(result for _, result in networks.values())]
         return scores | {"seconds": float(sum(result.seconds for result in trained))}
 
@@ -186,9 +183,9 @@ def of_network_alone(network: Network, params: Mapping[str, Any], X: Array, y: A
     return {"accuracy": float(np.mean(logits.argmax(-1) == y)), "nlpp": float(-own.mean(dtype=np.float64))}
 
 
-def of_deep_kernel(predictor: Predictor, key: Array, result: FitResult, X: Array, y: Array) -> dict[str, float]:
+def of_deep_kernel(key: Array, trained: Trained, X: Array, y: Array) -> dict[str, float]:
     """Accuracy and nlpp of the program."""
-    found = predictor(key, X, params=result.params, test_data={"y": y})["y"]
+    found = trained.predict(key, X, test_data={"y": y}, batch_size=2000)["y"]
     accuracy = float(np.mean(found.probs.argmax(-1) == y))
     return {"accuracy": accuracy, "nlpp": float(-found.log_density.mean(dtype=np.float64))}
 
@@ -200,7 +197,7 @@ def _kernels(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
     rng = np.random.RandomState(0)
     order = np.sort(rng.permutation(len(data.y_test))[:500])
     order = order[np.argsort(data.y_test[order], kind="stable")]
-    q = fit.guide.posterior(fit.joint.params, jnp.asarray(data.X_test[order]), rng_key=random.key(0))["f"]
+    q = fit.joint.posterior(random.key(0), jnp.asarray(data.X_test[order]))["f"]
     matrices = np.asarray(q.prior.kernel(q.prior.X))
     shown = np.sort(rng.permutation(len(matrices))[:4])
     figure = Figure(figsize=(3 * (len(shown) + 1), 3.2), layout="constrained")

@@ -13,7 +13,7 @@ from jax import Array, random
 from numpyro.infer import SVI, Trace_ELBO
 
 from gpzoo.inducing.grid import InducingGrid
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Predictor, fit
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
 from gpzoo.models.modules import Network, network_of
 from gpzoo.models.train_deep_kernel import BOUNDS, fit_deep_kernel
@@ -98,10 +98,9 @@ def _with_rows(
     found = fit_deep_kernel(key, X, y, network=network, checkpoint=run.checkpoint / f"rows-{rows}", **options)
 
     def scored() -> dict[str, float]:
-        predictor = Predictor(found.model, found.guide, batch_size=2000)
         test = data.X_test, data.y_test
         scores = {"rows": rows} | named("dnn", of_network_alone(network, found.network.params, *test))
-        scores |= named("svdkl", of_deep_kernel(predictor, key, found.joint, *test))
+        scores |= named("svdkl", of_deep_kernel(key, found.joint, *test))
         scores["dnn_seconds"] = found.network.seconds
         scores["svdkl_seconds"] = sum(phase.seconds for phase in (found.network, found.features, found.joint))
         return scores
@@ -134,8 +133,8 @@ def _deep_kernel(network: Network, points: int) -> SVI:
 def _step_seconds(svi: SVI, X: Array, y: Array) -> float:
     """Of a step on these rows, all of them, so that nothing but the step is timed; without compilation."""
     at: dict[int, float] = {}
-    options = {"training": True, "progress": False, "callback_steps": _TIMED}
-    fit(svi, random.key(0), 2 * _TIMED, X, y, callback=lambda step, s, params: at.update({step: s}), **options)
+    options = {"model_kwargs": {"training": True}, "progress": False, "callback_steps": _TIMED}
+    fit(random.key(0), svi, 2 * _TIMED, X, y, callback=lambda step, s, params: at.update({step: s}), **options)
     return (at[2 * _TIMED] - at[_TIMED]) / _TIMED
 
 

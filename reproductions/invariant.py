@@ -21,7 +21,7 @@ from numpyro import handlers
 from numpyro.infer import SVI
 
 from gpzoo.inducing.initialisers import random_subset, unique_patches
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Predictor, SitePrediction, fit, to_arviz
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, SitePrediction, Trained, fit
 from gpzoo.models.invariant import invariant_classifier, invariant_gp
 from gpzoo.models.views import affine, deformation, rotation
 from gpzoo.reproductions import datasets
@@ -92,11 +92,12 @@ def _train(
     M = setting.num_inducing
     guide = InducingGuide(model, random_subset(M) if view is None else unique_patches(M))
     svi = SVI(model, guide, optax.adam(setting.schedule), GaussianProcessELBO())
-    predictor = Predictor(model, guide, batch_size=500)
+    begun = Trained(model, guide, {})
     train_key, test_key, export_key = random.split(random.key(run.seed), 3)
 
     def evaluate(params: dict[str, Any]) -> dict[str, float]:
-        test = predictor(test_key, data.X_test, params=params, test_data={"y": data.y_test})["y"]
+        now = begun.with_params(params)
+        test = now.predict(test_key, data.X_test, test_data={"y": data.y_test}, batch_size=500)["y"]
         angle = {"learned_angle_degrees": float(params["angle"])} if "angle" in params else {}
         return metrics_of(test, data.y_test) | angle
 
@@ -112,13 +113,13 @@ def _train(
     }
     curve = Curve(run.output / "curve.json", run.made_by(settings | {"steps": setting.steps}, data), evaluate)
     result = fit(
-        svi,
         train_key,
+        svi,
         setting.steps,
         X,
         y,
         batch_size=None if whole else setting.batch_size,
-        num_data=N,
+        model_kwargs={"num_data": N},
         checkpoint=run.checkpoint,
         callback=curve,
         callback_steps=-(-setting.steps // setting.evaluations),
@@ -153,9 +154,7 @@ def _train(
         elbo=-result.losses,
         curve=points if setting.evaluations > 1 else (),
         figures=figures,
-        posterior=to_arviz(
-            export_key, model, guide, result.params, X[few], y[few], num_draws=100, losses=result.losses
-        ),
+        posterior=result.to_arviz(export_key, X[few], y[few], num_draws=100),
         subset=subset,
         selection=_BY_HAND,
     )

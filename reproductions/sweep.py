@@ -13,7 +13,7 @@ import optax
 from jax import random
 from numpyro.infer import SVI
 
-from gpzoo.inference import FitResult, GaussianProcessELBO, InducingGuide, Predictor, fit
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.reproductions.datasets.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def train_folds(
     seed: int,
     checkpoint: Path,
     progress: bool | str = True,
-    **kwargs: Any,
-) -> tuple[Scores, FitResult]:
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> tuple[Scores, Trained]:
     """Train a program on every fold, all folds in one compiled program, and evaluate it on their test parts.
 
     Args:
@@ -87,24 +87,23 @@ def train_folds(
         seed: of every random key.
         checkpoint: folder for checkpoints.
         progress: as for :func:`gpzoo.inference.fit`.
-        **kwargs: the program's keyword arguments.
+        model_kwargs: the program's keyword arguments.
 
     Returns:
-        The metrics, and the trainings' result with a leading axis of folds.
+        The metrics, and the trained model with a leading axis of folds.
     """
     K, N = folds.y.shape
     train_key, test_key = random.split(random.key(seed))
     svi = SVI(model, guide, optax.adam(rate), GaussianProcessELBO())
     keys = random.split(train_key, K)
     batch_size = None if batch_size is None or batch_size >= N else batch_size
-    data = (folds.X, folds.y)
-    options = {"batch_size": batch_size, "num_data": N, "checkpoint": checkpoint, "progress": progress}
-    result = fit(svi, keys, steps, *data, **options, **kwargs)
-    predictor = Predictor(model, guide)
+    program = {"num_data": N, **(model_kwargs or {})}
+    options = {"batch_size": batch_size, "checkpoint": checkpoint, "progress": progress}
+    result = fit(keys, svi, steps, folds.X, folds.y, model_kwargs=program, **options)
     densities, errors = [], []
     for k, part in enumerate(folds.parts):
         X, y = part.X_test.astype(np.float32), part.y_test.astype(np.float32)
-        test = predictor(test_key, X, params=result.member(k).params, test_data={"y": y}, **kwargs)["y"]
+        test = result.member(k).predict(test_key, X, test_data={"y": y}, model_kwargs=model_kwargs)["y"]
         densities.append(float(test.log_density.mean(dtype=np.float64) - np.log(part.y_std)))
         errors.append(float(part.y_std * np.sqrt(np.mean((test.mean - y) ** 2, dtype=np.float64))))
     last = result.losses[:, -max(1, N // (batch_size or N)) :]

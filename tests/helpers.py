@@ -1,5 +1,7 @@
 """Small programs and data that several test files share."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from jax import random
 from numpyro.distributions import constraints
 from numpyro.infer import SVI
 
-from gpzoo.inference import GaussianProcessELBO, fit
+from gpzoo.inference import GaussianProcessELBO, Trained, fit
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.processes.process import GaussianProcess
@@ -68,12 +70,18 @@ def deep(X, y=None, *, num_data=None):
         numpyro.sample("y", Gaussian(f, positive("noise", 0.1)), obs=y)
 
 
+def with_model_kwargs(kwargs, function=fit):
+    """Keyword arguments of a function of the library, with those of the program in ``model_kwargs``."""
+    own = {name: value for name, value in kwargs.items() if name in inspect.signature(function).parameters}
+    return own | {"model_kwargs": {name: value for name, value in kwargs.items() if name not in own}}
+
+
 def trained(model, guide, *args, steps=0, **kwargs):
-    params = guide.init_params(KEY, *args, **kwargs)
+    params = guide.init_params(KEY, *args, model_kwargs=kwargs)
     if not steps:
         return params
     svi = SVI(model, guide, adam(0.02), GaussianProcessELBO())
-    return fit(svi, KEY, steps, *args, progress=False, **kwargs).params
+    return fit(KEY, svi, steps, *args, progress=False, model_kwargs=kwargs).params
 
 
 def bound(model, guide, params, *args, key=KEY, loss=None, **kwargs):
@@ -90,7 +98,7 @@ def terms(model, guide, params, *args, key=KEY):
 
 def marginals(guide, params, *args, site="f", joint=False):
     def of(params):
-        posterior = guide.posterior(params, *args, rng_key=KEY)[site]
+        posterior = Trained(guide.model, guide, params).posterior(KEY, *args)[site]
         return posterior.moments() if joint else posterior.marginals()
 
     return jax.jit(of)(params)

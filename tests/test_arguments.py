@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
-from helpers import KEY, adam, bayesian_regression, deep, regression, sine
+from helpers import KEY, adam, bayesian_regression, deep, regression, sine, with_model_kwargs
 from jax import random
 from numpyro import handlers
 from numpyro.infer import SVI
@@ -19,7 +19,7 @@ from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Predictor, compare, fit, predict, to_arviz
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, compare, fit, predict
 from gpzoo.inference.training._sources import Streamed
 from gpzoo.kernels import RBF, Kernel, Matern32
 from gpzoo.likelihoods import Gaussian
@@ -37,7 +37,7 @@ def prepared(program=regression, *args, inducing=None, **options):
 
 
 def train(svi, steps, *args, **kwargs):
-    return fit(svi, KEY, steps, *args, progress=False, **kwargs)
+    return fit(KEY, svi, steps, *args, progress=False, **with_model_kwargs(kwargs))
 
 
 def svi_of(program, **options):
@@ -140,11 +140,14 @@ def test_whole_numbers_serve_as_inputs():
     layers = linear_layers(whole, [2])
     posteriors = []
     with jax.numpy_dtype_promotion("standard"):
-        params = guide.init_params(KEY, whole.astype(float), y, layers=layers)
+        params = guide.init_params(KEY, whole.astype(float), y, model_kwargs={"layers": layers})
         for inputs in (whole, whole.astype(float)):
-            posteriors.append(guide.posterior(params, inputs, y, layers=layers, rng_key=KEY)["f"].mean)
+            posteriors.append(
+                Trained(guide.model, guide, params).posterior(KEY, inputs, y, model_kwargs={"layers": layers})["f"].mean
+            )
         assert all(
-            jnp.issubdtype(x.dtype, jnp.floating) for x in guide.init_params(KEY, whole, y, layers=layers).values()
+            jnp.issubdtype(x.dtype, jnp.floating)
+            for x in guide.init_params(KEY, whole, y, model_kwargs={"layers": layers}).values()
         )
     np.testing.assert_array_equal(*posteriors)
 
@@ -221,8 +224,8 @@ def test_a_program_may_take_minibatches_itself():
 def test_values_given_for_sites_do_not_broadcast():
     guide, params = prepared()
     with pytest.raises(ValueError, match=r"value given for 'f' has shape \(1,\), but the site has shape \(6,\) here"):
-        guide.posterior(params | {"f": jnp.ones(1)}, X, y, rng_key=KEY)
-    guide.posterior(params | {"f": jnp.ones(6)}, X, y, rng_key=KEY)
+        Trained(guide.model, guide, params | {"f": jnp.ones(1)}).posterior(KEY, X, y)
+    Trained(guide.model, guide, params | {"f": jnp.ones(6)}).posterior(KEY, X, y)
     with pytest.raises(ValueError, match=r"value given for 'f' has shape \(5, 1\), but the site has shape \(6,\)"):
         predict(KEY, regression, X, posterior_samples={"f": np.ones((4, 5, 1))}, params=params, train_args=(X, y))
 
@@ -230,7 +233,7 @@ def test_values_given_for_sites_do_not_broadcast():
 def test_shapes_of_parameters_are_checked():
     guide, params = prepared()
     with pytest.raises(ValueError, match=r"params\['noise'\] has shape \[1\], but the program's has \[\]"):
-        guide.posterior(params | {"noise": jnp.ones(1)}, X, y, rng_key=KEY)
+        Trained(guide.model, guide, params | {"noise": jnp.ones(1)}).posterior(KEY, X, y)
     with pytest.raises(ValueError, match=r"init_params\['noise'\] has shape \[2\]"):
         train(svi_of(regression), 1, X, y, init_params={"noise": jnp.ones(2)})
     with pytest.raises(ValueError, match=r"init_params names \['nois'\]"):
@@ -245,11 +248,11 @@ def test_parameters_of_another_run_of_the_program_are_known():
             numpyro.sample("y", Gaussian(f, 0.1 + 0 * jnp.sum(scale)), obs=y)
 
     guide, params = prepared(program)
-    other = guide.init_params(KEY, X, y, more=True)
+    other = guide.init_params(KEY, X, y, model_kwargs={"more": True})
     assert set(other) - set(params) == {"extra"}
-    guide.posterior(other, X, y, rng_key=KEY, more=True)
+    Trained(guide.model, guide, other).posterior(KEY, X, y, model_kwargs={"more": True})
     with pytest.raises(ValueError, match=r"no value for \['extra'\]"):
-        guide.posterior(params, X, y, rng_key=KEY, more=True)
+        Trained(guide.model, guide, params).posterior(KEY, X, y, model_kwargs={"more": True})
 
 
 def test_values_that_the_user_substitutes_need_no_parameter():
@@ -258,8 +261,8 @@ def test_values_that_the_user_substitutes_need_no_parameter():
     rest = {name: value for name, value in params.items() if name != "noise"}
     loss = GaussianProcessELBO().loss
     np.testing.assert_allclose(loss(KEY, rest, fixed, guide, X, y), loss(KEY, params, fixed, guide, X, y))
-    guide.posterior(rest, X, y, rng_key=KEY)
-    predict(KEY, fixed, X, guide=guide, params=rest)
+    Trained(guide.model, guide, rest).posterior(KEY, X, y)
+    Trained(fixed, guide, rest).predict(KEY, X)
     with pytest.raises(ValueError, match=r"objective's params has no value for \['variance'\]"):
         loss(KEY, {name: value for name, value in rest.items() if name != "variance"}, fixed, guide, X, y)
 
@@ -268,10 +271,12 @@ def test_factors_of_low_rank_are_parameters_of_the_guide():
     inducing = InducingGrid(8, (-3.0, 3.0))
     guide, params = prepared(regression, inducing=inducing, covariance=forms.LowRank(rank=2))
     assert {"f_mean", "f_scale", "f_factor"} == guide.variational_parameters() & set(params)
-    constants = to_arviz(KEY, regression, guide, params, X, y, num_draws=2)["constant_data"]
+    constants = Trained(regression, guide, params).to_arviz(KEY, X, y, num_draws=2)["constant_data"]
     assert "f_factor" not in constants and "noise" in constants
     with pytest.raises(ValueError, match=r"no value for \['f_factor'\]"):
-        guide.posterior({name: value for name, value in params.items() if name != "f_factor"}, X, rng_key=KEY)
+        Trained(guide.model, guide, {name: value for name, value in params.items() if name != "f_factor"}).posterior(
+            KEY, X
+        )
 
     def clash(X, y=None):
         numpyro.param("f_factor", 1.0)
@@ -290,7 +295,7 @@ def test_latents_per_row_are_told_that_the_rows_have_changed():
 
     guide, params = prepared(program, y, inducing=InducingPoints(X[:3]))
     with pytest.raises(ValueError, match=r"'x_loc' has shape \(6, 1\), but the site has shape \(4, 1\) here.*per row"):
-        guide.posterior(params, y[:4], rng_key=KEY)
+        Trained(guide.model, guide, params).posterior(KEY, y[:4])
     svi = SVI(program, InducingGuide(program, kmeans(3)), adam(0.01), GaussianProcessELBO())
     with pytest.raises(ValueError, match=r"'x_loc' has shape .* per row"):
         train(svi, 1, y, batch_size=3)
@@ -302,11 +307,11 @@ def test_latents_per_row_are_told_that_the_rows_have_changed():
 def test_old_keys_and_new_are_keys():
     guide, params = prepared()
     for key in (random.PRNGKey(3), np.asarray(random.PRNGKey(3)), random.key(3)):
-        guide.posterior(params, X, y, rng_key=key)
+        Trained(guide.model, guide, params).posterior(key, X, y)
     with pytest.raises(TypeError, match=r"rng_key must be a key such as jax.random.key\(0\), got int 0"):
-        guide.posterior(params, X, y, rng_key=0)
+        Trained(guide.model, guide, params).posterior(0, X, y)
     with pytest.raises(ValueError, match=r"rng_key must be one key .* got keys of shape \(2,\)"):
-        guide.posterior(params, X, y, rng_key=random.split(KEY))
+        Trained(guide.model, guide, params).posterior(random.split(KEY), X, y)
 
 
 def test_options_of_a_guide_are_checked_by_site_too():
@@ -399,24 +404,25 @@ class Mean:
         return "Mean"
 
 
-def test_a_predictor_tells_apart_what_prints_alike():
+def test_a_trained_model_tells_apart_what_prints_alike():
     def program(X, y=None, *, mean=Mean(0.0), extra=()):  # noqa: B008
         f = numpyro.sample("f", GaussianProcess(RBF(), X, jnp.full(len(X), mean.value)))
         with numpyro.plate("data", len(X)):
             numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
     guide, params = prepared(program)
-    predictor = Predictor(program, guide)
+    trained = Trained(program, guide, params)
     for value in (0.0, 5.0):
-        np.testing.assert_allclose(predictor(KEY, X, params=params, mean=Mean(value))["f"].mean, value, atol=1e-12)
-    count = len(predictor._compiled)
+        found = trained.predict(KEY, X, model_kwargs={"mean": Mean(value)})["f"].mean
+        np.testing.assert_allclose(found, value, atol=1e-12)
+    count = len(trained._compiled)
     mean, extra = Mean(1.0), [1, 2]
     for _ in range(2):
-        predictor(KEY, X, params=params, mean=mean, extra=list(extra))
-    assert len(predictor._compiled) == count + 1
+        trained.predict(KEY, X, model_kwargs={"mean": mean, "extra": list(extra)})
+    assert len(trained._compiled) == count + 1
     for other in ([1, True], [1.0, 2], [1, {3}], [1, np.arange(2), "a"]):
-        predictor(KEY, X, params=params, mean=mean, extra=other)
-    assert len(predictor._compiled) == count + 5
+        trained.predict(KEY, X, model_kwargs={"mean": mean, "extra": other})
+    assert len(trained._compiled) == count + 5
 
 
 # -- beside the arrays -------------------------------------------------------------------------------------------------
@@ -460,11 +466,11 @@ def test_values_outside_their_constraint_are_refused():
         ("lengthscale", -5.0, "is -5.0, outside its constraint"),
     ):
         with pytest.raises(ValueError, match=f"{name}.*{message}"):
-            guide.posterior(params | {name: jnp.asarray(value)}, X, rng_key=KEY)
+            Trained(guide.model, guide, params | {name: jnp.asarray(value)}).posterior(KEY, X)
     own = InducingGuide(regression, InducingPoints(X[:3]))
     params = own.init_params(KEY, X, y)
     with pytest.raises(ValueError, match=r"params\['lengthscale'\] is 0.0, outside its constraint"):
-        predict(KEY, regression, X, guide=own, params=params | {"lengthscale": jnp.array(0.0)})
+        Trained(regression, own, params | {"lengthscale": jnp.array(0.0)}).predict(KEY, X)
 
 
 def test_draws_of_different_numbers_are_refused():

@@ -13,7 +13,7 @@ from jax import random
 from numpyro.handlers import scope
 
 from gpzoo import GaussianProcess, InducingPoints
-from gpzoo.inference import InducingGuide, to_arviz
+from gpzoo.inference import InducingGuide, Trained
 from gpzoo.inference import arviz as export
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
@@ -47,7 +47,11 @@ def names(data):
 def exported():
     guide, params = prepared(regression)
     params |= {"variance": jnp.array(1.7), "lengthscale": jnp.array(0.6), "noise": jnp.array(10.0)}
-    return guide, params, to_arviz(KEY, regression, guide, params, X, y, num_draws=S, losses=np.array([5.0, 4.0]))
+    return (
+        guide,
+        params,
+        Trained(regression, guide, params, losses=np.array([5.0, 4.0])).to_arviz(KEY, X, y, num_draws=S),
+    )
 
 
 def test_groups_and_shapes(exported):
@@ -77,7 +81,7 @@ def test_draws_have_the_posteriors_moments(exported):
     guide, params, data = exported
 
     def moments(params):
-        q = guide.posterior(params, X, rng_key=KEY)["f"]
+        q = Trained(guide.model, guide, params).posterior(KEY, X)["f"]
         return q.inducing_moments(), q.moments(), q.conditional.L
 
     (u, Su), (f, Sf), _ = jax.jit(moments)(params)
@@ -106,7 +110,7 @@ def test_constant_data_are_points_not_q(exported):
 
 def test_normal_hyperparameters_are_in_the_posterior():
     guide, params = prepared(bayesian_regression, hyperparameters="normal")
-    data = to_arviz(KEY, bayesian_regression, guide, params, X, y, num_draws=200)
+    data = Trained(bayesian_regression, guide, params).to_arviz(KEY, X, y, num_draws=200)
     posterior = group(data, "posterior")
     assert set(posterior.data_vars) == {"f", "f_u", "lengthscale", "noise"}
     assert set(group(data, "constant_data").data_vars) == {"f_inducing", "X", "y"}
@@ -167,8 +171,10 @@ def test_masked_data_are_left_out():
     mask[2, 0] = mask[5, 1] = mask[6, 1] = False
     values[~mask] = 1e6  # placeholders
     guide = InducingGuide(masked_regression, InducingPoints(X[::3]))
-    params = guide.init_params(KEY, X, values, mask=mask)
-    data = to_arviz(KEY, masked_regression, guide, params, X, values, mask=mask, num_draws=500)
+    params = guide.init_params(KEY, X, values, model_kwargs={"mask": mask})
+    data = Trained(masked_regression, guide, params).to_arviz(
+        KEY, X, values, num_draws=500, model_kwargs={"mask": mask}
+    )
     logs, kept = group(data, "log_likelihood"), [0, 1, 3, 4, 7]
     assert logs["rows"].dims[2:] == ("rows_observed",) and logs["whole"].dims[2:] == ("data",)
     np.testing.assert_array_equal(logs["rows"]["rows_observed"], kept)
@@ -196,8 +202,8 @@ def counted(X, counts=None, *, mask=True):
 def test_an_argument_may_be_named_like_its_masked_site():
     counts, mask = np.arange(8), np.arange(8) % 3 > 0
     guide = InducingGuide(counted, InducingPoints(X[::3]))
-    params = guide.init_params(KEY, X, counts, mask=mask)
-    data = to_arviz(KEY, counted, guide, params, X, counts, mask=mask, num_draws=5)
+    params = guide.init_params(KEY, X, counts, model_kwargs={"mask": mask})
+    data = Trained(counted, guide, params).to_arviz(KEY, X, counts, num_draws=5, model_kwargs={"mask": mask})
     np.testing.assert_array_equal(group(data, "observed_data")["counts"], counts[mask])
     assert set(group(data, "constant_data").data_vars) == {"X", "mask", "counts_mask", "f_inducing"}
     assert group(data, "log_likelihood")["counts"].dtype == np.float64
@@ -206,7 +212,7 @@ def test_an_argument_may_be_named_like_its_masked_site():
 def test_names_with_slashes_can_be_written(tmp_path):
     inner = scope(regression, prefix="a")
     guide = InducingGuide(inner, InducingPoints(X[::3]))
-    data = to_arviz(KEY, inner, guide, guide.init_params(KEY, X, y), X, y, num_draws=3)
+    data = Trained(inner, guide, guide.init_params(KEY, X, y)).to_arviz(KEY, X, y, num_draws=3)
     data.to_netcdf(str(tmp_path / "posterior.nc"), engine="h5netcdf")
     assert set(group(data, "posterior").data_vars) == {"a.f", "a.f_u"}
     assert "a.noise" in group(data, "constant_data")

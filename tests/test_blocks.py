@@ -16,7 +16,7 @@ from numpyro.infer import SVI
 from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.initialisers import blocks, kmeans, unique_patches
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, Convolutional, Flattened, Matern32, MultiChannel, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.linalg.factorise import cholesky, solve_lower
@@ -373,7 +373,7 @@ def test_full_covariance_explains_data_better_than_mean_field():
         guide = InducingGuide(regression_sum, inducing(), covariance=covariance)
         params = guide.init_params(KEY, X, y)
         svi = SVI(regression_sum, guide, adam(0.05), GaussianProcessELBO())
-        params = fit(svi, KEY, 1500, X, y, init_params=params, progress=False).params
+        params = fit(KEY, svi, 1500, X, y, init_params=params, progress=False).params
         bounds[covariance] = float(bound(regression_sum, guide, params, X, y))
     assert bounds["full"] > bounds["block_diagonal"] + 0.1
 
@@ -421,15 +421,15 @@ def test_training_prediction_checkpoints_and_export(tmp_path):
 
     def run(steps, checkpoint):
         svi = SVI(one_site, guide, adam(0.05), GaussianProcessELBO())
-        settings = {"batch_size": 30, "num_data": 60, "progress": False}
-        return fit(svi, KEY, steps, X, y, checkpoint=checkpoint, **settings)
+        settings = {"batch_size": 30, "model_kwargs": {"num_data": 60}, "progress": False}
+        return fit(KEY, svi, steps, X, y, checkpoint=checkpoint, **settings)
 
     whole = run(60, None)
     run(30, tmp_path / "checkpoint")
     resumed = run(60, tmp_path / "checkpoint")
     jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
     assert whole.losses[-10:].mean() < 0.8 * whole.losses[0]
-    found = predict(KEY, one_site, X, guide=guide, params=whole.params, test_data={"y": y})["y"]
+    found = whole.predict(KEY, X, test_data={"y": y})["y"]
     assert np.mean((found.mean > 0.5) == (y == 1)) > 0.8
-    tree = to_arviz(KEY, one_site, guide, whole.params, X[:5], y[:5], num_draws=7)
+    tree = whole.to_arviz(KEY, X[:5], y[:5], num_draws=7)
     assert tree["posterior"]["f_u"].shape == (1, 7, 11)

@@ -20,7 +20,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from helpers import adam, regression, sine
+from helpers import adam, regression, sine, with_model_kwargs
 from jax import random
 from numpyro.infer import SVI
 
@@ -46,8 +46,8 @@ def drawn(X, y=None, *, num_data=None, df=4.0):
 
 def train(steps, directory=None, *, key=KEY, data=(X, y), batch_size=5, num_data=12, inducing=3, **kwargs):
     svi = SVI(drawn, InducingGuide(drawn, kmeans(inducing)), adam(0.02), GaussianProcessELBO())
-    extra = {} if num_data is None else {"num_data": num_data}
-    return fit(svi, key, steps, *data, batch_size=batch_size, checkpoint=directory, progress=False, **extra, **kwargs)
+    kwargs |= {"checkpoint": directory} | ({} if num_data is None else {"num_data": num_data})
+    return fit(key, svi, steps, *data, batch_size=batch_size, progress=False, **with_model_kwargs(kwargs))
 
 
 def assert_same(one, two):
@@ -234,7 +234,7 @@ def test_another_optimiser_or_guide_is_refused(tmp_path):
 
     def run(rate, whiten):
         svi = SVI(regression, InducingGuide(regression, kmeans(3), whiten=whiten), adam(rate), GaussianProcessELBO())
-        return fit(svi, random.key(0), 2, X, y, checkpoint=tmp_path, progress=False)
+        return fit(random.key(0), svi, 2, X, y, checkpoint=tmp_path, progress=False)
 
     run(0.01, True)
     for rate, whiten in [(0.1, True), (0.01, False)]:

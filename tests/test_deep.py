@@ -12,7 +12,7 @@ from numpyro import handlers
 
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.kernels import RBF
 from gpzoo.linalg.factorise import cholesky
 from gpzoo.models import deep_gp, gp_regression, inner_scales, linear_layers
@@ -57,7 +57,7 @@ def test_without_inner_layers_it_is_sparse_regression():
         guide = InducingGuide(model, kmeans(4))
         params = randomised(guide.init_params(KEY, X, y)) | {"noise_variance": jnp.array(0.2)}
         value = jax.jit(jax.value_and_grad(make_bound(model, guide, X, y)))(params)
-        prediction = predict(KEY, model, NEW, guide=guide, params=params, test_data={"y": y[:5]})
+        prediction = Trained(model, guide, params).predict(KEY, NEW, test_data={"y": y[:5]})
         found.append((params, value, prediction["y"][:3], prediction["f"][:2]))
     jax.tree.map(np.testing.assert_array_equal, *found)
 
@@ -276,7 +276,7 @@ def test_layer_noise_is_in_the_kernel():
     # In q as well: far from all inducing inputs the variance of a draw is larger by the noise.
     model = partial(deep_gp, layers=LAYERS[:1])
     guide, params = prepared(model, X, y)
-    far = jax.jit(lambda p: guide.posterior(p, X + 100.0, rng_key=KEY)["layer_0"].marginals()[1])
+    far = jax.jit(lambda p: Trained(guide.model, guide, p).posterior(KEY, X + 100.0)["layer_0"].marginals()[1])
     with_noise = far(params | {"layer_0_noise_variance": jnp.array(0.25)})
     np.testing.assert_allclose(with_noise, params["layer_0_variance"] + 0.25, rtol=1e-9)
 

@@ -11,7 +11,7 @@ from jax import random
 from numpyro.infer import Predictive
 
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import InducingGuide, draw_functions, fit, predict, to_arviz
+from gpzoo.inference import InducingGuide, Trained, fit
 from gpzoo.kernels import Matern12
 from gpzoo.models import deep_gp, linear_layers
 
@@ -33,7 +33,7 @@ def three_layers(program, dtype=np.float64):
 @pytest.fixture(scope="module")
 def three():
     guide, params = three_layers(FUNCTIONS)
-    return guide, params, predict(KEY, FUNCTIONS, NEW, guide=guide, params=params, num_draws=2000, keep_draws=True)
+    return guide, params, Trained(FUNCTIONS, guide, params).predict(KEY, NEW, num_draws=2000, keep_draws=True)
 
 
 def agrees_with_predict(values, found):
@@ -65,7 +65,7 @@ def test_predictive_draws_functions_through_all_layers(three):
 def test_arvizs_draws_are_functions_through_all_layers(three):
     guide, params, found = three
     twice = jnp.concatenate([NEW, NEW[::-1]])
-    posterior = to_arviz(KEY, FUNCTIONS, guide, params, twice, jnp.zeros(12), num_draws=1000).posterior
+    posterior = Trained(FUNCTIONS, guide, params).to_arviz(KEY, twice, jnp.zeros(12), num_draws=1000).posterior
     values = {name: np.asarray(posterior[name])[0] for name in ("layer_0", "layer_1", "f")}
     for name, draws in values.items():
         assert np.median(np.abs(draws[:, :6] - draws[:, :5:-1])) < 5e-3, name
@@ -75,7 +75,8 @@ def test_arvizs_draws_are_functions_through_all_layers(three):
 def test_drawn_functions_of_three_layers(three):
     guide, params, found = three
     S = 2000
-    go = partial(draw_functions, random.key(2), guide, params, num_draws=S, num_features=64)
+    trained = Trained(guide.model, guide, params)
+    go = partial(trained.functions, random.key(2), num_draws=S, num_features=64)
     twice = jnp.concatenate([NEW, NEW[::-1]])
     values = go(twice, batch_size=5)
     assert set(values) == {"layer_0", "layer_1", "f"}
@@ -104,7 +105,9 @@ def noisy():
 def test_float32_with_noise_between_layers(noisy):
     _, guide, params = noisy
     inputs = np.concatenate([np.linspace(-100, 100, 22), np.zeros(8)]).astype(np.float32)[:, None] * np.ones(2, "f4")
-    one, other = (draw_functions(KEY, guide, params, inputs, num_draws=100, batch_size=size) for size in (30, 11))
+    one, other = (
+        Trained(guide.model, guide, params).functions(KEY, inputs, num_draws=100, batch_size=size) for size in (30, 11)
+    )
     for name, draws in one.items():
         assert draws.dtype == np.float32 and np.isfinite(draws).all(), name
     # The noise belongs to a row's number: equal inputs in other rows differ by it, the same rows do not.
@@ -116,18 +119,18 @@ def test_float32_with_noise_between_layers(noisy):
 
 def test_the_same_call_gives_the_same_bits_and_other_batches_the_same_up_to_rounding(noisy):
     program, guide, params = noisy
-    inputs = NEW.astype(np.float32)
+    inputs, whole = NEW.astype(np.float32), Trained(program, guide, params)
 
     def predicted(size):
-        found = predict(KEY, program, inputs, guide=guide, params=params, num_draws=4, batch_size=size)
+        found = whole.predict(KEY, inputs, num_draws=4, batch_size=size)
         return {(name, part): getattr(site, part) for name, site in found.items() for part in ("mean", "variance")}
 
     def drawn(size):
-        return draw_functions(KEY, guide, params, inputs, num_draws=4, num_features=64, batch_size=size)
+        return whole.functions(KEY, inputs, num_draws=4, num_features=64, batch_size=size)
 
     for call in (predicted, drawn):
-        whole, again, parts = call(6), call(6), call(4)
-        for name, values in whole.items():
+        found, again, parts = call(6), call(6), call(4)
+        for name, values in found.items():
             assert values.dtype == np.float32 and np.ptp(values) > 0, name
             np.testing.assert_array_equal(values, again[name], err_msg=str(name))
             np.testing.assert_allclose(values, parts[name], rtol=0, atol=1e-5 * np.abs(values).max(), err_msg=str(name))
@@ -137,8 +140,8 @@ def test_the_same_call_gives_the_same_bits_and_other_batches_the_same_up_to_roun
     ("function", "promise"),
     [
         (fit, "the same key and data give the same result on the same machine with the same software"),
-        (predict, "rows at a time, which changes nothing but rounding"),
-        (draw_functions, "the same for any inputs and, up to rounding, for any batches"),
+        (Trained.predict, "rows at a time, which changes nothing but rounding"),
+        (Trained.functions, "the same for any inputs and, up to rounding, for any batches"),
     ],
 )
 def test_docstrings_promise_no_more_of_equal_results_than_holds(function, promise):

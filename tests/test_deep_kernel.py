@@ -15,7 +15,7 @@ from numpyro.infer import SVI
 
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import kmeans
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, to_arviz
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.likelihoods import RobustMax
 from gpzoo.models.deep_kernel import deep_kernel_gp, feature_range, network_classifier
 from gpzoo.models.modules import network_of, shifted_and_mirrored
@@ -67,8 +67,8 @@ def test_phases_train_what_they_should(trained, digits):
     assert not same(result.features.params["mixing"], np.eye(10))
     assert result.joint.losses[-20:].mean() < result.features.losses[-20:].mean()
     shares = []
-    for params in (result.features.params, result.joint.params):
-        found = predict(KEY, result.model, X_test, guide=result.guide, params=params, test_data={"y": y_test})["y"]
+    for phase in (result.features, result.joint):
+        found = phase.predict(KEY, X_test, test_data={"y": y_test})["y"]
         shares.append((float(np.mean(found.probs.argmax(-1) != y_test)), float(-found.log_density.mean())))
     h = features_of(network, result.network.params, X_test)
     alone = float(np.mean(h.argmax(-1) != y_test))
@@ -92,13 +92,12 @@ def test_features_and_where_they_start(trained, digits):
 def test_predictions_do_not_depend_on_the_batch(trained, digits):
     _, result = trained
     X_test, y_test = digits[2:]
-    options = {"guide": result.guide, "params": result.joint.params, "test_data": {"y": y_test}}
-    whole, parts = (predict(KEY, result.model, X_test, batch_size=b, **options) for b in (360, 37))
+    predict = partial(result.joint.predict, KEY)
+    whole, parts = (predict(X_test, test_data={"y": y_test}, batch_size=b) for b in (360, 37))
     np.testing.assert_allclose(whole["f"].mean, parts["f"].mean, atol=2e-5)
     np.testing.assert_allclose(whole["y"].probs, parts["y"].probs, atol=1e-5)
     extreme = np.concatenate([X_test[:5], 100 * X_test[:5]])
-    alone = predict(KEY, result.model, X_test[:5], **{k: v for k, v in options.items() if k != "test_data"})
-    beside = predict(KEY, result.model, extreme, **{k: v for k, v in options.items() if k != "test_data"})
+    alone, beside = predict(X_test[:5]), predict(extreme)
     np.testing.assert_allclose(alone["f"].mean, beside["f"].mean[:5], atol=2e-5)
 
 
@@ -125,10 +124,10 @@ def test_kernels_and_inducing_variables_of_ones_own(digits, inducing):
         y,
         network=network,
         inducing=inducing,
-        kernel=lambda name, X: Matern52(1.0, 0.5),
         num_steps=(3, 2, 2),
         batch_size=20,
         progress=False,
+        model_kwargs={"kernel": lambda name, X: Matern52(1.0, 0.5)},
     )
     assert np.isfinite(result.joint.losses).all() and "f_variance" not in result.joint.params
 
@@ -139,7 +138,7 @@ def test_the_program_starts_as_the_network(trained, digits):
     start = fit_deep_kernel(
         KEY, X, y, network=network, pretrained=result.network.params, num_steps=(0, 0, 0), progress=False
     ).features
-    found = predict(KEY, result.model, X[:200], guide=result.guide, params=start.params)["f"].mean
+    found = start.predict(KEY, X[:200])["f"].mean
     h = features_of(network, result.network.params, X[:200])
     assert np.corrcoef(found.ravel(), h.ravel())[0, 1] > 0.98
     assert np.mean(found.argmax(-1) == h.argmax(-1)) > 0.95
@@ -179,7 +178,7 @@ def test_subsets_mixing_and_other_likelihoods(digits):
     guide = InducingGuide(model, InducingGrid((8, 9), BOUNDS))
     svi = SVI(model, guide, optax.adam(0.01), GaussianProcessELBO())
     # The matrix correlates the functions, which robust-max has no closed form for.
-    result = fit(svi, KEY, 5, X, y, training=True, progress=False)
+    result = fit(KEY, svi, 5, X, y, progress=False, model_kwargs={"training": True})
     assert result.params["f_mean"].shape == (72, 3) and result.params["f_lengthscale"].shape == (3, 2)
     assert result.params["mixing"].shape == (3, 3) and np.isfinite(result.losses).all()
 
@@ -189,7 +188,13 @@ def test_exact_deep_kernel_instead_of_a_grid(digits):
     model = small(network_of(connected(widths=(8,))))
     guide = InducingGuide(model, kmeans(12))
     result = fit(
-        SVI(model, guide, optax.adam(0.01), GaussianProcessELBO()), KEY, 3, X, y, training=True, progress=False
+        KEY,
+        SVI(model, guide, optax.adam(0.01), GaussianProcessELBO()),
+        3,
+        X,
+        y,
+        progress=False,
+        model_kwargs={"training": True},
     )
     assert result.params["f_inducing"].shape == (10, 12, 1)
 
@@ -207,11 +212,11 @@ def test_a_network_sees_all_rows_at_once_only_for_initialisers_that_look(digits,
 
     model = small(network)
     svi = SVI(model, InducingGuide(model, inducing), optax.adam(0.01), GaussianProcessELBO())
-    options = {"batch_size": 20, "num_data": 100, "progress": False}
-    result = fit(svi, KEY, 2, X, y, **options)
+    options = {"batch_size": 20, "model_kwargs": {"num_data": 100}, "progress": False}
+    result = fit(KEY, svi, 2, X, y, **options)
     assert max(ran) == (100 if looks else 20)
     ran.clear()
-    fit(svi, KEY, 1, X, y, init_params=dict(result.params), **options)
+    fit(KEY, svi, 1, X, y, init_params=dict(result.params), **options)
     assert max(ran) == 20
 
 
@@ -224,7 +229,7 @@ def test_images_that_are_not_finite_are_refused_wherever_they_are(digits):
     model = small(network)
     svi = SVI(model, InducingGuide(model, InducingGrid(8, BOUNDS)), optax.adam(0.01), GaussianProcessELBO())
     with pytest.raises(ValueError, match="X has 1 entries that are not finite"):
-        fit(svi, KEY, 1, X, y, batch_size=20, num_data=100, progress=False)
+        fit(KEY, svi, 1, X, y, batch_size=20, progress=False, model_kwargs={"num_data": 100})
 
 
 def test_no_images_are_refused(digits):
@@ -276,7 +281,7 @@ def test_weight_decay_shrinks_the_network_and_nothing_else(digits):
 
 def test_arviz(digits, trained):
     _, result = trained
-    data = to_arviz(KEY, result.model, result.guide, result.joint.params, digits[0][:10], digits[1][:10], num_draws=5)
+    data = result.joint.to_arviz(KEY, digits[0][:10], digits[1][:10], num_draws=5)
     assert data["posterior"]["f"].shape == (1, 5, 10, 10)
 
 
@@ -348,7 +353,7 @@ def test_networks_of_every_library(digits, library):
     network = network_of(MODULES[library]())
     model = small(network)
     svi = SVI(model, InducingGuide(model, InducingGrid(8, BOUNDS)), optax.adam(1e-2), GaussianProcessELBO())
-    result = fit(svi, KEY, 3, X, y, training=True, progress=False)
+    result = fit(KEY, svi, 3, X, y, progress=False, model_kwargs={"training": True})
     assert "network$params" in result.params and np.isfinite(result.losses).all()
     assert features_of(network, result.params, X).shape == (40, 3)
     stateful = library in ("linen", "nnx")
@@ -401,8 +406,8 @@ def test_a_network_whose_images_move_is_trained_and_predicts_without(digits):
     resting = fit_deep_kernel(KEY, X, y, **options | {"network": network_of(connected(widths=(8,)))})
     np.testing.assert_array_equal(whole.joint.losses, again.joint.losses)
     assert np.all(whole.network.losses != resting.network.losses)
-    moving = predict(KEY, whole.model, X, guide=whole.guide, params=whole.joint.params)["y"]
-    still = predict(KEY, whole.model, X, guide=whole.guide, params=whole.joint.params, batch_size=7)["y"]
+    moving = whole.joint.predict(KEY, X)["y"]
+    still = whole.joint.predict(KEY, X, batch_size=7)["y"]
     np.testing.assert_allclose(moving.probs, still.probs, atol=1e-6)
 
 
@@ -427,14 +432,16 @@ def test_statistics_advance_once_a_step_and_the_network_runs_once(digits):
     svi = SVI(model, InducingGuide(model, InducingGrid(8, BOUNDS)), optax.sgd(0.0), GaussianProcessELBO())
     state = [
         np.asarray(
-            fit(svi, KEY, steps, X, y, training=True, progress=False).params["network$state"]["state"]["norm"]["mean"]
+            fit(KEY, svi, steps, X, y, progress=False, model_kwargs={"training": True}).params["network$state"][
+                "state"
+            ]["norm"]["mean"]
         )
         for steps in (0, 2)
     ]
     weights, bias = (np.asarray(part[...]) for part in (module.dense.kernel, module.dense.bias))
     batch = np.sinh(X @ weights + bias).mean(0)
     np.testing.assert_allclose(state[1], 0.99**2 * state[0] + (1 - 0.99**2) * batch, rtol=1e-3, atol=1e-6)
-    start = fit(svi, KEY, 0, X, y, training=True, progress=False).state
+    start = fit(KEY, svi, 0, X, y, progress=False, model_kwargs={"training": True}).state
     # Guide and model each ask for it.
     text = jax.jit(lambda state: svi.evaluate(state, X, y, training=True)).lower(start).compile().as_text()
     assert len(re.findall(r"f32\[32,37\]\S* dot\(", text)) == 1

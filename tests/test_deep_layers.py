@@ -13,7 +13,7 @@ from numpyro.infer import SVI
 from scipy.optimize import linprog
 
 from gpzoo.inducing.initialisers import kmeans
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.kernels import RBF
 from gpzoo.linalg.factorise import cholesky
 from gpzoo.models import deep_gp, gp_regression, inner_scales, linear_layers
@@ -135,7 +135,7 @@ def test_a_guide_starts_with_the_means_alone(whiten):
         scale = params[f"{name}_scale"]
         np.testing.assert_allclose(scale, factor * np.broadcast_to(root, scale.shape), rtol=1e-9, atol=1e-16)
     means, variances = jax.jit(
-        lambda p: guide.posterior(p, params["layer_0_inducing"], rng_key=KEY)["layer_0"].marginals()
+        lambda p: Trained(guide.model, guide, p).posterior(KEY, params["layer_0_inducing"])["layer_0"].marginals()
     )(params)
     np.testing.assert_array_equal(means, params["layer_0_inducing"])
     assert (variances < 1e-4).all()
@@ -162,8 +162,8 @@ def test_a_step_is_better_explained_by_three_layers_than_by_one():
     for model, scales in ((gp_regression, 1.0), (partial(deep_gp, layers=layers), inner_scales(layers))):
         guide = InducingGuide(model, kmeans(8), initial_scale=scales)
         svi = SVI(model, guide, adam(0.02), GaussianProcessELBO())
-        result = fit(svi, random.key(1), 2000, X, y, progress=False)
-        found = predict(KEY, model, X_test, guide=guide, params=result.params, test_data={"y": y_test}, num_draws=50)
+        result = fit(random.key(1), svi, 2000, X, y, progress=False)
+        found = Trained(model, guide, result.params).predict(KEY, X_test, test_data={"y": y_test}, num_draws=50)
         bounds.append(-result.losses[-200:].mean())
         densities.append(found["y"].log_density.mean())
     assert bounds[1] > bounds[0] + 20

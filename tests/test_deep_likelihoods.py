@@ -11,7 +11,7 @@ from helpers import KEY, adam, positive
 from numpyro.infer import SVI
 
 from gpzoo.inducing.initialisers import kmeans
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
 from gpzoo.models import deep_gp, inner_scales, linear_layers
 
@@ -55,7 +55,6 @@ def test_likelihoods_of_the_last_layer(name):
     for part, before in start.items():
         assert np.isfinite(params[part]).all() and not np.array_equal(params[part], before), part
     if name == "several outputs":
-        arguments = {"guide": guide, "params": params, "test_data": {"y": data[:5]}, "num_draws": 3}
-        found = predict(KEY, model, X[:5], **arguments)
+        found = Trained(model, guide, params).predict(KEY, X[:5], test_data={"y": data[:5]}, num_draws=3)
         assert found["f"].mean.shape == found["y"].mean.shape == (5, 2)
         assert found["y"].log_density.shape == (5,) and np.isfinite(found["y"].log_density).all()

@@ -15,7 +15,7 @@ from prediction_checks import QUANTILES, assert_same, check_quantiles
 from scipy.stats import norm
 
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import InducingGuide, predict
+from gpzoo.inference import InducingGuide, Trained
 from gpzoo.inference._keys import named_key
 from gpzoo.inference.representation import Marginals, representing
 from gpzoo.kernels import RBF
@@ -49,10 +49,10 @@ def three():
 def test_three_layers_are_the_mixture_of_their_paths(three):
     guide, params = three
     S = 30
-    arguments = {"guide": guide, "params": params, "num_draws": S, "test_data": {"y": TARGETS}}
-    arguments |= {"quantiles": QUANTILES, "keep_draws": True}
-    found = predict(KEY, THREE, NEW, **arguments)
-    assert_same(found, predict(KEY, THREE, NEW, batch_size=3, **arguments))
+    arguments = {"num_draws": S, "test_data": {"y": TARGETS}, "quantiles": QUANTILES, "keep_draws": True}
+    predict = partial(Trained(THREE, guide, params).predict, KEY, NEW, **arguments)
+    found = predict()
+    assert_same(found, predict(batch_size=3))
 
     def one(key):
         with handlers.block(), representing(Marginals(jnp.arange(7))):
@@ -82,7 +82,7 @@ def test_three_layers_are_the_mixture_of_their_paths(three):
 def test_draws_have_the_moments_that_are_reported(three):
     guide, params = three
     S = 4000
-    found = predict(random.key(3), THREE, NEW, guide=guide, params=params, num_draws=S, keep_draws=True)
+    found = Trained(THREE, guide, params).predict(random.key(3), NEW, num_draws=S, keep_draws=True)
     for name, shape in {"layer_0": (S, 7, 2), "layer_1": (S, 7, 1), "f": (S, 7), "y": (S, 7)}.items():
         site = found[name]
         assert site.draws.shape == shape
@@ -119,7 +119,7 @@ def counts(X, y=None, w=None, z=None):
 def test_counts_stay_whole_and_do_not_depend_on_the_batch():
     guide, params = prepared(counts, X, jnp.ones(20, int), jnp.ones(20, int), jnp.zeros(20))
     S = 1000
-    go = partial(predict, KEY, counts, NEW, guide=guide, params=params, num_draws=S, quantiles=QUANTILES)
+    go = partial(Trained(counts, guide, params).predict, KEY, NEW, num_draws=S, quantiles=QUANTILES)
     found, again = go(keep_draws=True), go(batch_size=3)
     assert_same({name: site._replace(draws=None) for name, site in found.items()}, again)
     for name in ("y", "w"):
@@ -143,7 +143,7 @@ def test_labels_are_drawn_and_have_no_quantiles():
             numpyro.sample("y", Softmax(f), obs=y)
 
     guide, params = prepared(labels, X, jnp.arange(20) % 3)
-    go = partial(predict, KEY, labels, NEW, guide=guide, params=params, num_draws=2000, quantiles=[0.5])
+    go = partial(Trained(labels, guide, params).predict, KEY, NEW, num_draws=2000, quantiles=[0.5])
     found = go(keep_draws=True)
     assert found["y"].quantiles is None and found["f"].quantiles.shape == (1, 7, 3)
     shares = (found["y"].draws[..., None] == np.arange(3)).mean(0)
@@ -159,6 +159,6 @@ def test_sites_drawn_jointly():
             numpyro.sample("y", dist.Normal(f - jnp.mean(f), 1e-3), obs=y)
 
     guide, params = prepared(centred, X, X[:, 0], joint={"f"})
-    found = predict(KEY, centred, NEW, guide=guide, params=params, num_draws=3, keep_draws=True)
+    found = Trained(centred, guide, params).predict(KEY, NEW, num_draws=3, keep_draws=True)
     f = found["f"].draws
     np.testing.assert_allclose(found["y"].draws, f - f.mean(1, keepdims=True), atol=0.01)

@@ -493,7 +493,7 @@ def test_training_q_reaches_the_collapsed_bound_on_boston():
     still = optax.masked(optax.set_to_zero(), lambda params: {name: name == "f_inducing" for name in params})
     optimiser = optax.chain(adam(optax.cosine_decay_schedule(0.05, 1500)), still)
     svi = SVI(fixed, InducingGuide(fixed, InducingPoints(z)), optimiser, GaussianProcessELBO())
-    result = fit(svi, KEY, 1500, x, y, progress=False)
+    result = fit(KEY, svi, 1500, x, y, progress=False)
     np.testing.assert_array_equal(result.params["f_inducing"], z)
     assert collapsed - 0.5 < -result.losses[-1] < collapsed + 1e-3
     assert -result.losses[0] < collapsed - 10

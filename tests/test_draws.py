@@ -17,7 +17,7 @@ from numpyro.infer import SVI, Predictive
 
 from gpzoo import GaussianProcess, InducingPoints, InducingPosterior
 from gpzoo.errors import FactorisationError
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, draw_functions, fit, predict, to_arviz
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, Trained, fit
 from gpzoo.inference.finite import is_finite
 from gpzoo.kernels import RBF, Matern32, Matern52, Periodic
 from gpzoo.likelihoods import Expected, Gaussian
@@ -221,7 +221,7 @@ def test_numpyros_predictive_gives_finite_draws(standard_promotion):
 def test_joint_draws_train_in_float32(standard_promotion):
     X, y = sine(30, dtype=np.float32)
     guide = InducingGuide(smooth, InducingPoints(X[::3]), joint={"f"})
-    result = fit(SVI(smooth, guide, optax.adam(0.05), GaussianProcessELBO()), KEY, 60, X, y, progress=False)
+    result = fit(KEY, SVI(smooth, guide, optax.adam(0.05), GaussianProcessELBO()), 60, X, y, progress=False)
     assert result.losses.shape == (60,) and result.losses[-10:].mean() < 0.5 * result.losses[:10].mean()
 
 
@@ -244,10 +244,12 @@ def coincident():
 
 
 ENTRY_POINTS = {
-    "predict": lambda guide, params, X, y: predict(KEY, unjittered, X, guide=guide, params=params),
-    "draw_functions": lambda guide, params, X, y: draw_functions(KEY, guide, params, X, num_draws=2, num_features=8),
-    "to_arviz": lambda guide, params, X, y: to_arviz(KEY, unjittered, guide, params, X, y, num_draws=2),
-    "posterior": lambda guide, params, X, y: guide.posterior(params, X, y, rng_key=KEY),
+    "predict": lambda guide, params, X, y: Trained(unjittered, guide, params).predict(KEY, X),
+    "draw_functions": lambda guide, params, X, y: Trained(guide.model, guide, params).functions(
+        KEY, X, num_draws=2, num_features=8
+    ),
+    "to_arviz": lambda guide, params, X, y: Trained(unjittered, guide, params).to_arviz(KEY, X, y, num_draws=2),
+    "posterior": lambda guide, params, X, y: Trained(guide.model, guide, params).posterior(KEY, X, y),
 }
 
 
@@ -269,9 +271,9 @@ def test_a_likelihood_that_overflows_is_named():
     params = guide.init_params(KEY, X, y)
     params["f_mean"] = jnp.array([5.0, -9.0])
     with pytest.raises(NonFiniteError, match=r"entries of mean of site 'y' are not finite \(float64.*overflows there"):
-        predict(KEY, overflowing, X, guide=guide, params=params)
+        Trained(overflowing, guide, params).predict(KEY, X)
     with pytest.raises(NonFiniteError, match="posterior_predictive draws of site 'y' are not finite"):
-        to_arviz(KEY, overflowing, guide, params, X, y, num_draws=2)
+        Trained(overflowing, guide, params).to_arviz(KEY, X, y, num_draws=2)
 
 
 def heavy(X, y=None):
@@ -283,7 +285,7 @@ def heavy(X, y=None):
 def test_moments_that_a_distribution_does_not_have_are_left_out():
     X, y = sine(6)
     guide = InducingGuide(heavy, InducingPoints(X[:2]))
-    found = predict(KEY, heavy, X, guide=guide, params=guide.init_params(KEY, X, y), test_data={"y": y})
+    found = Trained(heavy, guide, guide.init_params(KEY, X, y)).predict(KEY, X, test_data={"y": y})
     assert found["y"].mean is None and found["y"].variance is None
     assert np.isfinite(found["y"].log_density).all() and np.isfinite(found["f"].mean).all()
 

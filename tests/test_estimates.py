@@ -25,7 +25,7 @@ from gpzoo import (
     unique_patches,
 )
 from gpzoo._pytree import static
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict, representation, to_arviz
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, representation
 from gpzoo.kernels import RBF, Invariant, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma, RobustMax, Softmax, StickBreaking
 from gpzoo.posteriors import Projection, forms
@@ -377,17 +377,17 @@ def test_a_program_is_trained_and_predicts_invariant_functions():
     X, y = data()
     guide = InducingGuide(regression, unique_patches(20))
     svi = SVI(regression, guide, adam(0.02), GaussianProcessELBO())
-    result = fit(svi, KEY, 400, X, y, batch_size=30, num_data=60, progress=False)
+    result = fit(KEY, svi, 400, X, y, batch_size=30, progress=False, model_kwargs={"num_data": 60})
     X_test, y_test = data(seed=1)
-    options = {"guide": guide, "params": result.params, "test_data": {"y": y_test}}
-    test = predict(KEY, regression, X_test, **options)
+    options = {"test_data": {"y": y_test}}
+    test = result.predict(KEY, X_test, **options)
     assert np.sqrt(np.mean((test["y"].mean - y_test) ** 2)) < 0.25  # that of zero is 0.7
     # The same key gives the same views, whatever the batch.
-    again = predict(KEY, regression, X_test, batch_size=7, **options)
+    again = result.predict(KEY, X_test, batch_size=7, **options)
     np.testing.assert_allclose(again["f"].mean, test["f"].mean, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(again["y"].log_density, test["y"].log_density, rtol=1e-7, atol=1e-9)
     assert (test["f"].variance > 0).all()
-    other = predict(jax.random.key(5), regression, X_test, **options)
+    other = result.predict(jax.random.key(5), X_test, **options)
     assert not np.allclose(other["f"].mean, test["f"].mean, rtol=1e-6)
 
 
@@ -423,11 +423,11 @@ def test_every_estimate_of_the_posterior_uses_the_views_of_its_key():
     X, y = data(20)
     guide = InducingGuide(regression, unique_patches(8))
     params = trained(regression, guide, X, y, steps=20)
-    test = predict(KEY, regression, X, guide=guide, params=params)["f"]
-    q = guide.posterior(params, X, y, rng_key=KEY)["f"]
+    test = Trained(regression, guide, params).predict(KEY, X)["f"]
+    q = Trained(guide.model, guide, params).posterior(KEY, X, y)["f"]
     np.testing.assert_allclose(q.mean, test.mean, rtol=1e-7, atol=1e-9)
     # Draws of one posterior: their spread is that of its variance.
-    idata = to_arviz(KEY, regression, guide, params, X, y, num_draws=400)
+    idata = Trained(regression, guide, params).to_arviz(KEY, X, y, num_draws=400)
     np.testing.assert_allclose(np.asarray(idata["posterior"]["f"])[0].mean(0), test.mean, atol=0.1)
 
 
@@ -441,7 +441,7 @@ def test_a_site_cannot_be_joint():
 def test_what_fit_reports_is_what_it_trains():
     X, y = data(10)
     guide = InducingGuide(regression, unique_patches(5))
-    result = fit(SVI(regression, guide, adam(0.02), GaussianProcessELBO()), KEY, 1, X, y, progress=False)
+    result = fit(KEY, SVI(regression, guide, adam(0.02), GaussianProcessELBO()), 1, X, y, progress=False)
     assert result.expectations == {"y": "closed form"}
 
 
@@ -450,9 +450,9 @@ def test_several_trainings_scope_and_particles(standard_promotion):
     guide = InducingGuide(regression, unique_patches(5))
     svi = SVI(regression, guide, adam(0.02), GaussianProcessELBO())
     keys = jax.random.split(KEY, 2)
-    both = fit(svi, keys, 5, X, y, in_axes=None, progress=False)
+    both = fit(keys, svi, 5, X, y, in_axes=None, progress=False)
     for k, key in enumerate(keys):
-        alone = fit(svi, key, 5, X, y, progress=False)
+        alone = fit(key, svi, 5, X, y, progress=False)
         np.testing.assert_allclose(both.losses[k], alone.losses, rtol=1e-8)
     scoped = numpyro.handlers.scope(regression, prefix="left")
     assert "left/f_mean" in trained(scoped, InducingGuide(scoped, unique_patches(5)), X, y, steps=2)
@@ -475,4 +475,4 @@ def test_beside_another_site():
     guide = InducingGuide(program, {"f": unique_patches(8), "g": kmeans(8)})
     start, params = trained(program, guide, X, y), trained(program, guide, X, y, steps=150)
     assert bound(program, guide, params, X, y) > bound(program, guide, start, X, y) + 10
-    assert predict(KEY, program, X, guide=guide, params=params)["f"].mean.shape == (30,)
+    assert Trained(program, guide, params).predict(KEY, X)["f"].mean.shape == (30,)

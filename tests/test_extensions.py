@@ -16,7 +16,7 @@ from helpers import KEY, adam, positive
 from numpyro.infer import SVI
 
 from gpzoo import InducingPatches, InducingPoints, Kuf, Kuu, SampledView, unique_patches
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, draw_functions, fit, predict
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, Convolutional, DoubleSum, Invariant, Pointwise, White
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.posteriors import InducingPosterior
@@ -44,9 +44,9 @@ def outcome(kernel, inducing, X=X, y=Y, likelihood=normal, new=NEW, functions=Tr
     model = partial(trend, kernel=with_parameters(kernel), likelihood=likelihood)
     guide = InducingGuide(model, inducing)
     svi = SVI(model, guide, adam(0.05), GaussianProcessELBO())
-    result = fit(svi, KEY, 5, X, y, progress=False)
-    predicted = predict(KEY, model, new, guide=guide, params=result.params, num_draws=1)["y"]
-    drawn = draw_functions(KEY, guide, result.params, new, num_draws=2, num_features=64)["f"] if functions else 0
+    result = fit(KEY, svi, 5, X, y, progress=False)
+    predicted = result.predict(KEY, new, num_draws=1)["y"]
+    drawn = result.functions(KEY, new, num_draws=2, num_features=64)["f"] if functions else 0
     return np.asarray(result.losses), predicted.mean, predicted.variance, drawn
 
 

@@ -8,7 +8,7 @@ import pytest
 from jax import random
 
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
-from gpzoo.inference import InducingGuide, draw_functions
+from gpzoo.inference import InducingGuide, Trained
 from gpzoo.inference.representation import Functions, representing
 from gpzoo.kernels import RBF, ArcCosine, Constant, Convolutional, Linear, Matern32, Matern52, White
 from gpzoo.likelihoods import Gaussian
@@ -81,8 +81,8 @@ def test_draws_have_the_moments_of_the_posterior(name):
     params = guide.init_params(KEY, X, y)
     params["f_mean"] = params["f_mean"] + jnp.asarray(RNG.standard_normal(params["f_mean"].shape))
     S = 3000
-    found = draw_functions(random.key(1), guide, params, NEW, num_draws=S, num_features=16)["f"]
-    posterior = guide.posterior(params, NEW, rng_key=KEY)["f"]
+    found = Trained(guide.model, guide, params).functions(random.key(1), NEW, num_draws=S, num_features=16)["f"]
+    posterior = Trained(guide.model, guide, params).posterior(KEY, NEW)["f"]
     mean, covariance = jax.jit(posterior.moments)()
     assert found.shape == (S, *mean.shape)
     if mean.ndim == 1:
@@ -117,29 +117,30 @@ def test_kernels_without_a_spectral_density_are_refused_by_name():
     }.items():
         guide, params = fitted(kernel, POINTS)
         with pytest.raises(TypeError, match=rf"{name} has no known spectral density.*Predictive.*fewer inputs"):
-            draw_functions(KEY, guide, params, NEW)
+            Trained(guide.model, guide, params).functions(KEY, NEW)
     images = jnp.asarray(RNG.standard_normal((5, 4, 4, 1)))
     patches = InducingPatches(jnp.asarray(RNG.standard_normal((3, 4))))
     guide, params = fitted(Convolutional(RBF(), (4, 4), (2, 2)), patches, images)
     with pytest.raises(TypeError, match="DoubleSum has no known spectral density"):
-        draw_functions(KEY, guide, params, images)
+        Trained(guide.model, guide, params).functions(KEY, images)
 
 
 def test_arguments_that_do_not_work_are_refused():
     guide, params = fitted(RBF(), POINTS)
     for name in ("num_draws", "num_features", "batch_size"):
         with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
-            draw_functions(KEY, guide, params, NEW, **{name: 0})
+            Trained(guide.model, guide, params).functions(KEY, NEW, **{name: 0})
     with pytest.raises(ValueError, match=r"same, positive number of rows; got shapes \[\(6, 2\), \(5,\)\]"):
-        draw_functions(KEY, guide, params, NEW, jnp.zeros(5))
+        Trained(guide.model, guide, params).functions(KEY, NEW, jnp.zeros(5))
     with pytest.raises(ValueError, match=r"no value for \['noise'\]"):
-        draw_functions(KEY, guide, {n: v for n, v in params.items() if n != "noise"}, NEW)
+        Trained(guide.model, guide, {n: v for n, v in params.items() if n != "noise"}).functions(KEY, NEW)
     with pytest.raises(ValueError, match=r"call guide\.setup\(X, y\)"):
-        draw_functions(KEY, InducingGuide(guide.model, POINTS), params, NEW)
+        Trained(guide.model, InducingGuide(guide.model, POINTS), params).functions(KEY, NEW)
     joint, params = fitted(RBF(), POINTS, joint={"f"})
     with pytest.raises(ValueError, match="depends on its batch: pass batch_size=6 or more"):
-        draw_functions(KEY, joint, params, NEW, batch_size=3)
-    assert draw_functions(KEY, joint, params, NEW, scale=2.0, num_draws=3)["f"].shape == (3, 6)
+        Trained(joint.model, joint, params).functions(KEY, NEW, batch_size=3)
+    found = Trained(joint.model, joint, params).functions(KEY, NEW, num_draws=3, model_kwargs={"scale": 2.0})
+    assert found["f"].shape == (3, 6)
 
 
 def test_a_value_of_the_callers_own():
@@ -147,4 +148,6 @@ def test_a_value_of_the_callers_own():
     guide, params = fitted(RBF(), POINTS)
     with representing(Functions(lambda posterior, key, rows: posterior.mean)):
         values = numpyro.handlers.substitute(numpyro.handlers.seed(guide, KEY), data=params)(NEW)
-    np.testing.assert_allclose(values["f"], guide.posterior(params, NEW, rng_key=KEY)["f"].mean, atol=1e-12)
+    np.testing.assert_allclose(
+        values["f"], Trained(guide.model, guide, params).posterior(KEY, NEW)["f"].mean, atol=1e-12
+    )

@@ -8,7 +8,7 @@ import pytest
 
 from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.kernels import RBF, Convolutional, Flattened, White
 from gpzoo.likelihoods import Bernoulli, Gaussian, RobustMax
 from gpzoo.processes.process import GaussianProcess
@@ -135,7 +135,7 @@ def evaluate(case):
         found = {}
         for suffix in ("", "_test"):
             X, y = case.inputs("X" + suffix), case.labels("Y" + suffix)
-            posterior = case.guide.posterior(params, X, y, rng_key=jax.random.key(0))["f"]
+            posterior = Trained(case.guide.model, case.guide, params).posterior(jax.random.key(0), X, y)["f"]
             found[f"fmean{suffix}"], found[f"fvar{suffix}"] = posterior.marginals()
         found["fcov_test"] = posterior.moments()[1]
         return terms, gradients, found
@@ -190,14 +190,8 @@ def test_float32(arrays):
 def test_predictions_in_batches(case):
     guide = case.guide
     guide.setup(case.inputs("X"), case.labels("Y"))
-    prediction = predict(
-        jax.random.key(0),
-        case.program,
-        case.inputs("X_test"),
-        guide=guide,
-        params=case.params,
-        test_data={"y": case.labels("Y_test")},
-        batch_size=2,
+    prediction = Trained(case.program, guide, case.params).predict(
+        jax.random.key(0), case.inputs("X_test"), test_data={"y": case.labels("Y_test")}, batch_size=2
     )["y"]
     wanted = case.wanted["log_density_test"]
     close(prediction.log_density, wanted.sum(-1) if wanted.ndim == 2 else wanted)
@@ -269,7 +263,7 @@ def test_sum_of_two_processes(sum_case, dtype, tolerance):
     def run(params):
         terms = lambda p: loss.loss(jax.random.key(0), p, case.program, case.guide, X, y)  # noqa: E731
         moments = [
-            case.guide.posterior(params, *data, rng_key=jax.random.key(0))["f"].marginals()
+            Trained(case.guide.model, case.guide, params).posterior(jax.random.key(0), *data)["f"].marginals()
             for data in ((X, y), (X_test, y_test))
         ]
         u = InducingBlocks(InducingPatches(params["f_inducing"][0]), InducingPoints(params["f_inducing"][1]))
@@ -295,8 +289,8 @@ def test_sum_of_two_processes(sum_case, dtype, tolerance):
         close(-gradients["f_mean"], np.concatenate([q_mu[:, 0::2], q_mu[:, 1::2]]), 1e-6)
         for i in range(2):
             close(-gradients["f_scale"][i], np.tril(q_sqrt[i::2]), 1e-6)
-        found = predict(
-            jax.random.key(0), case.program, X_test, guide=case.guide, params=case.params, test_data={"y": y_test}
+        found = Trained(case.program, case.guide, case.params).predict(
+            jax.random.key(0), X_test, test_data={"y": y_test}
         )["y"]
         close(found.log_density, case.wanted["log_density_test"].sum(-1))
         close(found.probs, case.wanted["ymean_test"])

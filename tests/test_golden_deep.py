@@ -12,7 +12,7 @@ from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, predict
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.inference.representation import Marginals, representing
 from gpzoo.likelihoods import Bernoulli
 from gpzoo.models import deep_gp, linear_layers
@@ -210,8 +210,8 @@ def test_gradients(case, numbers):
 
 def test_predictions(case):
     X, y = case.data("_test")
-    arguments = {"guide": case.guide, "params": case.params, "num_draws": case.S, "test_data": {"y": y}}
-    found = predict(KEY, case.program, X, **arguments)
+    trained = Trained(case.program, case.guide, case.params)
+    found = trained.predict(KEY, X, num_draws=case.S, test_data={"y": y})
     for name in ("f", "y"):
         mean, variance = (case.wanted[f"{name}{moment}_test"][..., 0] for moment in ("mean", "var"))
         # Theirs are those of each draw, ours those of the mixture.

@@ -20,7 +20,7 @@ from gpzoo import linalg
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.grid import InducingGrid
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, draw_functions, fit, predict
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.kernels import RBF, Linear, Matern32, Matern52, Periodic, White
 from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.linalg.operators import Kronecker
@@ -358,7 +358,7 @@ def test_trained_in_a_program(form):
     X, y = waves(axes)
     guide = InducingGuide(program, InducingGrid(sizes), **options)
     svi = SVI(program, guide, adam(0.03), GaussianProcessELBO())
-    result = fit(svi, KEY, 1500 if form == "kronecker" else 700, X, y, progress=False)
+    result = fit(KEY, svi, 1500 if form == "kronecker" else 700, X, y, progress=False)
     names = {"f_mean", "f_scale", "lengthscale"} | ({"f_factor"} if form == "low rank" else set())
     assert set(result.params) == names
     # Exact inference at the same hyperparameters bounds it, and is nearly met.
@@ -368,15 +368,15 @@ def test_trained_in_a_program(form):
     assert -0.5 < gap < {"diagonal": 60, "low rank": 20}.get(form, 10)
     rmse = [
         float(jnp.sqrt(jnp.mean((p["y"].mean - y) ** 2)))
-        for p in (predict(KEY, program, X, guide=guide, params=result.params, batch_size=b) for b in (300, 70))
+        for p in (Trained(program, guide, result.params).predict(KEY, X, batch_size=b) for b in (300, 70))
     ]
     assert rmse[0] < 0.12 and rmse[0] == pytest.approx(rmse[1], abs=1e-12)
-    functions = draw_functions(KEY, guide, result.params, X[:20], num_draws=3)["f"]
+    functions = Trained(guide.model, guide, result.params).functions(KEY, X[:20], num_draws=3)["f"]
     assert functions.shape == (3, 20)
-    again = draw_functions(KEY, guide, result.params, X[:20], num_draws=3, batch_size=7)["f"]
+    again = Trained(guide.model, guide, result.params).functions(KEY, X[:20], num_draws=3, batch_size=7)["f"]
     close(functions, again)
     assert Predictive(guide, params=result.params, num_samples=2)(KEY, X[:5])["f"].shape == (2, 5)
-    assert int(guide.posterior(result.params, X + 1, rng_key=KEY)["f"].conditional.outside) > 0
+    assert int(Trained(guide.model, guide, result.params).posterior(KEY, X + 1)["f"].conditional.outside) > 0
 
 
 def test_the_form_follows_the_grid():

@@ -13,7 +13,7 @@ from numpyro.infer import Predictive, Trace_ELBO
 
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import InducingGuide, predict
+from gpzoo.inference import InducingGuide, Trained
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -267,7 +267,7 @@ def test_prediction_draws_y_from_the_model():
     params = trained(regression, guide, X, y, steps=300)
     draws = Predictive(regression, guide=guide, params=params, num_samples=200)(KEY, X[:5] + 0.05)
     assert draws["y"].shape == (200, 5)
-    exact = predict(KEY, regression, X[:5] + 0.05, guide=guide, params=params)["y"]
+    exact = Trained(regression, guide, params).predict(KEY, X[:5] + 0.05)["y"]
     np.testing.assert_allclose(draws["y"].mean(0), exact.mean, atol=5 * np.sqrt(exact.variance.max() / 200))
     with_data = Predictive(guide, params=params, num_samples=3)(KEY, X, y)
     assert set(with_data) == {"f"}
@@ -348,4 +348,4 @@ def test_latents_per_datum_in_a_minibatch_are_refused():
             numpyro.sample("y", dist.Normal(f + outlier, 0.1), obs=y)
 
     with pytest.raises(ValueError, match="'outlier' is inside the subsampled plate 'data'"):
-        InducingGuide(program, kmeans(3)).init_params(KEY, X, y, num_data=100)
+        InducingGuide(program, kmeans(3)).init_params(KEY, X, y, model_kwargs={"num_data": 100})

@@ -16,7 +16,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 from gpzoo.inducing.initialisers import kmeans, random_subset
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.processes.process import GaussianProcess
@@ -135,7 +135,7 @@ def test_lift_trains_hyperparameters_with_priors():
     params = guide.init_params(KEY, X, y)
     assert {"variance_loc", "variance_scale", "noise_loc", "f_mean"} <= set(params)
     assert np.isfinite(bound(lifted, guide, params, X, y))
-    sampled = guide.posterior(params, X, y, rng_key=KEY)["lengthscale"].sample(KEY, (1000,))
+    sampled = Trained(guide.model, guide, params).posterior(KEY, X, y)["lengthscale"].sample(KEY, (1000,))
     assert (sampled > 0).all() and sampled.std() > 0
 
 

@@ -15,16 +15,7 @@ from gpzoo import linalg
 from gpzoo.errors import FactorisationError, GPZooError
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import (
-    FitResult,
-    GaussianProcessELBO,
-    InducingGuide,
-    NonFiniteError,
-    compare,
-    comparison,
-    fit,
-    predict,
-)
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, Trained, compare, comparison, fit
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import train_deep_kernel
@@ -80,11 +71,11 @@ TRAINS = {"constant targets", "constant inputs", "near duplicates"}
 def test_a_hard_training_improves_or_keeps_what_was_good(case, dtype):
     svi, X, y = CASES[case](*sine(12, dtype=dtype))
     try:
-        result = fit(svi, KEY, 15, X, y, progress=False)
+        result = fit(KEY, svi, 15, X, y, progress=False)
     except GPZooError as error:
         assert case not in TRAINS
         result, message = error.result, str(error)
-        assert isinstance(result, FitResult) and ".result" in message
+        assert isinstance(result, Trained) and ".result" in message
         assert ("standardise" in message) == ("of 1e30" in case)
         assert ("learning rate" in message) == ("rate" in case)
     else:
@@ -100,7 +91,7 @@ def test_a_hyperparameter_that_underflows_is_named_and_the_parameters_before_it_
     with pytest.raises(
         GPZooError, match=r"the update takes variance to 0\.0.* out of the range .*Lower the learning"
     ) as caught:
-        fit(svi, KEY, 15, X, y, progress=False)
+        fit(KEY, svi, 15, X, y, progress=False)
     result = caught.value.result
     assert not hasattr(caught.value, "__notes__")
     assert np.isfinite(float(svi.loss.loss(KEY, result.params, svi.model, svi.guide, X, y)))
@@ -109,7 +100,7 @@ def test_a_hyperparameter_that_underflows_is_named_and_the_parameters_before_it_
 def test_inputs_all_the_same_are_refused_by_the_sites_initialiser():
     X, y = sine(12)
     with pytest.raises(ValueError, match=r"^GP site 'f': kmeans\(4\) .* only 1 distinct row\."):
-        fit(make(), KEY, 3, jnp.ones_like(X), y, progress=False)
+        fit(KEY, make(), 3, jnp.ones_like(X), y, progress=False)
 
 
 def test_an_initial_covariance_that_fails_names_the_site_and_blames_no_learning_rate():
@@ -123,7 +114,7 @@ def test_an_initial_covariance_that_fails_names_the_site_and_blames_no_learning_
     with pytest.raises(
         GPZooError, match=r"Training cannot begin: .*Kuu of site 'f' failed.* initial and fixed"
     ) as caught:
-        fit(make(smooth), KEY, 3, X, y, progress=False)
+        fit(KEY, make(smooth), 3, X, y, progress=False)
     assert "learning rate" not in str(caught.value)
 
 
@@ -149,7 +140,7 @@ def stopped(error):
             raise error
 
     with pytest.raises(type(error)) as caught:
-        fit(make(inducing=points(X[:4], X.dtype)), KEY, 8, X, y, callback=callback, callback_steps=2, progress=False)
+        fit(KEY, make(inducing=points(X[:4], X.dtype)), 8, X, y, callback=callback, callback_steps=2, progress=False)
     assert caught.value is error
     return error
 
@@ -182,7 +173,7 @@ def test_what_fails_inside_the_compiled_step_gives_the_state_before_it():
         numpyro.factor("other_factor", jax.pure_callback(refuse, jax.ShapeDtypeStruct((), X.dtype), value))
 
     with pytest.raises(Exception, match="device is gone") as caught:
-        fit(make(model, inducing=points(X[:4], X.dtype)), KEY, 30, X, y, progress=False)
+        fit(KEY, make(model, inducing=points(X[:4], X.dtype)), 30, X, y, progress=False)
     result = caught.value.result
     assert all(np.isfinite(value).all() for value in result.params.values())
     # The steps of the chunk that it ends are lost.
@@ -191,12 +182,12 @@ def test_what_fails_inside_the_compiled_step_gives_the_state_before_it():
 
 def only_the_first_trains(module, monkeypatch, params):
     """``fit``, as the module calls it, gives these parameters once and fails then."""
-    results = iter([FitResult(params, np.zeros(2), None, 0.0, {})])
+    results = iter([Trained(None, None, params, np.zeros(2))])
 
     def failing(*args, **kwargs):
         for result in results:
             return result
-        raise GPZooError("failed", FitResult({}, np.zeros(0), None, 0.0, {}))
+        raise GPZooError("failed", Trained(None, None, {}))
 
     monkeypatch.setattr(module, "fit", failing)
 
@@ -207,8 +198,8 @@ def test_a_comparison_that_fails_keeps_the_candidates_before(monkeypatch):
     one, other = ((regression, points(X[:M], X.dtype)) for M in (4, 5))
     with jax.numpy_dtype_promotion("standard"), pytest.raises(GPZooError, match="failed") as caught:
         compare(KEY, {"one": one, "other": other}, X, y, num_steps=3, progress=False)
-    assert list(caught.value.finished) == ["one"] and caught.value.finished["one"].result.losses.shape == (2,)
-    assert isinstance(caught.value.result, FitResult)
+    assert list(caught.value.finished) == ["one"] and caught.value.finished["one"].trained.losses.shape == (2,)
+    assert isinstance(caught.value.result, Trained)
     assert caught.value.__notes__ == ["Candidate 'other' failed. What it computed is in this error's .finished."]
 
 
@@ -243,10 +234,10 @@ def test_parameters_that_overflow_only_where_they_are_constrained_are_taken_back
     start = {"f_mean": jnp.array([1.0, -1.0], jnp.float32)}
     with jax.numpy_dtype_promotion("standard"):
         with pytest.raises(NonFiniteError, match=r"the update takes lengthscale to (inf|0\.0)") as caught:
-            fit(svi, KEY, 20, X, np.ones(8, np.float32), progress=False, init_params=start)
+            fit(KEY, svi, 20, X, np.ones(8, np.float32), progress=False, init_params=start)
         params = caught.value.result.params
         assert params["lengthscale"] == 1.0
-        predict(KEY, wide, X, guide=svi.guide, params=params)
+        Trained(wide, svi.guide, params).predict(KEY, X)
 
 
 # -- inducing variables that coincide, not whitened --------------------------------------------------------------------
@@ -271,9 +262,9 @@ def test_a_training_of_crowded_inducing_variables_that_are_not_whitened_cannot_b
     with pytest.raises(
         FactorisationError, match=r"495 of the 500 inducing variables of site 'f' coincide.*whiten=True.*\.result\.$"
     ) as caught:
-        fit(svi, KEY, 150, X, y, progress=False)
+        fit(KEY, svi, 150, X, y, progress=False)
     result = caught.value.result
-    assert isinstance(result, FitResult) and result.losses.shape == (0,) and not hasattr(caught.value, "__notes__")
+    assert isinstance(result, Trained) and result.losses.shape == (0,) and not hasattr(caught.value, "__notes__")
     assert np.isfinite(float(svi.loss.loss(KEY, result.params, svi.model, svi.guide, X, y)))
 
 
@@ -282,7 +273,7 @@ def test_of_several_crowded_trainings_the_member_is_named():
     with pytest.raises(
         FactorisationError, match=r"Training 0 of 2 cannot begin: 6 of the 9 .*of all members"
     ) as caught:
-        fit(svi, random.split(KEY, 2), 3, X, y, in_axes=None, progress=False)
+        fit(random.split(KEY, 2), svi, 3, X, y, in_axes=None, progress=False)
     assert caught.value.result.losses.shape == (2, 0) and caught.value.result.params["f_mean"].shape == (2, 9)
 
 
@@ -298,7 +289,7 @@ CROWDED = {
 @pytest.mark.parametrize("case", CROWDED)
 def test_a_training_of_crowded_inducing_variables_with_a_way_out_gets_better(case):
     svi, X, y = CROWDED[case]()
-    losses = fit(svi, KEY, 150, X, y, progress=False).losses
+    losses = fit(KEY, svi, 150, X, y, progress=False).losses
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
 
@@ -306,7 +297,7 @@ def test_forty_points_of_a_smooth_function_do_not_coincide():
     X, y = sine(200, dtype=np.float32)
     guide = InducingGuide(regression, kmeans(40), whiten=False)
     svi = SVI(regression, guide, relaxed(optax.adam(0.01)), GaussianProcessELBO())
-    losses = fit(svi, KEY, 150, X, y, progress=False).losses
+    losses = fit(KEY, svi, 150, X, y, progress=False).losses
     assert losses[-1] < losses[0] / 2
 
 

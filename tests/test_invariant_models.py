@@ -13,17 +13,7 @@ from numpyro import handlers
 from numpyro.infer import SVI
 
 from gpzoo import InducingPoints, Orbit, Rotation, Subsampled, random_subset, unique_patches
-from gpzoo.inference import (
-    GaussianProcessELBO,
-    InducingGuide,
-    SitePrediction,
-    compare,
-    error_rate,
-    fit,
-    predict,
-    rmse,
-    to_arviz,
-)
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, SitePrediction, Trained, compare, error_rate, fit, rmse
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Gaussian, PolyaGamma, RobustMax
 from gpzoo.models import (
@@ -105,14 +95,14 @@ def test_a_program_is_trained_predicted_with_and_exported(name, standard_promoti
     start = guide.init_params(KEY, IMAGES, y)
     assert set(start) == params | {"f_inducing", "f_mean", "f_scale"}
     svi = SVI(program, guide, adam(0.05), GaussianProcessELBO())
-    result = fit(svi, KEY, 5, IMAGES, y, progress=False)
+    result = fit(KEY, svi, 5, IMAGES, y, progress=False)
     assert np.isfinite(result.losses).all()
     learned = {"angle", "affine_below", "affine_above", "amplitude", "smoothness"} & params
     for parameter in learned | {"f_inducing"}:
         assert np.abs(result.params[parameter] - start[parameter]).max() > 0, parameter
-    test = predict(KEY, program, IMAGES[:4], guide=guide, params=result.params, test_data={"y": y[:4]})
+    test = Trained(program, guide, result.params).predict(KEY, IMAGES[:4], test_data={"y": y[:4]})
     assert np.isfinite(test["y"].log_density).all() and (test["f"].variance > 0).all()
-    idata = to_arviz(KEY, program, guide, result.params, IMAGES, y, num_draws=3)
+    idata = Trained(program, guide, result.params).to_arviz(KEY, IMAGES, y, num_draws=3)
     assert learned <= set(idata["constant_data"])
 
 
@@ -143,7 +133,7 @@ def test_single_precision_trains(standard_promotion):
     X, y = IMAGES.astype(jnp.float32), LABELS
     program = partial(invariant_classifier, view=deformation(**few), num_classes=3)
     guide = InducingGuide(program, unique_patches(4))
-    result = fit(SVI(program, guide, adam(0.05), GaussianProcessELBO()), KEY, 5, X, y, progress=False)
+    result = fit(KEY, SVI(program, guide, adam(0.05), GaussianProcessELBO()), 5, X, y, progress=False)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(result.params))
     assert np.isfinite(result.losses).all()
 
@@ -158,7 +148,7 @@ def test_the_learned_angle_can_have_a_posterior(standard_promotion):
 
     guide = InducingGuide(program, unique_patches(4), hyperparameters="normal")
     params = trained(program, guide, IMAGES, NUMBERS, steps=5)
-    idata = to_arviz(KEY, program, guide, params, IMAGES, NUMBERS, num_draws=20)
+    idata = Trained(program, guide, params).to_arviz(KEY, IMAGES, NUMBERS, num_draws=20)
     angles = np.asarray(idata["posterior"]["angle"])
     assert angles.shape == (1, 20) and angles.std() > 0
 
@@ -170,7 +160,7 @@ def test_a_deep_gp_on_invariant_features():
     X = jnp.concatenate([IMAGES, jnp.rot90(IMAGES, axes=(1, 2))])
     y = jnp.concatenate([LABELS, LABELS])
     params = trained(program, guide, X, y, steps=3)
-    test = predict(KEY, program, X, guide=guide, params=params, num_draws=3)
+    test = Trained(program, guide, params).predict(KEY, X, num_draws=3)
     # Turned images have the same features.
     np.testing.assert_allclose(test["features"].mean[:9], test["features"].mean[9:], rtol=1e-6, atol=1e-9)
     sampled = partial(invariant_deep_gp, view=rotation(**few), width=2)
@@ -203,7 +193,7 @@ def test_the_recognition_network_learns_the_best_c(standard_promotion):
     for network in (True, False):
         model = partial(program, network=network)
         guide = InducingGuide(model, random_subset(20))
-        result = fit(SVI(model, guide, adam(0.02), GaussianProcessELBO()), KEY, 800, X, y, progress=False)
+        result = fit(KEY, SVI(model, guide, adam(0.02), GaussianProcessELBO()), 800, X, y, progress=False)
         found[network] = -result.losses[-1]
     # No network is better than the closed form, and a trained one comes near it.
     assert found[False] - 4 < found[True] < found[False] + 1e-3
@@ -305,7 +295,7 @@ def test_learned_bounds_are_exported_as_bounds(standard_promotion):
     program = partial(invariant_gp, view=affine(**few))
     guide = InducingGuide(program, unique_patches(3))
     params = trained(program, guide, IMAGES, NUMBERS, steps=2)
-    posterior = to_arviz(KEY, program, guide, params, IMAGES, NUMBERS, num_draws=2)["posterior"]
+    posterior = Trained(program, guide, params).to_arviz(KEY, IMAGES, NUMBERS, num_draws=2)["posterior"]
     low, high = (np.asarray(posterior[name])[0, 0] for name in ("affine_low", "affine_high"))
     np.testing.assert_allclose(low, np.array([0, 1, 1, 0, 0, 0]) - np.asarray(params["affine_below"]))
     assert (low < high).all()

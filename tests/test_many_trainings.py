@@ -12,14 +12,14 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
-from helpers import adam, positive, relaxed, sine
+from helpers import adam, positive, relaxed, sine, with_model_kwargs
 from jax import lax, random
 from numpyro.infer import SVI
 from sklearn.datasets import load_diabetes
 
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import kmeans
-from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, NonFiniteError, Predictor, fit
+from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, NonFiniteError, fit
 from gpzoo.inference._keys import named_key
 from gpzoo.inference.representation import Marginals, representing
 from gpzoo.inference.training import fit as training
@@ -72,8 +72,9 @@ def deep_svi():
 
 def together(svi, dtype, steps=STEPS):
     X, y, _, _, layers = splits(dtype)
-    settings = {"batch_size": BATCH, "num_data": ROWS, "layers": layers, "member_kwargs": ["layers"]}
-    return fit(svi, KEYS, steps, X, y, progress=False, **settings)
+    program = {"num_data": ROWS, "layers": layers}
+    options = {"batch_size": BATCH, "member_kwargs": ["layers"], "progress": False}
+    return fit(KEYS, svi, steps, X, y, model_kwargs=program, **options)
 
 
 def alone(svi, dtype):
@@ -94,8 +95,9 @@ def alone(svi, dtype):
     found = []
     for k, key in enumerate(KEYS):
         own = tuple(w[k] for w in layers)
+        own_key = named_key(key, "initial values")
         start = svi.guide.init_params(
-            named_key(key, "initial values"), jnp.asarray(X[k]), jnp.asarray(y[k]), layers=own, num_data=ROWS
+            own_key, jnp.asarray(X[k]), jnp.asarray(y[k]), model_kwargs={"layers": own, "num_data": ROWS}
         )
         rows = indices(order_seed(key), 0, STEPS, ROWS, BATCH)
         found.append(train(key, start, X[k][rows], y[k][rows], own))
@@ -133,10 +135,11 @@ def test_in_single_precision_predictions_agree(monkeypatch):
         result = together(svi, np.float32)
     assert {x.dtype for x in result.params.values()} == {jnp.dtype(jnp.float32)}
     _, _, X, y, layers = splits(np.float32)
-    predictor = Predictor(deep_gp, svi.guide, num_draws=20)
 
     def metrics(k, params):
-        found = predictor(KEY, X[k], params=params, test_data={"y": y[k]}, layers=(layers[0][k],))["y"]
+        one = result.member(0).with_params(params)
+        program = {"layers": (layers[0][k],)}
+        found = one.predict(KEY, X[k], test_data={"y": y[k]}, num_draws=20, model_kwargs=program)["y"]
         return np.sqrt(np.mean((np.asarray(found.mean) - y[k]) ** 2)), np.mean(found.log_density)
 
     ours = np.array([metrics(k, result.member(k).params) for k in range(SPLITS)])
@@ -175,8 +178,9 @@ def linear(optimiser=None, model=line):
 
 
 def train(steps, *args, svi=None, key=SOME, batch_size=5, num_data=N, **kwargs):
-    extra = {} if num_data is None else {"num_data": num_data}
-    return fit(svi or linear(), key, steps, *(args or (X, Y)), batch_size=batch_size, progress=False, **extra, **kwargs)
+    kwargs |= {} if num_data is None else {"num_data": num_data}
+    data = args or (X, Y)
+    return fit(key, svi or linear(), steps, *data, batch_size=batch_size, progress=False, **with_model_kwargs(kwargs))
 
 
 @pytest.fixture(scope="module")
@@ -347,8 +351,9 @@ def test_a_factorisation_that_fails_is_explained_once_the_others_are_done():
         r"^1 of 2 trainings failed, 1 at step 2; the others are at step 5 of 5\. Member 1 .*Kuu of site 'f' failed"
     )
     with pytest.raises(NonFiniteError, match=message) as error:
-        settings = {"push": jnp.array([0.0, 1.0]), "member_kwargs": ["push"], "in_axes": None, "progress": False}
-        fit(svi, SOME[:2], 5, X, y, **settings)
+        settings = {"member_kwargs": ["push"], "in_axes": None, "progress": False}
+        settings["model_kwargs"] = {"push": jnp.array([0.0, 1.0])}
+        fit(SOME[:2], svi, 5, X, y, **settings)
     assert isinstance(error.value.__cause__, FactorisationError)
     assert steps_of(error.value.result).tolist() == [5, 0]
 
@@ -431,7 +436,7 @@ REFUSED = {
     "axes too short": ((X, Y), {"in_axes": (0,)}, r"for each of the 2 positional arguments; got \(0,\)"),
     "axis": ((X, Y), {"in_axes": 1}, "in_axes must be 0 .* or None .*; got 1"),
     "axis of one": ((X, Y), {"in_axes": (0, -1)}, r"got \(0, -1\)"),
-    "unknown": ((X, Y), {"member_kwargs": ["prior"]}, r"names \['prior'\], but the arrays given by keyword are \[\]"),
+    "unknown": ((X, Y), {"member_kwargs": ["prior"]}, r"names \['prior'\], but the arrays in model_kwargs are \[\]"),
     "no array": ((X, Y), {"member_kwargs": "prior", "prior": 2.0}, r"names \['prior'\], but the arrays"),
     "length": (
         (X, Y),
@@ -466,16 +471,16 @@ def test_bad_data_of_a_member_name_it():
     svi = SVI(gp_classification, InducingGuide(gp_classification, kmeans(3)), adam(0.1), GaussianProcessELBO())
     labels = jnp.stack([y > 0, y > 1]).astype(jnp.int32).at[1, 3].set(7)
     with pytest.raises(ValueError, match=r"y holds 7 at index \(3,\)") as error:
-        fit(svi, SOME[:2], 3, x, labels, in_axes=(None, 0), progress=False)
+        fit(SOME[:2], svi, 3, x, labels, in_axes=(None, 0), progress=False)
     assert error.value.__notes__[-1] == "This is member 1 of 2 trainings."
     y = jnp.stack([y, y.at[3].set(jnp.nan)])
     with pytest.raises(ValueError, match=r"y has 1 entries that are not finite, the first at index \(1, 3\)"):
-        fit(svi, SOME[:2], 3, x, y, in_axes=(None, 0), progress=False)
+        fit(SOME[:2], svi, 3, x, y, in_axes=(None, 0), progress=False)
 
 
 def test_progress_counts_the_trainings_that_failed(capsys):
     with pytest.raises(NonFiniteError):
-        fit(linear(), SOME, 40, X, STEEP, edge=EDGES, member_kwargs=["edge"])
+        fit(SOME, linear(), 40, X, STEEP, member_kwargs=["edge"], model_kwargs={"edge": EDGES})
     assert "(2 failed)" in " ".join(capsys.readouterr().out.split())
 
 

@@ -15,7 +15,7 @@ from prediction_checks import QUANTILES, assert_same, by_brentq, check_quantiles
 from scipy.stats import norm
 
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import InducingGuide, Predictor, predict
+from gpzoo.inference import InducingGuide, Trained, predict
 from gpzoo.inference.prediction.summaries import empirical_quantiles, mixture_quantiles
 from gpzoo.kernels import RBF, White
 from gpzoo.processes.process import GaussianProcess
@@ -36,16 +36,16 @@ def prepared(model, *args):
 
 def test_one_component_has_exact_quantiles_and_its_own_draws():
     guide, params = prepared(regression, X, X[:, 0])
-    found = predict(KEY, regression, NEW, guide=guide, params=params, num_draws=9, quantiles=QUANTILES, keep_draws=True)
+    trained = Trained(regression, guide, params)
+    found = trained.predict(KEY, NEW, num_draws=9, quantiles=QUANTILES, keep_draws=True)
     for name in ("f", "y"):
         site = found[name]
         assert site.draws.shape == (9, 7) and (np.ptp(site.draws, axis=0) > 0).all()
         wanted = site.mean + norm.ppf(QUANTILES)[:, None] * np.sqrt(site.variance)
         np.testing.assert_allclose(site.quantiles, wanted, rtol=1e-12, atol=1e-12)
 
-    again = Predictor(regression, guide, num_draws=9, quantiles=QUANTILES, keep_draws=True)(KEY, NEW, params=params)
-    assert_same(found, again)
-    plain = predict(KEY, regression, NEW, guide=guide, params=params)
+    assert_same(found, trained.predict(KEY, NEW, num_draws=9, quantiles=QUANTILES, keep_draws=True))
+    plain = trained.predict(KEY, NEW)
     assert_same(plain, {name: site._replace(quantiles=None, draws=None) for name, site in found.items()})
 
     def exact(X, y=None):
@@ -66,13 +66,7 @@ def test_samples_give_one_draw_each():
     samples = {name: jnp.array([0.5, 1.0, 2.0]) for name in ("variance", "lengthscale")}
     samples |= {"noise": jnp.full(3, 0.1), "f": jnp.stack([X[:, 0], X[:, 1], -X[:, 0]])}
     found = predict(
-        KEY,
-        model,
-        NEW,
-        posterior_samples=samples,
-        train_args=(X, X[:, 0]),
-        quantiles=QUANTILES,
-        keep_draws=True,
+        KEY, model, NEW, posterior_samples=samples, train_args=(X, X[:, 0]), quantiles=QUANTILES, keep_draws=True
     )
     assert found["f"].draws.shape == found["y"].draws.shape == (3, 7)
     moments = []
@@ -141,6 +135,4 @@ def test_quantiles_that_are_none_are_refused():
     guide, params = prepared(regression, X, X[:, 0])
     for wrong in ((), (0.0, 0.5), (1.0,), (-0.1,), (float("nan"),), 0.5, "half", [[0.5]], (None,)):
         with pytest.raises(ValueError, match=r"quantiles must be probabilities between 0 and 1 such as \(0.05, 0.5"):
-            predict(KEY, regression, NEW, guide=guide, params=params, quantiles=wrong)
-    with pytest.raises(ValueError, match="quantiles must be probabilities"):
-        Predictor(regression, guide, quantiles=(2,))
+            Trained(regression, guide, params).predict(KEY, NEW, quantiles=wrong)

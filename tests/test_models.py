@@ -13,7 +13,7 @@ from numpyro.infer import SVI
 from numpyro.infer.inspect import get_model_relations
 
 from gpzoo.inducing.initialisers import blocks, kmeans, unique_patches
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.models import (
     colour_patch_gp,
     convolutional_gp,
@@ -131,11 +131,11 @@ def test_a_program_is_trained_and_predicted_with(name):
     program, X, y, classes, inducing, params = PROGRAMS[name]
     guide = InducingGuide(program, inducing)
     svi = SVI(program, guide, adam(0.01), GaussianProcessELBO())
-    result = fit(svi, KEY, 3, X, y, batch_size=5, num_data=9, progress=False)
+    result = fit(KEY, svi, 3, X, y, batch_size=5, progress=False, model_kwargs={"num_data": 9})
     assert set(result.params) == params | {"f_inducing", "f_mean", "f_scale"}
     assert np.isfinite(result.losses).all()
     assert result.expectations == {"y": "quadrature" if classes else "closed form"}
-    found = predict(KEY, program, X[:4], guide=guide, params=result.params, test_data={"y": y[:4]})
+    found = Trained(program, guide, result.params).predict(KEY, X[:4], test_data={"y": y[:4]})
     assert found["y"].log_density.shape == (4,) and np.isfinite(found["y"].log_density).all()
     if classes and classes > 2:
         assert found["y"].probs.shape == (4, classes)
@@ -150,8 +150,10 @@ def test_convolutions_tell_handwritten_zeros_from_ones():
     y, y_test = jnp.asarray(data.y_train), np.asarray(data.y_test)
     guide = InducingGuide(conv, unique_patches(16))
     svi = SVI(conv, guide, adam(0.03), GaussianProcessELBO())
-    result = fit(svi, KEY, 150, X, y, batch_size=50, num_data=len(X), progress=False, variance=10.0)
-    found = predict(KEY, conv, X_test, guide=guide, params=result.params)["y"]
+    result = fit(
+        KEY, svi, 150, X, y, batch_size=50, progress=False, model_kwargs={"num_data": len(X), "variance": 10.0}
+    )
+    found = Trained(conv, guide, result.params).predict(KEY, X_test)["y"]
     assert np.mean((found.mean > 0.5) != y_test) < 0.05
 
 
@@ -163,7 +165,7 @@ def test_regression_explains_the_boston_house_prices():
     y = jnp.asarray(data.y_train, jnp.float32)
     guide = InducingGuide(gp_regression, kmeans(30))
     svi = SVI(gp_regression, guide, adam(0.03), GaussianProcessELBO())
-    result = fit(svi, KEY, 400, X, y, batch_size=100, num_data=len(X), progress=False)
-    found = predict(KEY, gp_regression, X_test, guide=guide, params=result.params)["y"]
+    result = fit(KEY, svi, 400, X, y, batch_size=100, progress=False, model_kwargs={"num_data": len(X)})
+    found = Trained(gp_regression, guide, result.params).predict(KEY, X_test)["y"]
     rmse = np.sqrt(np.mean((found.mean - data.y_test) ** 2))
     assert rmse < 0.5 * np.sqrt(np.mean((data.y_test - data.y_train.mean()) ** 2))

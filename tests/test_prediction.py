@@ -15,7 +15,7 @@ from numpyro.infer import MCMC, NUTS, Predictive
 
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import InducingGuide, Predictor, predict
+from gpzoo.inference import InducingGuide, Trained, predict
 from gpzoo.inference._keys import named_key
 from gpzoo.inference.representation import Marginals, representing
 from gpzoo.kernels import RBF, White
@@ -53,9 +53,7 @@ def test_batches_do_not_change_predictions():
     labels = jnp.arange(10) % 3
     guide, params = prepared(softmax, X, labels)
     results = [
-        predict(
-            KEY, softmax, NEW, guide=guide, params=params, test_data={"y": labels[:7]}, num_draws=4, batch_size=size
-        )
+        Trained(softmax, guide, params).predict(KEY, NEW, test_data={"y": labels[:7]}, num_draws=4, batch_size=size)
         for size in (1000, 3)
     ]
     assert set(results[0]) == {"h", "f", "y"}
@@ -72,7 +70,7 @@ def test_batches_do_not_change_predictions():
 
 def test_one_layer_is_exact():
     guide, params = prepared(regression, X, y)
-    found = predict(KEY, regression, NEW, guide=guide, params=params, test_data={"y": TARGETS}, batch_size=4)
+    found = Trained(regression, guide, params).predict(KEY, NEW, test_data={"y": TARGETS}, batch_size=4)
     # u = L v, f | u, in the textbook's order.
     Z, kernel = params["f_inducing"], RBF(params["variance"], params["lengthscale"])
     Kuu, Kuf, kff = (np.asarray(K) for K in jax.jit(lambda: (kernel(Z), kernel(Z, NEW), kernel.diag(NEW)))())
@@ -94,7 +92,7 @@ def test_one_layer_is_exact():
 def test_draws_of_inner_layers_make_a_mixture():
     guide, params = prepared(deep, X, y, initial_scale=0.5)
     S = 64
-    found = predict(KEY, deep, NEW, guide=guide, params=params, test_data={"y": TARGETS}, num_draws=S)
+    found = Trained(deep, guide, params).predict(KEY, NEW, test_data={"y": TARGETS}, num_draws=S)
 
     def one(key):
         with handlers.block(), representing(Marginals(jnp.arange(7))):
@@ -174,23 +172,23 @@ def test_exact_regression_is_the_textbooks():
 
 def test_arguments_that_do_not_go_together_are_refused(samples):
     guide, params = prepared(regression, X, y)
-    with pytest.raises(ValueError, match=r"Give predict guide= and params=; or, .* posterior_samples="):
+    with pytest.raises(ValueError, match=r"Give predict posterior_samples= .*call Trained\(model, guide, params\)"):
         predict(KEY, regression, NEW)
-    with pytest.raises(ValueError, match="either guide= and params=, or posterior_samples="):
-        predict(KEY, regression, NEW, guide=guide, params=params, posterior_samples=samples, train_args=(X, y))
+    with pytest.raises(TypeError, match="predict has no argument 'posterior_samples'"):
+        Trained(regression, guide, params).predict(KEY, NEW, train_args=(X, y), posterior_samples=samples)
     with pytest.raises(ValueError, match=r"lives at the training inputs.*train_args=\(X, y\)"):
         predict(KEY, regression, NEW, posterior_samples=samples)
     with pytest.raises(ValueError, match=r"same, positive number of rows; got shapes \[\(7, 1\), \(5,\)\]"):
-        predict(KEY, regression, NEW, guide=guide, params=params, test_data={"y": TARGETS[:5]})
+        Trained(regression, guide, params).predict(KEY, NEW, test_data={"y": TARGETS[:5]})
     with pytest.raises(ValueError, match=r"X is empty: its shape is \(0, 1\)"):
-        predict(KEY, regression, NEW[:0], guide=guide, params=params)
+        Trained(regression, guide, params).predict(KEY, NEW[:0])
     with pytest.raises(ValueError, match=r"test_data names \['z'\], but the sites are \['f', 'y'\]"):
-        predict(KEY, regression, NEW, guide=guide, params=params, test_data={"z": TARGETS})
+        Trained(regression, guide, params).predict(KEY, NEW, test_data={"z": TARGETS})
     for wrong in (0, -1):
         with pytest.raises(ValueError, match=f"batch_size must be .* got {wrong}"):
-            predict(KEY, regression, NEW, guide=guide, params=params, batch_size=wrong)
+            Trained(regression, guide, params).predict(KEY, NEW, batch_size=wrong)
         with pytest.raises(ValueError, match=f"num_draws must be .* got {wrong}"):
-            predict(KEY, regression, NEW, guide=guide, params=params, num_draws=wrong)
+            Trained(regression, guide, params).predict(KEY, NEW, num_draws=wrong)
 
 
 def test_numpyros_predictive_draws_functions():
@@ -199,7 +197,7 @@ def test_numpyros_predictive_draws_functions():
     S = 6000
     predictive = Predictive(guide, params=params, num_samples=S, parallel=True)
     draws = jax.jit(lambda key: predictive(key, near))(KEY)["f"]
-    q = guide.posterior(params, near, rng_key=KEY)["f"]
+    q = Trained(guide.model, guide, params).posterior(KEY, near)["f"]
     mean, covariance = jax.jit(q.moments)()
     scale = np.sqrt(np.outer(np.diagonal(covariance), np.diagonal(covariance)))
     assert np.abs((np.cov(draws.T) - covariance) / scale).max() < 5 * np.sqrt(2 / S)
@@ -225,9 +223,9 @@ def test_a_guide_and_an_observed_gp_site():
     guide = InducingGuide(exact_with_prior, InducingPoints(X[:2]))
     params = guide.init_params(KEY, X, y)
     with pytest.raises(ValueError, match=r"GP site 'y' is observed in training.*train_args"):
-        predict(KEY, exact_with_prior, NEW, guide=guide, params=params)
-    arguments = {"params": params, "train_args": (X, y), "test_data": {"y": TARGETS}}
-    found = predict(KEY, exact_with_prior, NEW, guide=guide, **arguments)["y"]
+        Trained(exact_with_prior, guide, params).predict(KEY, NEW)
+    arguments = {"train_args": (X, y), "test_data": {"y": TARGETS}}
+    found = Trained(exact_with_prior, guide, params).predict(KEY, NEW, **arguments)["y"]
     kernel = RBF(1.0, params["lengthscale_loc"])
     K, cross = np.asarray(kernel(X)) + 0.01 * np.eye(10), np.asarray(kernel(X, NEW))
     mean = cross.T @ np.linalg.solve(K, np.asarray(y))
@@ -240,11 +238,9 @@ def test_a_guide_and_an_observed_gp_site():
 
 def test_sites_without_values_are_refused():
     guide, params = prepared(regression, X, y)
-    with pytest.raises(ValueError, match="trained params="):
-        predict(KEY, regression, NEW, guide=guide)
     partly = {name: value for name, value in params.items() if name != "noise"}
     with pytest.raises(ValueError, match=r"no value for \['noise'\]"):
-        predict(KEY, regression, NEW, guide=guide, params=partly)
+        Trained(regression, guide, partly).predict(KEY, NEW)
     samples = {"variance": jnp.ones(3), "lengthscale": jnp.ones(3), "noise": jnp.ones(3)}
     lifted = handlers.lift(regression, prior={name: dist.LogNormal(0.0, 1.0) for name in samples})
     with pytest.raises(ValueError, match="no draws of the latent site 'f'"):
@@ -254,7 +250,7 @@ def test_sites_without_values_are_refused():
 def test_a_guide_that_saw_no_data_is_refused():
     _, params = prepared(regression, X, y)
     with pytest.raises(ValueError, match=r"call guide\.setup\(X, y\)"):
-        predict(KEY, regression, NEW, guide=InducingGuide(regression, InducingPoints(X[::3])), params=params)
+        Trained(regression, InducingGuide(regression, InducingPoints(X[::3])), params).predict(KEY, NEW)
 
 
 def test_joint_sites_take_one_batch():
@@ -265,8 +261,8 @@ def test_joint_sites_take_one_batch():
 
     guide, params = prepared(centred, X, y, joint={"f"})
     with pytest.raises(ValueError, match="depends on its batch: pass batch_size=7 or more"):
-        predict(KEY, centred, NEW, guide=guide, params=params, batch_size=3)
-    assert predict(KEY, centred, NEW, guide=guide, params=params, num_draws=3)["y"].mean.shape == (7,)
+        Trained(centred, guide, params).predict(KEY, NEW, batch_size=3)
+    assert Trained(centred, guide, params).predict(KEY, NEW, num_draws=3)["y"].mean.shape == (7,)
 
 
 def test_any_categorical_likelihood_has_class_probabilities():
@@ -276,7 +272,7 @@ def test_any_categorical_likelihood_has_class_probabilities():
             numpyro.sample("y", Expected(three_classes, f), obs=y)
 
     guide, params = prepared(classes, X, jnp.arange(10) % 3)
-    found = predict(KEY, classes, NEW, guide=guide, params=params)["y"]
+    found = Trained(classes, guide, params).predict(KEY, NEW)["y"]
     assert found.mean is None and found.probs.shape == (7, 3)
     np.testing.assert_allclose(found.probs.sum(axis=1), 1.0, rtol=1e-6)
 
@@ -292,11 +288,11 @@ def test_labels_per_datum_are_not_classes():
             numpyro.sample("y", Bernoulli(f), obs=y)
 
     guide, params = prepared(labels, X, jnp.ones((10, 3)))
-    found = predict(KEY, labels, NEW, guide=guide, params=params)["y"]
+    found = Trained(labels, guide, params).predict(KEY, NEW)["y"]
     assert found.probs is None and found.mean.shape == (7, 3)
 
 
-def test_a_predictor_compiles_once():
+def test_a_trained_model_compiles_once():
     X, y = sine()
     traced = []
 
@@ -308,20 +304,20 @@ def test_a_predictor_compiles_once():
 
     guide = InducingGuide(program, kmeans(4))
     params = trained(program, guide, X, y)
-    predictor = Predictor(program, guide)
-    first = predictor(KEY, X, params=params, test_data={"y": y})["y"]
-    wanted = predict(KEY, program, X, guide=guide, params=params, test_data={"y": y})["y"]
+    one = Trained(program, guide, params)
+    first = one.predict(KEY, X, test_data={"y": y})["y"]
+    wanted = Trained(program, guide, params).predict(KEY, X, test_data={"y": y})["y"]
     np.testing.assert_array_equal(first.log_density, wanted.log_density)
     runs = len(traced)
-    second = predictor(KEY, X, params={**params, "f_mean": params["f_mean"] + 1}, test_data={"y": y})["y"]
+    second = one.with_params({**params, "f_mean": params["f_mean"] + 1}).predict(KEY, X, test_data={"y": y})["y"]
     assert len(traced) == runs and np.abs(second.mean - first.mean).max() > 0.1
     for shift, wanted in ((1, 1.0), (True, 5.0), (2.0, 2.0)):  # 1 equals True, but the programs differ
-        shifted = predictor(KEY, X, params=params, shift=shift)["y"].mean
+        shifted = one.predict(KEY, X, model_kwargs={"shift": shift})["y"].mean
         np.testing.assert_allclose(shifted - first.mean, wanted, atol=1e-9)
     assert len(traced) > runs
 
 
-def test_predict_sees_what_a_program_reads_from_outside():
+def test_a_new_one_sees_what_a_program_reads_from_outside():
     X, y = sine()
     outside = {"mean": 0.0}
 
@@ -332,6 +328,6 @@ def test_predict_sees_what_a_program_reads_from_outside():
 
     guide = InducingGuide(program, kmeans(4))
     params = trained(program, guide, X, y)
-    first = predict(KEY, program, X, guide=guide, params=params)["y"].mean
+    first = Trained(program, guide, params).predict(KEY, X)["y"].mean
     outside["mean"] = 2.0
-    np.testing.assert_allclose(predict(KEY, program, X, guide=guide, params=params)["y"].mean - first, 2.0)
+    np.testing.assert_allclose(Trained(program, guide, params).predict(KEY, X)["y"].mean - first, 2.0)

@@ -93,13 +93,13 @@ def make(model=regression, optimiser=None):
 
 
 def test_either_way_gives_the_same_training(both, tmp_path):
-    options = {"batch_size": 5, "num_data": 12, "progress": False}
+    options = {"batch_size": 5, "model_kwargs": {"num_data": 12}, "progress": False}
     seen = []
 
     def train(way):
-        fit(make(), KEY, 7, X, Y, checkpoint=tmp_path / way, **options)  # to be taken up
+        fit(KEY, make(), 7, X, Y, checkpoint=tmp_path / way, **options)  # to be taken up
         callback = lambda step, seconds, params: seen.append((way, step))  # noqa: E731
-        return fit(make(), KEY, 23, X, Y, checkpoint=tmp_path / way, callback=callback, callback_steps=10, **options)
+        return fit(KEY, make(), 23, X, Y, checkpoint=tmp_path / way, callback=callback, callback_steps=10, **options)
 
     one, two = both(train)
     assert one.losses.shape == (23,)
@@ -109,12 +109,12 @@ def test_either_way_gives_the_same_training(both, tmp_path):
 
 def test_either_way_gives_the_same_members(both):
     keys = random.split(KEY, 3)
-    options = {"batch_size": 5, "num_data": 12, "in_axes": None, "progress": False}
-    one, two = both(lambda way: fit(make(), keys, 9, X, Y, **options))
+    options = {"batch_size": 5, "model_kwargs": {"num_data": 12}, "in_axes": None, "progress": False}
+    one, two = both(lambda way: fit(keys, make(), 9, X, Y, **options))
     assert two.losses.shape == (3, 9)
     assert_close(one, two)
     own = [np.stack([x, 2 * x, -x]) for x in (X, Y)]
-    one, two = both(lambda way: fit(make(), keys, 9, *own, **options | {"in_axes": 0}))
+    one, two = both(lambda way: fit(keys, make(), 9, *own, **options | {"in_axes": 0}))
     assert_close(one, two)
     assert not np.allclose(two.losses[0], two.losses[1])
 
@@ -127,8 +127,9 @@ def test_either_way_the_other_members_go_on(both):
 
     only = optax.masked(optax.set_to_zero(), lambda params: {name: name != "drift" for name in params})
     svi = make(failing, relaxed(optax.chain(optax.sgd(0.1), only)))
-    options = {"in_axes": None, "edge": jnp.array([9.0, 0.35]), "member_kwargs": ["edge"], "progress": False}
-    one, two = both(lambda way: fit(svi, random.split(KEY, 2), 12, X, Y, **options))
+    options = {"in_axes": None, "member_kwargs": ["edge"], "progress": False}
+    options["model_kwargs"] = {"edge": jnp.array([9.0, 0.35])}
+    one, two = both(lambda way: fit(random.split(KEY, 2), svi, 12, X, Y, **options))
     assert str(one) == str(two) and "Member 1 stopped at step 5" in str(two)
     assert_close(one.result, two.result)
 
@@ -141,7 +142,7 @@ def test_either_way_stops_at_the_same_step(both):
 
     only = optax.masked(optax.set_to_zero(), lambda params: {name: name != "drift" for name in params})
     svi = make(failing, relaxed(optax.chain(optax.sgd(0.1), only)))
-    one, two = both(lambda way: fit(svi, KEY, 50, X, Y, progress=False))
+    one, two = both(lambda way: fit(KEY, svi, 50, X, Y, progress=False))
     assert "stopped at step 11" in str(one) and str(one) == str(two)
     assert_close(one.result, two.result)
 
@@ -160,9 +161,9 @@ def test_a_program_with_a_convolution_is_stepped(monkeypatch):
     inner = training._Training._stepwise
     monkeypatch.setattr(training._Training, "_stepwise", lambda self, *a: stepped.append(1) or inner(self, *a))
     svi = SVI(classifier, lambda X, y=None: None, adam(0.01), Trace_ELBO())
-    result = fit(svi, KEY, 30, images, y, batch_size=10, progress=False)
+    result = fit(KEY, svi, 30, images, y, batch_size=10, progress=False)
     assert stepped and result.losses[-5:].mean() < result.losses[:5].mean()
     stepped.clear()
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    fit(svi, KEY, 3, images, y, batch_size=10, progress=False)
+    fit(KEY, svi, 3, images, y, batch_size=10, progress=False)
     assert not stepped

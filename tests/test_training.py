@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
-from helpers import adam, deep, positive, regression, relaxed, sine
+from helpers import adam, deep, positive, regression, relaxed, sine, with_model_kwargs
 from jax import random
 from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
@@ -35,7 +35,7 @@ def make(model=regression, inducing=None, optimiser=None, **kwargs):
 
 
 def train(svi, steps, *args, key=KEY, **kwargs):
-    return fit(svi, key, steps, *args, progress=False, **kwargs)
+    return fit(key, svi, steps, *args, progress=False, **with_model_kwargs(kwargs))
 
 
 # -- the same as NumPyro -------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def student(f, rate):
 
 def test_how_expectations_are_taken_is_reported():
     X, y = sine(9)
-    result = fit(make(several), KEY, 0, X, y, jnp.arange(9) % 3, progress=False)
+    result = fit(KEY, make(several), 0, X, y, jnp.arange(9) % 3, progress=False)
     assert result.expectations == {
         "evidence": "closed form",
         "gaussian": "closed form",
@@ -328,7 +328,11 @@ def test_bad_arguments_are_refused():
     svi = make()
     for args, kwargs, message in [
         ((X, y[:5]), {}, r"different numbers of rows, \[5, 12\]"),
-        ((X, 3.0), {}, "y must be an array with one row per datum, got 3.0: pass what is not per datum by keyword"),
+        (
+            (X, 3.0),
+            {},
+            "y must be an array with one row per datum, got 3.0: pass what is not per datum in",
+        ),
         ((), {}, "arrays with one row per datum"),
         ((X[:0], y[:0]), {}, r"X is empty: its shape is \(0, 1\)"),
         ((X, y), {"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
@@ -421,9 +425,12 @@ def test_a_network_is_evaluated_once_a_step(standard_promotion):
 
 def test_minibatches_must_be_scaled():
     X, y = sine(12)
-    svi = make()
-    with pytest.raises(ValueError, match=r"No data site of \['y'\] is scaled.*num_data=12"):
-        train(svi, 3, X, y, batch_size=4)
+
+    def unscaled(X, y=None):
+        regression(X, y)
+
+    with pytest.raises(ValueError, match=r"No data site of \['y'\] is scaled.*give the program an argument num_data"):
+        train(make(unscaled), 3, X, y, batch_size=4)
 
     def exact(X, y=None):
         numpyro.sample("y", GaussianProcess(RBF(1.0, 1.0) + White(0.1), X), obs=y)
@@ -455,8 +462,9 @@ def watched(steps, every, seen, **kwargs):
     def note(step, seconds, params):
         seen.append((step, seconds, params))
 
-    settings = {"batch_size": 20, "num_data": len(X), "progress": False, "callback_steps": every}
-    return fit(svi, KEY, steps, X, y, **settings, **{"callback": note} | kwargs)
+    settings = {"batch_size": 20, "progress": False, "callback_steps": every}
+    settings["model_kwargs"] = {"num_data": len(X)}
+    return fit(KEY, svi, steps, X, y, **settings, **{"callback": note} | kwargs)
 
 
 def test_a_callback_sees_the_parameters_of_its_step():

@@ -12,7 +12,7 @@ import optax
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import adam, positive, regression, relaxed, sine
+from helpers import adam, positive, regression, relaxed, sine, with_model_kwargs
 from jax import random
 from numpyro.infer import SVI
 
@@ -73,7 +73,8 @@ def around(X, y=None, **kwargs):
 def train(steps, table=None, *, key=KEY, batch_size=BATCH, num_data=N, **kwargs):
     table = ArrayTable(X, Y, block_size=BLOCK) if table is None else table
     svi = SVI(line, around, adam(0.02), GaussianProcessELBO())
-    return fit(svi, key, steps, table, batch_size=batch_size, num_data=num_data, progress=False, **kwargs)
+    kwargs |= {"num_data": num_data}
+    return fit(key, svi, steps, table, batch_size=batch_size, progress=False, **with_model_kwargs(kwargs))
 
 
 def assert_same(one, two):
@@ -137,7 +138,7 @@ def test_without_learning_the_losses_of_an_epoch_average_to_the_bound_of_all_row
     x, y = sine(40)
     svi = SVI(regression, InducingGuide(regression, random_subset(5)), relaxed(optax.sgd(0.0)), GaussianProcessELBO())
     table = ArrayTable(np.asarray(x), np.asarray(y), block_size=7)
-    still = fit(svi, KEY, 16, table, batch_size=5, num_data=40, progress=False)
+    still = fit(KEY, svi, 16, table, batch_size=5, progress=False, model_kwargs={"num_data": 40})
     bound = jax.jit(lambda params: svi.loss.loss(KEY, params, svi.model, svi.guide, x, y))(still.params)
     for epoch in (still.losses[:8], still.losses[8:]):
         np.testing.assert_allclose(epoch.mean(), bound, rtol=1e-10)
@@ -148,12 +149,12 @@ def test_initial_values_are_found_on_a_sample_and_training_lowers_the_bound():
     x, y = sine(200)
     table = ArrayTable(np.asarray(x), np.asarray(y), block_size=16)
     svi = SVI(regression, InducingGuide(regression, random_subset(6)), adam(0.05), GaussianProcessELBO())
-    start = fit(svi, KEY, 0, table, batch_size=10, num_data=200, progress=False)
+    start = fit(KEY, svi, 0, table, batch_size=10, progress=False, model_kwargs={"num_data": 200})
     assert start.expectations == {"y": "closed form"} and start.losses.shape == (0,)
     with Minibatches(table, 10, order_seed(KEY), window=24) as drawn:
         sample = drawn.take(0, 2)[0].ravel()
     assert set(np.asarray(start.params["f_inducing"]).ravel()) <= set(sample)
-    trained = fit(svi, KEY, 100, table, batch_size=10, num_data=200, progress=False)
+    trained = fit(KEY, svi, 100, table, batch_size=10, progress=False, model_kwargs={"num_data": 200})
     bound = jax.jit(lambda params: svi.loss.loss(KEY, params, svi.model, svi.guide, x, y))
     assert bound(trained.params) < bound(start.params) - 100
 
@@ -162,7 +163,7 @@ def test_a_standardised_table_in_single_precision(tmp_path):
     table = standardised(parquet(tmp_path, 1e3 * X + 1e6))
     assert [group.dtype for group in table.groups] == [np.float32, np.float32]
     svi = SVI(deep_gp, InducingGuide(deep_gp, kmeans(5)), adam(0.05), GaussianProcessELBO())
-    result = fit(svi, KEY, 60, table, batch_size=BATCH, num_data=N, progress=False)
+    result = fit(KEY, svi, 60, table, batch_size=BATCH, progress=False, model_kwargs={"num_data": N})
     assert {value.dtype for value in result.params.values()} == {np.dtype(np.float32)}
     # Inducing inputs are where standardised inputs are, and the linear function is found.
     assert np.abs(result.params["f_inducing"]).max() < 5
@@ -176,7 +177,9 @@ def test_a_table_may_have_no_target():
             numpyro.sample("x", dist.Normal(loc, 1.0).to_event(1), obs=X)
 
     svi = SVI(density, lambda X, **kwargs: None, adam(0.5), GaussianProcessELBO())
-    result = fit(svi, KEY, 100, ArrayTable(X, block_size=BLOCK), batch_size=BATCH, num_data=N, progress=False)
+    result = fit(
+        KEY, svi, 100, ArrayTable(X, block_size=BLOCK), batch_size=BATCH, progress=False, model_kwargs={"num_data": N}
+    )
     np.testing.assert_allclose(result.params["loc"], X.mean(0), atol=0.8)
 
 
@@ -210,7 +213,15 @@ def test_the_number_of_steps_does_not_retrace():
             return line(X, y, **kwargs)
 
         svi = SVI(counted, around, adam(0.02), GaussianProcessELBO())
-        fit(svi, KEY, steps, ArrayTable(X, Y, block_size=BLOCK), batch_size=BATCH, num_data=N, progress=False)
+        fit(
+            KEY,
+            svi,
+            steps,
+            ArrayTable(X, Y, block_size=BLOCK),
+            batch_size=BATCH,
+            progress=False,
+            model_kwargs={"num_data": N},
+        )
         return len(calls)
 
     assert traces(1) == traces(30)

@@ -9,7 +9,7 @@ import pytest
 from helpers import KEY
 
 from gpzoo import InducingGrid, blocks, kmeans, unique_patches
-from gpzoo.inference import InducingGuide, to_arviz
+from gpzoo.inference import InducingGuide, Trained
 from gpzoo.models import (
     affine,
     colour_patch_gp,
@@ -114,7 +114,7 @@ def test_an_export_is_finite_and_complete(name, standard_promotion):
     program, inputs, data, inducing, *options = PROGRAMS[name]()
     guide = InducingGuide(program, inducing, **(options[0] if options else {}))
     params = guide.init_params(KEY, inputs, data)
-    found = to_arviz(KEY, program, guide, params, inputs, data, num_draws=3)
+    found = Trained(program, guide, params).to_arviz(KEY, inputs, data, num_draws=3)
     for group in ("posterior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data"):
         assert found[group].data_vars
         for variable, values in found[group].data_vars.items():

@@ -20,7 +20,7 @@ from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import run
 from gpzoo.inference.finite import refuse_not_finite
 from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.prediction.predict import check_run, count_rows
+from gpzoo.inference.prediction.predict import check_run, count_rows, identity_of
 from gpzoo.inference.representation import Functions
 from gpzoo.inference.training._sources import split_arrays
 from gpzoo.kernels import Kernel, Scaled
@@ -30,55 +30,22 @@ from gpzoo.linalg.operators import BlockDiagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 
 
-def draw_functions(
+def values_of_functions(
+    compiled: dict[tuple, Callable],
     rng_key: Array,
     guide: InducingGuide,
     params: Mapping[str, Any],
-    *args: Any,
-    num_draws: int = 100,
-    num_features: int = 2048,
-    batch_size: int = 1000,
-    **kwargs: Any,
+    args: tuple,
+    model_kwargs: Mapping[str, Any] | None,
+    *,
+    num_draws: int,
+    num_features: int,
+    batch_size: int,
 ) -> dict[str, np.ndarray]:
-    """Draw functions from the posterior of every GP site, and evaluate them at inputs, batch by batch.
-
-    Draw ``s`` is one function through the whole program, the same for any inputs and, up to rounding, for any batches:
-    ``rng_key`` and ``s`` fix it, and in a deep GP the functions of all layers are composed. By Matheron's rule (Wilson
-    et al. 2020, *Efficiently sampling functions from Gaussian process posteriors*, eq. 13),
-
-    ``f(x) = g(x) + Kfu Kuu^-1 (u - g(Z))``, ``u ~ q(u)``,
-
-    where the function ``g`` is drawn from the prior by random Fourier features. The time is linear in the number of
-    inputs; at up to a few thousand, :class:`numpyro.infer.Predictive` draws jointly without features, for any kernel.
-
-    White noise in a kernel is no function: it is drawn per row, by the row's number in the whole input.
-
-    Args:
-        rng_key: key of the draws.
-        guide: the trained guide.
-        params: values of the parameters of guide and model, such as a :class:`FitResult`'s.
-        *args: the model's positional arguments at the inputs, one row per input.
-        num_draws: number of functions ``S``.
-        num_features: random features of each addend of each kernel. Over draws the covariance is exact for any number;
-            that of the values of one draw given its frequencies has an error of ``O(num_features^-1/2)``.
-        batch_size: rows at a time.
-        **kwargs: the model's keyword arguments.
-
-    Returns:
-        The values of each latent GP site by name, ``[S, N]`` or ``[S, N, D]``.
-
-    Raises:
-        FactorisationError: naming a site whose covariance does not factorise.
-        TypeError: naming a kernel without a known spectral density (:meth:`gpzoo.kernels.Kernel.frequencies`), or
-            inducing variables without values for a function (:meth:`gpzoo.InducingVariable.of`); data that are no real
-            numbers, or an ``rng_key`` that is no key.
-        ValueError: for counts below one; data that are not finite; rows that disagree; a guide that has not seen data;
-            parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in several
-            batches.
-    """
+    """:meth:`gpzoo.inference.Trained.functions`, with the programs that are compiled already, and will be."""
     check_run(guide, num_draws=num_draws, num_features=num_features, batch_size=batch_size)
     rng_key = checks.rng_key(rng_key)
-    args, kwargs = checks.arguments(guide.model, args, kwargs, new=True)
+    args, kwargs = checks.arguments(guide.model, args, model_kwargs, new=True)
     num_rows = count_rows(args, guide, batch_size)
     params = guide.checked_params(params, args, kwargs)
     batch_size = min(batch_size, num_rows)
@@ -86,7 +53,7 @@ def draw_functions(
     value_of = partial(pathwise, num_features=num_features)
 
     @jax.jit
-    def one_batch(keys: Array, rows: Array, batch: tuple, arrays: dict, params: dict) -> dict[str, Array]:
+    def of_batch(keys: Array, rows: Array, batch: tuple, arrays: dict, params: dict) -> dict[str, Array]:
         def one(key: Array) -> dict[str, Array]:
             shown = Functions(value_of, rows)
             found = run(key, batch, arrays | static, guide=guide, values=params, representation=shown).guide
@@ -95,8 +62,10 @@ def draw_functions(
         # One draw at a time: the features of a batch are the largest array.
         return jax.lax.map(one, keys)
 
+    one_batch = compiled.setdefault(("functions", identity_of(static), num_features), of_batch)
+
     def explain() -> None:
-        guide.posterior(params, *jax.tree.map(lambda x: x[:1], args), rng_key=rng_key, **kwargs)
+        guide.posteriors(rng_key, params, jax.tree.map(lambda x: x[:1], args), kwargs)
 
     keys = random.split(named_key(rng_key, "functions"), num_draws)
     found: dict[str, np.ndarray] = {}
@@ -119,14 +88,14 @@ def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int, row
     Args:
         posterior: of one GP site.
         key: fixes the function.
-        num_features: see :func:`draw_functions`.
+        num_features: see :meth:`gpzoo.inference.Trained.functions`.
         rows: numbers of the inputs' rows, ``[N]``, by which white noise is drawn.
 
     Returns:
         ``[N]`` or ``[N, D]``.
 
     Raises:
-        TypeError: see :func:`draw_functions`.
+        TypeError: see :meth:`gpzoo.inference.Trained.functions`.
     """
     if posterior.conditional.deterministic:
         return posterior.as_joint().sample(key)  # interpolates one draw of u, wherever the inputs are

@@ -12,6 +12,7 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
+from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._sites import find_sites, look
 from gpzoo.inference.finite import refuse_not_finite
@@ -29,162 +30,98 @@ from gpzoo.inference.prediction.summaries import (
 from gpzoo.inference.training._sources import split_arrays
 
 
+@entry_point
 def predict(
     rng_key: Array,
     model: Callable,
-    *args: Any,
-    guide: InducingGuide | None = None,
-    params: Mapping[str, Any] | None = None,
+    *new: Any,
     posterior_samples: Mapping[str, Array] | None = None,
+    params: Mapping[str, Any] | None = None,
     train_args: tuple | None = None,
     train_kwargs: Mapping[str, Any] | None = None,
     test_data: Mapping[str, Any] | None = None,
     num_draws: int = 100,
-    batch_size: int = 1000,
     quantiles: Sequence[float] | None = None,
     keep_draws: bool = False,
-    **kwargs: Any,
+    batch_size: int = 1000,
+    model_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, SitePrediction]:
-    """Predict every GP site and every data site of a program at new inputs.
+    """Predict at new inputs without a guide: from MCMC draws, or by exact GP regression.
 
-    Likelihoods integrate over the marginals of ``f`` where the program allows it. Where it takes draws (inner layers of
-    a deep GP, hyperparameters with a posterior, MCMC), the result is the mixture over draws: mean and variance by the
-    law of total variance, densities averaged (deep GPs, eq. 18). A row's draws depend on ``rng_key`` and its position
-    in the whole input, never on the batch. Sampled views are drawn once, by ``rng_key``, and the same for all inputs.
-
-    For draws of functions, joint over the inputs, use :func:`~gpzoo.inference.draw_functions`, or
-    :class:`numpyro.infer.Predictive` with the same guide at up to a few thousand inputs.
+    What a training gives predicts by itself, :meth:`gpzoo.inference.Trained.predict`, which says what is predicted and
+    what the other arguments mean. GP sites are conditioned on their draws, or their data, at the training inputs. The
+    training covariance is factorised for every draw and batch: take large batches.
 
     Args:
         rng_key: key of the draws.
         model: the program.
-        *args: the model's positional arguments at the new inputs, one row per input.
-        guide: trained :class:`~gpzoo.inference.InducingGuide`, with ``params``.
-        params: values of the ``numpyro.param`` (and mutable) sites, such as a :class:`FitResult`'s.
-        posterior_samples: MCMC draws by site name, ``[S, ...]``, in place of a guide; ``f`` at the new inputs is then
-            conditioned on the draws at the training inputs, given in ``train_args``.
-        train_args: the positional arguments of training; needed with ``posterior_samples`` and for observed GP sites
-            (exact GP regression), which are conditioned on their data. The training covariance is factorised for every
-            draw and batch: take large batches.
-        train_kwargs: the keyword arguments of training, with ``train_args``.
+        *new: the model's positional arguments at the new inputs, one row per input.
+        posterior_samples: MCMC draws by site name, ``[S, ...]``.
+        params: values of the ``numpyro.param`` (and mutable) sites.
+        train_args: the positional arguments of training, such as ``(X, y)``.
+        train_kwargs: the keyword arguments of training.
         test_data: observed values by site name, ``[N, ...]``, for ``log_density``.
-        num_draws: draws of the sites that must be drawn; programs without any need one pass.
+        num_draws: draws to keep of a program that nothing is drawn of.
+        quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``.
+        keep_draws: whether to return the draws themselves.
         batch_size: rows at a time, which changes nothing but rounding.
-        quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles of
-            the mixture of Gaussians over draws, others those of the draws of ``y``, one for each draw of the sites.
-        keep_draws: whether to return the draws themselves: of every GP site and data site, one for each draw of the
-            sites that must be drawn (``num_draws`` if there are none), independent over inputs. Data sites, apart from
-            programs with ``InducingGuide(joint=...)``, are drawn by running the program on one row at a time.
-        **kwargs: the model's keyword arguments.
+        model_kwargs: the model's keyword arguments, by name.
 
     Returns:
         A :class:`SitePrediction` for each GP site and each data site, by name.
 
     Raises:
         TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
-        ValueError: for data that are not finite; arguments that do not go together; rows that disagree; unknown names
-            in ``test_data``; sites of the program that ``params`` or ``posterior_samples`` give no value; parameters
-            of unknown names or other shapes; a guide that has not seen data; an observed GP site without
-            ``train_args``; sites that the guide draws jointly, in several batches; ``quantiles`` that are not between
-            0 and 1.
+        ValueError: for data that are not finite; no ``train_args``; rows that disagree; unknown names in
+            ``test_data``; sites of the program without a value; ``quantiles`` that are not between 0 and 1.
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
         NonFiniteError: naming any other site whose prediction is not finite.
     """
-    return _predict(
-        _compile,
+    if train_args is None:
+        raise ValueError(
+            "Give predict posterior_samples= (for MCMC, whose f lives at the training inputs) or params= (for exact "
+            "regression), and train_args=(X, y). With a guide call Trained(model, guide, params).predict(key, X)."
+        )
+    return predictions(
+        {},
         rng_key,
         model,
-        args,
-        kwargs,
-        guide=guide,
+        new,
+        model_kwargs,
         params=params,
         posterior_samples=posterior_samples,
         train_args=train_args,
         train_kwargs=train_kwargs,
         test_data=test_data,
         num_draws=num_draws,
-        batch_size=batch_size,
         quantiles=quantiles,
         keep_draws=keep_draws,
+        batch_size=batch_size,
     )
 
 
-class Predictor:
-    """:func:`predict` with a trained guide, again and again: compiled once, for evaluations during training.
-
-    ``predictor(rng_key, X, params=params, test_data={"y": y})["y"]``
-
-    As under ``jax.jit``, what the program reads from anywhere but its arguments is fixed by the first call.
-
-    Args:
-        model: the program.
-        guide: its guide, which has seen data.
-        num_draws: draws of the sites that must be drawn.
-        batch_size: rows at a time.
-        quantiles: probabilities of the quantiles to return, or ``None``.
-        keep_draws: whether to return the draws.
-
-    Raises:
-        ValueError: if ``quantiles`` are not between 0 and 1.
-    """
-
-    def __init__(
-        self,
-        model: Callable,
-        guide: InducingGuide,
-        *,
-        num_draws: int = 100,
-        batch_size: int = 1000,
-        quantiles: Sequence[float] | None = None,
-        keep_draws: bool = False,
-    ) -> None:
-        self.model, self.guide = model, guide
-        counts = {"num_draws": num_draws, "batch_size": batch_size}
-        self.settings: dict[str, Any] = {name: checks.positive_int(name, n) for name, n in counts.items()}
-        self.settings["keep_draws"] = keep_draws
-        self.settings["quantiles"] = checked_quantiles(quantiles)
-        self._compiled: dict[tuple, Callable] = {}
-
-    def __call__(
-        self,
-        rng_key: Array,
-        *args: Any,
-        params: Mapping[str, Any],
-        test_data: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, SitePrediction]:
-        """Predict at new inputs with these parameters; see :func:`predict`."""
-        settings = {"guide": self.guide, "params": params, "test_data": test_data, **self.settings}
-        return _predict(self._compile, rng_key, self.model, args, kwargs, **settings)
-
-    def _compile(self, run: Runner, draws: int) -> Callable:
-        key = identity_of(run.static)
-        if key not in self._compiled:
-            self._compiled[key] = _compile(run, draws)
-        return self._compiled[key]
-
-
-def _predict(
-    compile_run: Callable,
+def predictions(
+    compiled: dict[tuple, Callable],
     rng_key: Array,
     model: Callable,
     args: tuple,
-    kwargs: dict[str, Any],
+    model_kwargs: Mapping[str, Any] | None,
     *,
-    guide: InducingGuide | None,
     params: Mapping[str, Any] | None,
+    train_args: tuple | None,
+    train_kwargs: Mapping[str, Any] | None,
+    test_data: Mapping[str, Any] | None,
     num_draws: int,
-    batch_size: int,
     quantiles: Sequence[float] | None,
     keep_draws: bool,
-    test_data: Mapping[str, Any] | None,
+    batch_size: int,
+    guide: InducingGuide | None = None,
     posterior_samples: Mapping[str, Array] | None = None,
-    train_args: tuple | None = None,
-    train_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, SitePrediction]:
-    _check_arguments(guide, posterior_samples, params, train_args, num_draws, batch_size)
+    """Predictions with a guide or without one, with the programs that are compiled already, and will be."""
+    check_run(guide, num_draws=num_draws, batch_size=batch_size)
     quantiles, rng_key = checked_quantiles(quantiles), checks.rng_key(rng_key)
-    args, kwargs = checks.arguments(model, args, kwargs, new=True)
+    args, kwargs = checks.arguments(model, args, model_kwargs, new=True)
     test_data, posterior_samples = (
         checks.named("test_data", test_data),
         checks.named("posterior_samples", posterior_samples),
@@ -192,7 +129,7 @@ def _predict(
     if train_args is not None:
         if not isinstance(train_args, tuple):
             raise TypeError(f"train_args must be a tuple such as (X, y), got {type(train_args).__name__}.")
-        train_args, train_kwargs = checks.arguments(model, train_args, dict(train_kwargs or {}))
+        train_args, train_kwargs = checks.arguments(model, train_args, train_kwargs)
     num_rows = count_rows((args, test_data), guide, batch_size)
     batch_size = min(batch_size, num_rows)
     params = checks.parameters("params", params or {}) if guide is None else guide.checked_params(params, args, kwargs)
@@ -214,7 +151,8 @@ def _predict(
         sites = find_sites(look(model, *train, given), model, *train, frozenset(), values=given, where=where)
         drawn, processes = sites.drawn, sites.processes
     run = Runner(model, guide, drawn, static, train_static, asked)
-    one_batch = compile_run(run, draws)
+    key = ("predict", identity_of(static), identity_of(train_static), asked, draws)
+    one_batch = compiled[key] = compiled.get(key) or _compile(run, draws)
     train = None if train_args is None else (train_args, train_arrays)
     keys = random.split(named_key(rng_key, "draws"), draws)
     rest = (dict(params or {}), train, named_key(rng_key, "views"))
@@ -293,29 +231,12 @@ def _store(whole: SitePrediction, part: SitePrediction, start: int) -> None:
             out[start : start + len(x)] = x[: len(out) - start]
 
 
-def _check_arguments(
-    guide: Any, posterior_samples: Any, params: Any, train_args: Any, num_draws: int, batch_size: int
-) -> None:
-    if guide is not None and posterior_samples is not None:
-        raise ValueError("Give predict either guide= and params=, or posterior_samples= with train_args=, not both.")
-    if guide is None and train_args is None:
-        raise ValueError(
-            "Give predict guide= and params=; or, for MCMC (whose f lives at the training inputs) and exact "
-            "regression, posterior_samples= or params= with train_args=(X, y)."
-        )
-    if guide is not None and params is None:
-        raise ValueError("Give predict the trained params= of the guide.")
-    check_run(guide, num_draws=num_draws, batch_size=batch_size)
-
-
 def check_run(guide: InducingGuide | None, **counts: int) -> None:
     """Refuse a guide that has not seen data, and counts below one.
 
     Raises:
         ValueError: naming the count.
     """
-    if guide is not None and not isinstance(guide, InducingGuide):
-        raise TypeError(f"guide must be the trained InducingGuide, got {type(guide).__name__}.")
     if guide is not None and guide.sites is None:
         raise ValueError(
             "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data first."

@@ -19,7 +19,7 @@ from gpzoo.inference._runs import Runs, run, unmasked
 from gpzoo.inference._sites import Look
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.representation import Bound
-from gpzoo.inference.training.result import FitResult
+from gpzoo.inference.trained import Trained
 from gpzoo.likelihoods import Expected, Likelihood
 from gpzoo.processes.process import GaussianProcess
 
@@ -60,7 +60,7 @@ class Watch(Messenger):
 
 
 def expectations(step: Watch, seen: Look) -> dict[str, str]:
-    """How each data site's expectation is computed, by name; see :class:`FitResult`."""
+    """How each data site's expectation is computed, by name; see :class:`~gpzoo.inference.Trained`."""
     found: dict[str, str] = {}
     for name, site in step.data.items():
         fn = unmasked(site["fn"])
@@ -98,8 +98,8 @@ def check_scales(step: Watch, rows: int, num_rows: int) -> None:
         if taken == rows and size not in (rows, num_rows):
             raise ValueError(
                 f"Plate {name!r} has size {size}, but there are {num_rows} rows: each would count "
-                f"{size / num_rows:.4g} times. Pass num_data={num_rows} to fit"
-                f"{' or leave it out' if rows == num_rows else ''}."
+                f"{size / num_rows:.4g} times. Pass model_kwargs={{'num_data': "
+                f"{num_rows}}} to fit, or leave it out."
             )
     factor = num_rows / rows
     known = [1.0 if scale is None else scale for scale in scales.values()]
@@ -107,14 +107,14 @@ def check_scales(step: Watch, rows: int, num_rows: int) -> None:
         return
     raise ValueError(
         f"No data site of {sorted(scales)} is scaled from the minibatch to all {num_rows} rows, so the KL would "
-        "outweigh the data. Put the data sites into numpyro.plate('data', num_data, subsample_size=len(X)) and pass "
-        f"num_data={num_rows} to fit."
+        "outweigh the data. Put the data sites into numpyro.plate('data', num_data, subsample_size=len(X)) and give "
+        "the program an argument num_data=None, which fit fills in."
     )
 
 
 def explain_failure(
     svi: SVI,
-    result: FitResult,
+    result: Trained,
     state: SVIState,
     batch: tuple,
     arrays: dict,

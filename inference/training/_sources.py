@@ -118,7 +118,7 @@ def axes_by_name(arrays: dict, member_kwargs: Collection[str], count: int) -> di
     """
     names = {member_kwargs} if isinstance(member_kwargs, str) else set(member_kwargs)
     if unknown := sorted(names - set(arrays)):
-        raise ValueError(f"member_kwargs names {unknown}, but the arrays given by keyword are {sorted(arrays)}.")
+        raise ValueError(f"member_kwargs names {unknown}, but the arrays in model_kwargs are {sorted(arrays)}.")
     check_members("member_kwargs", {name: arrays[name] for name in names}, count)
     return {name: name in names for name in arrays}
 
@@ -154,7 +154,7 @@ class Resident:
         ]
         if not shapes or any(len(shape) == 0 for shape, _ in shapes):
             raise ValueError(
-                "fit takes the data as positional arguments, arrays with one row per datum; others by keyword."
+                "fit takes the data as positional arguments, arrays with one row per datum; others in model_kwargs."
             )
         if any(own and (len(shape) < 2 or shape[0] != len(seeds)) for shape, own in shapes):
             raise ValueError(
@@ -166,14 +166,14 @@ class Resident:
         if len(counts) > 1:
             raise ValueError(
                 f"The positional arguments have different numbers of rows, {sorted(counts)}: each is cut into "
-                "minibatches. Pass arrays that are not per datum by keyword."
+                "minibatches. Pass arrays that are not per datum in model_kwargs."
             )
         self.num_rows = counts.pop()
         if self.num_rows == 0:
             raise ValueError("The data are empty: no rows.")
         if batch_size is not None and not 1 <= batch_size <= self.num_rows:
             raise ValueError(f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.")
-        self.full, self.seeds = batch_size is None, seeds
+        self.full, self.seeds, self.num_arguments = batch_size is None, seeds, len(args)
         self.size = self.num_rows if self.full else batch_size
         self.data = jax.tree.map(jnp.asarray, args)
         self.chunk = MAX_CHUNK if self.full else int(np.clip(_MOST_NUMBERS // (self.size * len(seeds)), 1, MAX_CHUNK))
@@ -229,7 +229,7 @@ class Streamed:
     def __init__(self, table: Table, batch_size: int | None, seed: int) -> None:
         if batch_size is None:
             raise ValueError("A table is trained on in minibatches: give fit a batch_size.")
-        self.table, self.num_rows, self.size = table, table.num_rows, batch_size
+        self.table, self.num_rows, self.size, self.num_arguments = table, table.num_rows, batch_size, 1
         self.minibatches = Minibatches(table, batch_size, seed)
         row = sum(int(np.prod(group.shape)) for group in table.groups)
         self.chunk = int(np.clip(_MOST_NUMBERS // (batch_size * row), 1, MAX_CHUNK))

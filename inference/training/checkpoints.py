@@ -1,15 +1,13 @@
 """Checkpoints of a training: written atomically, every byte under a hash, restored to the same bits.
 
-The state after a step is one file: a line with the sha256 of the next, that line (the description, in JSON), and the
-bytes of the arrays. The format is our own because Orbax spreads a step over thirteen files, most of them under no hash
-(of 288 flipped bits 274 came back as numbers), and leaves a folder behind whenever it is killed.
+The state after a step is one file (see :mod:`gpzoo.inference._files`). The format is our own because Orbax spreads a
+step over thirteen files, most of them under no hash (of 288 flipped bits 274 came back as numbers), and leaves a folder
+behind whenever it is killed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 import os
 import warnings
 from contextlib import suppress
@@ -22,6 +20,7 @@ from jax import random
 from jax.tree_util import keystr
 
 from gpzoo.errors import CheckpointError
+from gpzoo.inference import _files
 
 _SUFFIX, _UNFINISHED = ".checkpoint", ".checkpoint-unfinished"
 
@@ -94,16 +93,10 @@ class Checkpoints:
             return True
         arrays = {"losses": losses} | _named(state)
         unfinished = self.directory / f"{step}{_UNFINISHED}"
+        description = {"step": step, "seconds": seconds, "settings": self.settings}
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            with open(unfinished, "wb") as file:
-                file.write(self._head(step, seconds, arrays))
-                for array in arrays.values():
-                    file.write(_bytes(array))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, self._path(step))
-            _sync(self.directory)
+            _files.write(self._path(step), unfinished, description, arrays)
         except OSError as error:
             warnings.warn(
                 f"No checkpoint was written to {self.directory} at step {step}: {error}. Training goes on; free some "
@@ -112,9 +105,6 @@ class Checkpoints:
                 stacklevel=2,
             )
             return False
-        finally:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
         self._good = [*(before for before in self._good if before < step), step][-2:]
         for path in self._paths():
             if path.stem.isdecimal() and path not in map(self._path, self._good):
@@ -158,13 +148,6 @@ class Checkpoints:
         state = jax.tree_util.tree_map_with_path(lambda path, x: _like(x, arrays[_name(path)]), template)
         return Restored(step, description["seconds"], arrays["losses"], state)
 
-    def _head(self, step: int, seconds: float, arrays: dict[str, np.ndarray]) -> bytes:
-        """The first two lines of a file."""
-        described = [[name, str(x.dtype), list(x.shape), _sha256(_bytes(x))] for name, x in arrays.items()]
-        description = {"step": step, "seconds": seconds, "settings": self.settings, "arrays": described}
-        line = json.dumps(description).encode() + b"\n"
-        return _sha256(line).encode() + b"\n" + line
-
     def _compare(self, description: dict[str, Any], template: Any) -> None:
         """Raise CheckpointError unless the description is of this training."""
         stored = {name: f"{dtype}{shape}" for name, dtype, shape, _ in description["arrays"] if name != "losses"}
@@ -198,70 +181,30 @@ def _of_orbax(path: Path) -> bool:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Description and arrays, by name, of a file; nothing in it is interpreted before its hash is checked.
+    """Description and arrays, by name, of a file.
 
     Raises:
         OSError: if it cannot be read.
         ValueError: if it is damaged, naming what is.
     """
-    with open(path, "rb") as file:
-        digest, line = file.readline(), file.readline()
-        if digest != _sha256(line).encode() + b"\n":
-            raise ValueError("its description (step, settings, hashes) is damaged")
-        description = json.loads(line)
-        if path.name != f"{description['step']}{_SUFFIX}":
-            raise ValueError(f"it is of step {description['step']}, which its name must say; rename it back")
-        arrays, bad = {}, []
-        for name, dtype, shape, digest in description["arrays"]:
-            dtype = np.dtype(dtype)
-            content = file.read(math.prod(shape) * dtype.itemsize)
-            if _sha256(content) == digest:
-                arrays[name] = np.frombuffer(content, dtype).reshape(shape)
-            else:
-                bad.append(name)
-        if bad:
-            more = f" and {len(bad) - _MOST_NAMED} more" if len(bad) > _MOST_NAMED else ""
-            raise ValueError(f"{', '.join(bad[:_MOST_NAMED])}{more} damaged")
-        if file.read(1):
-            raise ValueError("it goes on after its end")
+    description, arrays = _files.read(path)
+    if path.name != f"{description['step']}{_SUFFIX}":
+        raise ValueError(f"it is of step {description['step']}, which its name must say; rename it back")
     return description, arrays
 
 
 def _named(state: Any) -> dict[str, np.ndarray]:
     """The arrays of a state by their paths, in its order."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    return {_name(path): np.asarray(random.key_data(x) if _is_key(x) else x) for path, x in leaves}
+    return {_name(path): np.asarray(random.key_data(x) if _files.is_key(x) else x) for path, x in leaves}
 
 
 def _name(path: tuple) -> str:
     return f"state{keystr(path)}"
 
 
-def _is_key(x: Any) -> bool:
-    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
 def _like(template: Any, value: np.ndarray) -> jax.Array:
     """An array of its own on the device: steps take over their input, and what was read is the file's bytes."""
-    if _is_key(template):
+    if _files.is_key(template):
         return random.wrap_key_data(jax.numpy.array(value), impl=random.key_impl(template))
     return jax.numpy.array(value)
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    # Types that NumPy does not know, such as bfloat16, have no buffer of their own.
-    return array.reshape(-1).view(np.uint8)
-
-
-def _sha256(content: Any) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _sync(directory: Path) -> None:
-    """Let the renaming of a file survive a loss of power, where folders can be synchronised."""
-    if os.name == "posix":
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

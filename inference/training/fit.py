@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._platform import one_blas_thread
 from gpzoo.errors import FactorisationError, keep_in
+from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._sites import look
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.representation import Bound, representing
+from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._diagnose import Watch, check_scales, expectations, explain_failure, extreme_data
 from gpzoo.inference.training._progress import Bar
 from gpzoo.inference.training._signals import Signals
@@ -43,7 +45,6 @@ from gpzoo.inference.training._sources import (
 )
 from gpzoo.inference.training._steps import all_finite, initial_state, one_step, step_loop
 from gpzoo.inference.training.checkpoints import Checkpoints, check_folder
-from gpzoo.inference.training.result import FitResult
 from gpzoo.tables.table import Table
 
 #: Seconds aimed at between two visits of the host.
@@ -53,12 +54,14 @@ _CHUNK_SECONDS = 1.0
 _FIRST_SECONDS = 20.0
 
 
+@entry_point
 def fit(
-    svi: SVI,
     rng_key: Array,
+    svi: SVI,
     num_steps: int,
-    *args: Any,
+    *data: Any,
     batch_size: int | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
     in_axes: int | Sequence[int | None] | None = 0,
     member_kwargs: Collection[str] = (),
     init_params: dict[str, Any] | None = None,
@@ -67,8 +70,7 @@ def fit(
     callback: Callable[[int, float, dict[str, Any]], None] | None = None,
     callback_steps: int = 1000,
     progress: bool | str = True,
-    **kwargs: Any,
-) -> FitResult:
+) -> Trained:
     """Train with :class:`numpyro.infer.SVI`, as ``svi.run`` would, on minibatches.
 
     One update is compiled and looped over on the device; data are arguments of the compiled program, never constants.
@@ -84,18 +86,21 @@ def fit(
     checked beforehand, on a sample: the rows of the first minibatches.
 
     Args:
-        svi: NumPyro's object, holding model, guide, optimiser (any optax transformation or schedule) and objective.
         rng_key: fixes initial values, minibatches and draws: the same key and data give the same result on the same
             machine with the same software; another number of CPU cores sums in another order, and rounding differs.
             Keys ``[K]`` for ``K`` trainings.
+        svi: NumPyro's object, holding model, guide, optimiser (any optax transformation or schedule) and objective.
         num_steps: updates in total, those of a resumed training included, and no fewer than it has.
-        *args: the model's positional arguments; arrays among them have one row per datum. Or one table, whose groups
+        *data: the model's positional arguments; arrays among them have one row per datum. Or one table, whose groups
             are the arguments.
         batch_size: rows per minibatch; ``None`` for all rows in every step. The model must scale its data terms, with
             ``numpyro.plate("data", num_data, subsample_size=X.shape[0])``.
+        model_kwargs: the model's keyword arguments, by name, passed whole. Where the model has an argument
+            ``num_data`` that is ``None`` by default, and there are minibatches, it is the number of all rows unless
+            given here.
         in_axes: with several keys, which positional arguments have a leading axis ``K`` (0) and which are shared by
             all (``None``): one for all, or one for each.
-        member_kwargs: with several keys, names of the keyword arguments that have a leading axis ``K``; others are
+        member_kwargs: with several keys, names of the ``model_kwargs`` that have a leading axis ``K``; others are
             shared. ``init_params`` always have one.
         init_params: initial values by name; others come from the guide's ``init_params``, on the whole data where an
             initialiser such as k-means looks at inputs, else on the first minibatch.
@@ -111,15 +116,14 @@ def fit(
             resumed training goes on from its checkpoint: steps from there on are reported again, the same.
         callback_steps: steps between two calls.
         progress: show a progress bar with the ELBO and steps per second; a string is shown as the training's name.
-        **kwargs: the model's keyword arguments, passed whole.
 
     Returns:
-        A :class:`FitResult`; with several keys everything in it has a leading axis ``K``, and
-        :meth:`FitResult.member` gives one.
+        The trained model; with several keys everything in it has a leading axis ``K``, and
+        :meth:`~gpzoo.inference.Trained.member` gives one.
 
     Raises:
-        TypeError: for data that are no real numbers of float32, float64, integers or bool, or an ``rng_key`` that is no
-            key.
+        TypeError: for data that are no real numbers of float32, float64, integers or bool, an ``rng_key`` that is no
+            key, or arguments of the model outside ``model_kwargs``.
         ValueError: for rows or members that disagree in number, a plate of another size than there are rows, options
             out of range, bad data (NaN, infinity, masked arrays, labels), ``init_params`` of unknown names or other
             shapes, or a ``checkpoint`` that is no folder's name.
@@ -145,8 +149,11 @@ def fit(
     if checkpoint is not None:
         check_folder(checkpoint)
     keys, several = split_keys(checks.rng_key(rng_key, several=True))
-    args, kwargs = checks.arguments(svi.model, args, kwargs, tables=any(isinstance(x, Table) for x in args))
+    tables = any(isinstance(x, Table) for x in data)
+    args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables)
     with one_blas_thread(), closing(source_of(args, batch_size, keys, several, in_axes)) as source:
+        if not source.full and kwargs.get("num_data") is None and checks.is_open(svi.model, "num_data"):
+            kwargs["num_data"] = source.num_rows
         if (size := kwargs.get("num_data")) is not None and np.ndim(size) == 0 and size < source.num_rows:
             raise ValueError(
                 f"num_data is {size}, but there are {source.num_rows} rows: pass num_data={source.num_rows}."
@@ -154,7 +161,7 @@ def fit(
         training = _Training(svi, keys, source, kwargs, member_kwargs, init_params)
         keeper = None
         if checkpoint is not None:
-            keeper = Checkpoints(checkpoint, training.settings(args, kwargs))
+            keeper = Checkpoints(checkpoint, training.settings(kwargs))
             training.restore(keeper, num_steps)
         return training.run(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
 
@@ -188,6 +195,8 @@ class _Training:
         self.earlier: tuple[SVIState, int] | None = None
         #: Of each member that failed: the number of steps that are kept of it.
         self.failed: dict[int, int] = {}
+        #: What tells these data from others, once they have been looked at for it.
+        self.data: dict[str, Any] = {}
         states = []
         for k, key in enumerate(keys):
             try:
@@ -253,17 +262,22 @@ class _Training:
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
-    def settings(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """What must be the same for this training to be continued; what says most to its user first."""
-        settings = self.source.settings(checks.positional(self.svi.model, len(args))[0])
-        for name, value in self.arrays.items():
-            settings |= described(f"argument {name}", value)
+        self._describe()
+        settings = dict(self.data)
         plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
         settings |= {f"argument {name}": value for name, value in plain.items()}
         settings["rng_key"] = [word for key in self.keys for word in key_words(key)]
         program = self.all.lower(*self._inputs()).as_text()
         settings["program (model, guide, optimiser, versions)"] = hashlib.sha256(program.encode()).hexdigest()[:16]
         return settings
+
+    def _describe(self) -> None:
+        if not self.data:
+            self.data |= self.source.settings(checks.positional(self.svi.model, self.source.num_arguments)[0])
+            for name, value in self.arrays.items():
+                self.data |= described(f"argument {name}", value)
 
     def restore(self, keeper: Checkpoints, num_steps: int) -> None:
         """Go on from the newest checkpoint, if there is one.
@@ -289,7 +303,7 @@ class _Training:
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
-    def run(self, num_steps: int, *options: Any) -> FitResult:
+    def run(self, num_steps: int, *options: Any) -> Trained:
         """Train up to ``num_steps`` in all; whatever error ends it has the result so far."""
         try:
             if self.done == 0 < num_steps:
@@ -297,6 +311,7 @@ class _Training:
             self._loop(num_steps, *options)
             if self.failed:
                 self._explain(num_steps)
+            self._describe()
         except BaseException as error:
             keep_in(error, "result", lambda: self.result, f"Training ended after step {self.done} of {num_steps}.")
             raise
@@ -391,10 +406,11 @@ class _Training:
         signals.propagate(kept)
 
     @property
-    def result(self) -> FitResult:
+    def result(self) -> Trained:
         """What has been computed so far."""
         losses = self.losses[:, : self.done].reshape(*self.members, self.done)
-        return FitResult(self.params, losses, self.state, self.seconds, self.ways)
+        svi = self.svi
+        return Trained(svi.model, svi.guide, self.params, losses, self.state, self.seconds, self.ways, self.data)
 
     @property
     def params(self) -> dict[str, Any]:

@@ -4,12 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import KEY, adam, regression, sine
+from jax import Array
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, InducingGrid, InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, draw_functions, fit, predict, to_arviz
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF
 from gpzoo.posteriors import Form, InducingPosterior, Interpolation, Projection, forms
 
@@ -52,20 +53,20 @@ class Square(Form):
 def test_a_form_of_ones_own_goes_through_everything(inducing):
     guide = InducingGuide(regression, inducing, covariance=Isotropic)
     svi = SVI(regression, guide, adam(0.03), GaussianProcessELBO())
-    trained = fit(svi, KEY, 100, X, Y, progress=False)
+    trained = fit(KEY, svi, 100, X, Y, progress=False)
     assert trained.params["f_deviation"].shape == () and trained.losses[-1] < trained.losses[0]
     assert not jnp.allclose(trained.params["f_deviation"], 1.0, atol=1e-3)  # it was trained
     assert {"f_mean", "f_deviation"} <= guide.variational_parameters()
-    found = predict(KEY, regression, X, guide=guide, params=trained.params)["f"]
+    found = trained.predict(KEY, X)["f"]
     # The numbers are those of the form that it is a special case of.
-    q = guide.posterior(trained.params, X, rng_key=KEY)["f"]
+    q = trained.posterior(KEY, X)["f"]
     equal = forms.Diagonal(jnp.full(q.u_mean.shape, trained.params["f_deviation"]))
     same = InducingPosterior(q.conditional, q.u_mean, equal)
     np.testing.assert_allclose(found.mean, same.mean, rtol=1e-6)
     np.testing.assert_allclose(found.variance, same.variance, rtol=1e-6)
-    draws = draw_functions(KEY, guide, trained.params, X[:5], num_draws=2)["f"]
+    draws = trained.functions(KEY, X[:5], num_draws=2)["f"]
     assert draws.shape == (2, 5) and np.isfinite(draws).all()
-    exported = to_arviz(KEY, regression, guide, trained.params, X, Y, num_draws=2)
+    exported = trained.to_arviz(KEY, X, Y, num_draws=2)
     assert exported["posterior"]["f"].shape == (1, 2, len(X))
     assert "f_deviation" not in exported["constant_data"]
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpyro
 import optax
 import pytest
-from helpers import KEY
+from helpers import KEY, with_model_kwargs
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from numpyro.infer import SVI
@@ -29,16 +29,7 @@ from odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd, meaningful, mea
 from gpzoo import _checks as checks
 from gpzoo.errors import GPZooError
 from gpzoo.inducing.initialisers import kmeans
-from gpzoo.inference import (
-    GaussianProcessELBO,
-    InducingGuide,
-    Predictor,
-    compare,
-    draw_functions,
-    fit,
-    predict,
-    to_arviz,
-)
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, compare, fit
 from gpzoo.models import fit_deep_kernel, gp_regression
 
 # Several modules are named as their functions are.
@@ -141,9 +132,18 @@ def data(shapes: dict[str, tuple[int, ...]], dtypes: tuple[str, ...] = DTYPES) -
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
-def predicted(call: Any, params: dict, given: dict) -> Any:
-    found = call(KEY, given["X"], params=params, test_data={"y": given["test_data['y']"]})
+def predicted(call: Any, given: dict) -> Any:
+    found = call(KEY, given["X"], test_data={"y": given["test_data['y']"]})
     return found["f"].mean, found["y"].log_density
+
+
+def trained_with(guide: InducingGuide, params: dict) -> Trained:
+    return Trained(gp_regression, guide, params)
+
+
+def asked(method: Any, options: dict, *arguments: Any) -> Any:
+    """A call of a method, with ``num_data`` for the program."""
+    return method(options.pop("rng_key", KEY), *arguments, **with_model_kwargs(options, method))
 
 
 def network(X: Any, training: bool) -> Any:
@@ -155,18 +155,17 @@ SVI_OF = partial(SVI, gp_regression, optim=optax.adam(0.01), loss=GaussianProces
 CANDIDATES = {"a": (gp_regression, kmeans(M))}
 #: By entry point: its data by name, and how it is called with a guide, its parameters, and the data.
 WAYS = {
-    "fit": (TRAINING, lambda g, p, a: fit(SVI_OF(guide=g), KEY, 3, a["X"], a["y"], progress=False)),
-    "Predictor": (TEST, lambda g, p, a: predicted(Predictor(gp_regression, g), p, a)),
-    "predict": (TEST, lambda g, p, a: predicted(lambda k, x, **o: predict(k, gp_regression, x, guide=g, **o), p, a)),
-    "draw_functions": ({"X": NEW}, lambda g, p, a: draw_functions(KEY, g, p, a["X"])),
-    "to_arviz": (TRAINING, lambda g, p, a: to_arviz(KEY, gp_regression, g, p, a["X"], a["y"])),
+    "fit": (TRAINING, lambda g, p, a: fit(KEY, SVI_OF(guide=g), 3, a["X"], a["y"], progress=False)),
+    "predict": (TEST, lambda g, p, a: predicted(trained_with(g, p).predict, a)),
+    "functions": ({"X": NEW}, lambda g, p, a: trained_with(g, p).functions(KEY, a["X"])),
+    "to_arviz": (TRAINING, lambda g, p, a: trained_with(g, p).to_arviz(KEY, a["X"], a["y"])),
     "compare": (
         TRAINING | {"X_test": NEW, "y_test": TARGETS},
         lambda g, p, a: compare(KEY, CANDIDATES, *a.values(), num_steps=1, progress=False),
     ),
     "guide.setup": (TRAINING, lambda g, p, a: g.setup(a["X"], a["y"])),
     "guide.init_params": (TRAINING, lambda g, p, a: g.init_params(KEY, a["X"], a["y"])),
-    "guide.posterior": (TRAINING, lambda g, p, a: g.posterior(p, a["X"], a["y"], rng_key=KEY)["f"].mean),
+    "posterior": (TRAINING, lambda g, p, a: trained_with(g, p).posterior(KEY, a["X"], a["y"])["f"].mean),
     "fit_deep_kernel": (TRAINING, lambda g, p, a: fit_deep_kernel(KEY, a["X"], a["y"], network=network)),
 }
 
@@ -182,7 +181,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
     def stop(entry: str) -> None:
         if entry == "fit":
             monkeypatch.setattr(training, "_Training", lambda svi, keys, source, *rest: reaching(source.data))
-        elif entry == "draw_functions":
+        elif entry == "functions":
             monkeypatch.setattr(functions, "count_rows", lambda args, *rest: reaching(args))
         elif entry == "compare":
             monkeypatch.setattr(comparison, "InducingGuide", type("Guide", (), {"__init__": noted, "sites_for": last}))
@@ -190,7 +189,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setattr(deep_kernel, "fit_network", lambda key, X, y, **rest: reaching(X, y))
         elif entry in ("to_arviz", "guide.setup", "guide.init_params"):
             monkeypatch.setattr(InducingGuide, "sites_for", last)
-        elif entry in ("predict", "Predictor"):
+        elif entry == "predict":
             monkeypatch.setattr(prediction, "_compile", once)
 
     def noted(self: Any, *candidate: Any) -> None:
@@ -208,7 +207,7 @@ def test_data(entry, trained, quick, record_property, standard_promotion):
     call = partial(call, *trained)
     quick(entry)
     # Whole programs are compiled for every kind of number.
-    dtypes = ("float64", "int64", "float32") if entry in ("predict", "Predictor", "guide.posterior") else DTYPES
+    dtypes = ("float64", "int64", "float32") if entry in ("predict", "posterior") else DTYPES
 
     def check(case: tuple[str, Odd]) -> str:
         name, odd = case
@@ -243,8 +242,13 @@ def linear(X: Any, training: bool) -> Any:
     return X @ numpyro.param("weights", jnp.eye(D, dtype=jnp.result_type(X, jnp.float32)))
 
 
+def trained_twice(guide: InducingGuide, *data: Any) -> Any:
+    found = fit(KEY, SVI_OF(guide=guide), 2, *data, progress=False)
+    return found.params, found.losses
+
+
 def drawn(key: Any, guide: InducingGuide, params: dict, X: Any, y: Any) -> Any:
-    found = to_arviz(key, gp_regression, guide, params, X, y, num_draws=2)
+    found = trained_with(guide, params).to_arviz(key, X, y, num_draws=2)
     return [found[group][name].to_numpy() for group in ("posterior", "log_likelihood") for name in found[group]]
 
 
@@ -261,10 +265,10 @@ def trained_in_phases(key: Any, X: Any, y: Any) -> Any:
 
 #: By entry point: its data, what it computes of them, and which of the forms it is tried with.
 COMPUTED = {
-    "fit": (TRAINING, lambda g, p, *a: fit(SVI_OF(guide=g), KEY, 2, *a, progress=False)[:2], ODD_FORMS),
-    "draw_functions": (
+    "fit": (TRAINING, lambda g, p, *a: trained_twice(g, *a), ODD_FORMS),
+    "functions": (
         {"X": NEW},
-        lambda g, p, X: draw_functions(KEY, g, p, X, num_draws=2, num_features=4),
+        lambda g, p, X: trained_with(g, p).functions(KEY, X, num_draws=2, num_features=4),
         ODD_FORMS,
     ),
     "to_arviz": (TRAINING, lambda g, p, *a: drawn(KEY, g, p, *a), ODD_FORMS),
@@ -353,16 +357,18 @@ GUIDE = {name: values.filter(lambda value: not isinstance(value, dict) or value)
 OPTIONS = {
     "fit": (
         FIT,
-        lambda g, p, o: fit(SVI_OF(guide=g), o.pop("rng_key", KEY), o.pop("num_steps", 3), X, y, progress=False, **o),
+        lambda g, p, o: fit(
+            o.pop("rng_key", KEY), SVI_OF(guide=g), o.pop("num_steps", 3), X, y, progress=False, **with_model_kwargs(o)
+        ),
     ),
-    "predict": (PREDICT, lambda g, p, o: predict(o.pop("rng_key", KEY), gp_regression, NEW, guide=g, params=p, **o)),
-    "draw_functions": (
+    "predict": (PREDICT, lambda g, p, o: asked(trained_with(g, p).predict, o, NEW)),
+    "functions": (
         {"num_features": COUNTS} | {name: values for name, values in PREDICT.items() if name != "quantiles"},
-        lambda g, p, o: draw_functions(o.pop("rng_key", KEY), g, p, NEW, **o),
+        lambda g, p, o: asked(trained_with(g, p).functions, o, NEW),
     ),
     "to_arviz": (
         {"rng_key": KEYS, "num_draws": COUNTS, "num_data": not_none(COUNTS)},
-        lambda g, p, o: to_arviz(o.pop("rng_key", KEY), gp_regression, g, p, X, y, **o),
+        lambda g, p, o: asked(trained_with(g, p).to_arviz, o, X, y),
     ),
     "compare": (
         {
@@ -374,9 +380,9 @@ OPTIONS = {
         lambda g, p, o: compare(o.pop("rng_key", KEY), CANDIDATES, X, y, progress=False, **({"num_steps": 1} | o)),
     ),
     "InducingGuide": (GUIDE, lambda g, p, o: InducingGuide(gp_regression, kmeans(M), **o)),
-    "guide.posterior": (
+    "posterior": (
         {"rng_key": KEYS, "num_data": not_none(COUNTS)},
-        lambda g, p, o: g.posterior(p, X, y, **({"rng_key": KEY} | o)),
+        lambda g, p, o: asked(trained_with(g, p).posterior, o, X, y),
     ),
     "fit_deep_kernel": (
         {
@@ -409,11 +415,10 @@ def loss(guide: InducingGuide, params: dict) -> Any:
 
 
 PARAMETERS = {
-    "predict": lambda g, p: predict(KEY, gp_regression, NEW, guide=g, params=p),
-    "Predictor": lambda g, p: Predictor(gp_regression, g)(KEY, NEW, params=p),
-    "draw_functions": lambda g, p: draw_functions(KEY, g, p, NEW),
-    "to_arviz": lambda g, p: to_arviz(KEY, gp_regression, g, p, X, y),
-    "guide.posterior": lambda g, p: g.posterior(p, X, y, rng_key=KEY),
+    "predict": lambda g, p: trained_with(g, p).predict(KEY, NEW),
+    "functions": lambda g, p: trained_with(g, p).functions(KEY, NEW),
+    "to_arviz": lambda g, p: trained_with(g, p).to_arviz(KEY, X, y),
+    "posterior": lambda g, p: trained_with(g, p).posterior(KEY, X, y),
     "objective": loss,
 }
 CHANGES = {

@@ -1,0 +1,129 @@
+"""How are named arrays and a description of them kept in one file, every byte under a hash, written in one step?
+
+The first line is the sha256 of the next. That line is the description in JSON, with type, shape and sha256 of each
+array; the bytes of the arrays follow. Nothing in a file is interpreted before its hash is checked, no more is read than
+the file holds, and what is read is numbers and JSON: reading cannot run anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import jax
+import numpy as np
+
+#: Bytes of a description, which is names and options.
+_MOST_DESCRIBED = 2**26
+
+#: Arrays that a message names.
+_MOST_NAMED = 4
+
+
+def write(path: Path, unfinished: Path, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Write a file, in one step: whoever reads ``path`` finds what was there before, or all of it.
+
+    Args:
+        path: of the file.
+        unfinished: what the file is called while it is written, in the same folder; nothing of it is left.
+        description: plain values by name, without ``"arrays"``.
+        arrays: by name.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    described = [[name, str(x.dtype), list(x.shape), _sha256(_bytes(x))] for name, x in arrays.items()]
+    line = json.dumps(description | {"arrays": described}).encode() + b"\n"
+    try:
+        with open(unfinished, "wb") as file:
+            file.write(_sha256(line).encode() + b"\n" + line)
+            for array in arrays.values():
+                file.write(_bytes(array))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        _sync(path.parent)
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Description and arrays, by name, of a file that is whole.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is damaged, naming what is.
+    """
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ValueError("it is no file")  # a pipe would be waited for
+    with open(path, "rb") as file:
+        digest, line = file.readline(66), file.readline(_MOST_DESCRIBED)
+        if digest != _sha256(line).encode() + b"\n":
+            raise ValueError("its description (what it is of, names, hashes) is damaged")
+        try:
+            description = json.loads(line)
+            described = [_described(*entry) for entry in description["arrays"]]
+        except (TypeError, KeyError, ValueError, RecursionError):
+            raise ValueError("its description is not one of gpzoo") from None
+        arrays = _read_arrays(file, described, os.fstat(file.fileno()).st_size - len(digest) - len(line))
+    return description, arrays
+
+
+def _described(name: str, dtype: str, shape: list[int], digest: str) -> tuple[str, np.dtype, list[int], str]:
+    """One array's entry of a description, checked: it may come from anywhere."""
+    kind = np.dtype(dtype) if isinstance(dtype, str) else None
+    fine = kind is not None and kind.itemsize and not kind.hasobject and kind.names is None and kind.subdtype is None
+    sizes = isinstance(shape, list) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 2**48 for n in shape)
+    if not (fine and sizes and isinstance(name, str) and isinstance(digest, str)):
+        raise ValueError("no array")
+    return name, kind, shape, digest
+
+
+def _read_arrays(file: BinaryIO, described: list[tuple], left: int) -> dict[str, np.ndarray]:
+    """The arrays, of which no more than ``left`` bytes are there."""
+    arrays, bad = {}, []
+    for name, dtype, shape, digest in described:
+        content = file.read(min(math.prod(shape) * dtype.itemsize, left))
+        left -= len(content)
+        if len(content) == math.prod(shape) * dtype.itemsize and _sha256(content) == digest:
+            arrays[name] = np.frombuffer(content, dtype).reshape(shape)
+        else:
+            bad.append(name)
+    if bad:
+        more = f" and {len(bad) - _MOST_NAMED} more" if len(bad) > _MOST_NAMED else ""
+        raise ValueError(f"{', '.join(bad[:_MOST_NAMED])}{more} damaged")
+    if left:
+        raise ValueError("it goes on after its end")
+    return arrays
+
+
+def is_key(x: Any) -> bool:
+    """Whether ``x`` is a random key of the new kind, whose numbers are kept by ``jax.random.key_data``."""
+    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    # Types that NumPy does not know, such as bfloat16, have no buffer of their own.
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _sha256(content: Any) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _sync(directory: Path) -> None:
+    """Let the renaming of a file survive a loss of power, where folders can be synchronised."""
+    if os.name == "posix":
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

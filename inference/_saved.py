@@ -1,0 +1,283 @@
+"""How is a trained model kept in a file? Its parameters, what its guide knows of the program, and what made it.
+
+Of classes only gpzoo's public inducing variables and initialisers are kept, by name and arguments, and made again by
+calling them. A file names no module, and none is imported for it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax import random
+from numpyro.distributions import constraints
+
+import gpzoo
+from gpzoo.errors import CheckpointError
+from gpzoo.inducing.initialisers import Initialiser, blocks
+from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference import _files
+from gpzoo.inference._sites import Sites
+from gpzoo.inference.guide import InducingGuide
+
+_FORMAT, _VERSION = "gpzoo trained model", 1
+
+#: Options of a guide, as attributes and as arguments.
+_OPTIONS = ("inducing", "whiten", "covariance", "rank", "initial_scale", "hyperparameters", "joint", "init_loc_fn")
+
+#: NumPyro's initialisation strategies without options.
+_STRATEGIES = ("init_to_feasible", "init_to_mean", "init_to_median", "init_to_sample", "init_to_uniform")
+
+
+class _Foreign(TypeError):
+    """A value that is made of more than numbers, texts, containers of Python and public classes of gpzoo."""
+
+
+# -- to a file ---------------------------------------------------------------------------------------------------------
+
+
+def save(path: Path, trained: Any) -> None:
+    """See :meth:`gpzoo.inference.Trained.save`."""
+    arrays: dict[str, np.ndarray] = {"losses": np.asarray(trained.losses)}
+    try:
+        own = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, np.generic) else x, dict(trained.params))
+        params = _encoded("params", own, arrays)
+    except _Foreign as error:
+        raise TypeError(f"A file holds arrays in dictionaries, lists and tuples, not {error}.") from None
+    description = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "written_by": _versions(),
+        "params": params,
+        "seconds": float(trained.seconds),
+        "expectations": dict(trained.expectations),
+        "data": dict(trained.data),
+        **_of_guide(trained.guide, arrays),
+    }
+    try:
+        _files.write(path, path.with_name(f"{path.name}-unfinished"), description, arrays)
+    except OSError as error:
+        raise CheckpointError(f"{path} could not be written: {error}.") from error
+
+
+def _versions() -> dict[str, str]:
+    return {"gpzoo": gpzoo.__version__, "jax": jax.__version__, "numpyro": numpyro.__version__}
+
+
+def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Options and sites of a guide; in place of options that are not gpzoo's own, what they are."""
+    sites = getattr(guide, "sites", None) if isinstance(guide, InducingGuide) else None
+    found: dict[str, Any] = {"sites": None if sites is None else _of_sites(sites)}
+    if type(guide) is not InducingGuide:
+        return found | {"guide": None, "foreign": f"is {getattr(guide, '__name__', type(guide).__name__)}"}
+    own: dict[str, np.ndarray] = {}
+    try:
+        options = {name: _encoded(f"guide {name}", getattr(guide, name), own) for name in _OPTIONS}
+    except _Foreign as error:
+        return found | {"guide": None, "foreign": f"has {error}"}
+    arrays |= own
+    return found | {"guide": options, "foreign": None}
+
+
+def _of_sites(sites: Sites) -> dict[str, Any]:
+    named = {name: sorted(getattr(sites, name)) for name in ("latents", "processes", "drawn", "names")}
+    # Constraints with numbers of their own are left out: what was trained fulfils them.
+    limits = {name: _constraint_name(x) for name, x in sites.constraints.items()}
+    limits = {name: public for name, public in limits.items() if public}
+    shapes = {
+        name: None if parts is None else {at: list(shape) for at, shape in parts.items()}
+        for name, parts in sites.parameters.items()
+    }
+    return named | {"parameters": shapes, "constraints": limits}
+
+
+def _constraint_name(constraint: Any) -> str | None:
+    return next((name for name in constraints.__all__ if getattr(constraints, name) is constraint), None)
+
+
+def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """A value in JSON, its arrays apart.
+
+    Raises:
+        _Foreign: for what is no number, text, array, container of these, or public class of gpzoo.
+    """
+
+    def each(values: Any) -> list[Any]:
+        return [_encoded(f"{name}[{i}]", value, arrays) for i, value in enumerate(values)]
+
+    x = x.item() if isinstance(x, np.generic) else x
+    if x is None or type(x) in (bool, int, float, str):
+        return x
+    if type(x) in (list, tuple):
+        return {type(x).__name__: each(x)}
+    if isinstance(x, frozenset):
+        return {"frozenset": each(sorted(x))}
+    if isinstance(x, Mapping) and all(type(key) in (int, str) for key in x):
+        return {"dict": [[key, _encoded(f"{name}[{key!r}]", value, arrays)] for key, value in x.items()]}
+    if isinstance(x, np.ndarray | jax.Array):
+        arrays[name] = np.asarray(random.key_data(x) if _files.is_key(x) else x)
+        kind = {"key": str(random.key_impl(x))} if _files.is_key(x) else {}
+        # A weak type gives way to others in the program.
+        return {"array": name, "weak": bool(getattr(x, "weak_type", False)), **kind}
+    public = type(x).__name__
+    if isinstance(x, InducingVariable | Initialiser | blocks) and getattr(gpzoo, public, None) is type(x):
+        if hasattr(x, "parts"):
+            return {"gpzoo": public, "args": each(x.parts), "kwargs": {}}
+        own = [f.name for f in fields(x)] if is_dataclass(x) else (*x.data_fields, *x.static_fields)
+        kwargs = {field: _encoded(f"{name}.{field}", getattr(x, field), arrays) for field in own}
+        return {"gpzoo": public, "args": [], "kwargs": kwargs}
+    strategy = getattr(x, "__name__", "")
+    if strategy in _STRATEGIES and getattr(numpyro.infer, strategy) is x:
+        return {"numpyro": strategy}
+    raise _Foreign(f"{name}, {f'{strategy} of type ' if strategy else 'of type '}{public}")
+
+
+# -- from a file -------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path, program: Callable, guide: Any) -> dict[str, Any]:
+    """Arguments of a :class:`~gpzoo.inference.Trained`; see :func:`gpzoo.inference.load`."""
+    try:
+        description, arrays = _files.read(path)
+        if description.get("format") != _FORMAT:
+            raise ValueError("it is something else that gpzoo wrote")
+        _check_versions(path, description)
+        try:
+            found, options, sites, foreign = _decoded_all(description, arrays)
+        except Exception as error:
+            raise ValueError("what it describes is no trained model") from error
+        _check_precision(arrays)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be loaded as a trained model: {error}.") from error
+    if guide is None:
+        if options is None:
+            raise ValueError(
+                f"{path} does not say how its guide is made, which {foreign}: give load a guide that is made as for "
+                "the training, load(path, program, guide=InducingGuide(...))."
+            )
+        guide = InducingGuide(program, **options)
+    if isinstance(guide, InducingGuide) and guide.sites is None:
+        guide.sites = sites
+    return {"model": program, "guide": guide, **found}
+
+
+def _check_versions(path: Path, description: Mapping[str, Any]) -> None:
+    """Refuse other formats, naming the gpzoo that reads them; other versions of JAX and NumPyro are noted.
+
+    Raises:
+        ValueError: for another format.
+    """
+    written, here = description.get("written_by"), _versions()
+    if not isinstance(written, dict) or not all(isinstance(x, str) and len(x) < 40 for x in written.values()):
+        raise ValueError("it does not say what wrote it")
+    gpzoo_there = written.get("gpzoo", "?").encode("ascii", "backslashreplace").decode()
+    if description.get("version") != _VERSION:
+        raise ValueError(
+            f"its format is not that of gpzoo {here['gpzoo']}; gpzoo {gpzoo_there}, which wrote it, reads it"
+        )
+    other = [f"{name} {written.get(name)!r} there and {here[name]!r} here" for name in ("jax", "numpyro")]
+    other = [text for name, text in zip(("jax", "numpyro"), other, strict=True) if written.get(name) != here[name]]
+    if other:
+        warnings.warn(
+            f"{path} was written with other versions, {', '.join(other)}: predictions may differ by rounding.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _check_precision(arrays: Mapping[str, np.ndarray]) -> None:
+    long = [name for name, x in arrays.items() if name != "losses" and x.dtype.itemsize == 8 and x.dtype.kind in "iuf"]
+    if long and not jax.config.jax_enable_x64:
+        raise ValueError(f"{long[0]} is {arrays[long[0]].dtype}; call numpyro.enable_x64() before")
+
+
+def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> tuple:
+    """Fields of the trained model; options and sites of its guide, or what the guide has of others."""
+    params = _decoded(description["params"], arrays)
+    if not isinstance(params, dict) or not all(isinstance(name, str) for name in params):
+        raise ValueError("params")
+    expectations, data = description["expectations"], description["data"]
+    if not all(isinstance(x, str) for x in (*expectations, *expectations.values(), *data)):
+        raise ValueError("expectations")
+    losses = np.array(arrays["losses"])
+    if losses.ndim not in (1, 2) or losses.dtype.kind != "f":
+        raise ValueError("losses")
+    found = {"params": params, "losses": losses, "seconds": float(description["seconds"])}
+    found |= {"expectations": expectations, "data": data}
+    options = description["guide"]
+    if options is not None:
+        options = {name: _decoded(options[name], arrays) for name in _OPTIONS}
+        InducingGuide(lambda: None, **options)  # refuses options out of range
+    sites = None if description["sites"] is None else _sites(description["sites"])
+    foreign = None if options is not None else f"{description['foreign']!s:.200}"
+    return found, options, sites, foreign
+
+
+def _sites(described: Mapping[str, Any]) -> Sites:
+    named = {name: frozenset(described[name]) for name in ("latents", "processes", "drawn", "names")}
+    limits = described["constraints"]
+    if not all(isinstance(x, str) for group in (*named.values(), limits, limits.values()) for x in group):
+        raise ValueError("sites")
+    if not named["drawn"] <= named["processes"] <= named["latents"] <= named["names"]:
+        raise ValueError("sites")
+    shapes = {
+        name: None if parts is None else {at: tuple(map(int, shape)) for at, shape in parts.items()}
+        for name, parts in described["parameters"].items()
+    }
+    if not set(limits.values()) <= set(constraints.__all__):
+        raise ValueError("constraints")
+    return Sites(**named, parameters=shapes, constraints={name: getattr(constraints, x) for name, x in limits.items()})
+
+
+def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """What :func:`_encoded` made JSON of; whatever else it is raises some error."""
+    if not isinstance(x, dict):
+        if x is None or type(x) in (bool, int, float, str):
+            return x
+        raise ValueError("no value")
+    if "array" in x:
+        value = arrays[x["array"]]
+        if "key" in x:
+            return random.wrap_key_data(jnp.array(value), impl=x["key"])
+        if x["weak"] and value.ndim == 0:
+            return jnp.asarray(value.item())
+        return jnp.array(value)
+    if "gpzoo" in x:
+        made = getattr(gpzoo, x["gpzoo"]) if x["gpzoo"] in gpzoo.__all__ else None
+        if not (isinstance(made, type) and issubclass(made, InducingVariable | Initialiser | blocks)):
+            raise ValueError("no inducing variable")
+        kwargs = {name: _decoded(value, arrays) for name, value in x["kwargs"].items()}
+        return made(*(_decoded(part, arrays) for part in x["args"]), **kwargs)
+    if "numpyro" in x:
+        if x["numpyro"] not in _STRATEGIES:
+            raise ValueError("no strategy")
+        return getattr(numpyro.infer, x["numpyro"])
+    ((kind, content),) = x.items()
+    if kind == "dict":
+        if not all(type(key) in (int, str) for key, _ in content):
+            raise ValueError("no names")
+        return {key: _decoded(value, arrays) for key, value in content}
+    containers = {"list": list, "tuple": tuple, "frozenset": frozenset}
+    return containers[kind](_decoded(value, arrays) for value in content)
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a file.
+
+    Raises:
+        TypeError: for what is no path.
+        ValueError: for an empty one.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be the path of a file, got {path!r:.80}.")
+    if not str(path).strip():
+        raise ValueError(f"path must be the path of a file, got {path!r}.")
+    return Path(path).absolute()

@@ -1,0 +1,318 @@
+"""What is a trained model, and what can be asked of it? Predictions, functions, posteriors, exports, a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from numpyro.infer.svi import SVIState
+
+from gpzoo import _checks as checks
+from gpzoo.inference import _saved
+from gpzoo.inference._calls import entry_point
+from gpzoo.inference.arviz import exported
+from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.prediction.functions import values_of_functions
+from gpzoo.inference.prediction.predict import predictions
+from gpzoo.inference.prediction.summaries import SitePrediction
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A program, its guide, and the values of their parameters: what :func:`~gpzoo.inference.fit` returns.
+
+    ``Trained(model, guide, params)`` is one too, for parameters that NumPyro's own ``svi.run`` found. Its methods keep
+    the programs that they compile; as under ``jax.jit``, what the program reads from anywhere but its arguments is
+    fixed by the first call.
+
+    Of several trainings (see :func:`~gpzoo.inference.fit`), ``params``, ``losses`` and ``state`` have a leading axis,
+    and :meth:`member` gives the one that the other methods want; the losses of one that failed are NaN from the step
+    on that is not kept.
+
+    Attributes:
+        model: the program.
+        guide: its guide, an :class:`~gpzoo.inference.InducingGuide` that has seen data for all methods but ``member``.
+        params: values (constrained) of every ``numpyro.param`` site, and mutable state, by name.
+        losses: negative ELBO of every step that led to ``params``, ``[num_steps]``, in nats; minibatch estimates where
+            there are minibatches; none where it was not :func:`~gpzoo.inference.fit` that trained.
+        state: NumPyro's state, from which ``svi.update`` can go on, or ``None``.
+        seconds: wall time of the steps, compilation included, over all resumptions.
+        expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
+            ``"draw"``; with ``" given draws of h"`` where the likelihood depends on draws of the latent site ``h``,
+            over which it was not integrated.
+        data: what it was trained on: type, shape and sha256 of every array, by name; empty where a training failed.
+    """
+
+    model: Callable
+    guide: Any
+    params: Mapping[str, Any] = field(repr=False)
+    losses: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)
+    state: SVIState | None = field(default=None, repr=False)
+    seconds: float = 0.0
+    expectations: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    _compiled: dict[tuple, Callable] = field(default_factory=dict, repr=False)
+
+    def member(self, k: int) -> Trained:
+        """Training ``k`` of several; ``seconds`` are those of all.
+
+        Raises:
+            ValueError: if this is one training.
+            IndexError: if there are not so many.
+        """
+        if self.losses.ndim < 2:
+            raise ValueError("This is the result of one training, which has no members.")
+        losses = self.losses[k]  # arrays on the device would take the last member where k is too large
+        params, state = jax.tree.map(lambda x: x[k], (self.params, self.state))
+        return replace(self, params=params, losses=losses, state=state)
+
+    def with_params(self, params: Mapping[str, Any]) -> Trained:
+        """The same model and guide with other parameters, such as those that a callback of ``fit`` is given.
+
+        Programs that one of the two compiles serve both.
+        """
+        return Trained(self.model, self.guide, params, _compiled=self._compiled)
+
+    @entry_point
+    def predict(
+        self,
+        rng_key: Array,
+        *new: Any,
+        test_data: Mapping[str, Any] | None = None,
+        num_draws: int = 100,
+        quantiles: Sequence[float] | None = None,
+        keep_draws: bool = False,
+        batch_size: int = 1000,
+        train_args: tuple | None = None,
+        train_kwargs: Mapping[str, Any] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, SitePrediction]:
+        """Predict every GP site and every data site at new inputs.
+
+        Likelihoods integrate over the marginals of ``f`` where the program allows it. Where it takes draws (inner
+        layers of a deep GP, hyperparameters with a posterior), the result is the mixture over draws: mean and variance
+        by the law of total variance, densities averaged (deep GPs, eq. 18). A row's draws depend on ``rng_key`` and its
+        position in the whole input, never on the batch. Sampled views are drawn once, by ``rng_key``, and the same for
+        all inputs.
+
+        For draws of functions, joint over the inputs, use :meth:`functions`, or :class:`numpyro.infer.Predictive` with
+        the same guide at up to a few thousand inputs.
+
+        Args:
+            rng_key: key of the draws.
+            *new: the model's positional arguments at the new inputs, one row per input.
+            test_data: observed values by site name, ``[N, ...]``, for ``log_density``.
+            num_draws: draws of the sites that must be drawn; programs without any need one pass.
+            quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles
+                of the mixture of Gaussians over draws, others those of the draws of ``y``, one for each draw of the
+                sites.
+            keep_draws: whether to return the draws themselves: of every GP site and data site, one for each draw of
+                the sites that must be drawn (``num_draws`` if there are none), independent over inputs. Data sites,
+                apart from programs with ``InducingGuide(joint=...)``, are drawn by running the program on one row at a
+                time.
+            batch_size: rows at a time, which changes nothing but rounding.
+            train_args: the positional arguments of training, for observed GP sites (exact GP regression), which are
+                conditioned on their data.
+            train_kwargs: the keyword arguments of training, with ``train_args``.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            A :class:`SitePrediction` for each GP site and each data site, by name.
+
+        Raises:
+            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: for data that are not finite; rows that disagree; unknown names in ``test_data``; parameters
+                that are missing, unknown or of another shape; a guide that has not seen data; an observed GP site
+                without ``train_args``; sites that the guide draws jointly, in several batches; ``quantiles`` that are
+                not between 0 and 1.
+            FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
+            NonFiniteError: naming any other site whose prediction is not finite.
+        """
+        return predictions(
+            self._compiled,
+            rng_key,
+            self.model,
+            new,
+            model_kwargs,
+            guide=self._usable_guide(),
+            params=self.params,
+            test_data=test_data,
+            num_draws=num_draws,
+            quantiles=quantiles,
+            keep_draws=keep_draws,
+            batch_size=batch_size,
+            train_args=train_args,
+            train_kwargs=train_kwargs,
+        )
+
+    @entry_point
+    def functions(
+        self,
+        rng_key: Array,
+        *new: Any,
+        num_draws: int = 100,
+        num_features: int = 2048,
+        batch_size: int = 1000,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Draw functions from the posterior of every GP site, and evaluate them at inputs, batch by batch.
+
+        Draw ``s`` is one function through the whole program, the same for any inputs and, up to rounding, for any
+        batches: ``rng_key`` and ``s`` fix it, and in a deep GP the functions of all layers are composed. By Matheron's
+        rule (Wilson et al. 2020, *Efficiently sampling functions from Gaussian process posteriors*, eq. 13),
+
+        ``f(x) = g(x) + Kfu Kuu^-1 (u - g(Z))``, ``u ~ q(u)``,
+
+        where the function ``g`` is drawn from the prior by random Fourier features. The time is linear in the number
+        of inputs; at up to a few thousand, :class:`numpyro.infer.Predictive` draws jointly without features, for any
+        kernel.
+
+        White noise in a kernel is no function: it is drawn per row, by the row's number in the whole input.
+
+        Args:
+            rng_key: key of the draws.
+            *new: the model's positional arguments at the inputs, one row per input.
+            num_draws: number of functions ``S``.
+            num_features: random features of each addend of each kernel. Over draws the covariance is exact for any
+                number; that of the values of one draw given its frequencies has an error of
+                ``O(num_features^-1/2)``.
+            batch_size: rows at a time.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            The values of each latent GP site by name, ``[S, N]`` or ``[S, N, D]``.
+
+        Raises:
+            FactorisationError: naming a site whose covariance does not factorise.
+            TypeError: naming a kernel without a known spectral density (see
+                :func:`gpzoo.kernels.spectral.frequencies`), or inducing variables that are not points; data that are
+                no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: for counts below one; data that are not finite; rows that disagree; a guide that has not seen
+                data; parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in
+                several batches.
+        """
+        return values_of_functions(
+            self._compiled,
+            rng_key,
+            self._usable_guide(),
+            self.params,
+            new,
+            model_kwargs,
+            num_draws=num_draws,
+            num_features=num_features,
+            batch_size=batch_size,
+        )
+
+    @entry_point
+    def posterior(self, rng_key: Array, *args: Any, model_kwargs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The distributions of the latent sites at the model's inputs: ``{site: distribution}``.
+
+        GP sites give an :class:`~gpzoo.InducingPosterior` (``.mean``, ``.variance``, ``.inducing_moments()``).
+
+        Args:
+            rng_key: draws the sites that come before a site in the program, and sampled views, which are those of
+                :meth:`predict` with the same key.
+            *args: the model's positional arguments.
+            model_kwargs: its keyword arguments, by name.
+
+        Raises:
+            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: for parameters that are missing, unknown or of another shape.
+        """
+        guide = self._usable_guide()
+        args, kwargs = checks.arguments(guide.model, args, model_kwargs, new=True)
+        return guide.posteriors(checks.rng_key(rng_key), self.params, args, kwargs)
+
+    @entry_point
+    def to_arviz(
+        self, rng_key: Array, *args: Any, num_draws: int = 500, model_kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Draws from the posterior as ArviZ's container, for ``az.summary``, ``az.loo``, plots and netCDF.
+
+        The draws are independent, so diagnostics of Markov chains (r_hat, effective sample size, trace plots) mean
+        nothing for them: use ``az.summary(..., kind="stats")``. Each draw takes ``u ~ q(u)`` and the other latent
+        sites, then ``f`` jointly over the inputs given ``u``; the joint covariance is formed, so pass a subset of large
+        data.
+
+        Args:
+            rng_key: key of the draws; sampled views are drawn once, by this key, for all of them.
+            *args: the model's positional arguments, data included, at the rows to export.
+            num_draws: number of draws ``S``.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            ``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (ArviZ 1.x) with groups ``posterior`` (``<site>``
+            and ``<site>_u``, not whitened, of GP sites; other latent sites; the program's deterministic sites),
+            ``posterior_predictive``, ``log_likelihood`` (``log p(y_n | f_n)``, float64), ``observed_data`` and
+            ``constant_data`` (parameters that have no posterior, small arguments, and as ``elbo`` the negative
+            losses). The chain axis has length 1. Of a site under ``handlers.mask`` these hold the observed data only,
+            along ``<site>_observed`` with their numbers (of several axes, in C order) as coordinates, and
+            ``constant_data`` has ``<site>_mask``. A slash in a name is a dot.
+
+        Raises:
+            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: for data that are not finite; parameters that are missing, unknown or of another shape.
+            FactorisationError: naming the GP site whose draws are not finite.
+            NonFiniteError: naming any other site whose draws are not finite, or whose log density is NaN.
+        """
+        losses = self.losses if self.losses.size else None
+        return exported(
+            rng_key,
+            self.model,
+            self._usable_guide(),
+            self.params,
+            args,
+            model_kwargs,
+            num_draws=num_draws,
+            losses=losses,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write this model to one file, from which :func:`load` makes it again without the data.
+
+        The file holds parameters and mutable state, losses, what the guide found out about the program and, as far as
+        they are gpzoo's own, the guide's options; versions, and :attr:`data`. It is written in one step, every byte is
+        under a hash, and there is no pickle in it. NumPyro's ``state`` is not kept, training goes on from checkpoints.
+
+        Raises:
+            TypeError: for parameters that are not arrays in dictionaries, lists and tuples (such as those of equinox
+                modules), or a ``path`` that is none.
+            ValueError: for an empty ``path``.
+            CheckpointError: if the file cannot be written; what was there before stays.
+        """
+        _saved.save(_saved.checked_path(path), self)
+
+    def _usable_guide(self) -> InducingGuide:
+        if not isinstance(self.guide, InducingGuide):
+            raise TypeError(f"guide must be the trained InducingGuide, got {type(self.guide).__name__}.")
+        if self.losses.ndim > 1:
+            raise ValueError(f"These are {len(self.losses)} trainings: ask one of them, such as trained.member(0).")
+        return self.guide
+
+
+def load(path: str | os.PathLike[str], program: Callable, guide: Any = None) -> Trained:
+    """The model that :meth:`Trained.save` wrote; on the same machine with the same versions it predicts the same bits.
+
+    Args:
+        path: of the file.
+        program: the program that was trained, which the file does not hold.
+        guide: a guide made as for the training, where the file does not say how: one with inducing variables,
+            initialisers or a strategy of your own, or no :class:`~gpzoo.inference.InducingGuide`.
+
+    Returns:
+        The model, without NumPyro's ``state``.
+
+    Raises:
+        TypeError: for a ``path`` that is none.
+        ValueError: for an empty ``path``, and without a ``guide`` where one is needed.
+        CheckpointError: if the file cannot be read, is damaged or something else, was written in another format (the
+            message names the gpzoo that reads it), or holds float64 and that is not enabled.
+
+    Other versions of JAX or NumPyro than those that wrote the file give a warning.
+    """
+    return Trained(**_saved.load(_saved.checked_path(path), program, guide))
