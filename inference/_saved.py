@@ -1,6 +1,6 @@
 """How is a trained model kept in a file? Its parameters, what its guide knows of the program, and what made it.
 
-Of classes only gpzoo's public inducing variables and initialisers are kept, by name and arguments, and made again by
+Of classes only gpzoo's public inducing variables, initialisers and forms are kept, by name and arguments, and made again by
 calling them. A file names no module, and none is imported for it.
 """
 
@@ -27,11 +27,13 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference import _files
 from gpzoo.inference._sites import Sites
 from gpzoo.inference.guide import InducingGuide
+from gpzoo.posteriors import forms
+from gpzoo.posteriors.forms import Form
 
 _FORMAT, _VERSION = "gpzoo trained model", 1
 
 #: Options of a guide, as attributes and as arguments.
-_OPTIONS = ("inducing", "whiten", "covariance", "rank", "initial_scale", "hyperparameters", "joint", "init_loc_fn")
+_OPTIONS = ("inducing", "whiten", "covariance", "initial_scale", "hyperparameters", "joint", "init_loc_fn")
 
 #: NumPyro's initialisation strategies without options.
 _STRATEGIES = ("init_to_feasible", "init_to_mean", "init_to_median", "init_to_sample", "init_to_uniform")
@@ -134,6 +136,10 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
         own = [f.name for f in fields(x)] if is_dataclass(x) else (*x.data_fields, *x.static_fields)
         kwargs = {field: _encoded(f"{name}.{field}", getattr(x, field), arrays) for field in own}
         return {"gpzoo": public, "args": [], "kwargs": kwargs}
+    kind = x if isinstance(x, type) else type(x)
+    if issubclass(kind, Form) and getattr(forms, kind.__name__, None) is kind:
+        own = {} if x is kind else {f: _encoded(f"{name}.{f}", getattr(x, f), arrays) for f in kind.static_fields}
+        return {"form": kind.__name__, "kwargs": own}
     strategy = getattr(x, "__name__", "")
     if strategy in _STRATEGIES and getattr(numpyro.infer, strategy) is x:
         return {"numpyro": strategy}
@@ -256,6 +262,9 @@ def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             raise ValueError("no inducing variable")
         kwargs = {name: _decoded(value, arrays) for name, value in x["kwargs"].items()}
         return made(*(_decoded(part, arrays) for part in x["args"]), **kwargs)
+    if "form" in x:
+        kind = next(kind for kind in forms.NAMES.values() if kind.__name__ == x["form"])
+        return kind(**{name: _decoded(value, arrays) for name, value in x["kwargs"].items()})
     if "numpyro" in x:
         if x["numpyro"] not in _STRATEGIES:
             raise ValueError("no strategy")

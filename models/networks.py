@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import jax.numpy as jnp
-from flax import nnx
 from jax import Array
+
+from gpzoo._extras import needs
+
+with needs("flax", "A network of the deep-kernel experiments"):
+    from flax import nnx
 
 
 class FullyConnected(nnx.Module):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from gpzoo._extras import needs
 from gpzoo.models.parameters import precision
 
 
@@ -25,10 +26,8 @@ def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: 
     Raises:
         ModuleNotFoundError: without flax.
     """
-    try:
+    with needs("flax", "A recognition network"):
         from flax import linen
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("A recognition network needs flax: pip install 'gpzoo[flax]'.") from error
     from numpyro.contrib.module import flax_module
 
     class Network(linen.Module):

@@ -1,4 +1,4 @@
 """Reproductions of the papers' experiments and the ``gpzoo`` command line.
 
-One module per paper holds its experiments; :mod:`gpzoo.reproductions.contract` says what each of them writes.
+One module per paper holds its experiments; :mod:`gpzoo.reproductions.experiment` says what an experiment is.
 """

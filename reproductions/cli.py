@@ -12,17 +12,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import click
-
 import gpzoo
+from gpzoo._extras import MissingExtraError, needs
 from gpzoo.errors import DatasetError, GPZooError
 from gpzoo.inference.training._progress import on_device
-from gpzoo.reproductions import contract, datasets
+from gpzoo.reproductions import datasets
 from gpzoo.reproductions import page as report
-from gpzoo.reproductions.contract import PRESETS, Experiment, ReproductionError, Run
+from gpzoo.reproductions.execute import execute
+from gpzoo.reproductions.experiment import PRESETS, Experiment, ReproductionError, Run
+
+with needs("reproductions", "The command line"):
+    import click
 
 #: Failures whose message says all there is to say.
-KNOWN_FAILURES = (ReproductionError, DatasetError, GPZooError, OSError)
+KNOWN_FAILURES = (ReproductionError, DatasetError, GPZooError, MissingExtraError, OSError)
 
 
 def all_experiments() -> tuple[Experiment, ...]:
@@ -174,7 +177,7 @@ def reproduce(
         output = Path("runs") / f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}"
     with known_failures(debug):
         run = Run(experiment.paper, experiment.name, variant, preset, seed, output)
-        result = contract.execute(experiment, run)
+        result = execute(experiment, run)
         console = Console()
         console.print(report.table(result), highlight=False)
         time = report.duration(result["seconds_training"])
@@ -266,7 +269,7 @@ def compare_command(
         for count, name in enumerate(names, 1):
             click.echo(f"Variant {name}, {count} of {len(names)}")
             folder = output / f"{paper}-{experiment}-{name}-{preset}-seed{seed}"
-            results.append(contract.execute(chosen, Run(paper, experiment, name, preset, seed, folder)))
+            results.append(execute(chosen, Run(paper, experiment, name, preset, seed, folder)))
         console = Console()
         console.print(report.comparison(results, console.width))
 
@@ -358,7 +361,3 @@ def results_command(folder: Path, output: Path, debug: bool) -> None:
         output.write_text(report.results_page(folder, all_experiments(), links), encoding="utf-8")
         figures = report.draw_figures(folder, all_experiments())
     click.echo(f"Written to {', '.join(map(str, [output, *figures]))}")
-
-
-if __name__ == "__main__":
-    main()

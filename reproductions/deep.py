@@ -1,7 +1,7 @@
 """Doubly stochastic deep GPs (Salimbeni and Deisenroth 2017): every experiment of section 4.
 
-``gpzoo reproduce deep uci --variant kin8nm`` or ``python deep_gp.py uci``. SGP is one layer with 100 inducing points,
-SGP 500 one with 500, DGP n has n layers with 100 each.
+``gpzoo reproduce deep uci --variant kin8nm`` or ``python reproductions/deep.py uci``. SGP is one layer with 100
+inducing points, SGP 500 one with 500, DGP n has n layers with 100 each.
 
 Settings of ``paper`` are from section 4 and, where that says nothing, from the authors' code
 (github.com/ICL-SML/Doubly-Stochastic-DGP: ``demos/run_regression.py``, ``demos/demo_mnist.ipynb``).
@@ -10,7 +10,7 @@ Settings of ``paper`` are from section 4 and, where that says nothing, from the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,19 @@ from jax import Array, random
 from numpyro.infer import SVI
 
 from gpzoo.inducing.initialisers import kmeans
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, SitePrediction, Trained
 from gpzoo.likelihoods import Bernoulli, RobustMax
 from gpzoo.models import deep_gp, inner_scales, linear_layers
 from gpzoo.models.parameters import gaussian, rbf
-from gpzoo.reproductions import datasets
-from gpzoo.reproductions.contract import Experiment, Outcome, Run, kept, subset
+from gpzoo.reproductions import datasets, metrics
+from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
-from gpzoo.reproductions.figures import Curve
+from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand, subset
+from gpzoo.reproductions.figures import blank
+from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.sweep import Folds, Scores, figure_1, train_folds
+from gpzoo.reproductions.training import Setting, constant, exported, seconds_of_a_step, train
+from gpzoo.tables import ParquetTable, Table, hold_out, standardised
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,74 +47,30 @@ UCI = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "w
 #: Taxi journeys put aside for testing.
 _NUM_TEST = 1_000_000
 
-#: Training rows whose posterior is exported.
-_EXPORTED = 50
-
-
-@dataclass(frozen=True)
-class _Setting:
-    """How a model is trained, by Adam.
-
-    Attributes:
-        steps: optimisation steps.
-        batch_size: rows per minibatch.
-        rate: learning rate.
-        decays: whether the rate falls to a hundredth by a cosine, or stays.
-        lengthscale: where all lengthscales start; ``None`` for the spread of standardised columns, the square root of
-            their number.
-        variance: where the kernels' variances start.
-    """
-
-    steps: int
-    batch_size: int
-    rate: float = 0.01
-    decays: bool = True
-    lengthscale: float | None = None
-    variance: float = 1.0
-
-    @property
-    def schedule(self) -> optax.Schedule:
-        if not self.decays:
-            return optax.constant_schedule(self.rate)
-        return optax.cosine_decay_schedule(self.rate, self.steps, alpha=0.01)
-
-    @property
-    def kernel(self) -> Callable:
-        """The kernel of a layer by its name and inputs."""
-        return partial(_kernel, lengthscale=self.lengthscale, variance=self.variance)
-
-    @property
-    def described(self) -> dict[str, Any]:
-        name = f"Adam, cosine from {self.rate} to a hundredth of it" if self.decays else f"Adam, {self.rate}"
-        lengthscale = "square root of the number of columns" if self.lengthscale is None else self.lengthscale
-        return {
-            "batch_size": self.batch_size,
-            "learning_rate": name,
-            "draws_training": 1,
-            "draws_prediction": 100,
-            "start": {"lengthscale": lengthscale, "variance": self.variance},
-        }
-
-
 #: Adam 0.01, 10,000 rows per minibatch, kernels that start at 1 (``run_regression.py``).
-_PAPER = _Setting(20_000, 10_000, decays=False, lengthscale=1.0)
+_PAPER = Setting(20_000, 10_000, rate=constant(0.01), start={"lengthscale": 1.0})
 
 #: The paper's sizes, with a rate that falls, and lengthscales that suit standardised columns.
-_TUNED = _Setting(20_000, 10_000)
+_TUNED = Setting(20_000, 10_000)
 
 #: How settings of ours came about.
-_BY_HAND = {
-    "what": "learning rate, its schedule, steps, rows per minibatch, where lengthscales start",
-    "rule": "by hand",
-    "data": "not recorded",
-    "candidates": None,
-}
+_BY_HAND = by_hand("learning rate, its schedule, steps, rows per minibatch, where lengthscales start")
 
 
 def _kernel(name: str, h: Array, *, lengthscale: float | None = None, variance: float = 1.0, **starts: float) -> Any:
     """RBF with a lengthscale per column, which starts at ``starts[name]``, at ``lengthscale``, or their spread."""
     start = float(h.shape[-1]) ** 0.5 if lengthscale is None else lengthscale
     return rbf(name, h, variance=variance, lengthscale=starts.get(name, start))
+
+
+def _start(setting: Setting) -> dict[str, float | str]:
+    """Where kernels start, in words where that depends on their inputs."""
+    return {"lengthscale": "square root of the number of columns", "variance": 1.0} | dict(setting.start)
+
+
+def _described(setting: Setting) -> dict[str, Any]:
+    """What a result says of a deep GP's training besides the setting."""
+    return {"draws_training": 1, "draws_prediction": 100, "start": _start(setting)}
 
 
 def _layers(variant: str, X: Array) -> tuple[Array, ...]:
@@ -131,8 +91,8 @@ def uci(run: Run) -> Outcome:
     Section 4: 20 random splits with a tenth of the rows for testing, 100 and 500 inducing points.
     """
     setting, num_folds, names = {
-        "quick": (_Setting(1000, 1000), 3, ("sgp", "dgp3")),
-        "cpu": (_Setting(4000 if run.variant == "protein" else 2000, 1000), 5, tuple(MODELS)),
+        "quick": (Setting(1000, 1000), 3, ("sgp", "dgp3")),
+        "cpu": (Setting(4000 if run.variant == "protein" else 2000, 1000), 5, tuple(MODELS)),
         "tuned": (_TUNED, 20, tuple(MODELS)),
         "paper": (_PAPER, 20, tuple(MODELS)),
     }[run.preset]
@@ -140,9 +100,11 @@ def uci(run: Run) -> Outcome:
     raw = [datasets.load(f"uci/{run.variant}", split=k) for k in range(min(num_folds, most))]
     folds = Folds.of(raw)
     K, N, _ = folds.X.shape
-    model = partial(deep_gp, kernel=setting.kernel)
-    settings = setting.described | {
-        "batch_size": min(setting.batch_size, N),
+    model = partial(deep_gp, kernel=partial(_kernel, **setting.start))
+    settings = {
+        "batch_size": setting.rows(N),
+        "learning_rate": setting.learning_rate.name,
+        **_described(setting),
         "folds": K,
         "models": {name: {"layers": MODELS[name][0], "num_inducing": min(MODELS[name][1], N)} for name in names},
         "inner_width": folds.X.shape[-1],
@@ -158,36 +120,33 @@ def uci(run: Run) -> Outcome:
         for name in others
     }
     scores[last], result, layers = train(last)
-    metrics = {f"{name}_{metric}": v for name in names for metric, v in scores[name].summary().items()}
+    found = {f"{name}_{metric}": v for name in names for metric, v in scores[name].summary().items()}
     losses = result.losses.mean(axis=0)
-    few = [jnp.asarray(x[0, :_EXPORTED]) for x in (folds.X, folds.y)]
-    first = replace(result.member(0), losses=losses)
-    posterior = first.to_arviz(random.key(run.seed), *few, num_draws=200, model_kwargs={"layers": layers})
+    first = jnp.asarray(folds.X[0]), jnp.asarray(folds.y[0])
+    one = replace(result.member(0), losses=losses)
+    posterior = exported(random.key(run.seed), one, *first, model_kwargs={"layers": layers})
     return Outcome(
-        metrics=metrics,
+        metrics=found,
         settings=settings | {"by_fold": {name: vars(scores[name]) for name in names}},
         steps=setting.steps * K * len(names),
         seconds_training=sum(scores[name].seconds for name in names),
         data=raw[0],
         dtype="float32",
         elbo=-losses,
-        figures={"figure_1": lambda: figure_1({run.variant: {"metrics": metrics, "data": {"sizes": raw[0].sizes}}})},
+        figures={"figure_1": lambda: figure_1({run.variant: {"metrics": found, "data": {"sizes": raw[0].sizes}}})},
         posterior=posterior,
         folds={"count": K, "of": most, "seeds": list(range(K))},
         selection=None if run.preset == "paper" else _BY_HAND,
     )
 
 
-def _on_folds(run: Run, model: Callable, folds: Folds, setting: _Setting, name: str) -> tuple[Any, ...]:
+def _on_folds(run: Run, model: Callable, folds: Folds, setting: Setting, name: str) -> tuple[Any, ...]:
     """Metrics and result of one model's trainings on all folds, with its mean maps."""
     depth, inducing = MODELS[name]
     guide = _guide(model, depth, min(inducing, folds.y.shape[1]))
     layers = _layers(name, jnp.asarray(folds.X[0]))
-    options = {"steps": setting.steps, "rate": setting.schedule, "batch_size": setting.batch_size}
-    options["model_kwargs"] = {"layers": layers}
-    scores, result = train_folds(
-        model, guide, folds, **options, seed=run.seed, checkpoint=run.checkpoint / name, progress=name
-    )
+    options = {"checkpoint": run.checkpoint / name, "progress": name, "model_kwargs": {"layers": layers}}
+    scores, result = train_folds(random.key(run.seed), model, guide, folds, setting, **options)
     return scores, result, layers
 
 
@@ -196,11 +155,10 @@ def _on_folds(run: Run, model: Callable, folds: Folds, setting: _Setting, name: 
 
 def _train(
     run: Run,
-    data: datasets.Dataset,
-    setting: _Setting,
+    whole: Dataset,
+    setting: Setting,
     *,
-    evaluations: int = 1,
-    table: datasets.Table | None = None,
+    table: Table | None = None,
     num_inducing: int | None = None,
     lengthscale: float | None = None,
     found: dict[str, Any] | None = None,
@@ -210,97 +168,77 @@ def _train(
 
     Args:
         run: what to run.
-        data: standardised; of its training rows only some where there is a ``table``.
+        whole: standardised; of its training rows only some where there is a ``table``.
         setting: how.
-        evaluations: how often the test set is looked at in the course of training.
         table: all training rows, where they are streamed.
         num_inducing: inducing points, if not the model's of the paper.
         lengthscale: where those of the inputs start, if not where the setting's do.
-        subset: which part of the data set ``data`` are.
-        found: gets the trained model and the layers, for figures.
+        subset: which part of the data set ``whole`` are.
+        found: gets the program, guide, parameters and layers, for figures.
     """
-    flat = [x.reshape(len(x), -1).astype(np.float32) for x in (data.X_train, data.X_test)]
-    X, X_test, y, N = jnp.asarray(flat[0]), flat[1], jnp.asarray(data.y_train), len(data.y_train)
+    data, N = _flat(whole), len(whole.y_train)
     classes = data.sizes.get("classes")
     likelihood = {None: gaussian, 2: Bernoulli}.get(classes, RobustMax)
     depth, inducing = MODELS[run.variant][0], num_inducing or min(MODELS[run.variant][1], N)
     starts = {} if lengthscale is None else {"layer_0" if depth > 1 else "f": lengthscale}
     outputs = classes if (classes or 0) > 2 else None
-    model = partial(deep_gp, kernel=partial(setting.kernel, **starts), likelihood=likelihood, num_outputs=outputs)
-    y, y_test = (y.astype(jnp.float32), data.y_test.astype(np.float32)) if classes is None else (y, data.y_test)
-    guide, layers = _guide(model, depth, inducing), _layers(run.variant, X)
-    svi = SVI(model, guide, optax.adam(setting.schedule), GaussianProcessELBO())
-    num_data = N if table is None else table.num_rows
-    train_key, test_key, export_key = random.split(random.key(run.seed), 3)
-    settings = setting.described | {
-        "batch_size": min(setting.batch_size, num_data),
-        "training_rows": num_data,
+    kernel = partial(_kernel, **setting.start, **starts)
+    model = partial(deep_gp, kernel=kernel, likelihood=likelihood, num_outputs=outputs)
+    guide, layers = _guide(model, depth, inducing), _layers(run.variant, jnp.asarray(data.X_train))
+    inputs = {} if lengthscale is None else {"lengthscale_inputs": lengthscale}
+    settings = {
+        **_described(setting),
+        "start": _start(setting) | inputs,
+        "training_rows": N if table is None else table.num_rows,
         "layers": depth,
         "num_inducing": inducing,
-        "inner_width": min(30, X.shape[-1]),
+        "inner_width": min(30, data.X_train.shape[-1]),
     }
-    if lengthscale is not None:
-        settings["start"] |= {"lengthscale_inputs": lengthscale}
-    program, begun = {"layers": layers}, Trained(model, guide, {})
-
-    def evaluate(params: dict[str, Any]) -> dict[str, float]:
-        now = begun.with_params(params)
-        test = now.predict(test_key, X_test, test_data={"y": y_test}, model_kwargs=program)["y"]
-        return _metrics(test, data, y_test)
-
-    curve = Curve(run.output / "curve.json", run.made_by(settings | {"steps": setting.steps}, data), evaluate)
-    result = fit(
-        train_key,
-        svi,
-        setting.steps,
-        *((X, y) if table is None else (table,)),
-        batch_size=None if setting.batch_size >= num_data else setting.batch_size,
-        model_kwargs=program | {"num_data": num_data},
-        checkpoint=run.checkpoint,
-        callback=curve,
-        callback_steps=-(-setting.steps // evaluations),
-        progress=run.variant,
-    )
-    few = slice(0, _EXPORTED)
-    metrics = {name: v for name, v in curve.points[setting.steps].items() if name not in ("step", "seconds")}
-    metrics["elbo"] = float(-result.losses[-max(1, min(1000, num_data // setting.batch_size)) :].mean())
-    if found is not None:
-        found |= {"trained": result, "layers": layers}
-    return Outcome(
-        metrics=metrics,
+    finished = train(
+        run,
+        data,
+        model,
+        guide,
+        setting,
+        score=partial(_metrics, data),
         settings=settings,
-        steps=setting.steps,
-        seconds_training=result.seconds,
-        data=data,
-        dtype=str(X.dtype),
-        elbo=-result.losses,
-        curve=curve.until(setting.steps) if evaluations > 1 else (),
-        posterior=result.to_arviz(export_key, X[few], y[few], num_draws=200, model_kwargs=program),
+        keywords={"layers": layers},
+        table=table,
         stands_in=data.name.endswith("-generated"),
         subset=subset,
         selection=None if run.preset == "paper" else _BY_HAND,
     )
+    if found is not None:
+        found |= {"trained": finished.trained, "layers": layers}
+    return replace(finished.outcome, data=whole)
 
 
-def _metrics(test: Any, data: datasets.Dataset, y: np.ndarray) -> dict[str, float]:
-    """Of a prediction, in original units."""
-    density = float(test.log_density.mean(dtype=np.float64))
+def _flat(data: Dataset) -> Dataset:
+    """Rows of float32 numbers, as deep GPs take them."""
+    X, X_test = (x.reshape(len(x), -1).astype(np.float32) for x in (data.X_train, data.X_test))
+    data = replace(data, X_train=X, X_test=X_test)
+    if data.is_classification:
+        return data
+    return replace(data, y_train=data.y_train.astype(np.float32), y_test=data.y_test.astype(np.float32))
+
+
+def _metrics(data: Dataset, test: SitePrediction, y: np.ndarray) -> dict[str, float]:
     if not data.is_classification:
-        rmse = data.y_std * float(np.sqrt(np.mean((test.mean - y) ** 2, dtype=np.float64)))
-        return {"rmse": rmse, "test_log_likelihood": density - float(np.log(data.y_std))}
-    if test.probs is not None:
-        return {"accuracy": float((test.probs.argmax(axis=-1) == y).mean()), "test_log_likelihood": density}
-    from sklearn.metrics import roc_auc_score
+        return metrics.of_numbers(test, y, data.y_std)
+    area = {"auc": metrics.auc(test, y)} if test.probs is None else {}
+    return {"accuracy": metrics.accuracy(test, y), **area, "test_log_likelihood": metrics.test_log_likelihood(test)}
 
-    accuracy = float(((test.mean > 0.5) == y).mean())
-    return {"accuracy": accuracy, "auc": float(roc_auc_score(y, test.mean)), "test_log_likelihood": density}
+
+def _settings(run: Run) -> Setting:
+    """Of a large set, whose test set is looked at ten times."""
+    return replace(_PAPER if run.preset == "paper" else _TUNED, evaluations=10)
 
 
 def _large(name: str, run: Run) -> Outcome:
     """A large set, its generated stand-in under ``quick``; standardised on the training rows (section 4)."""
     if run.preset == "quick":
-        return _train(run, datasets.load(f"{name}-generated").standardised(), _Setting(500, 500))
-    return _train(run, datasets.load(name).standardised(), _PAPER if run.preset == "paper" else _TUNED, evaluations=10)
+        return _train(run, datasets.load(f"{name}-generated").standardised(), Setting(500, 500))
+    return _train(run, datasets.load(name).standardised(), _settings(run))
 
 
 def taxi(run: Run) -> Outcome:
@@ -309,15 +247,14 @@ def taxi(run: Run) -> Outcome:
         return _large("taxi", run)
     months = [f"{year}-{month:02}" for year in (2009, 2010) for month in range(1, 13)]
     files = taxi_parquet(months, run.output / "months")
-    table, X_test, y_test = datasets.hold_out(datasets.ParquetTable(files, columns=FEATURES, target=TARGET), _NUM_TEST)
-    table = datasets.standardised(table)
+    table, X_test, y_test = hold_out(ParquetTable(files, columns=FEATURES, target=TARGET), _NUM_TEST)
+    table = standardised(table)
     (X, y), (X_test, y_test) = table.head(min(100_000, table.num_rows)), table.apply(X_test, y_test)
     mean, std = (float(moment[-1]) for moment in (table.mean, table.std))
     fingerprint = {"months": table.fingerprint["checksum"]}
-    data = datasets.Dataset("taxi", X, y, X_test, y_test, f"{months[0]} to {months[-1]}", fingerprint, mean, std)
+    data = Dataset("taxi", X, y, X_test, y_test, f"{months[0]} to {months[-1]}", fingerprint, mean, std)
     part = {"train": table.num_rows, "of": 10**9, "test": _NUM_TEST, "of_test": 10**6, "rule": "of 2009 and 2010"}
-    setting = _PAPER if run.preset == "paper" else _TUNED
-    return _train(run, data, setting, evaluations=10, table=table, subset=part)
+    return _train(run, data, _settings(run), table=table, subset=part)
 
 
 def mnist(run: Run) -> Outcome:
@@ -327,12 +264,15 @@ def mnist(run: Run) -> Outcome:
     """
     whole = data = datasets.load("mnist")
     if run.preset == "paper":
-        return _train(run, data, replace(_PAPER, batch_size=1000, lengthscale=2.0, variance=2.0), evaluations=8)
-    setting, evaluations = {"cpu": _Setting(12_000, 1_000, 0.02), "tuned": _TUNED}.get(run.preset), 8
+        start = {"lengthscale": 2.0, "variance": 2.0}
+        return _train(run, data, replace(_PAPER, batch_size=1000, start=start, evaluations=8))
     if run.preset == "quick":
-        data, setting, evaluations = whole.subset(10_000, 2_000), _Setting(400, 500, 0.02), 2
-    part = subset(whole, data, "random, seed 0")
-    return _train(run, data, setting, evaluations=evaluations, lengthscale=3.0, subset=part)
+        data, setting = whole.subset(10_000, 2_000), Setting(400, 500, rate=0.02, evaluations=2)
+    elif run.preset == "cpu":
+        setting = Setting(12_000, 1_000, rate=0.02, evaluations=8)
+    else:
+        setting = replace(_TUNED, evaluations=8)
+    return _train(run, data, setting, lengthscale=3.0, subset=subset(whole, data, "random, seed 0"))
 
 
 def timing(run: Run) -> Outcome:
@@ -341,24 +281,14 @@ def timing(run: Run) -> Outcome:
     Every step takes the whole of a generated set, so that nothing but the step is timed; compilation is left out.
     """
     B, steps = (1_000, 200) if run.preset == "quick" else (10_000, 100)
-    data = datasets.load("airline-generated", rows=B + B // 9).standardised()
-    X, y = jnp.asarray(data.X_train, jnp.float32), jnp.asarray(data.y_train, jnp.float32)
+    data = _flat(datasets.load("airline-generated", rows=B + B // 9).standardised())
+    X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
     model, layers = partial(deep_gp, kernel=_kernel), _layers(run.variant, X)
     svi = SVI(model, _guide(model, *MODELS[run.variant]), optax.adam(0.01), GaussianProcessELBO())
-    at: dict[int, float] = {}
-    result = fit(
-        random.key(run.seed),
-        svi,
-        steps,
-        X,
-        y,
-        model_kwargs={"layers": layers},
-        callback=lambda step, seconds, params: at.update({step: seconds}),
-        callback_steps=steps // 2,
-        progress=run.variant,
-    )
+    key, half = random.key(run.seed), steps // 2
+    seconds, result = seconds_of_a_step(key, svi, half, X, y, model_kwargs={"layers": layers}, progress=run.variant)
     return Outcome(
-        metrics={"seconds_per_step": (at[steps] - at[steps // 2]) / (steps - steps // 2)},
+        metrics={"seconds_per_step": seconds},
         settings={"batch_size": len(X), "columns": X.shape[1], "model": MODELS[run.variant]},
         steps=steps,
         seconds_training=result.seconds,
@@ -380,24 +310,22 @@ def step_function(run: Run) -> Outcome:
     test = rng.permutation(150)[:50]
     train = np.setdiff1d(np.arange(150), test)
     arrays = {"X_train": x[train, None], "y_train": y[train], "X_test": x[test, None], "y_test": y[test]}
-    data = datasets.Dataset("step-function", **arrays, source="generated", sha256={})
-    setting = _Setting(3000 if run.preset == "quick" else 20_000, 100)
+    data = Dataset("step-function", **arrays, source="generated", sha256={})
+    setting = Setting(3000 if run.preset == "quick" else 20_000, 100)
     found: dict[str, Any] = {}
     outcome = _train(run, data, setting, num_inducing=25, found=found)
     return replace(outcome, figures={"functions": partial(_functions, data, run.seed, **found)})
 
 
-def _functions(data: datasets.Dataset, seed: int, trained: Trained, layers: tuple) -> Figure:
+def _functions(data: Dataset, seed: int, trained: Trained, layers: tuple) -> Figure:
     """The data, the central 90 % of the predictive distribution, and draws of whole functions through all layers."""
-    from matplotlib.figure import Figure
-
     grid = np.linspace(-1.2, 1.2, 400, dtype=np.float32)[:, None]
     draw_key, test_key = random.split(random.key(seed))
     program = {"layers": layers}
     found = trained.predict(test_key, grid, quantiles=(0.05, 0.5, 0.95), model_kwargs=program)
     low, middle, high = found["y"].quantiles
     draws = trained.functions(draw_key, grid, num_draws=8, model_kwargs=program)["f"]
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    figure = blank(6, 3.6)
     axes = figure.subplots()
     axes.fill_between(grid[:, 0], low, high, color="C0", alpha=0.2, linewidth=0, label="central 90 % of y")
     axes.plot(grid[:, 0], middle, color="C0", label="median of y")

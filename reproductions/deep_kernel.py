@@ -1,9 +1,9 @@
 """Stochastic variational deep kernel learning (Wilson et al. 2016): section 5.
 
-``gpzoo reproduce deep_kernel adult`` or ``python deep_kernel_learning.py digits --preset quick``. Every run trains the
-paper's models: the network alone (``dnn``), one with another hidden layer (``dnn+``, which the paper does not have for
-ResNet and ImageNet), GPs on the features of the first (``dnn+gp``), and both together (``svdkl``); and, for comparison,
-the network alone for as many steps as it gets in all there (``dnn-long``). The other layer has a rectified unit per
+``gpzoo reproduce deep_kernel adult`` or ``python reproductions/deep_kernel.py digits --preset quick``. Every run trains
+the paper's models: the network alone (``dnn``), one with another hidden layer (``dnn+``, which the paper does not have
+for ResNet and ImageNet), GPs on the features of the first (``dnn+gp``), and both together (``svdkl``); and, for
+comparison, the network alone for as many steps as it gets in all there (``dnn-long``). The other layer has a rectified unit per
 class, as the paper's seems to have: with few classes these can die, and ``dnn+`` with them.
 
 Settings of ``paper`` are from section 5, which prints the networks' widths and the minibatches of airline (50,000) and
@@ -17,28 +17,28 @@ from dataclasses import replace
 from typing import Any
 
 from gpzoo.reproductions import datasets
-from gpzoo.reproductions.contract import Experiment, Outcome, Run, subset
-from gpzoo.reproductions.deep_kernel_models import MODELS, Setting, connected, train
+from gpzoo.reproductions.deep_kernel_models import MODELS, Phases, connected, train
 from gpzoo.reproductions.deep_kernel_scaling import figure_2, scaling
+from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand, subset
 
 
-def _as_printed(setting: Setting) -> Setting:
+def _as_printed(setting: Phases) -> Phases:
     """As many steps of the paper's minibatch, with rates and decay that were not chosen by results."""
     epochs = tuple(number * 5000 / setting.batch_size for number in setting.epochs)
-    return replace(setting, epochs=epochs, batch_size=5000, rates=Setting.rates, weight_decay=Setting.weight_decay)
+    return replace(setting, epochs=epochs, batch_size=5000, rates=Phases.rates, weight_decay=Phases.weight_decay)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 #: On two cores.
 _ON_CPU = {
-    "adult": Setting((4, 2, 4), 1000, splits=3, rates=(1e-3, 1e-2, 1e-4)),
-    "connect4": Setting((4, 2, 6), 1000, splits=3),
-    "diabetes": Setting((3, 1, 2), 1000, splits=3, rates=(1e-3, 1e-2, 3e-4), weight_decay=4.0),
-    "covtype": Setting((4, 2, 6), 1000, splits=3),
+    "adult": Phases((4, 2, 4), 1000, splits=3, rates=(1e-3, 1e-2, 1e-4)),
+    "connect4": Phases((4, 2, 6), 1000, splits=3),
+    "diabetes": Phases((3, 1, 2), 1000, splits=3, rates=(1e-3, 1e-2, 3e-4), weight_decay=4.0),
+    "covtype": Phases((4, 2, 6), 1000, splits=3),
 }
 
-_AIRLINE = Setting((20, 5, 20), 50_000, splits=5)
+_AIRLINE = Phases((20, 5, 20), 50_000, splits=5)
 
 #: What a result says of its data.
 _NOTES = {
@@ -52,18 +52,17 @@ _NOTES = {
 }
 
 
-def _by_hand(what: str, data: str) -> dict[str, Any]:
-    """How settings were chosen by results."""
-    return {"what": what, "rule": "by hand, of some trials", "data": data, "candidates": None}
-
+#: How settings were chosen by results.
+_SOME_TRIALS = "by hand, of some trials"
 
 #: How settings of tables were chosen, where they are not the defaults.
 _CHOSEN = {
-    "adult": _by_hand("rate of the last phase", "not recorded"),
+    "adult": by_hand("rate of the last phase", rule=_SOME_TRIALS),
     **{
-        name: _by_hand(
+        name: by_hand(
             "epochs, rate of the last phase and weight decay",
             f"random split 7 of {of}, which shares rows with those reported",
+            _SOME_TRIALS,
         )
         for name, of in {"connect4": "connect4", "covtype": "connect4", "diabetes": "diabetes"}.items()
     },
@@ -72,14 +71,14 @@ _CHOSEN = {
 
 def _put_aside(what: str, data: str) -> dict[str, Any]:
     """How settings were chosen on training data put aside."""
-    return _by_hand(what, f"{data}, put aside")
+    return by_hand(what, f"{data}, put aside", _SOME_TRIALS)
 
 
 def table(run: Run) -> Outcome:
     """A table with classes (sections 5.1 and 5.2): random splits, columns standardised on the training rows."""
     own = _ON_CPU.get(run.experiment, _AIRLINE)
     if run.preset == "quick":
-        setting = Setting((2, 1, 1), 1000, rates=own.rates, weight_decay=own.weight_decay)
+        setting = Phases((2, 1, 1), 1000, rates=own.rates, weight_decay=own.weight_decay)
     elif run.preset == "cpu" or own is _AIRLINE:
         setting = own
     else:
@@ -113,7 +112,7 @@ def table(run: Run) -> Outcome:
 
 def digits(run: Run) -> Outcome:
     """The 8x8 digits that come with scikit-learn, by a small convolutional network."""
-    setting = Setting((30, 15, 15), 100, rates=(3e-3, 1e-2, 1e-3))
+    setting = Phases((30, 15, 15), 100, rates=(3e-3, 1e-2, 1e-3))
     chosen = _put_aside("the rate of the last phase", "a fifth of the training images")
     return train(run, lambda split: datasets.load("digits"), _small, setting, selection=chosen)
 
@@ -153,10 +152,10 @@ def mnist(run: Run) -> Outcome:
     if run.experiment == "mnist-binary":
         data = replace(data, name="mnist, odd or even", y_train=data.y_train % 2, y_test=data.y_test % 2)
     setting = {
-        "quick": Setting((3, 2, 1), 250),
-        "cpu": Setting((8, 0.2, 5), 500, rates=(1e-3, 1e-3, 1e-3), weight_decay=1.0),
-        "tuned": Setting((30, 1, 15), 5000, rates=(1e-3, 1e-3, 1e-3), weight_decay=1.0),
-        "paper": _as_printed(Setting((30, 1, 15), 5000)),
+        "quick": Phases((3, 2, 1), 250),
+        "cpu": Phases((8, 0.2, 5), 500, rates=(1e-3, 1e-3, 1e-3), weight_decay=1.0),
+        "tuned": Phases((30, 1, 15), 5000, rates=(1e-3, 1e-3, 1e-3), weight_decay=1.0),
+        "paper": _as_printed(Phases((30, 1, 15), 5000)),
     }[run.preset]
     what = "rates of GPs and of the last phase, its length, and weight decay"
     chosen = _put_aside(what, "10,000 training images") if run.preset in ("cpu", "tuned") else None
@@ -172,7 +171,7 @@ def _lenet(extra: bool, data: datasets.Dataset, seed: int) -> Any:
     return LeNet(classes, hidden=(500, *((classes,) if extra else ())), rngs=nnx.Rngs(seed))
 
 
-_SHORT = Setting((2, 1, 1), 200)
+_SHORT = Phases((2, 1, 1), 200)
 
 
 def photographs(run: Run) -> Outcome:
@@ -185,9 +184,9 @@ def photographs(run: Run) -> Outcome:
             2000,
             {
                 "quick": _SHORT,
-                "cpu": Setting((10, 0.2, 5), 100, rates=(2e-3, 1e-3, 1e-3), augmented=True),
-                "tuned": Setting((60, 1, 20), 500, rates=(2e-3, 1e-3, 1e-3), augmented=True),
-                "paper": _as_printed(Setting((60, 1, 20), 500)),
+                "cpu": Phases((10, 0.2, 5), 100, rates=(2e-3, 1e-3, 1e-3), augmented=True),
+                "tuned": Phases((60, 1, 20), 500, rates=(2e-3, 1e-3, 1e-3), augmented=True),
+                "paper": _as_printed(Phases((60, 1, 20), 500)),
             },
         ),
         "cifar10-resnet20": (
@@ -195,10 +194,10 @@ def photographs(run: Run) -> Outcome:
             _resnet,
             300,
             {
-                "quick": Setting((1, 1, 1), 100, augmented=True),
-                "cpu": Setting((4, 0.2, 1.5), 100, rates=(2e-3, 1e-3, 1e-3), augmented=True),
-                "tuned": Setting((80, 3, 20), 250, augmented=True),
-                "paper": _as_printed(Setting((80, 3, 20), 250, augmented=True)),
+                "quick": Phases((1, 1, 1), 100, augmented=True),
+                "cpu": Phases((4, 0.2, 1.5), 100, rates=(2e-3, 1e-3, 1e-3), augmented=True),
+                "tuned": Phases((80, 3, 20), 250, augmented=True),
+                "paper": _as_printed(Phases((80, 3, 20), 250, augmented=True)),
             },
         ),
         "svhn": (
@@ -207,8 +206,8 @@ def photographs(run: Run) -> Outcome:
             2000,
             {
                 "quick": _SHORT,
-                "tuned": Setting((40, 5, 10), 500),
-                "paper": _as_printed(Setting((40, 5, 10), 500)),
+                "tuned": Phases((40, 5, 10), 500),
+                "paper": _as_printed(Phases((40, 5, 10), 500)),
             },
         ),
         "imagenet20": (
@@ -216,9 +215,9 @@ def photographs(run: Run) -> Outcome:
             _alexnet,
             400,
             {
-                "quick": Setting((3, 1, 1), 50),
-                "tuned": Setting((60, 5, 20), 250, augmented=True),
-                "paper": _as_printed(Setting((60, 5, 20), 250, augmented=True)),
+                "quick": Phases((3, 1, 1), 50),
+                "tuned": Phases((60, 5, 20), 250, augmented=True),
+                "paper": _as_printed(Phases((60, 5, 20), 250, augmented=True)),
             },
         ),
     }[run.experiment]

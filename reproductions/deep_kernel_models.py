@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
+from jax import random
 
-from gpzoo.inference import Trained
+from gpzoo._extras import needs
+from gpzoo.inference import SitePrediction
 from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
 from gpzoo.models.train_deep_kernel import DeepKernelFit, features_of, fit_deep_kernel, fit_network
-from gpzoo.reproductions import datasets
-from gpzoo.reproductions.contract import Outcome, Run, kept
+from gpzoo.reproductions import datasets, metrics
+from gpzoo.reproductions.experiment import Outcome, Run
+from gpzoo.reproductions.figures import blank
+from gpzoo.reproductions.kept import kept
+from gpzoo.reproductions.sweep import means
+from gpzoo.reproductions.training import exported, predicted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,13 +28,13 @@ if TYPE_CHECKING:
 #: The paper's models, in its order, and the network alone trained for as many steps as it is trained in ``svdkl``.
 MODELS = ("dnn", "dnn-long", "dnn+", "dnn+gp", "svdkl")
 
-#: Training rows whose posterior is exported.
-_EXPORTED = 50
+#: Test rows that are predicted at a time.
+TEST_ROWS = 2000
 
 
 @dataclass(frozen=True)
-class Setting:
-    """How the models are trained.
+class Phases:
+    """How the models are trained: the network, GPs on its features, then both together.
 
     Attributes:
         epochs: of the network, of GPs on its features, of both together.
@@ -70,7 +75,7 @@ def train(
     run: Run,
     load: Callable[[int], datasets.Dataset],
     make: Maker,
-    setting: Setting,
+    setting: Phases,
     notes: Mapping[str, str] | None = None,
     *,
     models: Sequence[str] = MODELS,
@@ -82,6 +87,8 @@ def train(
     Generated and partial data stand in for the paper's in any case. Further arguments say what is particular about the
     outcome, such as ``selection``.
     """
+    with needs("flax", "The networks of deep kernels"):
+        import flax  # noqa: F401
     scores, fit, data, settings = [], None, None, {}
     for split in range(setting.splits):
         data = load(split)
@@ -100,25 +107,18 @@ def train(
         made_by = run.made_by(settings | {"split": split, "models": list(models)}, data)
         fit, own = _on_split(run, split, data, make, setting, models, made_by)
         scores.append(own)
-    metrics = {}
-    for model in models:
-        for metric in ("accuracy", "nlpp"):
-            values = np.asarray([own[f"{model}_{metric}"] for own in scores])
-            metrics[f"{model}_{metric}"] = float(values.mean())
-            if len(values) > 1:
-                metrics[f"{model}_{metric}_se"] = float(values.std(ddof=1) / np.sqrt(len(values)))
-    steps = setting.steps(len(data.y_train))
-    few = slice(0, _EXPORTED)
-    posterior = fit.joint.to_arviz(random.key(run.seed), data.X_train[few], data.y_train[few], num_draws=100)
+    names = [f"{model}_{metric}" for model in models for metric in ("accuracy", "nlpp")]
+    steps, joint = setting.steps(len(data.y_train)), fit.joint
+    posterior = exported(random.key(run.seed), joint, data.X_train, data.y_train, num_draws=100)
     return Outcome(
-        metrics=metrics,
+        metrics=means({name: [own[name] for own in scores] for name in names}),
         settings=settings | {"by_split": scores},
         # Of svdkl's phases; of the network with another layer; of the long training.
         steps=(sum(steps) + ("dnn+" in models) * steps[0] + steps[0] + steps[2]) * setting.splits,
         seconds_training=sum(own["seconds"] for own in scores),
         data=data,
         dtype="float32",
-        elbo=-fit.joint.losses,
+        elbo=-joint.losses,
         figures={"figure_3": partial(_kernels, fit, data)},
         posterior=posterior,
         stands_in=stands_in or data.name.endswith(("-generated", "-subset")),
@@ -131,7 +131,7 @@ def _on_split(
     split: int,
     data: datasets.Dataset,
     make: Maker,
-    setting: Setting,
+    setting: Phases,
     models: Sequence[str],
     made_by: Mapping[str, Any],
 ) -> tuple[DeepKernelFit, dict[str, float]]:
@@ -143,7 +143,7 @@ def _on_split(
     # Trained, or taken up from its checkpoints, in every start: the last one's posterior is exported.
     fit = fit_deep_kernel(key, X, y, network=plain, checkpoint=folder / "plain", **options)
 
-    def scored() -> dict[str, float]:
+    def scores_of_all() -> dict[str, float]:
         alone = {"learning_rate": setting.rates[0]} | {name: options[name] for name in ("batch_size", "weight_decay")}
         of_network, _, together = options["num_steps"]
         length = of_network + together
@@ -160,47 +160,36 @@ def _on_split(
         networks["dnn-long"] = plain, longer
         scores = {}
         for model, (network, result) in networks.items():
-            scores |= named(model, of_network_alone(network, result.params, data.X_test, data.y_test))
-        for model, params in (("dnn+gp", fit.features.params), ("svdkl", fit.joint.params)):
-            one = fit.joint.with_params(params)
-            scores |= named(model, of_deep_kernel(random.key(seed), one, data.X_test, data.y_test))
+            scores |= scored_as(model, of_network_alone(network, result.params, data.X_test, data.y_test), data.y_test)
+        for model, result in (("dnn+gp", fit.features), ("svdkl", fit.joint)):
+            one = fit.joint.with_params(result.params)
+            found = predicted(random.key(seed), one, data.X_test, data.y_test, TEST_ROWS)
+            scores |= scored_as(model, found, data.y_test)
         trained = [fit.features, fit.joint, *(result for _, result in networks.values())]
         return scores | {"seconds": float(sum(result.seconds for result in trained))}
 
-    return fit, kept(run.output / f"split-{split}.json", made_by, scored)
+    return fit, kept(run.output / f"split-{split}.json", made_by, scores_of_all)
 
 
-def named(model: str, scores: Mapping[str, float]) -> dict[str, float]:
-    """Scores as metrics of a model."""
-    return {f"{model}_{metric}": value for metric, value in scores.items()}
+def scored_as(model: str, test: SitePrediction, y: np.ndarray) -> dict[str, float]:
+    """Accuracy and nlpp of a prediction, as metrics of a model."""
+    return {f"{model}_accuracy": metrics.accuracy(test, y), f"{model}_nlpp": metrics.nlpp(test)}
 
 
-def of_network_alone(network: Network, params: Mapping[str, Any], X: Array, y: Array) -> dict[str, float]:
-    """Accuracy and nlpp of the network's softmax."""
-    logits = features_of(network, params, X)
-    log_probs = logits - np.logaddexp.reduce(logits.astype(np.float64), axis=1, keepdims=True)
-    own = np.take_along_axis(log_probs, y[:, None], axis=1)
-    return {"accuracy": float(np.mean(logits.argmax(-1) == y)), "nlpp": float(-own.mean(dtype=np.float64))}
-
-
-def of_deep_kernel(key: Array, trained: Trained, X: Array, y: Array) -> dict[str, float]:
-    """Accuracy and nlpp of the program."""
-    found = trained.predict(key, X, test_data={"y": y}, batch_size=2000)["y"]
-    accuracy = float(np.mean(found.probs.argmax(-1) == y))
-    return {"accuracy": accuracy, "nlpp": float(-found.log_density.mean(dtype=np.float64))}
+def of_network_alone(network: Network, params: Mapping[str, Any], X: np.ndarray, y: np.ndarray) -> SitePrediction:
+    """What the softmax of a network's features predicts."""
+    return metrics.softmax(features_of(network, params, X), y)
 
 
 def _kernels(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
     """Figure 3: kernels of four features on test points sorted by class, and the mixing matrix."""
-    from matplotlib.figure import Figure
-
     rng = np.random.RandomState(0)
     order = np.sort(rng.permutation(len(data.y_test))[:500])
     order = order[np.argsort(data.y_test[order], kind="stable")]
     q = fit.joint.posterior(random.key(0), jnp.asarray(data.X_test[order]))["f"]
     matrices = np.asarray(q.prior.kernel(q.prior.X))
     shown = np.sort(rng.permutation(len(matrices))[:4])
-    figure = Figure(figsize=(3 * (len(shown) + 1), 3.2), layout="constrained")
+    figure = blank(3 * (len(shown) + 1), 3.2)
     panels = figure.subplots(1, len(shown) + 1)
     edges = np.flatnonzero(np.diff(data.y_test[order])) + 0.5
     for axes, k in zip(panels, shown, strict=False):

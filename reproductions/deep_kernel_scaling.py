@@ -12,15 +12,19 @@ import optax
 from jax import Array, random
 from numpyro.infer import SVI, Trace_ELBO
 
+from gpzoo._extras import needs
 from gpzoo.inducing.grid import InducingGrid
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference import GaussianProcessELBO, InducingGuide
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
 from gpzoo.models.modules import Network, network_of
 from gpzoo.models.train_deep_kernel import BOUNDS, fit_deep_kernel
 from gpzoo.posteriors.forms import LARGE_GRID
 from gpzoo.reproductions import datasets
-from gpzoo.reproductions.contract import Outcome, Run, kept, subset
-from gpzoo.reproductions.deep_kernel_models import Setting, connected, named, of_deep_kernel, of_network_alone
+from gpzoo.reproductions.deep_kernel_models import TEST_ROWS, Phases, connected, of_network_alone, scored_as
+from gpzoo.reproductions.experiment import Outcome, Run, subset
+from gpzoo.reproductions.figures import blank
+from gpzoo.reproductions.kept import kept
+from gpzoo.reproductions.training import predicted, seconds_of_a_step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,11 +38,13 @@ def scaling(run: Run) -> Outcome:
 
     The network of the tables, ``d-1000-1000-500-50-c``. Numbers are those of all rows; the others are in the settings.
     """
+    with needs("flax", "The networks of deep kernels"):
+        import flax  # noqa: F401
     whole, data = _data(run)
     setting = {
-        "quick": Setting((10, 3, 5), 500),
-        "cpu": Setting((4, 2, 6), 1000),
-        "paper": Setting((20, 5, 20), 50_000),
+        "quick": Phases((10, 3, 5), 500),
+        "cpu": Phases((4, 2, 6), 1000),
+        "paper": Phases((20, 5, 20), 50_000),
     }[run.preset]
     total = len(data.y_train)
     shares = {"quick": (9, 3, 1), "cpu": (27, 9, 3, 1), "paper": (50, 10, 3, 1)}[run.preset]
@@ -88,7 +94,7 @@ def _data(run: Run) -> tuple[datasets.Dataset, datasets.Dataset]:
 
 
 def _with_rows(
-    run: Run, data: datasets.Dataset, rows: int, setting: Setting
+    run: Run, data: datasets.Dataset, rows: int, setting: Phases
 ) -> tuple[dict[str, float], np.ndarray, tuple[int, int, int]]:
     """Scores and times of the network and the deep kernel trained on some rows; losses; steps of the phases."""
     # The largest set contains the others.
@@ -99,8 +105,8 @@ def _with_rows(
 
     def scored() -> dict[str, float]:
         test = data.X_test, data.y_test
-        scores = {"rows": rows} | named("dnn", of_network_alone(network, found.network.params, *test))
-        scores |= named("svdkl", of_deep_kernel(key, found.joint, *test))
+        scores = {"rows": rows} | scored_as("dnn", of_network_alone(network, found.network.params, *test), test[1])
+        scores |= scored_as("svdkl", predicted(key, found.joint, *test, TEST_ROWS), test[1])
         scores["dnn_seconds"] = found.network.seconds
         scores["svdkl_seconds"] = sum(phase.seconds for phase in (found.network, found.features, found.joint))
         return scores
@@ -131,18 +137,12 @@ def _deep_kernel(network: Network, points: int) -> SVI:
 
 
 def _step_seconds(svi: SVI, X: Array, y: Array) -> float:
-    """Of a step on these rows, all of them, so that nothing but the step is timed; without compilation."""
-    at: dict[int, float] = {}
-    options = {"model_kwargs": {"training": True}, "progress": False, "callback_steps": _TIMED}
-    fit(random.key(0), svi, 2 * _TIMED, X, y, callback=lambda step, s, params: at.update({step: s}), **options)
-    return (at[2 * _TIMED] - at[_TIMED]) / _TIMED
+    return seconds_of_a_step(random.key(0), svi, _TIMED, X, y, model_kwargs={"training": True}, progress=False)[0]
 
 
 def figure_2(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Accuracy against rows, time in training against rows, time of a step against grid points; a line per variant."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 3.4 * len(results)), layout="constrained")
+    figure = blank(12, 3.4 * len(results))
     lines = figure.subplots(len(results), 3, squeeze=False)
     for panels, (variant, result) in zip(lines, results.items(), strict=True):
         by_rows, by_grid = (result["settings"][key] for key in ("by_rows", "by_grid"))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jax.typing import ArrayLike
 
-from gpzoo.reproductions.contract import keep_content, kept_content
+from gpzoo._extras import needs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +25,18 @@ _SCALES = {
     "learned_angle_degrees": (1, "learned angle (degrees)"),
     "bound_per_point": (1, "bound per training point (nats)"),
 }
+
+
+def blank(width: float, height: float) -> Figure:
+    """An empty figure of a size in inches, which belongs to no window.
+
+    Raises:
+        MissingExtraError: without matplotlib.
+    """
+    with needs("plots", "Drawing"):
+        from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
@@ -51,8 +61,6 @@ def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
     Raises:
         ValueError: if the curve is empty or steps and values differ in length.
     """
-    from matplotlib.figure import Figure
-
     steps, values = elbo if isinstance(elbo, tuple) else (None, elbo)
     values = np.asarray(values, dtype=np.float64)
     steps = np.arange(1, len(values) + 1) if steps is None else np.asarray(steps)
@@ -61,7 +69,7 @@ def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
     finite = np.isfinite(values)
     steps, values = steps[finite], values[finite]
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure = blank(6, 4)
     axes = figure.subplots()
     smooth = running_mean(values, max(1, len(values) // 50))
     axes.plot(steps, values, color="0.8", linewidth=0.8, label="minibatch estimate")
@@ -75,40 +83,6 @@ def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
     return figure
 
 
-class Curve:
-    """Test metrics in the course of training; a callback for :func:`gpzoo.inference.fit`.
-
-    Points are kept on disk, so that a resumed run has those from before. The parameters that made them are gone, so
-    they are kept for as long as settings and data are the same; the training's checkpoint refuses another program.
-
-    Args:
-        path: file to keep them in.
-        made_by: what they depend on, as :meth:`~gpzoo.reproductions.contract.Run.made_by` gives it.
-        evaluate: parameters to metrics by name.
-    """
-
-    def __init__(
-        self, path: Path, made_by: Mapping[str, Any], evaluate: Callable[[dict[str, Any]], Mapping[str, float]]
-    ) -> None:
-        self.path, self.made_by, self.evaluate = path, made_by, evaluate
-        points = kept_content(path, made_by) or ()
-        self.points: dict[int, dict[str, float]] = {int(point["step"]): point for point in points}
-
-    def __call__(self, step: int, seconds: float, params: dict[str, Any]) -> None:
-        """Evaluate and keep the metrics after ``step`` steps."""
-        metrics = {name: float(value) for name, value in self.evaluate(params).items()}
-        self.points[step] = {"step": step, "seconds": round(seconds, 3), **metrics}
-        try:
-            keep_content(self.path, self.made_by, self.until(step))
-        except OSError as error:
-            # Training is worth more than a point of its curve.
-            warnings.warn(f"cannot write {self.path}: {error.strerror or error}.", RuntimeWarning, stacklevel=2)
-
-    def until(self, step: int) -> list[dict[str, float]]:
-        """The points up to ``step``, in order."""
-        return [self.points[at] for at in sorted(self.points) if at <= step]
-
-
 def test_curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     """Test metrics against time in training, a line per variant (convolutional GPs, figures 2 and 3).
 
@@ -119,15 +93,13 @@ def test_curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     Returns:
         A figure that belongs to no window.
     """
-    from matplotlib.figure import Figure
-
     points = [point for each in curves.values() for point in each]
     longest = max(point["seconds"] for point in points)
     unit, name = next(
         (u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if longest >= 3 * u or u == 1
     )
     metrics = [metric for metric in _SCALES if any(metric in point for point in points)]
-    figure = Figure(figsize=(4.5 * len(metrics), 3.6), layout="constrained")
+    figure = blank(4.5 * len(metrics), 3.6)
     for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         scale, label = _SCALES[metric]
         # A variant keeps its colour where others lack a metric.

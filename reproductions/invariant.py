@@ -1,6 +1,6 @@
 """Learning invariances using the marginal likelihood (van der Wilk et al. 2018): figure 2 and section 5.
 
-``gpzoo reproduce invariant rotated-binary --variant 90-from-45`` or ``python learning_invariances.py toy``.
+``gpzoo reproduce invariant rotated-binary --variant 90-from-45`` or ``python reproductions/invariant.py toy``.
 
 Section 5 prints neither rates, minibatches and steps nor numbers of inducing variables and views, and there is no code
 of the authors': settings of ``paper`` are its data in full, and else ours.
@@ -9,71 +9,50 @@ of the authors': settings of ``paper`` are its data in full, and else ours.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jax import Array, random
+from jax import Array
 from numpyro import handlers
-from numpyro.infer import SVI
 
+from gpzoo.errors import DatasetError
 from gpzoo.inducing.initialisers import random_subset, unique_patches
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, SitePrediction, Trained, fit
+from gpzoo.inference import InducingGuide, SitePrediction
 from gpzoo.models.invariant import invariant_classifier, invariant_gp
 from gpzoo.models.views import affine, deformation, rotation
-from gpzoo.reproductions import datasets
-from gpzoo.reproductions.contract import Experiment, Outcome, Run, subset
+from gpzoo.reproductions import datasets, metrics
+from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.icml2007 import rotated
-from gpzoo.reproductions.figures import Curve
+from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand, subset
+from gpzoo.reproductions.figures import blank
+from gpzoo.reproductions.metrics import Score
+from gpzoo.reproductions.training import Setting, keys_of, train
 from gpzoo.views.orbits import Orbit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: How settings came about.
-_BY_HAND = {
-    "what": "learning rate, steps, rows per minibatch, views, inducing variables, where lengthscales start",
-    "rule": "by hand",
-    "data": "not recorded",
-    "candidates": None,
-}
-
-#: Training inputs whose posterior is exported.
-_EXPORTED = 50
+_BY_HAND = by_hand("learning rate, steps, rows per minibatch, views, inducing variables, where lengthscales start")
 
 #: The symmetry of the toy: f(x, y) = f(y, x).
 SWAP = Orbit([(0, 1), (1, 0)])
 
-
-@dataclass(frozen=True)
-class _Setting:
-    """How a variant is trained: Adam with a cosine from ``rate`` to a hundredth of it."""
-
-    steps: int
-    batch_size: int | None
-    num_inducing: int
-    num_views: int = 16
-    num_fixed: int = 64
-    rate: float = 0.005
-    evaluations: int = 1
-
-    @property
-    def schedule(self) -> optax.Schedule:
-        return optax.cosine_decay_schedule(self.rate, self.steps, alpha=0.01)
+#: Views of an image that are drawn in a step of training, and that stand for the distribution in prediction.
+_VIEWS = {"quick": (8, 64), "cpu": (8, 64), "paper": (16, 64)}
 
 
 def _train(
     run: Run,
-    data: datasets.Dataset,
+    data: Dataset,
     program: Callable,
     view: Callable | None,
-    setting: _Setting,
-    metrics_of: Callable[[Any, np.ndarray], dict[str, float]],
-    subset: dict[str, Any] | None = None,
-    **start: float,
+    setting: Setting,
+    score: Score | None = None,
+    **outcome: Any,
 ) -> Outcome:
     """Train and evaluate one variant.
 
@@ -83,92 +62,55 @@ def _train(
         program: one of :mod:`gpzoo.models.invariant`, with all but the view.
         view: the variant's view, ``None`` for no invariance.
         setting: how.
-        metrics_of: a prediction and the targets to metrics.
-        subset: which part of the data set ``data`` are.
-        **start: hyperparameters that do not start at the program's default.
+        score: the metrics, where they are not those of the targets.
+        **outcome: what is particular about the outcome, such as ``subset``.
     """
-    X, y, N = jnp.asarray(data.X_train), jnp.asarray(data.y_train), len(data.y_train)
-    model = partial(program, view=view, **start)
-    M = setting.num_inducing
+    N, M, sampled = len(data.y_train), setting.num_inducing, data.X_train.ndim == 4 and view is not None
+    model = partial(program, view=view, **setting.start)
     guide = InducingGuide(model, random_subset(M) if view is None else unique_patches(M))
-    svi = SVI(model, guide, optax.adam(setting.schedule), GaussianProcessELBO())
-    begun = Trained(model, guide, {})
-    train_key, test_key, export_key = random.split(random.key(run.seed), 3)
-
-    def evaluate(params: dict[str, Any]) -> dict[str, float]:
-        now = begun.with_params(params)
-        test = now.predict(test_key, data.X_test, test_data={"y": data.y_test}, batch_size=500)["y"]
-        angle = {"learned_angle_degrees": float(params["angle"])} if "angle" in params else {}
-        return metrics_of(test, data.y_test) | angle
-
-    whole = setting.batch_size is None or setting.batch_size >= N
-    sampled = X.ndim == 4 and view is not None
-    settings = {
-        "num_inducing": M,
-        "batch_size": N if whole else setting.batch_size,
-        "views_training": setting.num_views if sampled else None,
-        "views_prediction": setting.num_fixed if sampled else None,
-        "learning_rate": f"Adam, cosine from {setting.rate} to a hundredth of it",
-        "start": start,
-    }
-    curve = Curve(run.output / "curve.json", run.made_by(settings | {"steps": setting.steps}, data), evaluate)
-    result = fit(
-        train_key,
-        svi,
-        setting.steps,
-        X,
-        y,
-        batch_size=None if whole else setting.batch_size,
-        model_kwargs={"num_data": N},
-        checkpoint=run.checkpoint,
-        callback=curve,
-        callback_steps=-(-setting.steps // setting.evaluations),
-        progress=run.variant,
+    views = _VIEWS[run.preset] if sampled else (None, None)
+    finished = train(
+        run,
+        data,
+        model,
+        guide,
+        setting,
+        score=score,
+        settings=dict(zip(("views_training", "views_prediction"), views, strict=True)),
+        watched={"learned_angle_degrees": "angle"},
+        test_rows=500,
+        num_draws=100,
+        selection=_BY_HAND,
+        **outcome,
     )
     window = max(1, min(setting.steps // 20, 500))
 
     def bound(step: int) -> float:
-        return float(-result.losses[max(0, step - window) : step].mean() / N)
+        return float(-finished.trained.losses[max(0, step - window) : step].mean() / N)
 
-    points = [point | {"bound_per_point": bound(int(point["step"]))} for point in curve.until(setting.steps)]
-    metrics = {name: value for name, value in points[-1].items() if name not in ("step", "seconds")}
-    metrics["elbo"] = N * metrics["bound_per_point"]
-    few = slice(0, _EXPORTED)
-    figures = {}
+    points = [point | {"bound_per_point": bound(int(point["step"]))} for point in finished.points]
+    last = {name: value for name, value in points[-1].items() if name not in ("step", "seconds")}
+    learned = ("angle", "affine_below", "affine_above", "amplitude", "smoothness")
+    figures, params = {}, finished.trained.params
     if sampled:
-        figures["augmentation"] = partial(_samples, view, result.params, data.X_train, test_key)
-    return Outcome(
-        metrics=metrics,
-        settings=settings
-        | {
-            "learned": {
-                name: np.asarray(value).tolist()
-                for name, value in result.params.items()
-                if name in ("angle", "affine_below", "affine_above", "amplitude", "smoothness")
-            },
-        },
-        steps=setting.steps,
-        seconds_training=result.seconds,
-        data=data,
-        dtype=str(X.dtype),
-        elbo=-result.losses,
+        figures["augmentation"] = partial(_samples, view, params, data.X_train, keys_of(run).test)
+    return replace(
+        finished.outcome,
+        metrics=last | {"elbo": N * last["bound_per_point"]},
+        settings=finished.outcome.settings
+        | {"learned": {name: np.asarray(params[name]).tolist() for name in learned if name in params}},
         curve=points if setting.evaluations > 1 else (),
         figures=figures,
-        posterior=result.to_arviz(export_key, X[few], y[few], num_draws=100),
-        subset=subset,
-        selection=_BY_HAND,
     )
 
 
 def _samples(view: Callable, params: dict[str, Any], X: np.ndarray, key: Array) -> Figure:
     """Figure 1: images (left) and what the trained distribution makes of them."""
-    from matplotlib.figure import Figure
-
     images = jnp.asarray(X[:6])
     with handlers.block(), handlers.substitute(data=params):
         seen = view(images)
     views = np.asarray(seen.sample(key, images))[:, :8]
-    figure = Figure(figsize=(0.9 * (views.shape[1] + 1), 0.9 * len(images)), layout="constrained")
+    figure = blank(0.9 * (views.shape[1] + 1), 0.9 * len(images))
     rows = figure.subplots(len(images), views.shape[1] + 1)
     for row, image, own in zip(rows, X, views, strict=False):
         for axes, shown in zip(row, (image, *own), strict=True):
@@ -182,7 +124,7 @@ def _samples(view: Callable, params: dict[str, Any], X: np.ndarray, key: Array) 
 # -- the toy -----------------------------------------------------------------------------------------------------------
 
 
-def toy_data(seed: int = 0) -> datasets.Dataset:
+def toy_data(seed: int = 0) -> Dataset:
     """A function that is symmetric in its two inputs, at 60 places with noise, and on a grid (figure 2)."""
     rng = np.random.RandomState(seed)
 
@@ -194,43 +136,36 @@ def toy_data(seed: int = 0) -> datasets.Dataset:
     grid = np.stack(np.meshgrid(np.linspace(-2, 2, 30), np.linspace(-2, 2, 30)), axis=-1).reshape(-1, 2)
     arrays = {"X_train": X, "y_train": truth(X) + 0.1 * rng.standard_normal(60), "X_test": grid, "y_test": truth(grid)}
     arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
-    return datasets.Dataset("symmetric-toy", **arrays, source="generated", sha256={})
-
-
-def _regression_metrics(test: Any, y: np.ndarray) -> dict[str, float]:
-    rmse = float(np.sqrt(np.mean((test.mean - y) ** 2, dtype=np.float64)))
-    return {"rmse": rmse, "test_log_likelihood": float(test.log_density.mean(dtype=np.float64))}
+    return Dataset("symmetric-toy", **arrays, source="generated", sha256={})
 
 
 def toy(run: Run) -> Outcome:
     """With the symmetry in the prior, and without: the bound tells them apart, the fit does not (figure 2)."""
     data = toy_data(run.seed)
     view = (lambda X: SWAP) if run.variant == "symmetric" else None
-    setting = _Setting(2000, None, 50, num_views=2, num_fixed=2, rate=0.02)
+    setting = Setting(2000, None, 50, 0.02, {"noise_variance": 0.1})
     # The training points are predicted too: that is where the model without the symmetry is as good.
     whole = replace(
         data, X_test=np.concatenate([data.X_test, data.X_train]), y_test=np.concatenate([data.y_test, data.y_train])
     )
     found: dict[str, Any] = {}
 
-    def metrics_of(test: Any, y: np.ndarray) -> dict[str, float]:
+    def score(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
         parts = [slice(None, len(data.y_test)), slice(len(data.y_test), None)]
         on_test, on_train = (
-            _regression_metrics(SitePrediction(test.mean[part], test.variance[part], test.log_density[part]), y[part])
+            metrics.of_numbers(SitePrediction(test.mean[part], test.variance[part], test.log_density[part]), y[part])
             for part in parts
         )
         found["mean"] = test.mean[parts[0]]
         return on_test | {"train_rmse": on_train["rmse"]}
 
-    outcome = _train(run, whole, invariant_gp, view, setting, metrics_of, noise_variance=0.1)
+    outcome = _train(run, whole, invariant_gp, view, setting, score)
     return replace(outcome, data=data, figures={"solution": partial(_solution, data, found)})
 
 
-def _solution(data: datasets.Dataset, found: dict[str, Any]) -> Figure:
+def _solution(data: Dataset, found: dict[str, Any]) -> Figure:
     """Figure 2: the symmetric function with the data, and the solution."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    figure = blank(7, 3.2)
     panels = {"truth and data": data.y_test, "posterior mean": found["mean"]}
     limit = float(np.abs(data.y_test).max())
     for axes, (title, values) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
@@ -248,6 +183,10 @@ def _solution(data: datasets.Dataset, found: dict[str, Any]) -> Figure:
 # -- digits ------------------------------------------------------------------------------------------------------------
 
 
+#: Where the kernels of digits start.
+_START = {"lengthscale": 5.0}
+
+
 def rotated_binary(run: Run) -> Outcome:
     """Odd or even? Digits of MNIST, each rotated by up to 90 or 180 degrees (section 5.1, figure 3)."""
     truth, _, variant = run.variant.partition("-")
@@ -257,21 +196,20 @@ def rotated_binary(run: Run) -> Outcome:
     part = _part(run, whole, data)
     data = replace(data, y_train=data.y_train % 2, y_test=data.y_test % 2)
     setting = {
-        "quick": _Setting(600, 100, 100, num_views=8, rate=0.02),
-        "cpu": _Setting(6000, 200, 300, num_views=8, evaluations=8),
-        "paper": _Setting(60_000, 200, 750, num_views=16, evaluations=20),
+        "quick": Setting(600, 100, 100, 0.02, _START),
+        "cpu": Setting(6000, 200, 300, 0.005, _START, evaluations=8),
+        "paper": Setting(60_000, 200, 750, 0.005, _START, evaluations=20),
     }[run.preset]
-    views = {"num_views": setting.num_views, "num_fixed": setting.num_fixed}
     start = {"from-5": 5.0, "from-45": 45.0}.get(variant)
-    view = None if start is None else rotation(start, **views)
-    return _train(run, data, invariant_classifier, view, setting, _binary_metrics, part, lengthscale=5.0)
+    view = None if start is None else rotation(start, **_views(run))
+    return _train(run, data, invariant_classifier, view, setting, subset=part)
 
 
-def _part(run: Run, whole: datasets.Dataset, data: datasets.Dataset) -> dict[str, Any] | None:
+def _part(run: Run, whole: Dataset, data: Dataset) -> dict[str, Any] | None:
     return subset(whole, data, f"random, seed {run.seed}")
 
 
-def _rotated_by(data: datasets.Dataset, angle: float, seed: int) -> datasets.Dataset:
+def _rotated_by(data: Dataset, angle: float, seed: int) -> Dataset:
     rng = np.random.RandomState(seed)
     parts = {
         name: rotated(X, rng.uniform(-angle, angle, len(X)))
@@ -280,33 +218,25 @@ def _rotated_by(data: datasets.Dataset, angle: float, seed: int) -> datasets.Dat
     return replace(data, name=f"{data.name}, rotated by up to {angle:.0f} degrees", **parts)
 
 
-def _binary_metrics(test: Any, y: np.ndarray) -> dict[str, float]:
-    return {"error": float(((test.mean > 0.5) != y).mean()), "nlpp": float(-test.log_density.mean(dtype=np.float64))}
-
-
-def _class_metrics(test: Any, one_hot: np.ndarray) -> dict[str, float]:
+def _score_of_one_hot(test: SitePrediction, one_hot: np.ndarray) -> dict[str, float]:
     """Of Gaussian outputs for one-hot labels: ``p(k)`` is the density of the one-hot vector of ``k``, normalised."""
     y = one_hot.argmax(axis=1)
     mean, variance = (np.asarray(x, np.float64) for x in (test.mean, test.variance))
     # The densities differ from that of all zeros in one output.
-    log_odds = (mean - 0.5) / variance
-    log_probs = log_odds - np.logaddexp.reduce(log_odds, axis=1, keepdims=True)
-    nlpp = -np.take_along_axis(log_probs, y[:, None], axis=1).mean()
-    return {"error": float((log_odds.argmax(axis=1) != y).mean()), "nlpp": float(nlpp)}
+    return metrics.of_classes(metrics.softmax((mean - 0.5) / variance, y), y)
 
 
-def _label_metrics(test: Any, y: np.ndarray) -> dict[str, float]:
-    nlpp = float(-test.log_density.mean(dtype=np.float64))
-    return {"error": float((test.probs.argmax(axis=-1) != y).mean()), "nlpp": nlpp}
-
-
-def _one_hot(data: datasets.Dataset) -> datasets.Dataset:
+def _one_hot(data: Dataset) -> Dataset:
     eye = np.eye(10, dtype=np.float32)
     return replace(data, y_train=eye[data.y_train], y_test=eye[data.y_test])
 
 
-def _view(variant: str, setting: _Setting) -> Callable | None:
-    views = {"num_views": setting.num_views, "num_fixed": setting.num_fixed}
+def _views(run: Run) -> dict[str, int]:
+    return dict(zip(("num_views", "num_fixed"), _VIEWS[run.preset], strict=True))
+
+
+def _view(run: Run, variant: str) -> Callable | None:
+    views = _views(run)
     makers = {
         "rbf": lambda: None,
         "rotation": lambda: rotation(15.0, **views),
@@ -329,7 +259,7 @@ def mnist_rot(run: Run) -> Outcome:
     """Ten digits rotated by any angle, Gaussian likelihood (section 5.3, figure 5)."""
     try:
         data = datasets.load("mnist-rot")
-    except datasets.DatasetError:
+    except DatasetError:
         if any(entry.name == "mnist-rot" and entry.present for entry in datasets.available()):
             raise  # it is damaged
         data = datasets.load("mnist-rot-generated")
@@ -338,22 +268,20 @@ def mnist_rot(run: Run) -> Outcome:
     return replace(outcome, stands_in=data.name.endswith("-generated"))
 
 
-def _ten_classes(run: Run, whole: datasets.Dataset, data: datasets.Dataset) -> Outcome:
+def _ten_classes(run: Run, whole: Dataset, data: Dataset) -> Outcome:
     setting = {
-        "quick": _Setting(300, 100, 100, num_views=8, rate=0.02),
-        "cpu": _Setting(4000, 100, 250, num_views=8, evaluations=8, rate=0.01),
-        "paper": _Setting(60_000, 200, 750, num_views=16, evaluations=20),
+        "quick": Setting(300, 100, 100, 0.02),
+        "cpu": Setting(4000, 100, 250, 0.01, evaluations=8),
+        "paper": Setting(60_000, 200, 750, 0.005, evaluations=20),
     }[run.preset]
-    view = _view(run.variant.removesuffix("-sticks"), setting)
+    view, part = _view(run, run.variant.removesuffix("-sticks")), _part(run, whole, data)
     if run.variant.endswith("-sticks"):
         program = partial(invariant_classifier, num_classes=10)
         # Log odds are large numbers, and take longer to learn than labels.
-        setting = replace(setting, steps=2 * setting.steps)
-        part = _part(run, whole, data)
-        return _train(run, data, program, view, setting, _label_metrics, part, lengthscale=5.0, variance=10.0)
-    program = partial(invariant_gp, num_outputs=10)
-    start = {"lengthscale": 5.0, "noise_variance": 0.05}
-    return _train(run, _one_hot(data), program, view, setting, _class_metrics, _part(run, whole, data), **start)
+        setting = replace(setting, steps=2 * setting.steps, start={**_START, "variance": 10.0})
+        return _train(run, data, program, view, setting, subset=part)
+    program, setting = partial(invariant_gp, num_outputs=10), replace(setting, start={**_START, "noise_variance": 0.05})
+    return _train(run, _one_hot(data), program, view, setting, _score_of_one_hot, subset=part)
 
 
 _PRESETS = ("quick", "cpu", "paper")

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpzoo.reproductions.contract import FIELDS, SCHEMA, Experiment, ReproductionError, read_json
+from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, ReproductionError
+from gpzoo.reproductions.kept import read_json
 
 if TYPE_CHECKING:
     from rich.console import Group

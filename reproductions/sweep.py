@@ -1,4 +1,4 @@
-"""Trainings over folds as one program, and what is learnt of a model from its folds."""
+"""What do the folds of a data set say of a model? They are trained as one program."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import optax
-from jax import random
-from numpyro.infer import SVI
+from jax import Array, random
 
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
-from gpzoo.reproductions.datasets.dataset import Dataset
+from gpzoo.inference import InducingGuide, Trained
+from gpzoo.reproductions.datasets.in_memory import Dataset
+from gpzoo.reproductions.figures import blank
+from gpzoo.reproductions.metrics import of_numbers
+from gpzoo.reproductions.training import Setting, last_bound, optimise, predicted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,25 +53,27 @@ class Scores:
     seconds: float
 
     def summary(self) -> dict[str, float]:
-        """Means over folds, and the standard errors of the means where there are several folds."""
-        found = {}
-        for name in ("test_log_likelihood", "rmse"):
-            values = np.asarray(getattr(self, name))
-            found[name] = float(values.mean())
-            if len(values) > 1:
-                found[f"{name}_se"] = float(values.std(ddof=1) / np.sqrt(len(values)))
-        return found
+        """Means over folds, and their standard errors; see :func:`means`."""
+        return means({name: getattr(self, name) for name in ("test_log_likelihood", "rmse")})
+
+
+def means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Means over folds by metric, each followed by its standard error (``..._se``) where there are several folds."""
+    found = {}
+    for name, of_folds in values.items():
+        found[name] = float(np.mean(of_folds))
+        if len(of_folds) > 1:
+            found[f"{name}_se"] = float(np.std(of_folds, ddof=1) / np.sqrt(len(of_folds)))
+    return found
 
 
 def train_folds(
+    key: Array,
     model: Callable,
     guide: InducingGuide,
     folds: Folds,
+    setting: Setting,
     *,
-    steps: int,
-    rate: optax.Schedule,
-    batch_size: int | None,
-    seed: int,
     checkpoint: Path,
     progress: bool | str = True,
     model_kwargs: Mapping[str, Any] | None = None,
@@ -78,13 +81,11 @@ def train_folds(
     """Train a program on every fold, all folds in one compiled program, and evaluate it on their test parts.
 
     Args:
+        key: of every random draw.
         model: the program.
         guide: its guide.
         folds: the data.
-        steps: updates of each training.
-        rate: learning rates for Adam.
-        batch_size: rows per minibatch, ``None`` for all.
-        seed: of every random key.
+        setting: how.
         checkpoint: folder for checkpoints.
         progress: as for :func:`gpzoo.inference.fit`.
         model_kwargs: the program's keyword arguments.
@@ -93,21 +94,16 @@ def train_folds(
         The metrics, and the trained model with a leading axis of folds.
     """
     K, N = folds.y.shape
-    train_key, test_key = random.split(random.key(seed))
-    svi = SVI(model, guide, optax.adam(rate), GaussianProcessELBO())
-    keys = random.split(train_key, K)
-    batch_size = None if batch_size is None or batch_size >= N else batch_size
-    program = {"num_data": N, **(model_kwargs or {})}
-    options = {"batch_size": batch_size, "checkpoint": checkpoint, "progress": progress}
-    result = fit(keys, svi, steps, folds.X, folds.y, model_kwargs=program, **options)
-    densities, errors = [], []
+    train_key, test_key = random.split(key)
+    options = {"num_data": N, "checkpoint": checkpoint, "progress": progress, "model_kwargs": model_kwargs}
+    result = optimise(random.split(train_key, K), model, guide, setting, folds.X, folds.y, **options)
+    found = []
     for k, part in enumerate(folds.parts):
         X, y = part.X_test.astype(np.float32), part.y_test.astype(np.float32)
-        test = result.member(k).predict(test_key, X, test_data={"y": y}, model_kwargs=model_kwargs)["y"]
-        densities.append(float(test.log_density.mean(dtype=np.float64) - np.log(part.y_std)))
-        errors.append(float(part.y_std * np.sqrt(np.mean((test.mean - y) ** 2, dtype=np.float64))))
-    last = result.losses[:, -max(1, N // (batch_size or N)) :]
-    return Scores(densities, errors, (-last.mean(axis=1)).tolist(), result.seconds), result
+        test = predicted(test_key, result.member(k), X, y, model_kwargs=model_kwargs)
+        found.append(of_numbers(test, y, part.y_std))
+    scores = {name: [each[name] for each in found] for name in ("test_log_likelihood", "rmse")}
+    return Scores(**scores, elbo=last_bound(result.losses, N, setting).tolist(), seconds=result.seconds), result
 
 
 def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
@@ -119,10 +115,7 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     Returns:
         A figure that belongs to no window.
     """
-    from matplotlib.figure import Figure
-
-    size = max(5.5, 2.1 * min(4, len(results)) + 1), 2.2 * -(-len(results) // 4)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = blank(max(5.5, 2.1 * min(4, len(results)) + 1), 2.2 * -(-len(results) // 4))
     panels = figure.subplots(-(-len(results) // 4), min(4, len(results)), squeeze=False).ravel()
     for axes in panels[len(results) :]:
         axes.set_axis_off()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from test_contract import experiment, outcome
+from test_execute import experiment, outcome
 
 import gpzoo
 from gpzoo.errors import FactorisationError
@@ -132,7 +132,7 @@ def test_a_platform_that_is_not_there_is_one_line(gpzoo_command):
 @pytest.mark.parametrize("buffered", ["", "1"])
 def test_output_that_cannot_be_written_is_one_line_and_a_closed_pipe_none(buffered):
     """In processes of their own: what is left in buffers is written when the interpreter ends."""
-    code = "from test_contract import experiment; from gpzoo.reproductions import cli\n"
+    code = "from test_execute import experiment; from gpzoo.reproductions import cli\n"
     code += "cli.all_experiments = lambda: (experiment(),); cli.main(['list', '--all'])"
     options = {"cwd": Path(__file__).parent, "env": os.environ | {"PYTHONUNBUFFERED": buffered}, "text": True}
     options["stderr"] = subprocess.PIPE
@@ -216,6 +216,6 @@ def test_a_papers_script_runs_its_own_experiments(monkeypatch, tmp_path, capsys)
 
 
 def test_version_in_a_process_of_its_own():
-    command = [sys.executable, "-m", "gpzoo.reproductions.cli", "--version"]
+    command = [sys.executable, "-m", "gpzoo.reproductions", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"gpzoo {gpzoo.__version__}\n"

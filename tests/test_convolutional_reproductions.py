@@ -11,7 +11,9 @@ from jax import random
 from gpzoo.inference import InducingGuide
 from gpzoo.reproductions import convolutional as paper
 from gpzoo.reproductions import datasets
-from gpzoo.reproductions.contract import Run, execute
+from gpzoo.reproductions.execute import execute
+from gpzoo.reproductions.experiment import Run
+from gpzoo.reproductions.training import Setting
 
 KEY = random.key(0)
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
@@ -35,7 +37,7 @@ def test_every_variant_and_preset_has_settings(name, variant, preset, monkeypatc
     seen = []
     monkeypatch.setattr(datasets, "load", small)
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, **counts: self)
-    monkeypatch.setattr(paper, "_train", lambda *arguments, **outcome: seen.append((*arguments, outcome)))
+    monkeypatch.setattr(paper, "_train", lambda *arguments, **said: seen.append((*arguments[:4], said)))
     EXPERIMENTS[name].run(Run("convolutional", name, variant, preset, 0, tmp_path))
     _, data, setting, patch_shape, said = seen[0]
     assert patch_shape == ((3, 3) if name == "rectangles" else (5, 5))
@@ -54,15 +56,16 @@ def test_the_preset_paper_has_the_settings_of_the_paper(monkeypatch, tmp_path):
     for name, variant in (("rectangles", "invariant"), ("rectangles", "weighted"), ("mnist-0-vs-1", "invariant")):
         run = Run("convolutional", name, variant, "paper", 0, tmp_path)
         EXPERIMENTS[name].run(run)
-        assert float(seen[run].schedule.rate(9999)) == pytest.approx(0.01) and seen[run].schedule.name == "Adam, 0.01"
+        rate = seen[run].learning_rate
+        assert float(rate.schedule(9999)) == pytest.approx(0.01) and rate.name == "Adam, 0.01"
         assert seen[run].batch_size == 100 and not seen[run].start
         ours = replace(run, preset="tuned")
         EXPERIMENTS[name].run(ours)
-        assert seen[ours].schedule in (0.02, 0.03) and seen[ours].num_inducing == seen[run].num_inducing
+        assert seen[ours].rate in (0.02, 0.03) and seen[ours].num_inducing == seen[run].num_inducing
     for variant, batch_size in (("multi-channel", 40), ("rbf", 200)):
         run = Run("convolutional", "cifar10", variant, "paper", 0, tmp_path)
         EXPERIMENTS["cifar10"].run(run)
-        assert seen[run].schedule.name == "Adam, 0.001" and seen[run].batch_size == batch_size
+        assert seen[run].learning_rate.name == "Adam, 0.001" and seen[run].batch_size == batch_size
 
 
 COVARIANCES = {
@@ -82,7 +85,7 @@ def test_every_variant_has_a_program_and_a_guide(variant):
     data = small("cifar10" if variant in ("colour-patch", "additive", "multi-channel") else "mnist")
     X = data.X_train.reshape(40, -1) if variant == "rbf" else data.X_train
     X, y = jnp.asarray(X[:8]), jnp.asarray(data.y_train[:8])
-    setting = paper._Setting(1, 0.1, None, 4, {"variance": 3.0})
+    setting = Setting(1, None, 4, 0.1, {"variance": 3.0})
     model, inducing, covariance = paper._program(variant, (5, 5), 10, setting, X)
     params = InducingGuide(model, inducing, covariance=covariance).init_params(KEY, X, y)
     num_inducing, wanted = COVARIANCES[variant]
@@ -95,15 +98,15 @@ def test_every_variant_has_a_program_and_a_guide(variant):
 
 
 def test_the_schedule_of_the_authors():
-    schedule = paper._staircase(30_000)
+    rate = paper._staircase(30_000)
     for step in (0, 29_999, 30_000, 89_999, 90_000):
-        np.testing.assert_allclose(float(schedule.rate(step)), 0.001 * 10 ** -(step // 30_000 / 3), rtol=1e-5)
-    assert "30000" in schedule.name
+        np.testing.assert_allclose(float(rate.schedule(step)), 0.001 * 10 ** -(step // 30_000 / 3), rtol=1e-5)
+    assert "30000" in rate.name
 
 
 def test_a_run_from_end_to_end(standard_promotion, tmp_path, capsys):
     digits = datasets.load("digits").subset(300, 100)
-    setting = paper._Setting(120, 0.05, 50, 12, {"variance": 10.0}, evaluations=3)
+    setting = Setting(120, 50, 12, 0.05, {"variance": 10.0}, evaluations=3)
     train = lambda run: paper._train(run, digits, setting, (3, 3))  # noqa: E731
     experiment = replace(EXPERIMENTS["mnist"], run=train)
     run = Run("convolutional", "mnist", "weighted-rbf", "quick", 0, tmp_path)

@@ -18,9 +18,10 @@ import requests
 
 from gpzoo.errors import DatasetError
 from gpzoo.reproductions import datasets
-from gpzoo.reproductions.datasets import files, sources
+from gpzoo.reproductions.datasets import cifar10, files, mnist, rectangles, uci
+from gpzoo.tables.files import fingerprint
 
-MNIST_NAMES = tuple(sources.MNIST_SHA256)
+MNIST_NAMES = tuple(mnist.MNIST_SHA256)
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def small_mnist(monkeypatch):
     arrays += [rng.randint(256, size=(4, 28, 28)), rng.randint(10, size=4)]
     contents = {name: idx(array) for name, array in zip(MNIST_NAMES, arrays, strict=True)}
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    monkeypatch.setattr(sources, "MNIST_SHA256", sums)
+    monkeypatch.setattr(mnist, "MNIST_SHA256", sums)
     return contents, arrays
 
 
@@ -81,8 +82,8 @@ def small_uci(monkeypatch):
     tests = [np.array([2 * k + 1, k]) for k in range(3)]
     arrays = {"X": data[:, [0, 1, 3]], "y": data[:, 2]}
     arrays |= {f"test_{k}": test.astype(np.uint16) for k, test in enumerate(tests)}
-    table = replace(sources.UCI["yacht"], rows=10, features=3, splits=3, content=files.fingerprint(arrays))
-    monkeypatch.setitem(sources.UCI, "yacht", table)
+    table = replace(uci.UCI["yacht"], rows=10, features=3, splits=3, content=fingerprint(arrays))
+    monkeypatch.setitem(uci.UCI, "yacht", table)
 
     def text(values, fmt):
         stream = io.StringIO()
@@ -121,10 +122,10 @@ def small_cifar10(monkeypatch):
     tar = stream.getvalue()
     records = np.concatenate([labels[:, None], images.reshape(12, -1)], axis=1)
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in packed.items()}
-    monkeypatch.setattr(sources, "CIFAR10_SHA256", sums)
-    monkeypatch.setattr(sources, "CIFAR10_TAR_SHA256", hashlib.sha256(tar).hexdigest())
-    monkeypatch.setattr(sources, "_CIFAR10_RECORDS", hashlib.sha256(records).hexdigest())
-    monkeypatch.setattr(sources, "_CIFAR10_TRAIN", 8)
+    monkeypatch.setattr(cifar10, "CIFAR10_SHA256", sums)
+    monkeypatch.setattr(cifar10, "CIFAR10_TAR_SHA256", hashlib.sha256(tar).hexdigest())
+    monkeypatch.setattr(cifar10, "_CIFAR10_RECORDS", hashlib.sha256(records).hexdigest())
+    monkeypatch.setattr(cifar10, "_CIFAR10_TRAIN", 8)
     return packed, tar, (images, labels)
 
 
@@ -138,7 +139,7 @@ def check_small_mnist(dataset, arrays):
     np.testing.assert_array_equal(dataset.y_train, labels)
     np.testing.assert_array_equal(dataset.y_test, test_labels)
     assert dataset.X_train.dtype == np.float32 and dataset.y_train.dtype == np.int32
-    assert dataset.sha256 == sources.MNIST_SHA256
+    assert dataset.sha256 == mnist.MNIST_SHA256
 
 
 def test_mnist_is_read_from_the_data_folder_without_network(cache, small_mnist, tmp_path, monkeypatch):
@@ -154,7 +155,7 @@ def test_mnist_is_read_from_the_data_folder_without_network(cache, small_mnist, 
 
 def test_mnist_is_downloaded_once_from_the_first_mirror_that_works(cache, small_mnist, monkeypatch):
     contents, arrays = small_mnist
-    broken, good = sources._MNIST_MIRRORS
+    broken, good = mnist._MNIST_MIRRORS
     served = {f"{good}/{name}": content for name, content in contents.items()}
     served[f"{broken}/{MNIST_NAMES[0]}"] = b"an error page"
     asked = serve(monkeypatch, served)
@@ -172,7 +173,7 @@ def test_downloads_go_to_the_data_folder_if_it_can_be_written(cache, small_mnist
     folder = tmp_path / "data"
     folder.mkdir()
     monkeypatch.setenv("GPZOO_DATA", str(folder))
-    serve(monkeypatch, {f"{sources._MNIST_MIRRORS[0]}/{name}": content for name, content in small_mnist[0].items()})
+    serve(monkeypatch, {f"{mnist._MNIST_MIRRORS[0]}/{name}": content for name, content in small_mnist[0].items()})
     datasets.load("mnist")
     assert sorted(path.name for path in folder.iterdir()) == sorted(MNIST_NAMES)
     assert not cache.exists()
@@ -182,7 +183,7 @@ def test_downloads_go_to_the_cache_if_the_data_folder_is_read_only(cache, small_
     folder = tmp_path / "data"
     folder.mkdir()
     monkeypatch.setenv("GPZOO_DATA", str(folder))
-    serve(monkeypatch, {f"{sources._MNIST_MIRRORS[0]}/{name}": content for name, content in small_mnist[0].items()})
+    serve(monkeypatch, {f"{mnist._MNIST_MIRRORS[0]}/{name}": content for name, content in small_mnist[0].items()})
     temporary = files.tempfile.TemporaryFile
 
     def read_only(*args, dir=None, **options):
@@ -219,16 +220,16 @@ def test_cifar10_is_unpacked_once(cache, small_cifar10, tmp_path, monkeypatch):
     monkeypatch.setattr(lzma, "decompress", None)
     second = datasets.load("cifar10")
     check_small_cifar10(second, arrays)
-    assert first.sha256 == sources.CIFAR10_SHA256 and second.source == "kept in the cache folder"
+    assert first.sha256 == cifar10.CIFAR10_SHA256 and second.source == "kept in the cache folder"
     assert "cifar10" in {entry.name for entry in datasets.available() if entry.present}
 
 
 def test_cifar10_is_downloaded_where_there_is_no_file(cache, small_cifar10, monkeypatch):
     _, tar, arrays = small_cifar10
-    asked = serve(monkeypatch, {sources._CIFAR10_URL: tar})
+    asked = serve(monkeypatch, {cifar10._CIFAR10_URL: tar})
     dataset = datasets.load("cifar10")
     check_small_cifar10(dataset, arrays)
-    assert dataset.sha256 == {sources.CIFAR10_TAR: sources.CIFAR10_TAR_SHA256} and asked == [sources._CIFAR10_URL]
+    assert dataset.sha256 == {cifar10.CIFAR10_TAR: cifar10.CIFAR10_TAR_SHA256} and asked == [cifar10._CIFAR10_URL]
     check_small_cifar10(datasets.load("cifar10"), arrays)
     assert len(asked) == 1
 
@@ -308,19 +309,19 @@ def small_rectangles(monkeypatch):
     rng = np.random.RandomState(0)
     arrays = {}
     for part, count in (("train", 3), ("test", 5)):
-        arrays[f"X_{part}"], arrays[f"y_{part}"] = sources._draw_rectangles(rng, count)
+        arrays[f"X_{part}"], arrays[f"y_{part}"] = rectangles._draw_rectangles(rng, count)
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for part in ("train", "test"):
             archive.writestr(f"rectangles_{part}.amat", amat(arrays[f"X_{part}"], arrays[f"y_{part}"]))
-    monkeypatch.setattr(sources, "_RECTANGLES_CONTENT", files.fingerprint(arrays))
+    monkeypatch.setattr(rectangles, "_RECTANGLES_CONTENT", fingerprint(arrays))
     return arrays, stream.getvalue()
 
 
 @pytest.mark.parametrize("mirror", [0, 1])
 def test_the_original_rectangles_are_converted_from_the_published_archive(cache, small_rectangles, monkeypatch, mirror):
     arrays, archive = small_rectangles
-    serve(monkeypatch, {sources._RECTANGLES_URLS[mirror]: archive})
+    serve(monkeypatch, {rectangles._RECTANGLES_URLS[mirror]: archive})
     dataset = datasets.load("rectangles-original")
     for name, array in arrays.items():
         assert getattr(dataset, name).dtype == array.dtype
@@ -332,14 +333,14 @@ def test_the_original_rectangles_are_converted_from_the_published_archive(cache,
     "damage", [lambda b: b[: len(b) // 2], lambda b: b"<html>", lambda b: b[:200] + b"!!!" + b[203:]]
 )
 def test_a_damaged_archive_is_refused(cache, small_rectangles, monkeypatch, damage):
-    serve(monkeypatch, {sources._RECTANGLES_URLS[0]: damage(small_rectangles[1])})
+    serve(monkeypatch, {rectangles._RECTANGLES_URLS[0]: damage(small_rectangles[1])})
     with pytest.raises(DatasetError, match=r"rectangles\.zip is damaged.*cannot be read.*Delete it"):
         datasets.load("rectangles-original")
 
 
 def test_an_archive_of_other_images_is_refused(cache, small_rectangles, monkeypatch):
-    monkeypatch.setattr(sources, "_RECTANGLES_CONTENT", "0" * 64)
-    serve(monkeypatch, {sources._RECTANGLES_URLS[0]: small_rectangles[1]})
+    monkeypatch.setattr(rectangles, "_RECTANGLES_CONTENT", "0" * 64)
+    serve(monkeypatch, {rectangles._RECTANGLES_URLS[0]: small_rectangles[1]})
     with pytest.raises(DatasetError, match=r"rectangles\.zip is damaged.*expected sha256 0{64}.*found [0-9a-f]{64}"):
         datasets.load("rectangles-original")
 
@@ -357,7 +358,7 @@ def test_a_damaged_file_is_named_with_both_sums(cache, small_mnist, tmp_path, mo
     with pytest.raises(DatasetError, match="Delete it") as caught:
         datasets.load("mnist")
     found = hashlib.sha256(bad.read_bytes()).hexdigest()
-    assert all(part in str(caught.value) for part in (str(bad), found, sources.MNIST_SHA256[bad.name]))
+    assert all(part in str(caught.value) for part in (str(bad), found, mnist.MNIST_SHA256[bad.name]))
 
 
 def test_a_damaged_table_is_refused_before_it_is_parsed(cache, tmp_path, monkeypatch):
@@ -372,9 +373,9 @@ def test_a_damaged_table_is_refused_before_it_is_parsed(cache, tmp_path, monkeyp
 @pytest.mark.parametrize(
     "name, urls, place",
     [
-        ("mnist", [f"{mirror}/{MNIST_NAMES[0]}" for mirror in sources._MNIST_MIRRORS], MNIST_NAMES[0]),
-        ("rectangles-original", sources._RECTANGLES_URLS, "rectangles.zip"),
-        ("uci/naval", [f"{sources._UCI_HOME}/naval-propulsion-plant/data/data.txt"], "uci_naval/data.txt"),
+        ("mnist", [f"{mirror}/{MNIST_NAMES[0]}" for mirror in mnist._MNIST_MIRRORS], MNIST_NAMES[0]),
+        ("rectangles-original", rectangles._RECTANGLES_URLS, "rectangles.zip"),
+        ("uci/naval", [f"{uci._UCI_HOME}/naval-propulsion-plant/data/data.txt"], "uci_naval/data.txt"),
     ],
 )
 def test_without_network_the_message_says_what_was_tried_and_what_to_put_where(cache, name, urls, place):
@@ -398,8 +399,8 @@ def test_every_failure_of_the_network_is_one_of_downloading(cache, monkeypatch, 
 
 
 def test_a_download_with_another_sum_is_refused_and_not_kept(cache, monkeypatch):
-    serve(monkeypatch, {f"{mirror}/{MNIST_NAMES[0]}": b"not it" for mirror in sources._MNIST_MIRRORS})
-    with pytest.raises(DatasetError, match=sources.MNIST_SHA256[MNIST_NAMES[0]]):
+    serve(monkeypatch, {f"{mirror}/{MNIST_NAMES[0]}": b"not it" for mirror in mnist._MNIST_MIRRORS})
+    with pytest.raises(DatasetError, match=mnist.MNIST_SHA256[MNIST_NAMES[0]]):
         datasets.load("mnist")
     assert not list(cache.iterdir())
 
@@ -473,12 +474,12 @@ def test_the_list_says_what_is_present(cache, small_mnist, small_uci, monkeypatc
 # The real files, where they are
 
 
-@pytest.mark.parametrize("name", list(sources.UCI))
+@pytest.mark.parametrize("name", list(uci.UCI))
 def test_real_tables_hold_what_text_must_rebuild(name):
-    table = sources.UCI[name]
+    table = uci.UCI[name]
     folder = real(table.npz)
     with np.load(folder / table.npz) as archive:
-        assert files.fingerprint({key: archive[key] for key in archive.files}) == table.content
+        assert fingerprint({key: archive[key] for key in archive.files}) == table.content
     dataset = datasets.load(f"uci/{name}", split=table.splits - 1)
     assert len(dataset.X_train) + len(dataset.X_test) == table.rows
     assert dataset.X_train.shape[1] == table.features
@@ -489,7 +490,7 @@ def test_real_rectangles_hold_what_the_archive_must_give():
     real("rectangles.npz")
     dataset = datasets.load("rectangles-original")
     arrays = {key: getattr(dataset, key) for key in ("X_train", "y_train", "X_test", "y_test")}
-    assert files.fingerprint(arrays) == sources._RECTANGLES_CONTENT
+    assert fingerprint(arrays) == rectangles._RECTANGLES_CONTENT
     white = dataset.X_test[..., 0] > 0
     height, width = white.any(axis=2).sum(axis=1), white.any(axis=1).sum(axis=1)
     np.testing.assert_array_equal(dataset.y_test, (height > width).astype(int))
@@ -505,7 +506,7 @@ def test_real_mnist_has_its_known_statistics():
 
 
 def test_real_cifar10_has_its_known_statistics():
-    real(*sources.CIFAR10_SHA256)
+    real(*cifar10.CIFAR10_SHA256)
     dataset = datasets.load("cifar10")
     assert dataset.X_train.shape == (50_000, 32, 32, 3) and dataset.X_test.shape == (10_000, 32, 32, 3)
     means = dataset.X_train.mean(axis=(0, 1, 2), dtype=np.float64)

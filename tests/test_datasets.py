@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpzoo.reproductions import datasets
-from gpzoo.reproductions.datasets.dataset import Dataset
+from gpzoo.reproductions.datasets.in_memory import Dataset
 
 
 def regression(X=None, y=None) -> Dataset:

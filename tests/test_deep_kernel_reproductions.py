@@ -10,7 +10,8 @@ from gpzoo.reproductions import datasets
 from gpzoo.reproductions import deep_kernel as paper
 from gpzoo.reproductions import deep_kernel_models as models
 from gpzoo.reproductions import deep_kernel_scaling as figures
-from gpzoo.reproductions.contract import Outcome, Run, execute
+from gpzoo.reproductions.execute import execute
+from gpzoo.reproductions.experiment import Outcome, Run
 from gpzoo.reproductions.page import shortfall, verdict
 
 pytest.importorskip("flax")
@@ -37,14 +38,14 @@ def few(monkeypatch, standard_promotion):
         y = (np.arange(60) % 3).astype(np.int32)
         return datasets.Dataset(name, X[:40], y[:40], X[40:], y[40:], "generated", {name: "0" * 64})
 
-    real = paper.Setting
+    real = paper.Phases
 
     def tiny(epochs=None, batch_size=None, **options):
         return real((0.5, 0.5, 0.5), 10, **options)
 
     monkeypatch.setattr(datasets, "load", load)
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *counts, seed: self)
-    monkeypatch.setattr(paper, "Setting", tiny)
+    monkeypatch.setattr(paper, "Phases", tiny)
     monkeypatch.setattr(paper, "_as_printed", lambda setting: setting)
     monkeypatch.setattr(paper, "_SHORT", tiny())
     monkeypatch.setattr(
@@ -156,10 +157,10 @@ def test_cifar10_on_two_cores_says_what_was_chosen(asked_for, tmp_path):
 
 
 def test_what_was_chosen_by_results_is_in_other_presets_than_the_papers():
-    tuned = models.Setting((6, 1, 3), 500, 5, rates=(1e-3, 1e-2, 3e-4), weight_decay=4.0, augmented=True)
+    tuned = models.Phases((6, 1, 3), 500, 5, rates=(1e-3, 1e-2, 3e-4), weight_decay=4.0, augmented=True)
     plain = paper._as_printed(tuned)
     assert plain.steps(50_000) == tuned.steps(50_000) and (plain.batch_size, plain.splits) == (5000, 5)
-    assert plain.rates == models.Setting.rates and plain.weight_decay == 0 and plain.augmented
+    assert plain.rates == models.Phases.rates and plain.weight_decay == 0 and plain.augmented
 
 
 def test_delayed_flights_are_generated_where_little_is_asked_for(asked_for, tmp_path):
@@ -179,7 +180,7 @@ def test_binary_digits_are_odd_or_even(asked_for, tmp_path):
 def test_scaling_trains_more_rows_and_times_grids(few, monkeypatch, tmp_path):
     taken = []
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *rows, seed: taken.append(rows[0]) or self)
-    monkeypatch.setattr(figures, "Setting", lambda *a, **k: paper.Setting())
+    monkeypatch.setattr(figures, "Phases", lambda *a, **k: paper.Phases())
     monkeypatch.setattr(figures, "_TIMED", 1)
     run = Run("deep_kernel", "scaling", "airline", "quick", 0, tmp_path / "scaling")
     result = execute(EXPERIMENTS["scaling"], run)

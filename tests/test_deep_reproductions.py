@@ -11,8 +11,10 @@ from gpzoo.errors import CheckpointError
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions import deep as paper
 from gpzoo.reproductions import page as report
-from gpzoo.reproductions.contract import Run, execute
+from gpzoo.reproductions.execute import execute
+from gpzoo.reproductions.experiment import Run
 from gpzoo.reproductions.sweep import Folds, Scores, figure_1
+from gpzoo.reproductions.training import Setting
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
 
@@ -30,8 +32,7 @@ def tiny(name, split=0, rows=40):
 def short(monkeypatch, standard_promotion):
     """Three steps, five inducing points, at most two layers."""
     monkeypatch.setattr(paper, "MODELS", {name: (min(depth, 2), 5) for name, (depth, _) in paper.MODELS.items()})
-    real = paper._Setting
-    monkeypatch.setattr(paper, "_Setting", lambda steps, size, rate=0.01, **k: real(3, min(size, 20), rate, **k))
+    monkeypatch.setattr(paper, "Setting", lambda steps, size, **options: Setting(3, min(size, 20), **options))
     for name in ("_PAPER", "_TUNED"):
         monkeypatch.setattr(paper, name, replace(getattr(paper, name), steps=3, batch_size=20))
 
@@ -57,15 +58,17 @@ def test_every_variant_and_preset_has_settings(name, variant, preset, monkeypatc
     monkeypatch.setattr(paper, "_train", lambda *given, **options: trained.append((given, options)))
     EXPERIMENTS[name].run(run_of(name, variant, tmp_path, preset))
     (_, data, setting), options = trained[0]
+    described = paper._described(setting)
     generated = preset == "quick" and name != "mnist"
     assert loaded == [f"{name}-generated" if generated else name]
     assert setting.steps >= 200
     if preset == "paper":
         # Those of the authors' code: a constant rate, kernels that start as theirs.
         assert (setting.steps, setting.batch_size) == (20_000, 1_000 if name == "mnist" else 10_000)
-        assert setting.described["learning_rate"] == "Adam, 0.01" and float(setting.schedule(19_999)) == 0.01
+        rate = setting.learning_rate
+        assert rate.name == "Adam, 0.01" and float(rate.schedule(19_999)) == 0.01
         starts = {"lengthscale": 2.0, "variance": 2.0} if name == "mnist" else {"lengthscale": 1.0, "variance": 1.0}
-        assert setting.described["start"] == starts and "lengthscale" not in options
+        assert described["start"] == starts and "lengthscale" not in options
     if name != "mnist" and not data.is_classification:
         assert data.y_std > 1  # standardised, and back in the metrics
 
@@ -99,7 +102,7 @@ def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
     assert again["metrics"] == metrics and not trained and again["resumed_from"] == [6]
     assert again["folds"] == {"count": 3, "of": 20, "seeds": [0, 1, 2]}
     # Other settings have not made what is kept.
-    monkeypatch.setattr(paper, "_Setting", lambda steps, size: replace(paper._TUNED, rate=0.02))
+    monkeypatch.setattr(paper, "Setting", lambda steps, size: replace(paper._TUNED, rate=0.02))
     with pytest.raises(CheckpointError, match="another training"):
         execute(EXPERIMENTS["uci"], run)
 

@@ -30,7 +30,20 @@ import gpzoo.reproductions.datasets
 from gpzoo.errors import DatasetError
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.cli import main
-from gpzoo.reproductions.datasets import classes, files, icml2007, large, photographs, sources, taxi, unpacking
+from gpzoo.reproductions.datasets import (
+    cifar10,
+    classes,
+    files,
+    icml2007,
+    large,
+    mnist,
+    photographs,
+    rectangles,
+    taxi,
+    uci,
+    unpacking,
+)
+from gpzoo.tables import files as table_files
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -181,9 +194,9 @@ def test_a_link_to_a_file_is_a_file(folder, tmp_path):
     (tmp_path / "elsewhere").write_bytes(b"content")
     (folder / "link").symlink_to(tmp_path / "elsewhere")
     assert files.read(files.find("link"), 7, hashlib.sha256(b"content").hexdigest()) == b"content"
-    with files.opened(folder / "link", 7, hashlib.sha256(b"content").hexdigest()) as stream:
+    with table_files.opened(folder / "link", 7, hashlib.sha256(b"content").hexdigest()) as stream:
         assert stream.read() == b"content"
-    for call in (files.read, lambda *arguments: files.opened(*arguments).__enter__()):
+    for call in (files.read, lambda *arguments: table_files.opened(*arguments).__enter__()):
         with pytest.raises(DatasetError, match=r"link is damaged.*expected sha1 0{40}, found [0-9a-f]{40}"):
             call(folder / "link", 7, "0" * 40, "sha1")
 
@@ -228,7 +241,10 @@ def test_a_relative_folder_is_named_in_full(folder, monkeypatch):
 def test_messages_are_one_printable_line():
     error = DatasetError("cannot read a\nb\x1b[2J\udcff of ~/my  data: \u2028it is missing")
     assert str(error) == "cannot read a b\\x1b[2J\\udcff of ~/my  data:  it is missing"
-    assert len(files.reason(ValueError("x" * 10_000 + "\nmore"))) < 300 and files.reason(KeyError()) == "KeyError"
+    assert (
+        len(table_files.reason(ValueError("x" * 10_000 + "\nmore"))) < 300
+        and table_files.reason(KeyError()) == "KeyError"
+    )
 
 
 # -- archives ----------------------------------------------------------------------------------------------------------
@@ -293,10 +309,10 @@ def bombs() -> dict[str, tuple[str, dict[str, bytes], str]]:
 
 
 def test_bombs_are_refused_within_bounds(folder, monkeypatch):
-    monkeypatch.setattr(sources, "_MOST_AMAT", 2**18)
+    monkeypatch.setattr(icml2007, "_MOST_AMAT", 2**18)
     monkeypatch.setattr(classes, "_MOST_TEXT", 2**18)
     monkeypatch.setattr(large, "_MOST_FLIGHTS_TEXT", 2**18)
-    monkeypatch.setattr(sources, "RECTANGLES_ROWS", {"train": 20, "test": 20})
+    monkeypatch.setattr(rectangles, "RECTANGLES_ROWS", {"train": 20, "test": 20})
     monkeypatch.setitem(large.TEXTS, "year", replace(large.TEXTS["year"], rows=20, most_text=2**18))
     for name in ("connect4", "diabetes", "adult"):
         monkeypatch.setitem(classes.TABLES, name, replace(classes.TABLES[name], rows=20))
@@ -550,13 +566,14 @@ def test_an_error_while_writing_leaves_what_was_there(folder, tmp_path):
 
 def test_no_loader_opens_a_file_itself():
     unpackers = {"bz2", "gzip", "lzma", "tarfile", "zipfile", "zlib", "mmap", "tempfile", "shutil"}
-    may_import = {"files.py": {"tempfile", "shutil"}, "unpacking.py": unpackers, "tables.py": {"mmap"}}
+    may_import = {"files.py": {"tempfile", "shutil"}, "unpacking.py": unpackers, "arrays.py": {"mmap"}}
     never = {"pickle", "marshal", "shelve", "extractall", "extract", "eval", "exec"}
     opening = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "load", "genfromtxt", "memmap", "fdopen"}
     may_call = {"files.py": opening, "unpacking.py": {"open", "load"}}
     # What is opened here was opened before: streams, and arrays in memory.
     known = {"Image.open(stream", "datasets.load("}
-    for path in sorted(Path(gpzoo.reproductions.datasets.__file__).parent.glob("*.py")):
+    folders = (Path(module.__file__).parent for module in (gpzoo.reproductions.datasets, gpzoo.tables))
+    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
         source = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import | ast.ImportFrom):
@@ -597,11 +614,11 @@ def every_format(folder: Path, monkeypatch) -> dict[str, tuple[str, dict[str, by
     from scipy.io import savemat
 
     any_digest, rng = AnyDigest("0" * 64), np.random.RandomState(0)
-    monkeypatch.setattr(sources, "_CIFAR10_TRAIN", 2)
-    monkeypatch.setattr(sources, "_RECTANGLES_CONTENT", any_digest)
-    monkeypatch.setattr(sources, "RECTANGLES_ROWS", {"train": 3, "test": 5})
-    yacht = replace(sources.UCI["yacht"], rows=10, features=2, splits=1)
-    monkeypatch.setitem(sources.UCI, "yacht", yacht)
+    monkeypatch.setattr(cifar10, "_CIFAR10_TRAIN", 2)
+    monkeypatch.setattr(rectangles, "_RECTANGLES_CONTENT", any_digest)
+    monkeypatch.setattr(rectangles, "RECTANGLES_ROWS", {"train": 3, "test": 5})
+    yacht = replace(uci.UCI["yacht"], rows=10, features=2, splits=1)
+    monkeypatch.setitem(uci.UCI, "yacht", yacht)
     for name, text in large.TEXTS.items():
         monkeypatch.setitem(large.TEXTS, name, replace(text, rows=12, sha256=any_digest))
     for name, archive in icml2007.ARCHIVES.items():
@@ -610,7 +627,7 @@ def every_format(folder: Path, monkeypatch) -> dict[str, tuple[str, dict[str, by
     for name, value in {"AIRLINE_ROWS": (12,), "AIRLINE_TRAIN": 8, "AIRLINE_TEST": 2}.items():
         monkeypatch.setattr(large, name, value)
     monkeypatch.setattr(files, "keep", None)
-    for module in (sources, icml2007, large, taxi):
+    for module in (cifar10, icml2007, large, taxi):
         monkeypatch.setattr(module, "keep", lambda *arguments: None)
 
     def idx(array):
@@ -658,7 +675,7 @@ def every_format(folder: Path, monkeypatch) -> dict[str, tuple[str, dict[str, by
     known = {
         "idx": (
             "mnist",
-            dict(zip(sources.MNIST_SHA256, [idx(pixels(3, 28, 28)), idx(pixels(3))] * 2, strict=True)),
+            dict(zip(mnist.MNIST_SHA256, [idx(pixels(3, 28, 28)), idx(pixels(3))] * 2, strict=True)),
             {},
         ),
         "xz": (
@@ -683,11 +700,11 @@ def every_format(folder: Path, monkeypatch) -> dict[str, tuple[str, dict[str, by
         for _, contents, _ in known.values()
         for file, content in contents.items()
     }
-    for module, name in ((sources, "MNIST_SHA256"), (sources, "CIFAR10_SHA256"), (photographs, "SVHN_SHA256")):
+    for module, name in ((mnist, "MNIST_SHA256"), (cifar10, "CIFAR10_SHA256"), (photographs, "SVHN_SHA256")):
         monkeypatch.setattr(module, name, {file: sums[file] for file in getattr(module, name)})
-    monkeypatch.setattr(sources, "CIFAR10_TAR_SHA256", sums["cifar-10-binary.tar.gz"])
-    monkeypatch.setattr(sources, "_RECTANGLES_NPZ_SHA256", sums["rectangles.npz"])
-    monkeypatch.setitem(sources.UCI, "yacht", replace(yacht, npz_sha256=sums["uci_yacht.npz"]))
+    monkeypatch.setattr(cifar10, "CIFAR10_TAR_SHA256", sums["cifar-10-binary.tar.gz"])
+    monkeypatch.setattr(rectangles, "_RECTANGLES_NPZ_SHA256", sums["rectangles.npz"])
+    monkeypatch.setitem(uci.UCI, "yacht", replace(yacht, npz_sha256=sums["uci_yacht.npz"]))
     parsed = {
         "uci": ("uci/yacht", {"uci_yacht/data.txt": text(data, " ", "%.17g"), **index}, {}),
         "amat": ("rectangles-original", {"rectangles.zip": zipped(IMAGES)}, {}),
@@ -720,8 +737,8 @@ def every_format(folder: Path, monkeypatch) -> dict[str, tuple[str, dict[str, by
         "photographs": ("imagenet20", images, {"size": 4}),
     }
     X, y = data[:, :2], data[:, 2]
-    content = files.fingerprint({"X": X, "y": y, "test_0": np.array([3], np.uint16)})
-    monkeypatch.setitem(sources.UCI, "yacht", replace(sources.UCI["yacht"], content=content))
+    content = table_files.fingerprint({"X": X, "y": y, "test_0": np.array([3], np.uint16)})
+    monkeypatch.setitem(uci.UCI, "yacht", replace(uci.UCI["yacht"], content=content))
     for name in ("adult", "connect4", "diabetes", "covtype"):
         packed = io.BytesIO(parsed[name][1][classes.TABLES[name].file])
         found = classes.content_of(*classes._READERS[name](packed, 12))

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from gpzoo.errors import DatasetError
 from gpzoo.inference import SitePrediction
 from gpzoo.reproductions import cli, datasets
 from gpzoo.reproductions import invariant as paper
-from gpzoo.reproductions.contract import Run, execute
+from gpzoo.reproductions.execute import execute
+from gpzoo.reproductions.experiment import Run
+from gpzoo.reproductions.training import Setting
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
 
@@ -21,12 +24,12 @@ def run_of(name, variant, folder, preset="quick"):
 @pytest.fixture
 def short(monkeypatch, standard_promotion):
     """Three steps, five inducing variables, three views."""
-    real = paper._Setting
 
-    def make(steps, batch_size, num_inducing, **options):
-        return real(3, batch_size and 10, 5, **(options | {"num_views": 3, "num_fixed": 4, "evaluations": 2}))
+    def make(steps, batch_size, num_inducing, *others, **options):
+        return Setting(3, batch_size and 10, 5, *others, **(options | {"evaluations": 2}))
 
-    monkeypatch.setattr(paper, "_Setting", make)
+    monkeypatch.setattr(paper, "Setting", make)
+    monkeypatch.setattr(paper, "_VIEWS", dict.fromkeys(paper._VIEWS, (3, 4)))
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def digits(monkeypatch):
     def load(name):
         loaded.append(name)
         if name == "mnist-rot":
-            raise datasets.DatasetError("it is absent")
+            raise DatasetError("it is absent")
         rng = np.random.default_rng(0)
         X, y = rng.uniform(size=(40, 6, 6, 1)).astype(np.float32), (np.arange(40) % 10).astype(np.int32)
         return datasets.Dataset(name, X[:30], y[:30], X[30:], y[30:], "generated", {name: "0" * 64})
@@ -96,7 +99,7 @@ def test_a_run_says_what_it_ran(name, variant, short, digits, tmp_path):
 def test_every_variant_and_preset_has_settings(name, variant, preset, digits, monkeypatch, tmp_path):
     trained = []
 
-    def train(run, data, program, view, setting, metrics_of, subset, **start):
+    def train(run, data, program, view, setting, score=None, subset=None):
         trained.append((data, view, setting))
         return paper.Outcome({}, {}, 0, 0.0, data, "float32", np.zeros(1))
 
@@ -113,7 +116,7 @@ def test_every_variant_and_preset_has_settings(name, variant, preset, digits, mo
 
 def test_a_damaged_file_is_not_replaced_by_a_stand_in(digits, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "available", lambda: [datasets.Entry("mnist-rot", "", True, "file")])
-    with pytest.raises(datasets.DatasetError, match="absent"):
+    with pytest.raises(DatasetError, match="absent"):
         EXPERIMENTS["mnist-rot"].run(run_of("mnist-rot", "rbf", tmp_path))
     assert digits == ["mnist-rot"]
 
@@ -132,7 +135,7 @@ def test_class_probabilities_are_those_of_the_densities_of_one_hot_labels():
     eye = np.eye(10)
     log_density = -0.5 * ((eye[None] - mean[:, None]) ** 2 / variance[:, None] + np.log(variance[:, None])).sum(-1)
     probs = np.exp(log_density) / np.exp(log_density).sum(1, keepdims=True)
-    metrics = paper._class_metrics(SitePrediction(mean, variance, np.zeros(7)), eye[labels])
+    metrics = paper._score_of_one_hot(SitePrediction(mean, variance, np.zeros(7)), eye[labels])
     assert metrics["nlpp"] == pytest.approx(-np.log(probs[np.arange(7), labels]).mean())
     assert metrics["error"] == pytest.approx(np.mean(probs.argmax(1) != labels))
 

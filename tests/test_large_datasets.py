@@ -19,7 +19,7 @@ import requests
 
 from gpzoo.errors import DatasetError
 from gpzoo.reproductions import datasets
-from gpzoo.reproductions.datasets import dataset, files, icml2007, large, taxi, unpacking
+from gpzoo.reproductions.datasets import files, icml2007, in_memory, large, taxi, unpacking
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -397,7 +397,7 @@ def test_rotated_digits_are_read(folder, monkeypatch):
 def test_digits_are_rotated_where_the_original_is_absent(monkeypatch):
     whole = datasets.load("mnist")
     few = whole.subset(60, 20)
-    monkeypatch.setattr(icml2007.sources, "mnist", lambda: few)
+    monkeypatch.setattr(icml2007, "mnist", lambda: few)
     monkeypatch.setattr(icml2007, "ROTATED_ROWS", (30, 50))
     data = datasets.load("mnist-rot-generated")
     assert data.name == "mnist-rot-generated" and data.sizes["train"] == 30 and data.sizes["test"] == 50
@@ -574,7 +574,7 @@ def test_months_that_are_not_offered_any_more_are_explained(folder):
 def test_a_missing_pyarrow_is_named_with_the_way_out(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for call in (lambda: datasets.load("taxi"), lambda: taxi.taxi_parquet(["2009-01"], folder)):
-        with pytest.raises(DatasetError, match=r"pip install 'gpzoo\[parquet\]'"):
+        with pytest.raises(ImportError, match=r"pip install 'gpzoo\[parquet\]'"):
             call()
 
 
@@ -692,7 +692,7 @@ def test_twins_are_in_plausible_ranges():
 def test_standardising_in_blocks_changes_nothing_but_rounding(monkeypatch):
     data = datasets.load("airline-generated", rows=200)
     whole = data.standardised()
-    monkeypatch.setattr(dataset, "_BLOCK", 7)
+    monkeypatch.setattr(in_memory, "_BLOCK", 7)
     blocks = data.standardised()
     for name in ("X_train", "y_train", "X_test", "y_test"):
         np.testing.assert_allclose(getattr(blocks, name), getattr(whole, name), rtol=1e-5, atol=1e-6)

@@ -2,9 +2,12 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,6 @@ LAYERS = {
     "gpzoo.models": ("models", ("gpzoo.reproductions",)),
     "gpzoo.reproductions": ("reproductions", ()),
 }
-HEAVY = ("arviz", "flax", "matplotlib", "pooch", "sklearn")
 
 
 def modules() -> list[str]:
@@ -110,10 +112,133 @@ def test_import_scan_sees_relative_imports(tmp_path):
     assert {"gpzoo.models.sparse", "gpzoo.inference.elbo", "gpzoo.views"} <= found
 
 
+#: Imported at first use, by what needs them.
+LAZY = ("arviz", "click", "flax", "h5py", "matplotlib", "PIL", "pooch", "pyarrow", "requests", "sklearn")
+
+#: Of the extras, by import name.
+OPTIONAL = ("click", "flax", "h5py", "matplotlib", "PIL", "pooch", "pyarrow", "requests")
+
+
 def test_heavy_libraries_are_not_imported_with_the_package():
     code = f"""
 import sys
 import gpzoo, gpzoo.inference, gpzoo.models
-print([name for name in {HEAVY!r} if name in sys.modules])
+print([name for name in {LAZY!r} if name in sys.modules])
 """
     assert run(sys.executable, "-c", code).strip() == "[]"
+
+
+def test_the_core_trains_without_the_extras_and_says_which_are_missing(tmp_path):
+    code = f"""
+import sys
+
+class Refusing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {OPTIONAL!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Refusing())
+import jax, numpy as np, optax
+from numpyro.infer import SVI
+import gpzoo, gpzoo.models
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, predict
+
+X = np.linspace(-1, 1, 20, dtype=np.float32)[:, None]
+y = np.sin(3 * X[:, 0])
+guide = InducingGuide(gpzoo.models.gp_regression, gpzoo.random_subset(5))
+svi = SVI(gpzoo.models.gp_regression, guide, optax.adam(0.01), GaussianProcessELBO())
+result = fit(svi, jax.random.key(0), 3, X, y, progress=False)
+print(len(result.losses), np.isfinite(result.losses).all())
+
+def told(call):
+    try:
+        call()
+    except (ImportError, SystemExit) as error:
+        print(error)
+
+def networks():
+    import gpzoo.models.networks
+
+def command():
+    from gpzoo.reproductions.__main__ import main
+    main()
+
+def execute():
+    from gpzoo.reproductions import execute
+    execute.execute(None, None)
+
+def data(name):
+    from gpzoo.reproductions import datasets
+    datasets.load(name)
+
+told(command)
+told(execute)
+told(lambda: data("mnist"))
+told(networks)
+told(lambda: gpzoo.tables.ParquetTable({str(tmp_path)!r}, columns=["a"]))
+told(lambda: data("rectangles") or print("generated"))
+"""
+    assert run(sys.executable, "-c", code).splitlines() == [
+        "3 True",
+        "gpzoo: The command line needs click, which is not installed: pip install 'gpzoo[reproductions]'.",
+        "Drawing the figures of an experiment needs matplotlib, which is not installed: "
+        "pip install 'gpzoo[reproductions]'.",
+        "Looking for data sets needs pooch, which is not installed: pip install 'gpzoo[reproductions]'.",
+        "A network of the deep-kernel experiments needs flax, which is not installed: pip install 'gpzoo[flax]'.",
+        "Reading Parquet files needs pyarrow, which is not installed: pip install 'gpzoo[parquet]'.",
+        "generated",
+    ]
+
+
+#: Declared and not imported by name: what needs each.
+UNSEEN = {
+    "jaxlib": "the compiled half of JAX",
+    "funsor": "NumPyro's enumeration",
+    "h5netcdf": "what ArviZ writes netCDF with",
+    "h5py": "what h5netcdf writes with",
+    "pytest-xdist": "pytest -n",
+    "ruff": "make lint",
+    "build": "the wheel of these tests",
+    "setuptools": "the same",
+    "equinox": "one of its networks is tested where it is installed",
+}
+
+
+def declared() -> dict[str, set[str]]:
+    """The distributions that pyproject.toml names: under ``""`` those of the core, else those of an extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {"": project["dependencies"], **project["optional-dependencies"]}
+    named = {
+        extra: {re.match(r"[\w.-]+(\[[\w,]+\])?", requirement)[0] for requirement in requirements}
+        for extra, requirements in extras.items()
+    }
+    for names in named.values():
+        for name in [name for name in names if name.startswith("gpzoo[")]:
+            names.remove(name)
+            names |= set().union(*(named[extra] for extra in name[len("gpzoo[") : -1].split(",")))
+    return named
+
+
+def distributions(*folders: str) -> set[str]:
+    """The distributions that the files of these folders import, inside functions too, but for gpzoo's."""
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    assert paths
+    names = {name.split(".")[0] for path in paths for name in imported(path, "") if name}
+    # Tests import their helpers by name.
+    helpers = {path.stem for path in paths if path.is_relative_to(ROOT / "tests")}
+    known = packages_distributions()
+    names -= {"gpzoo", *sys.stdlib_module_names, *helpers}
+    return {known.get(name, [name])[0].lower() for name in names}
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
+    named = declared()
+    named.pop("cuda")  # JAX itself, for GPUs
+    core, papers = distributions("gpzoo", "inference", "models"), distributions("reproductions")
+    tests = distributions("tests")
+    assert core <= named[""] | named["plots"] | named["parquet"] | named["flax"]
+    assert papers <= named[""] | named["reproductions"] | named["flax"]
+    assert tests <= named[""] | named["dev"]
+    assert named[""] <= core | UNSEEN.keys()
+    assert named["reproductions"] | named["flax"] <= core | papers | UNSEEN.keys()
+    assert named["dev"] <= core | papers | tests | UNSEEN.keys()

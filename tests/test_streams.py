@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpzoo.errors import DatasetError
-from gpzoo.reproductions.datasets.dataset import Dataset
+from gpzoo.reproductions.datasets.in_memory import Dataset
 from gpzoo.tables import table as tables
 from gpzoo.tables.arrays import ArrayTable
 from gpzoo.tables.minibatches import Minibatches

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpzoo._extras import needs
 from gpzoo.errors import DatasetError
 from gpzoo.tables.arrays import _floating
 from gpzoo.tables.files import opened, reason, unreadable
@@ -125,11 +126,9 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
+    with needs("parquet", "Reading Parquet files"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError("Parquet files are read with pyarrow: pip install 'gpzoo[parquet]'.") from error
     return pyarrow, pyarrow.parquet
 
 

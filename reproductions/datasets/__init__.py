@@ -2,10 +2,17 @@
 
 Files are looked for in the folder that the environment variable ``GPZOO_DATA`` names, then in the user's cache folder.
 What is found is checked against a known checksum or count before it is used; what is not is downloaded from its public
-home.
+home. ``dataset`` enters a loader into the list.
 """
 
-from gpzoo.reproductions.datasets.catalogue import Entry, available, load
-from gpzoo.reproductions.datasets.dataset import Dataset
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = ["Dataset", "Entry", "available", "load"]
+from gpzoo.reproductions.datasets.in_memory import Dataset
+from gpzoo.reproductions.datasets.registry import Entry, available, dataset, load
+
+__all__ = ["Dataset", "Entry", "available", "dataset", "load"]
+
+# A module enters what it loads when it is imported: a file beside this one is all that another data set takes.
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

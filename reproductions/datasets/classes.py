@@ -8,14 +8,16 @@ import io
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import BinaryIO
 
 import numpy as np
 
 from gpzoo.errors import DatasetError
-from gpzoo.reproductions.datasets.dataset import Dataset
 from gpzoo.reproductions.datasets.files import VARIABLE, find, obtain, parsing, read
+from gpzoo.reproductions.datasets.in_memory import Dataset
+from gpzoo.reproductions.datasets.registry import dataset
 from gpzoo.reproductions.datasets.unpacking import gunzip, lines, member, npz, numbers
 from gpzoo.tables.files import damaged, fingerprint
 
@@ -27,6 +29,7 @@ class ClassTable:
     """A published table of rows with a class each.
 
     Attributes:
+        description: one line.
         npz: file that holds its numbers and codes.
         npz_bytes: of that file.
         npz_sha256: of that file.
@@ -43,6 +46,7 @@ class ClassTable:
         rare: rows below which the categories of a column are taken together.
     """
 
+    description: str
     npz: str
     npz_bytes: int
     npz_sha256: str | None
@@ -60,6 +64,7 @@ class ClassTable:
 
 TABLES = {
     "adult": ClassTable(
+        "whether an income exceeds 50,000 dollars, 48,842 rows, 82 features, 2 classes",
         "adult.npz",
         552_826,
         "3c1e347c51c166101336b80aeb2a0d4c597954e272009f3c4167d129bdf41cd5",
@@ -71,6 +76,7 @@ TABLES = {
         rare=100,
     ),
     "connect4": ClassTable(
+        "who wins at Connect-4 from a position after 8 moves, 67,557 rows, 126 features, 3 classes",
         "connect4.npz",
         227_893,
         "72fdf0058974131964180bc6c68d256616236b33c9522107952f4fb1f6d37bca",
@@ -81,6 +87,7 @@ TABLES = {
         "0939b3119de983d0ca73717399786017ccbdd516d0f3659bd0b4e5c3eabce93d",
     ),
     "diabetes": ClassTable(
+        "readmission to a hospital, 101,766 rows, 210 features, 3 classes",
         "diabetes130.npz",
         3_281_125,
         "35123050efb4fa747c7e713c14fc7ab8e4161c1f646c8a751df69ffe0905148a",
@@ -95,6 +102,7 @@ TABLES = {
         rare=1000,
     ),
     "covtype": ClassTable(
+        "kinds of forest, 581,012 rows, 54 features, 7 classes",
         "covtype.npz",
         0,
         None,
@@ -106,6 +114,7 @@ TABLES = {
         "614360d0257557dd1792834a85a1cdebfadc3c4f30b011d56afee7ffb5b15771",
     ),
     "covtype-subset": ClassTable(
+        "a sample of covtype, 92,962 rows, 54 features, 7 classes",
         "covtype_subset.npz",
         1_423_290,
         "f363f72622fd283b3022b9e8de4f0192fd8d2f19f365d521b43e587af5b3f76c",
@@ -292,3 +301,10 @@ _READERS: dict[str, Callable[[BinaryIO, int], tuple[dict[str, np.ndarray], set[s
     "diabetes": _read_diabetes,
     "covtype": _read_covtype,
 }
+
+for _name, _known in TABLES.items():
+    dataset(
+        _name,
+        f"{_known.description} (option split, a seed)",
+        files=[(file,) for file in (_known.npz, _known.file) if file],
+    )(partial(table, _name))

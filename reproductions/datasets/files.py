@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from gpzoo._extras import needs
 from gpzoo.errors import DatasetError, plain
 from gpzoo.tables.files import opened, reason, unlike, unreadable
 
@@ -40,7 +41,8 @@ def folders() -> list[Path]:
     Raises:
         DatasetError: if ``GPZOO_DATA`` names something that is not a folder, or one that cannot be read.
     """
-    import pooch
+    with needs("reproductions", "Looking for data sets"):
+        import pooch
 
     cache = Path(os.path.abspath(pooch.os_cache("gpzoo")))
     named = os.environ.get(VARIABLE)
@@ -160,8 +162,9 @@ def obtain(
     if path is not None:
         return path, f"file in {path.parent}"
 
-    import pooch
-    import requests
+    with needs("reproductions", "Downloading data sets"):
+        import pooch
+        import requests
 
     folder = _writable_folder()
     path = folder / file

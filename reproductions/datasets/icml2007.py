@@ -6,18 +6,23 @@ Each is a zip archive of text, whose parsing takes half a minute, so that the re
 from __future__ import annotations
 
 import hashlib
+import io
 from dataclasses import dataclass
 
 import numpy as np
 
-from gpzoo.reproductions.datasets import sources
-from gpzoo.reproductions.datasets.dataset import Dataset
 from gpzoo.reproductions.datasets.files import keep, kept_with_origin, obtain, parsing, read
-from gpzoo.reproductions.datasets.sources import images_and_labels, unzip_amat
+from gpzoo.reproductions.datasets.in_memory import Dataset
+from gpzoo.reproductions.datasets.mnist import MNIST_SHA256, mnist
+from gpzoo.reproductions.datasets.registry import dataset
+from gpzoo.reproductions.datasets.unpacking import member, numbers
 from gpzoo.tables.files import fingerprint
 
 #: Training and test images of mnist-rot, and of what stands in for it.
 ROTATED_ROWS = (12_000, 50_000)
+
+#: Bytes that the text of 50,000 images may have.
+_MOST_AMAT = 2**30
 
 _HOME = "http://www.iro.umontreal.ca/~lisa/icml2007data"
 
@@ -43,6 +48,11 @@ class Archive:
         """What its numbers are kept as."""
         return self.file.replace(".zip", ".npy")
 
+    @property
+    def files(self) -> tuple[tuple[str, ...], ...]:
+        """Of which any is enough."""
+        return (self.file,), (self.kept,)
+
 
 ARCHIVES = {
     "rectangles-images": Archive(
@@ -67,6 +77,11 @@ ARCHIVES = {
 }
 
 
+@dataset(
+    "rectangles-images",
+    "rectangles filled with one image, on another, 28x28, tall against wide, 12,000 / 50,000",
+    files=ARCHIVES["rectangles-images"].files,
+)
 def rectangles_images() -> Dataset:
     """Read the rectangles of Larochelle et al. (2007) that are filled with one image, on another; 1 if tall, else 0.
 
@@ -79,6 +94,11 @@ def rectangles_images() -> Dataset:
     return _images("rectangles-images")
 
 
+@dataset(
+    "mnist-rot",
+    "handwritten digits turned by any angle, 28x28, 10 classes, 12,000 / 50,000",
+    files=ARCHIVES["mnist-rot"].files,
+)
 def mnist_rot() -> Dataset:
     """Read the digits of Larochelle et al. (2007) that are rotated by angles between 0 and 360 degrees.
 
@@ -91,6 +111,11 @@ def mnist_rot() -> Dataset:
     return _images("mnist-rot")
 
 
+@dataset(
+    "mnist-rot-generated",
+    "MNIST turned in the manner of mnist-rot, 12,000 / 50,000 (option seed)",
+    files=[tuple(MNIST_SHA256)],
+)
 def mnist_rot_generated(seed: int = 0) -> Dataset:
     """Rotate digits of MNIST in the manner of Larochelle et al. (2007), where their file is not at hand.
 
@@ -104,7 +129,7 @@ def mnist_rot_generated(seed: int = 0) -> Dataset:
     Raises:
         DatasetError: if a file of MNIST is damaged or cannot be downloaded.
     """
-    data = sources.mnist()
+    data = mnist()
     X, y = np.concatenate([data.X_train, data.X_test]), np.concatenate([data.y_train, data.y_test])
     rng = np.random.RandomState(seed)
     chosen = rng.permutation(len(X))[: sum(ROTATED_ROWS)]
@@ -146,3 +171,23 @@ def _images(name: str) -> Dataset:
     for part, rows in zip(("train", "test"), np.split(table, [archive.rows["train"]]), strict=True):
         arrays |= images_and_labels(part, rows[:, :-1], rows[:, -1])
     return Dataset(name, **arrays, source=source, sha256=sha256)
+
+
+def unzip_amat(content: bytes, name: str, rows: int) -> np.ndarray:
+    """A text file in a zip archive of 2007, one image a line: 784 pixels, then the label; float32 ``[n, 785]``.
+
+    Args:
+        content: of the archive.
+        name: of the text in it.
+        rows: images that there may be.
+
+    Raises:
+        ValueError: if the archive holds something else.
+    """
+    with member(io.BytesIO(content), name, _MOST_AMAT) as text:
+        return numbers(text, rows, 785, delimiter=None)
+
+
+def images_and_labels(part: str, pixels: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Rows of 784 pixels as ``X_<part>``, float32 ``[N, 28, 28, 1]``, and labels as ``y_<part>``, int32 ``[N]``."""
+    return {f"X_{part}": pixels.reshape(-1, 28, 28, 1).astype(np.float32), f"y_{part}": labels.astype(np.int32)}

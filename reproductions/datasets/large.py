@@ -17,8 +17,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from gpzoo.reproductions.datasets.dataset import Dataset
 from gpzoo.reproductions.datasets.files import keep, kept_with_origin, obtain, parsing
+from gpzoo.reproductions.datasets.in_memory import Dataset
+from gpzoo.reproductions.datasets.registry import dataset
 from gpzoo.reproductions.datasets.unpacking import LINES, bunzip2, gunzip, lines, member, numbers
 from gpzoo.tables.files import checksum, opened, unlike
 
@@ -49,6 +50,10 @@ class _Text:
     @property
     def kept(self) -> str:
         return f"{self.name}.npy"
+
+    @property
+    def files(self) -> tuple[tuple[str, ...], ...]:
+        return (self.file,), (self.kept,)
 
 
 TEXTS = {
@@ -100,6 +105,7 @@ _LONGEST_LINE = 1024
 FLIGHTS_URL = f"{_DATAVERSE}/EIR0RA"
 PLANES_URL = f"{_DATAVERSE}/XXSL8A"
 AIRLINE_KEPT = "airline.npy"
+_AIRLINE_FILES = ((FLIGHTS, PLANES), (AIRLINE_KEPT,))
 # The file was published twice: first with the flights of January to April, later with those of the whole year.
 AIRLINE_ROWS = (2_389_217, 7_009_728)
 AIRLINE_TRAIN, AIRLINE_TEST = 700_000, 100_000
@@ -117,6 +123,12 @@ _MISSING = frozenset(("NA", ""))
 _AIRLINE_COLUMNS = ("Month", "DayofMonth", "DayOfWeek", "DepTime", "ArrTime", "AirTime", "Distance")
 
 
+@dataset(
+    "year",
+    "the year of a song from its timbre, 515,345 rows, 90 features, regression "
+    "(options split='random' or 'published', seed)",
+    files=TEXTS["year"].files,
+)
 def year(split: str = "random", seed: int = 0) -> Dataset:
     """Read YearPredictionMSD: the year of a song from the 12 means and 78 covariances of its timbre.
 
@@ -143,6 +155,11 @@ def year(split: str = "random", seed: int = 0) -> Dataset:
     return Dataset("year", *parts, source, sha256)
 
 
+@dataset(
+    "higgs",
+    "collisions with and without a Higgs boson, 11,000,000 rows, 28 features, 2 classes (option seed)",
+    files=TEXTS["higgs"].files,
+)
 def higgs(seed: int = 0) -> Dataset:
     """Read HIGGS: collisions that produce a Higgs boson (1) or not (0), simulated by Baldi et al. (2014).
 
@@ -158,6 +175,11 @@ def higgs(seed: int = 0) -> Dataset:
     return _collisions("higgs", seed)
 
 
+@dataset(
+    "susy",
+    "collisions with and without supersymmetric particles, 5,000,000 rows, 18 features, 2 classes (option seed)",
+    files=TEXTS["susy"].files,
+)
 def susy(seed: int = 0) -> Dataset:
     """Read SUSY: collisions that produce supersymmetric particles (1) or not (0), simulated by Baldi et al. (2014).
 
@@ -222,6 +244,11 @@ def _parse(path: Path, stream: BinaryIO, text: _Text) -> np.ndarray:
     return table
 
 
+@dataset(
+    "airline",
+    "delays of US flights of 2008, 700,000 / 100,000, 8 features, regression (option seed)",
+    files=_AIRLINE_FILES,
+)
 def airline(seed: int | None = None) -> Dataset:
     """Read the delays of US flights of 2008, with the eight features of Hensman et al. (2013).
 
@@ -258,6 +285,11 @@ def airline(seed: int | None = None) -> Dataset:
     )
 
 
+@dataset(
+    "airline-delayed",
+    "whether a US flight of 2008 was delayed, all flights, 8 features, 2 classes (option seed)",
+    files=_AIRLINE_FILES,
+)
 def airline_delayed(seed: int = 0) -> Dataset:
     """Read whether US flights of 2008 arrived late, from the files and with the features of :func:`airline`.
 

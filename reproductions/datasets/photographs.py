@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from gpzoo._checks import positive_int
+from gpzoo._extras import needs
 from gpzoo.errors import DatasetError
-from gpzoo.reproductions.datasets.dataset import Dataset
 from gpzoo.reproductions.datasets.files import VARIABLE, find_folder, folders, obtain, parsing, read
+from gpzoo.reproductions.datasets.in_memory import Dataset
+from gpzoo.reproductions.datasets.registry import dataset
 from gpzoo.tables.files import fingerprint, opened, reason, unreadable
 
 SVHN_SHA256 = {
@@ -31,6 +33,11 @@ _SUFFIXES = {".jpeg", ".jpg", ".png"}
 _MOST_BYTES, _MOST_PIXELS, _MANY_PIXELS = 2**26, 2**26, 2**23
 
 
+@dataset(
+    "svhn",
+    "digits of house numbers in colour, 32x32, 10 classes, 73,257 / 26,032",
+    files=[tuple(SVHN_SHA256)],
+)
 def svhn() -> Dataset:
     """Read the house numbers of Netzer et al. (2011), each digit cut out: 73,257 and 26,032 images.
 
@@ -58,6 +65,7 @@ def svhn() -> Dataset:
     return Dataset("svhn", **arrays, source=", ".join(dict.fromkeys(origins)), sha256=dict(SVHN_SHA256))
 
 
+@dataset("imagenet20", "photographs of 20 classes from a folder of one's own, 64x64 (option size)", folder=IMAGENET20)
 def imagenet20(size: int = 64) -> Dataset:
     """Read photographs from the folder ``imagenet20`` of the data folder, one folder per class, such as 20 of ImageNet.
 
@@ -129,7 +137,8 @@ def _files(folder: Path) -> dict[str, list[Path]]:
 
 def _photograph(path: Path, size: int, many: threading.Lock) -> np.ndarray:
     """The middle of an image, scaled; large ones are decoded one at a time, under a lock."""
-    from PIL import Image, ImageOps
+    with needs("reproductions", "Reading photographs"):
+        from PIL import Image, ImageOps
 
     with opened(path, _MOST_BYTES) as stream:
         try:

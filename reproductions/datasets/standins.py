@@ -8,11 +8,13 @@ by a linear one; numbers measured on them say nothing about the data sets that t
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 
 import numpy as np
 
-from gpzoo.reproductions.datasets.dataset import Dataset
+from gpzoo.reproductions.datasets.in_memory import Dataset
 from gpzoo.reproductions.datasets.large import random_split
+from gpzoo.reproductions.datasets.registry import Loader, dataset
 from gpzoo.reproductions.datasets.taxi import LONGEST, SHORTEST, calendar
 from gpzoo.tables.files import fingerprint
 
@@ -22,6 +24,11 @@ _FLIGHT_DAYS = np.arange("2008-01-01", "2009-01-01", dtype="datetime64[D]")
 _JOURNEY_DAYS = np.arange("2009-01-01", "2016-01-01", dtype="datetime64[D]")
 
 
+def _stand_in(name: str) -> Callable[[Loader], Loader]:
+    return dataset(f"{name}-generated", f"a small generated stand-in for {name} (options rows, seed)")
+
+
+@_stand_in("year")
 def year(rows: int = _ROWS, seed: int = 0) -> Dataset:
     """Generate songs as of YearPredictionMSD: float32 ``[N, 90]``, and years 1922 to 2011 as float32 ``[N]``.
 
@@ -45,6 +52,7 @@ def year(rows: int = _ROWS, seed: int = 0) -> Dataset:
     return _finish("year", X, np.clip(np.rint(released), 1922, 2011), seed)
 
 
+@_stand_in("airline")
 def airline(rows: int = _ROWS, seed: int = 0) -> Dataset:
     """Generate US flights of 2008: float32 ``[N, 8]``, features and units of ``large.airline``.
 
@@ -73,6 +81,7 @@ def airline(rows: int = _ROWS, seed: int = 0) -> Dataset:
     return _finish("airline", X, np.rint(delay), seed)
 
 
+@_stand_in("airline-delayed")
 def airline_delayed(rows: int = _ROWS, seed: int = 0) -> Dataset:
     """The flights of :func:`airline`, with int32 labels ``[N]``, 1 where the delay is more than 0 minutes.
 
@@ -90,6 +99,7 @@ def airline_delayed(rows: int = _ROWS, seed: int = 0) -> Dataset:
     return Dataset(name, **arrays, source="generated", sha256={name: fingerprint(arrays)})
 
 
+@_stand_in("higgs")
 def higgs(rows: int = _ROWS, seed: int = 0) -> Dataset:
     """Generate collisions as of HIGGS: float32 ``[N, 28]``, and int32 labels ``[N]``, 1 for signal.
 
@@ -119,6 +129,7 @@ def higgs(rows: int = _ROWS, seed: int = 0) -> Dataset:
     return _finish("higgs", np.stack(columns, axis=1), signal, seed)
 
 
+@_stand_in("susy")
 def susy(rows: int = _ROWS, seed: int = 0) -> Dataset:
     """Generate collisions as of SUSY: float32 ``[N, 18]``, and int32 labels ``[N]``, 1 for signal.
 
@@ -149,6 +160,7 @@ def susy(rows: int = _ROWS, seed: int = 0) -> Dataset:
     return _finish("susy", np.stack(columns, axis=1), signal, seed)
 
 
+@_stand_in("taxi")
 def taxi(rows: int = _ROWS, seed: int = 0) -> Dataset:
     """Generate taxi journeys: float32 ``[N, 9]``, features and units of :func:`gpzoo.reproductions.datasets.taxi.taxi`.
 
@@ -176,6 +188,7 @@ def taxi(rows: int = _ROWS, seed: int = 0) -> Dataset:
     return _finish("taxi", X, np.clip(np.rint(duration), SHORTEST, LONGEST), seed)
 
 
+@_stand_in("rectangles-images")
 def rectangles_images(rows: int = _ROWS, seed: int = 0) -> Dataset:
     """Generate rectangles filled with one texture on another: float32 ``[N, 28, 28, 1]`` in [0, 1], int32 labels.
 
@@ -203,6 +216,7 @@ def rectangles_images(rows: int = _ROWS, seed: int = 0) -> Dataset:
     return _finish("rectangles-images", images[..., None].clip(0, 1), (height > width).astype(np.int32), seed)
 
 
+@_stand_in("svhn")
 def svhn(rows: int = _ROWS, seed: int = 0) -> Dataset:
     """Generate house numbers as of SVHN: float32 ``[N, 32, 32, 3]`` in [0, 1], int32 labels, the digits.
 
@@ -231,6 +245,7 @@ def svhn(rows: int = _ROWS, seed: int = 0) -> Dataset:
     return _finish("svhn", images.clip(0, 1), known.target[middle].astype(np.int32), seed)
 
 
+@_stand_in("imagenet20")
 def imagenet20(rows: int = 1_000, seed: int = 0) -> Dataset:
     """Generate photographs as of ImageNet: float32 ``[N, 64, 64, 3]`` in [0, 1], int32 labels of 20 classes.
 

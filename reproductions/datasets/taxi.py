@@ -13,10 +13,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from gpzoo._extras import needs
 from gpzoo.errors import DatasetError
-from gpzoo.reproductions.datasets.dataset import Dataset
 from gpzoo.reproductions.datasets.files import find, keep, kept_with_origin, obtain, parsing, written
+from gpzoo.reproductions.datasets.in_memory import Dataset
 from gpzoo.reproductions.datasets.large import random_split
+from gpzoo.reproductions.datasets.registry import dataset
 from gpzoo.reproductions.datasets.unpacking import lines
 from gpzoo.tables.files import checksum, opened, unlike
 
@@ -87,6 +89,23 @@ _COLUMNS = {
 _TIMES = ("pickup", "dropoff")
 
 
+def raw_files(month: str) -> tuple[str, str]:
+    """The names that the file of a month can have; the one with coordinates, if only one has them, first."""
+    names = f"yellow_tripdata_{month}.parquet", f"yellow_tripdata_{month}.csv"
+    return names if month <= _LAST_PARQUET_WITH_COORDINATES else names[::-1]
+
+
+def kept_file(month: str) -> str:
+    """The name under which the journeys of a month are kept in the cache folder."""
+    return f"taxi_{month}.npy"
+
+
+@dataset(
+    "taxi",
+    "durations of taxi journeys in New York, 14 million rows a month, 9 features, regression "
+    "(options months=['2009-01', ..., '2016-06'], seed; needs pyarrow)",
+    files=[(file,) for month in DEFAULT_MONTHS for file in (*raw_files(month), kept_file(month))],
+)
 def taxi(months: Sequence[str] = DEFAULT_MONTHS, seed: int = 0) -> Dataset:
     """Read journeys of yellow taxis: how long they took, by when and where they began and ended.
 
@@ -112,7 +131,8 @@ def taxi(months: Sequence[str] = DEFAULT_MONTHS, seed: int = 0) -> Dataset:
 
     Raises:
         ValueError: if a month is not one of those that have coordinates, or there is none, or one twice.
-        DatasetError: if a file is damaged, lacks coordinates or cannot be downloaded, or pyarrow is missing.
+        DatasetError: if a file is damaged, lacks coordinates or cannot be downloaded.
+        MissingExtraError: without pyarrow.
     """
     tables, sources, sha256 = [], [], {}
     for month in _checked(months):
@@ -140,8 +160,8 @@ def taxi_parquet(months: Sequence[str], folder: str | Path) -> list[Path]:
 
     Raises:
         ValueError: if a month is not one of those that have coordinates, or there is none, or one twice.
-        DatasetError: if a file is damaged, lacks coordinates, cannot be downloaded or cannot be written, or pyarrow
-            is missing.
+        DatasetError: if a file is damaged, lacks coordinates, cannot be downloaded or cannot be written.
+        MissingExtraError: without pyarrow.
     """
     months, folder = _checked(months), Path(folder)
     pa = _pyarrow()
@@ -181,22 +201,9 @@ def _checked(months: Sequence[str]) -> list[str]:
 
 
 def _pyarrow() -> Any:
-    try:
+    with needs("parquet", "Reading taxi journeys"):
         import pyarrow
-    except ImportError as error:
-        raise DatasetError("reading taxi journeys takes pyarrow: pip install 'gpzoo[parquet]'.") from error
     return pyarrow
-
-
-def raw_files(month: str) -> tuple[str, str]:
-    """The names that the file of a month can have; the one with coordinates, if only one has them, first."""
-    names = f"yellow_tripdata_{month}.parquet", f"yellow_tripdata_{month}.csv"
-    return names if month <= _LAST_PARQUET_WITH_COORDINATES else names[::-1]
-
-
-def kept_file(month: str) -> str:
-    """The name under which the journeys of a month are kept in the cache folder."""
-    return f"taxi_{month}.npy"
 
 
 def _raw(month: str) -> tuple[Path, str]:

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gpzoo.reproductions import contract, figures, provenance
+from gpzoo.reproductions import figures, kept, provenance
 from gpzoo.reproductions import page as report
-from gpzoo.reproductions.contract import Experiment, Outcome, ReproductionError, Run
+from gpzoo.reproductions.execute import execute, make_result
+from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, Outcome, ReproductionError, Run, subset
+from gpzoo.reproductions.training import Curve
 
 
 @dataclass
@@ -65,10 +67,10 @@ def test_presets_are_known():
 
 
 def test_result_file_has_the_fields_and_nothing_else(run):
-    returned = contract.execute(experiment(), run)
+    returned = execute(experiment(), run)
     result = json.loads((run.output / "result.json").read_text())
     assert result == returned
-    assert list(result) == list(contract.FIELDS) and result["schema"] == contract.SCHEMA
+    assert list(result) == list(FIELDS) and result["schema"] == SCHEMA
     assert result["metrics"] == {"error": 0.03, "nlpp": pytest.approx(0.1), "angle_degrees": 90.0}
     assert result["paper_metrics"] == {"error": 0.02, "nlpp": 0.2, "angle_degrees": None}
     assert result["settings"] == {"inducing": 16, "learning_rate": pytest.approx(0.01), "weights": [1.0, 1.0]}
@@ -84,7 +86,7 @@ def test_result_file_has_the_fields_and_nothing_else(run):
 def test_files_of_a_run(run):
     from matplotlib.figure import Figure
 
-    contract.execute(experiment(outcome(figures={"one": Figure(), "two": Figure})), run)
+    execute(experiment(outcome(figures={"one": Figure(), "two": Figure})), run)
     written = {path.name for path in run.output.iterdir()}
     assert written == {"run.json", "result.json", "learning_curve.png", "one.png", "two.png"}
     assert (run.output / "one.png").read_bytes().startswith(b"\x89PNG")
@@ -94,17 +96,17 @@ POINTS = [{"step": 100 * i, "seconds": 60.0 * i, "error": 0.1 / i, "nlpp": 0.3 /
 
 
 def test_test_metrics_over_time_are_recorded_and_drawn(run):
-    result = contract.execute(experiment(outcome(curve=POINTS)), run)
+    result = execute(experiment(outcome(curve=POINTS)), run)
     assert result["curve"] == POINTS and (run.output / "test_curves.png").is_file()
 
 
 def test_all_variants_are_drawn_in_one_figure(tmp_path):
     for variant in ("plain", "fancy"):
         run = Run("toy", "squares", variant, "paper", 0, tmp_path / variant)
-        result = contract.execute(experiment(outcome(curve=POINTS)), run)
+        result = execute(experiment(outcome(curve=POINTS)), run)
         path = report.result_path(tmp_path / "results", "toy", "squares", variant, "paper")
         path.parent.mkdir(parents=True, exist_ok=True)
-        contract.write_json(path, result)
+        kept.write_json(path, result)
     assert report.draw_figures(tmp_path / "results", [experiment()]) == [tmp_path / "results/toy/squares-paper.png"]
     page = report.results_page(tmp_path / "results", [experiment()])
     assert "squares, paper](reproductions/results/toy/squares-paper.png)" in page and "squares-quick.png" not in page
@@ -122,23 +124,23 @@ MADE_BY = {"settings": {"rate": np.float32(0.5)}}
 
 
 def test_a_curve_is_kept_for_the_run_that_resumes(tmp_path):
-    first = figures.Curve(tmp_path / "curve.json", MADE_BY, lambda params: {"error": params["x"]})
+    first = Curve(tmp_path / "curve.json", MADE_BY, lambda params: {"error": params["x"]})
     for step in (10, 20, 30):
         first(step, 1.5 * step, {"x": np.float32(step)})
         assert first.points[step] == {"step": step, "seconds": 1.5 * step, "error": step}
-    second = figures.Curve(tmp_path / "curve.json", MADE_BY, lambda params: {"error": -1.0})
+    second = Curve(tmp_path / "curve.json", MADE_BY, lambda params: {"error": -1.0})
     second(20, 31.0, {})
     assert [point["error"] for point in second.until(30)] == [10.0, -1.0, 30.0]
     assert [point["step"] for point in second.until(20)] == [10, 20]
     # What other settings or other data made, or nobody says what made, is not taken for this run's.
     for other in ({"settings": {"rate": 0.02}}, {"settings": {"rate": 0.01}, "data": "1" * 64}):
-        assert not figures.Curve(tmp_path / "curve.json", other, dict).points
-    contract.write_json(tmp_path / "curve.json", second.until(30))
-    assert not figures.Curve(tmp_path / "curve.json", MADE_BY, dict).points
+        assert not Curve(tmp_path / "curve.json", other, dict).points
+    kept.write_json(tmp_path / "curve.json", second.until(30))
+    assert not Curve(tmp_path / "curve.json", MADE_BY, dict).points
 
 
 def test_a_curve_that_cannot_be_written_does_not_end_the_training(tmp_path):
-    curve = figures.Curve(tmp_path / "gone" / "curve.json", MADE_BY, lambda params: {"error": 0.5})
+    curve = Curve(tmp_path / "gone" / "curve.json", MADE_BY, lambda params: {"error": 0.5})
     with pytest.warns(RuntimeWarning, match=r"cannot write .*curve.json: No such file"):
         curve(10, 1.0, {})
     assert curve.until(10) == [{"step": 10, "seconds": 1.0, "error": 0.5}]
@@ -151,7 +153,7 @@ def test_posterior_of_the_installed_arviz_is_written_and_read_back(run):
     draws = {"lengthscale": np.linspace(0.5, 2.0, 40).reshape(2, 20)}
     versioned = int(az.__version__.split(".")[0]) >= 1
     posterior = az.from_dict({"posterior": draws}) if versioned else az.from_dict(posterior=draws)
-    contract.execute(experiment(outcome(posterior=posterior)), run)
+    execute(experiment(outcome(posterior=posterior)), run)
     back = az.from_netcdf(str(run.output / "posterior.nc"))
     np.testing.assert_array_equal(np.asarray(back["posterior"]["lengthscale"]), draws["lengthscale"])
 
@@ -168,7 +170,7 @@ def test_failing_figure_and_posterior_leave_the_numbers_and_the_other_figures(ru
 
     result = outcome(figures={"bad": broken}, posterior=Broken())
     with pytest.raises(ReproductionError, match=r"result\.json.*bad\.png \(KeyError.*posterior\.nc .*No space left"):
-        contract.execute(experiment(result), run)
+        execute(experiment(result), run)
     assert {path.name for path in run.output.iterdir()} == {"run.json", "result.json", "learning_curve.png"}
     assert json.loads((run.output / "result.json").read_text())["metrics"]["error"] == 0.03
 
@@ -176,31 +178,31 @@ def test_failing_figure_and_posterior_leave_the_numbers_and_the_other_figures(ru
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_metrics_that_are_not_finite_are_refused(run, value):
     with pytest.raises(ReproductionError, match=r"nlpp = .*not a result"):
-        contract.execute(experiment(outcome(metrics={"error": 0.1, "nlpp": value})), run)
+        execute(experiment(outcome(metrics={"error": 0.1, "nlpp": value})), run)
     assert not (run.output / "result.json").exists()
 
 
 def test_a_metric_of_the_paper_must_be_reported(run):
     with pytest.raises(ReproductionError, match="did not report nlpp"):
-        contract.execute(experiment(outcome(metrics={"error": 0.1})), run)
+        execute(experiment(outcome(metrics={"error": 0.1})), run)
 
 
 @pytest.mark.parametrize("settings", [{"lr": np.nan}, {"optimiser": object()}])
 def test_settings_that_json_cannot_hold_are_refused(run, settings):
     with pytest.raises(ReproductionError, match="no JSON form"):
-        contract.execute(experiment(outcome(settings=settings)), run)
+        execute(experiment(outcome(settings=settings)), run)
 
 
 def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
-    contract.write_json(path, {"a": 1})
+    kept.write_json(path, {"a": 1})
 
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        contract.write_json(path, {"a": 2})
+        kept.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
 
@@ -214,7 +216,7 @@ def test_full_disk_after_training_tells_the_metrics(run, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(ReproductionError, match=r'No space left.*"error": 0\.03.*same command'):
-        contract.execute(experiment(run=train), run)
+        execute(experiment(run=train), run)
 
 
 def test_unwritable_output_is_reported_before_training(tmp_path):
@@ -222,15 +224,15 @@ def test_unwritable_output_is_reported_before_training(tmp_path):
     run = Run("toy", "squares", "plain", "quick", 0, tmp_path / "file" / "out")
     trained = []
     with pytest.raises(ReproductionError, match="Cannot write to"):
-        contract.execute(experiment(run=trained.append), run)
+        execute(experiment(run=trained.append), run)
     assert not trained
 
 
 def test_output_of_another_run_is_refused_and_of_the_same_run_reused(run):
-    contract.execute(experiment(), run)
-    contract.execute(experiment(), run)
+    execute(experiment(), run)
+    execute(experiment(), run)
     with pytest.raises(ReproductionError, match=r"seed=3.*another --output"):
-        contract.execute(experiment(), dataclasses.replace(run, seed=4))
+        execute(experiment(), dataclasses.replace(run, seed=4))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_a_damaged_claim_is_refused_by_name(run, content):
         content = json.dumps(run.identity | {"starts": [{"commit": None}]}).encode()
     (run.output / "run.json").write_bytes(content)
     with pytest.raises(ReproductionError, match=r"run\.json is damaged: choose another --output"):
-        contract.execute(experiment(), run)
+        execute(experiment(), run)
 
 
 def test_a_run_that_fails_before_it_keeps_anything_claims_nothing(run):
@@ -250,9 +252,9 @@ def test_a_run_that_fails_before_it_keeps_anything_claims_nothing(run):
         raise OSError("the data are absent")
 
     with pytest.raises(OSError, match="absent"):
-        contract.execute(experiment(run=absent), run)
+        execute(experiment(run=absent), run)
     assert not list(run.output.iterdir())
-    contract.execute(experiment(), dataclasses.replace(run, seed=4))
+    execute(experiment(), dataclasses.replace(run, seed=4))
 
     def stopped(run):
         checkpointed(run, 40)
@@ -260,9 +262,9 @@ def test_a_run_that_fails_before_it_keeps_anything_claims_nothing(run):
 
     other = dataclasses.replace(run, output=run.output.with_name("other"))
     with pytest.raises(KeyboardInterrupt):
-        contract.execute(experiment(run=stopped), other)
+        execute(experiment(run=stopped), other)
     with pytest.raises(ReproductionError, match="holds another run"):
-        contract.execute(experiment(), dataclasses.replace(other, seed=4))
+        execute(experiment(), dataclasses.replace(other, seed=4))
 
 
 def checkpointed(run, step, name=""):
@@ -285,7 +287,7 @@ def test_a_result_names_the_commit_of_its_training_and_where_it_was_taken_up(run
                 checkpointed(run, *at)
             return outcome()
 
-        return contract.execute(experiment(run=train), run)
+        return execute(experiment(run=train), run)
 
     # The first start leaves no checkpoint, and so no part in the result.
     assert step("a" * 40, True)["commits"] == ["a" * 40]
@@ -307,9 +309,9 @@ def test_a_result_names_the_commit_of_its_training_and_where_it_was_taken_up(run
 
 def test_a_training_from_before_commits_were_kept_has_none(run, monkeypatch):
     checkpointed(run, 40)
-    contract.write_json(run.output / "run.json", run.identity)
+    kept.write_json(run.output / "run.json", run.identity)
     at_commit(monkeypatch, "c" * 40)
-    found = contract.execute(experiment(), run)
+    found = execute(experiment(), run)
     assert (found["commit"], found["clean"], found["commits"]) == (None, None, [None, "c" * 40])
     assert found["resumed_from"] == [40]
 
@@ -325,17 +327,17 @@ def test_outside_a_checkout_there_is_no_commit(monkeypatch, tmp_path):
 
 def test_what_a_run_says_of_its_data_is_recorded(run):
     whole, used = Data(sizes={"train": 60_000, "test": 100}), Data(sizes={"train": 12, "test": 100})
-    part = contract.subset(whole, used, "random, seed 0")
+    part = subset(whole, used, "random, seed 0")
     assert part == {"train": 12, "of": 60_000, "test": 100, "of_test": 100, "rule": "random, seed 0"}
-    assert contract.subset(whole, whole, "all") is None
+    assert subset(whole, whole, "all") is None
     said = {"subset": part, "folds": {"count": 3, "of": 20, "seeds": [0, 1, 2]}, "selection": {"rule": "by hand"}}
-    result = contract.make_result(outcome(data=used, **said, stands_in=True), run, {"error": 0.02})
+    result = make_result(outcome(data=used, **said, stands_in=True), run, {"error": 0.02})
     assert said == {key: result[key] for key in said}
     assert report._data_cell(result) == "squares: 12 of 60,000 + 100 of 100 rows, 3 of 20 splits, stands in"
     shown = text(result)
     assert "Trained on 12 of 60,000 rows" in shown and "stand in for" in shown
     assert "verdict" not in shown
-    plain = contract.make_result(outcome(), run, {})
+    plain = make_result(outcome(), run, {})
     assert [plain[key] for key in said] == [None, None, None]
 
 
@@ -348,7 +350,7 @@ def test_an_intermediate_result_is_used_again_only_where_the_same_things_made_it
 
     def again(settings, data=None, **changes):
         own = dataclasses.replace(run, **changes)
-        return contract.kept(path, own.made_by(settings, data or Data()), make)["error"]
+        return kept.kept(path, own.made_by(settings, data or Data()), make)["error"]
 
     assert again({"rate": 0.1}) == again({"rate": np.float64(0.1)}) == 1
     assert again({"rate": 0.2}) == 2
@@ -375,7 +377,7 @@ def test_default_variant_must_exist():
 
 
 def test_table_shows_shortfalls(run):
-    shown = text(contract.make_result(outcome(), run, {"error": 0.02, "nlpp": 0.2, "angle_degrees": 80.0}))
+    shown = text(make_result(outcome(), run, {"error": 0.02, "nlpp": 0.2, "angle_degrees": 80.0}))
     rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.strip()}
     assert rows["metric"] == ["ours", "paper", "verdict"]
     assert rows["error"] == ["0.03", "0.02", "short", "by", "0.01"]
@@ -400,10 +402,10 @@ def test_shortfall_follows_the_better_direction(metric, ours, paper, behind):
 
 
 def record(folder, run, **changes):
-    result = contract.make_result(outcome(), run, {"error": 0.02})
+    result = make_result(outcome(), run, {"error": 0.02})
     path = report.result_path(folder, run.paper, run.experiment, run.variant, run.preset)
     path.parent.mkdir(parents=True, exist_ok=True)
-    contract.write_json(path, {**result, **changes})
+    kept.write_json(path, {**result, **changes})
     return path
 
 
@@ -434,7 +436,7 @@ def test_results_page_refuses_files_it_cannot_place(tmp_path, run):
     path = record(tmp_path, run, variant="fancy")
     with pytest.raises(ReproductionError, match="holds the result of toy squares fancy quick"):
         report.results_page(tmp_path, [experiment()])
-    whole = contract.read_json(path) | {"variant": "plain"}
+    whole = kept.read_json(path) | {"variant": "plain"}
     for damage, told in (
         (b"{", "is damaged"),
         (b"\xff\xfe{}", "is damaged"),
@@ -468,8 +470,8 @@ def test_files_without_a_schema_are_marked_and_keep_their_numbers(tmp_path, run)
     }
     for preset in ("quick", "paper"):
         path = record(tmp_path, dataclasses.replace(run, preset=preset))
-        old = {key: value for key, value in contract.read_json(path).items() if key not in new}
-        contract.write_json(path, old | ({"data": old["data"] | {"name": "rectangles"}} if preset == "quick" else {}))
+        old = {key: value for key, value in kept.read_json(path).items() if key not in new}
+        kept.write_json(path, old | ({"data": old["data"] | {"name": "rectangles"}} if preset == "quick" else {}))
     lines = report.results_page(tmp_path, [experiment()]).splitlines()
     assert "| plain | paper (sizes; settings of ours) | error | 0.03 | 0.02 | +0.01 | short by 0.01 |" in lines
     # Generated rectangles were compared with the paper's as if they were its own.
@@ -487,7 +489,7 @@ def test_tables_fit_the_terminal_and_no_word_is_cut(run, width):
     for variant in ("weighted-rbf-full", "plain"):
         paper = dict.fromkeys(WIDE, 0.7)
         own = dataclasses.replace(run, variant=variant)
-        results.append(contract.make_result(outcome(metrics=WIDE), own, paper))
+        results.append(make_result(outcome(metrics=WIDE), own, paper))
     for shown in (report.table(results[0]), report.comparison(results, width)):
         console = Console(file=io.StringIO(), width=width)
         console.print(shown)
@@ -502,7 +504,7 @@ def test_tables_fit_the_terminal_and_no_word_is_cut(run, width):
 
 
 def test_the_words_of_a_table_are_explained(run):
-    shown = " ".join(text(contract.make_result(outcome(metrics=WIDE | {"error": 0.1}), run, {})).split())
+    shown = " ".join(text(make_result(outcome(metrics=WIDE | {"error": 0.1}), run, {})).split())
     for word in ("accuracy:", "nlpp: negative log", "elbo: evidence lower bound", "se: standard error", "error: share"):
         assert word in shown
 

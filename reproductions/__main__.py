@@ -1,0 +1,18 @@
+"""The entry to the command line, which says what to install where click is missing."""
+
+import sys
+
+from gpzoo._extras import MissingExtraError
+
+
+def main() -> None:
+    """Run the ``gpzoo`` command."""
+    try:
+        from gpzoo.reproductions.cli import main as command
+    except MissingExtraError as error:
+        sys.exit(f"gpzoo: {error}")
+    command()
+
+
+if __name__ == "__main__":
+    main()

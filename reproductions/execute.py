@@ -1,0 +1,262 @@
+"""How is an experiment run? The folder is claimed, numbers are written first, then figures, then the posterior."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+import gpzoo
+from gpzoo._extras import needs
+from gpzoo.reproductions import provenance
+from gpzoo.reproductions.experiment import (
+    FIELDS,
+    SCHEMA,
+    Experiment,
+    Outcome,
+    Posterior,
+    ReproductionError,
+    Run,
+    data_record,
+)
+from gpzoo.reproductions.kept import as_json, read_json, replacing, write_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
+    """Run an experiment and write ``result.json``, the figures, the learning curve and ``posterior.nc``.
+
+    The output folder is tried before training starts. Afterwards the numbers are written first, and every file under
+    another name that is renamed when complete: a figure that fails, or a full disk, costs nothing already written.
+
+    Args:
+        experiment: what to run.
+        run: the variant, preset, seed and output folder.
+
+    Returns:
+        The content of ``result.json``.
+
+    Raises:
+        ReproductionError: if the folder cannot be written or belongs to another run, a metric is not finite, the
+            experiment leaves out a metric that the paper has, or a figure or the posterior could not be written.
+    """
+    with needs("reproductions", "Drawing the figures of an experiment"):
+        import matplotlib  # noqa: F401
+    starts = _claim(run)
+    try:
+        outcome = experiment.run(run)
+    except BaseException:
+        _release(run)
+        raise
+    result = make_result(outcome, run, experiment.variants[run.variant], starts)
+    path = run.output / "result.json"
+    try:
+        write_json(path, result)
+    except OSError as error:
+        raise ReproductionError(
+            f"Cannot write {path}: {error.strerror}. The metrics were {json.dumps(result['metrics'])}; "
+            "make room and run the same command again: it resumes from its last checkpoint."
+        ) from error
+    _write_pictures(outcome, run)
+    return result
+
+
+def make_result(
+    outcome: Outcome,
+    run: Run,
+    paper_metrics: Mapping[str, float | None],
+    starts: Sequence[Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The content of ``result.json``, with the fields of :data:`FIELDS`.
+
+    Args:
+        outcome: what the experiment found.
+        run: what was run.
+        paper_metrics: the paper's numbers.
+        starts: the starts that took part, the one in which training began first; this one alone unless given.
+
+    Raises:
+        ReproductionError: if a metric is missing or not finite, or a setting cannot be written as JSON.
+    """
+    starts = starts or [_start(run, 0)]
+    metrics = {name: float(value) for name, value in outcome.metrics.items()}
+    bad = [f"{name} = {value}" for name, value in metrics.items() if not math.isfinite(value)]
+    if bad:
+        raise ReproductionError(
+            f"The evaluation gave {', '.join(bad)}, which is not a result. Nothing was recorded; the checkpoint in "
+            f"{run.checkpoint} is kept. Check the learning curve, lower the learning rate or train in float64."
+        )
+    missing = [name for name, value in paper_metrics.items() if value is not None and name not in metrics]
+    if missing:
+        raise ReproductionError(
+            f"{run.paper} {run.experiment} did not report {', '.join(missing)}, for which the paper has a number."
+        )
+    trees = [start["clean"] for start in starts]
+    found = {
+        "schema": SCHEMA,
+        **run.identity,
+        # Of the start in which training began: later ones only go on, or evaluate again.
+        "commit": starts[0]["commit"],
+        "clean": False if False in trees else None if None in trees else True,
+        "commits": list(dict.fromkeys(start["commit"] for start in starts)),
+        "command": run.command,
+        "resumed_from": [start["steps"] for start in starts[1:]],
+        "metrics": metrics,
+        "paper_metrics": {name: None if outcome.stands_in else paper_metrics.get(name) for name in metrics},
+        "stands_in": outcome.stands_in,
+        "subset": outcome.subset,
+        "folds": outcome.folds,
+        "selection": outcome.selection,
+        "curve": [dict(point) for point in outcome.curve],
+        "settings": dict(outcome.settings),
+        "steps": int(outcome.steps),
+        "seconds_training": float(outcome.seconds_training),
+        "seconds_per_step": float(outcome.seconds_training) / outcome.steps if outcome.steps else None,
+        "peak_memory_bytes": peak_memory_bytes(),
+        "device": device(),
+        "dtype": str(outcome.dtype),
+        "versions": versions(),
+        "data": data_record(outcome.data),
+        "finished": _now(),
+    }
+    try:
+        return as_json({name: found[name] for name in FIELDS})
+    except (TypeError, ValueError) as error:
+        raise ReproductionError(f"The settings or data record of this run has no JSON form: {error}.") from error
+
+
+def peak_memory_bytes() -> int:
+    """The most memory this process has held in RAM so far, in bytes."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def device() -> str:
+    """What JAX computes on, and how many CPU cores the machine has."""
+    first = jax.devices()[0]
+    kind = platform.machine() if first.platform == "cpu" else first.device_kind
+    return f"{first.platform} ({kind}), {os.cpu_count()} CPU cores"
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, gpzoo and the libraries that the numbers depend on."""
+    libraries = ("numpyro", "jax", "jaxlib", "numpy", "optax", "arviz")
+    return {
+        "python": platform.python_version(),
+        "gpzoo": gpzoo.__version__,
+        **{name: version(name) for name in libraries},
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _start(run: Run, steps: int) -> dict[str, Any]:
+    """What is kept of a start of a run that had taken ``steps`` steps before."""
+    # Looked at when a run starts: files may be changed while it trains.
+    made_by = {"commit": provenance.commit(), "clean": provenance.clean(), "program": provenance.program()}
+    return {**made_by, "command": run.command, "steps": steps, "time": _now()}
+
+
+def _steps_taken(folder: Path) -> int:
+    """Steps of the newest checkpoints below a folder, over all trainings that keep theirs there."""
+    taken = 0
+    for _, folders, files in os.walk(folder):
+        steps = [int(found[1]) for name in folders + files if (found := re.fullmatch(r"(\d+)(\.checkpoint)?", name))]
+        if steps:
+            taken += max(steps)
+            folders.clear()
+    return taken
+
+
+def _claim(run: Run) -> list[dict[str, Any]]:
+    """Make the output folder this run's, so that no run resumes from another one's checkpoint.
+
+    Returns:
+        The starts that take part in this run: those that left a checkpoint, and this one.
+    """
+    path, started = run.output / "run.json", []
+    try:
+        run.output.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            try:
+                found = read_json(path)
+                held = {key: found[key] for key in run.identity}
+                started = [dict(start) for start in found.get("starts", ())]
+                if any({"commit", "clean", "steps"} - start.keys() for start in started):
+                    raise ValueError("a start lacks its commit")
+            except (ReproductionError, AttributeError, KeyError, TypeError, ValueError) as error:
+                raise ReproductionError(f"{path} is damaged: choose another --output, or delete the folder.") from error
+            if held != run.identity:
+                described = " ".join(f"{key}={value}" for key, value in held.items())
+                raise ReproductionError(f"{run.output} holds another run ({described}): choose another --output.")
+        steps = _steps_taken(run.checkpoint)
+        if not steps:
+            started = []
+        elif not started:
+            # It was begun before starts were kept.
+            started = [{"commit": None, "clean": None, "command": run.command, "steps": 0, "time": None}]
+        started.append(_start(run, steps))
+        write_json(path, {**run.identity, "starts": started})
+    except OSError as error:
+        raise ReproductionError(
+            f"Cannot write to {run.output}: {error.strerror}. Choose another --output or make room."
+        ) from error
+    return started
+
+
+def _release(run: Run) -> None:
+    """Give up a folder in which a run that failed left nothing but its claim."""
+    with suppress(OSError):
+        if [path.name for path in run.output.iterdir()] == ["run.json"]:
+            (run.output / "run.json").unlink()
+
+
+def _write_pictures(outcome: Outcome, run: Run) -> None:
+    """Write the learning curve, the figures and the posterior: every one is tried, then the failures are reported."""
+    from gpzoo.reproductions.figures import learning_curve, test_curves
+
+    def save(figure: Figure | Callable[[], Figure], path: Path) -> None:
+        figure = figure() if callable(figure) else figure
+        with replacing(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=150, bbox_inches="tight")
+
+    def export(posterior: Posterior, path: Path) -> None:
+        with replacing(path) as temporary:
+            posterior.to_netcdf(str(temporary), engine="h5netcdf")
+
+    figures = {**outcome.figures, "learning_curve": lambda: learning_curve(outcome.elbo)}
+    if outcome.curve:
+        figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve})
+    jobs = [(run.output / f"{name}.png", save, figure) for name, figure in figures.items()]
+    if outcome.posterior is not None:
+        jobs.append((run.output / "posterior.nc", export, outcome.posterior))
+
+    failures = []
+    for path, write, content in jobs:
+        try:
+            write(content, path)
+        except Exception as error:
+            error.add_note(f"while writing {path}")
+            failures.append((path, error))
+    if failures:
+        what = "; ".join(f"{path.name} ({type(error).__name__}: {error})" for path, error in failures)
+        raise ReproductionError(
+            f"The numbers are in {run.output / 'result.json'}, but these were not written: {what}."
+        ) from ExceptionGroup("pictures", [error for _, error in failures])

@@ -1,0 +1,76 @@
+"""How good is a prediction of the test set? The metrics of every paper, of a prediction of ``N`` data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpzoo.inference import SitePrediction
+from gpzoo.reproductions.datasets import Dataset
+
+#: A prediction and the targets ``[N]`` to metrics by name.
+Score = Callable[[SitePrediction, np.ndarray], Mapping[str, float]]
+
+
+def score_of(data: Dataset) -> Score:
+    """The metrics of a data set: ``error`` and ``nlpp`` of classes; ``rmse`` and ``test_log_likelihood`` of numbers."""
+    if data.is_classification:
+        return of_classes
+    return lambda test, y: of_numbers(test, y, data.y_std)
+
+
+def of_classes(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
+    """``error`` and ``nlpp``; see these."""
+    return {"error": error(test, y), "nlpp": nlpp(test)}
+
+
+def of_numbers(test: SitePrediction, y: np.ndarray, y_std: float = 1.0) -> dict[str, float]:
+    """``rmse`` and ``test_log_likelihood``; see these."""
+    return {"rmse": rmse(test, y, y_std), "test_log_likelihood": test_log_likelihood(test, y_std)}
+
+
+def labels(test: SitePrediction) -> np.ndarray:
+    """The likeliest class of every datum, ``[N]``."""
+    return test.mean > 0.5 if test.probs is None else test.probs.argmax(axis=-1)
+
+
+def error(test: SitePrediction, y: np.ndarray) -> float:
+    """Share of the data whose likeliest class is wrong."""
+    return float(np.mean(labels(test) != y))
+
+
+def accuracy(test: SitePrediction, y: np.ndarray) -> float:
+    """Share of the data whose likeliest class is right."""
+    return float(np.mean(labels(test) == y))
+
+
+def nlpp(test: SitePrediction, dtype: Any = np.float64) -> float:
+    """Negative log predictive probability, the mean over data, in nats; ``dtype`` is that of the sum."""
+    return float(-test.log_density.mean(dtype=dtype))
+
+
+def test_log_likelihood(test: SitePrediction, y_std: float = 1.0) -> float:
+    """Mean log density of a datum in nats, in the original units of targets that were divided by ``y_std``."""
+    return float(test.log_density.mean(dtype=np.float64)) - float(np.log(y_std))
+
+
+def rmse(test: SitePrediction, y: np.ndarray, y_std: float = 1.0) -> float:
+    """Root mean square error, in the original units of targets that were divided by ``y_std``."""
+    return y_std * float(np.sqrt(np.mean((test.mean - y) ** 2, dtype=np.float64)))
+
+
+def auc(test: SitePrediction, y: np.ndarray) -> float:
+    """Area under the curve of true against false positives, of two classes."""
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(y, test.mean))
+
+
+def softmax(log_odds: np.ndarray, y: np.ndarray) -> SitePrediction:
+    """The prediction of classes ``y`` ``[N]`` whose probabilities are the softmax of ``log_odds`` ``[N, K]``."""
+    log_odds = np.asarray(log_odds, np.float64)
+    log_probs = log_odds - np.logaddexp.reduce(log_odds, axis=1, keepdims=True)
+    own = np.take_along_axis(log_probs, y[:, None], axis=1)[:, 0]
+    return SitePrediction(None, None, log_density=own, probs=np.exp(log_probs))

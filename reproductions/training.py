@@ -1,0 +1,337 @@
+"""How is an experiment's program trained, evaluated and exported? One setting and one trainer for every paper."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array, random
+from numpyro.infer import SVI
+
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, SitePrediction, Trained, fit
+from gpzoo.reproductions.datasets import Dataset
+from gpzoo.reproductions.experiment import Outcome, Posterior, Run
+from gpzoo.reproductions.kept import keep_content, kept_content
+from gpzoo.reproductions.metrics import Score, score_of
+from gpzoo.tables import Table
+
+#: Training rows whose posterior is exported: the joint covariance of functions grows with the square of them.
+EXPORTED = 50
+
+#: Steps that the last bound is at most a mean over.
+_LAST_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A learning rate for Adam.
+
+    Attributes:
+        name: what a result calls it.
+        schedule: step to rate.
+    """
+
+    name: str
+    schedule: optax.Schedule
+
+
+def constant(rate: float) -> Rate:
+    """The same rate at every step."""
+    return Rate(f"Adam, {rate}", optax.constant_schedule(rate))
+
+
+def cosine(rate: float, steps: int) -> Rate:
+    """A rate that falls to a hundredth of ``rate`` by half a cosine."""
+    return Rate(f"Adam, cosine from {rate} to a hundredth of it", optax.cosine_decay_schedule(rate, steps, alpha=0.01))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a program is trained, by Adam.
+
+    Attributes:
+        steps: updates.
+        batch_size: rows per minibatch, ``None`` for all.
+        num_inducing: inducing variables, of each block where there are several; ``None`` where the variant says.
+        rate: learning rate; a number for a :func:`cosine` that starts there.
+        start: hyperparameters that do not start at the program's default.
+        evaluations: how often the test set is looked at in the course of training.
+    """
+
+    steps: int
+    batch_size: int | None
+    num_inducing: int | None = None
+    rate: float | Rate = 0.01
+    start: Mapping[str, float] = field(default_factory=dict)
+    evaluations: int = 1
+
+    @property
+    def learning_rate(self) -> Rate:
+        """The rate with its name."""
+        return self.rate if isinstance(self.rate, Rate) else cosine(self.rate, self.steps)
+
+    def rows(self, of: int) -> int:
+        """Rows per minibatch where there are ``of``."""
+        return of if self.batch_size is None else min(self.batch_size, of)
+
+    def described(self, of: int) -> dict[str, Any]:
+        """What a result says of a training on ``of`` rows."""
+        return {
+            "num_inducing": self.num_inducing,
+            "batch_size": self.rows(of),
+            "learning_rate": self.learning_rate.name,
+            "start": dict(self.start),
+        }
+
+
+class Keys(NamedTuple):
+    """The random keys of a run: of its training, of its evaluations, of its export."""
+
+    train: Array
+    test: Array
+    export: Array
+
+
+def keys_of(run: Run) -> Keys:
+    """The keys that a run's seed gives."""
+    return Keys(*random.split(random.key(run.seed), 3))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What :func:`train` returns.
+
+    Attributes:
+        outcome: for the result; an experiment replaces what is particular to it, such as ``figures``.
+        trained: the trained model.
+        points: metrics of every evaluation, each with its ``step`` and ``seconds`` of training.
+    """
+
+    outcome: Outcome
+    trained: Trained
+    points: list[dict[str, float]]
+
+
+def train(
+    run: Run,
+    data: Dataset,
+    model: Callable,
+    guide: InducingGuide,
+    setting: Setting,
+    *,
+    score: Score | None = None,
+    settings: Mapping[str, Any] | None = None,
+    keywords: Mapping[str, Any] | None = None,
+    table: Table | None = None,
+    watched: Mapping[str, str] | None = None,
+    test_rows: int = 1000,
+    num_draws: int = 200,
+    **outcome: Any,
+) -> Finished:
+    """Train a program of ``(X, y)`` that observes ``"y"``, evaluate it on the test set, and export its posterior.
+
+    Args:
+        run: what is run, and where to.
+        data: as the program takes them; of the training rows only some where there is a ``table``.
+        model: the program.
+        guide: its guide.
+        setting: how.
+        score: the metrics; those of :func:`~gpzoo.reproductions.metrics.score_of` unless given.
+        settings: what the result records besides ``setting``, or in place of what it says of itself.
+        keywords: the program's keyword arguments.
+        table: all training rows, where they are streamed.
+        watched: parameters that are evaluated as well, numbers, by the name of their metric; one that the variant
+            lacks is left out.
+        test_rows: rows that are predicted at a time.
+        num_draws: draws of the exported posterior.
+        **outcome: what is particular about the outcome, such as ``stands_in``.
+    """
+    X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
+    num_data = len(y) if table is None else table.num_rows
+    keys, score, keywords = keys_of(run), score or score_of(data), keywords or {}
+    settings = setting.described(num_data) | dict(settings or {})
+    begun = Trained(model, guide, {})
+
+    def evaluate(params: dict[str, Any]) -> dict[str, float]:
+        now = begun.with_params(params)
+        metrics = score(predicted(keys.test, now, data.X_test, data.y_test, test_rows, keywords), data.y_test)
+        also = {name: float(params[site]) for name, site in (watched or {}).items() if site in params}
+        return {**metrics, **also}
+
+    curve = Curve(run.output / "curve.json", run.made_by(settings | {"steps": setting.steps}, data), evaluate)
+    result = optimise(
+        keys.train,
+        model,
+        guide,
+        setting,
+        *((X, y) if table is None else (table,)),
+        num_data=num_data,
+        checkpoint=run.checkpoint,
+        callback=curve,
+        callback_steps=-(-setting.steps // setting.evaluations),
+        progress=run.variant,
+        model_kwargs=keywords,
+    )
+    points = curve.until(setting.steps)
+    metrics = {name: value for name, value in points[-1].items() if name not in ("step", "seconds")}
+    metrics["elbo"] = float(last_bound(result.losses, num_data, setting))
+    posterior = exported(keys.export, result, X, y, num_draws, keywords)
+    common = {
+        "metrics": metrics,
+        "settings": settings,
+        "steps": setting.steps,
+        "seconds_training": result.seconds,
+        "data": data,
+        "dtype": str(X.dtype),
+        "elbo": -result.losses,
+        "curve": points if setting.evaluations > 1 else (),
+        "posterior": posterior,
+    }
+    return Finished(Outcome(**(common | outcome)), result, points)
+
+
+def optimise(
+    key: Array,
+    model: Callable,
+    guide: InducingGuide,
+    setting: Setting,
+    *data: Any,
+    num_data: int,
+    model_kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Trained:
+    """Maximise the bound; several keys are as many trainings.
+
+    Args:
+        key: of the training, or of each.
+        model: the program.
+        guide: its guide.
+        setting: how.
+        *data: inputs and targets, or a table.
+        num_data: rows of a training.
+        model_kwargs: keyword arguments of the program, which gets ``num_data`` besides.
+        **options: of :func:`gpzoo.inference.fit`.
+    """
+    svi = SVI(model, guide, optax.adam(setting.learning_rate.schedule), GaussianProcessELBO())
+    rows = setting.rows(num_data)
+    batch_size = None if rows == num_data else rows
+    program = {"num_data": num_data, **(model_kwargs or {})}
+    return fit(key, svi, setting.steps, *data, batch_size=batch_size, model_kwargs=program, **options)
+
+
+def predicted(
+    key: Array,
+    trained: Trained,
+    X: np.ndarray,
+    y: np.ndarray,
+    test_rows: int = 1000,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> SitePrediction:
+    """The prediction of ``"y"``, with the density of these targets.
+
+    Args:
+        key: of the draws.
+        trained: the model.
+        X: inputs.
+        y: targets.
+        test_rows: rows at a time.
+        model_kwargs: keyword arguments of the program.
+    """
+    return trained.predict(key, X, test_data={"y": y}, batch_size=test_rows, model_kwargs=model_kwargs)["y"]
+
+
+def exported(
+    key: Array,
+    trained: Trained,
+    X: Array,
+    y: Array,
+    num_draws: int = 200,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> Posterior:
+    """The posterior at the first training rows, for ArviZ.
+
+    Args:
+        key: of the draws.
+        trained: the model.
+        X: training inputs.
+        y: training targets.
+        num_draws: draws.
+        model_kwargs: keyword arguments of the program.
+    """
+    few = slice(0, EXPORTED)
+    return trained.to_arviz(key, X[few], y[few], num_draws=num_draws, model_kwargs=model_kwargs)
+
+
+def last_bound(losses: np.ndarray, num_data: int, setting: Setting) -> np.ndarray:
+    """The bound at the end of training, a mean over the last epoch, at most 1,000 steps: ``[..., steps]`` to ``[...]``.
+
+    Args:
+        losses: negative bounds.
+        num_data: rows of a training.
+        setting: how it was trained.
+    """
+    window = max(1, min(_LAST_STEPS, num_data // setting.rows(num_data)))
+    return -losses[..., -window:].mean(axis=-1)
+
+
+def seconds_of_a_step(key: Array, svi: SVI, steps: int, *data: Any, **options: Any) -> tuple[float, Trained]:
+    """Seconds of a step on all of these rows, so that nothing but the step is timed; without compilation.
+
+    Args:
+        key: of the training.
+        svi: what is trained.
+        steps: that are timed, after as many that are not.
+        *data: the program's positional arguments.
+        **options: of :func:`gpzoo.inference.fit`.
+    """
+    at: dict[int, float] = {}
+    result = fit(
+        key,
+        svi,
+        2 * steps,
+        *data,
+        callback=lambda step, seconds, params: at.update({step: seconds}),
+        callback_steps=steps,
+        **options,
+    )
+    return (at[2 * steps] - at[steps]) / steps, result
+
+
+class Curve:
+    """Test metrics in the course of training; a callback for :func:`gpzoo.inference.fit`.
+
+    Points are kept on disk, so that a resumed run has those from before. The parameters that made them are gone, so
+    they are kept for as long as settings and data are the same; the training's checkpoint refuses another program.
+
+    Args:
+        path: file to keep them in.
+        made_by: what they depend on, as :meth:`~gpzoo.reproductions.experiment.Run.made_by` gives it.
+        evaluate: parameters to metrics by name.
+    """
+
+    def __init__(
+        self, path: Path, made_by: Mapping[str, Any], evaluate: Callable[[dict[str, Any]], Mapping[str, float]]
+    ) -> None:
+        self.path, self.made_by, self.evaluate = path, made_by, evaluate
+        points = kept_content(path, made_by) or ()
+        self.points: dict[int, dict[str, float]] = {int(point["step"]): point for point in points}
+
+    def __call__(self, step: int, seconds: float, params: dict[str, Any]) -> None:
+        """Evaluate and keep the metrics after ``step`` steps."""
+        metrics = {name: float(value) for name, value in self.evaluate(params).items()}
+        self.points[step] = {"step": step, "seconds": round(seconds, 3), **metrics}
+        try:
+            keep_content(self.path, self.made_by, self.until(step))
+        except OSError as error:
+            # Training is worth more than a point of its curve.
+            warnings.warn(f"cannot write {self.path}: {error.strerror or error}.", RuntimeWarning, stacklevel=2)
+
+    def until(self, step: int) -> list[dict[str, float]]:
+        """The points up to ``step``, in order."""
+        return [self.points[at] for at in sorted(self.points) if at <= step]

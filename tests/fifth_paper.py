@@ -1,0 +1,55 @@
+"""Variational learning of inducing variables (Titsias 2009): a paper's experiment with a data set of its own.
+
+It stands for a file of somebody else's, which ``gpzoo`` knows nothing of: ``python fifth_paper.py waves``.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inference import InducingGuide
+from gpzoo.models import gp_regression
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions.datasets import Dataset, dataset
+from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand
+from gpzoo.reproductions.training import Setting, train
+
+
+@dataset("waves", "two waves with noise, 1 feature, regression (options rows, seed)")
+def waves(rows: int = 200, seed: int = 0) -> Dataset:
+    """Generate ``sin(3 x) + cos(5 x) / 2`` with noise 0.2; a fifth of the rows is for testing."""
+    rng = np.random.RandomState(seed)
+    X = rng.uniform(-3, 3, (rows, 1)).astype(np.float32)
+    y = np.sin(3 * X[:, 0]) + np.cos(5 * X[:, 0]) / 2 + 0.2 * rng.standard_normal(rows)
+    y, test = y.astype(np.float32), rows // 5
+    return Dataset("waves", X[test:], y[test:], X[:test], y[:test], "generated", {})
+
+
+def run(run: Run) -> Outcome:
+    """One sparse GP regression, by number of inducing points."""
+    data = datasets.load("waves").standardised()
+    steps = 200 if run.preset == "quick" else 2000
+    setting = Setting(steps, None, int(run.variant), 0.05, {"noise_variance": 0.1}, evaluations=2)
+    model = partial(gp_regression, **setting.start)
+    guide = InducingGuide(model, kmeans(setting.num_inducing))
+    return train(run, data, model, guide, setting, selection=by_hand("steps, learning rate")).outcome
+
+
+EXPERIMENTS = (
+    Experiment(
+        paper="inducing",
+        name="waves",
+        description="Two waves by 5 or 25 inducing points.",
+        variants={"5": {}, "25": {"rmse": 0.2}},
+        run=run,
+        default_variant="25",
+        data=("waves",),
+    ),
+)
+
+
+if __name__ == "__main__":
+    from gpzoo.reproductions.cli import script_main
+
+    script_main(EXPERIMENTS)
