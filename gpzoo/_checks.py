@@ -6,12 +6,13 @@ import inspect
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from numpyro import handlers
 
 from gpzoo._numpyro import Messenger, handlers_around_mcmc
@@ -20,7 +21,7 @@ from gpzoo.errors import PrecisionWarning
 
 def is_concrete(x: Any) -> bool:
     """Whether ``x`` holds numbers that can be looked at (not a tracer of a transformed function)."""
-    return not isinstance(x, jax.core.Tracer)
+    return not isinstance(x, Tracer)
 
 
 def floating(name: str, x: Any) -> Array:
@@ -216,7 +217,7 @@ def _extremes(array: Any) -> tuple[Any, Any] | None:
             return None
         if not _on_host(array):
             with jax.ensure_compile_time_eval():
-                return tuple(np.asarray(x) for x in (jnp.min(array), jnp.max(array)))
+                return np.asarray(jnp.min(array)), np.asarray(jnp.max(array))
         array = np.asarray(array)
     return array.min(), array.max()
 
@@ -244,12 +245,12 @@ def fits(name: str, array: np.ndarray) -> None:
     Raises:
         ValueError: naming the numbers.
     """
-    if array.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+    if array.dtype.itemsize == 8 and not jax.config.read("jax_enable_x64"):
         _check_bits(name, array.dtype, array.min(), array.max())
 
 
 def _check_bits(name: str, dtype: np.dtype, low: Any, high: Any) -> None:
-    if dtype.itemsize < 8 or jax.config.jax_enable_x64:
+    if dtype.itemsize < 8 or jax.config.read("jax_enable_x64"):
         return
     if dtype.kind == "f":
         if max(-low, high) > np.finfo(np.float32).max:
@@ -320,7 +321,7 @@ def arguments(
             ):
                 raise TypeError(f"{name} must be an array of {_WANTED}, got {_kind(x) if x else x}.")
         args = tuple(_each(name, x, [] if new else lost, positional=True) for name, x in zip(names, args, strict=True))
-        if args and jax.config.jax_enable_x64:
+        if args and jax.config.read("jax_enable_x64"):
             leaves = [x for x in jax.tree.leaves(args[0]) if getattr(x, "dtype", None) == np.float32]
             if leaves and all(map(is_concrete, leaves)):
                 lost.append(
@@ -410,7 +411,7 @@ def _far_from_zero(name: str, x: Any) -> list[str]:
     """What float32 would lose of an array, by column."""
     if x.dtype == bool or (isinstance(x, jax.Array) and not x.is_fully_addressable):
         return []
-    if x.dtype != np.float32 and jax.config.jax_enable_x64:
+    if x.dtype != np.float32 and jax.config.read("jax_enable_x64"):
         return []
     x = np.asarray(x) if _on_host(x) else x
     step = -(-x.size // _LOOKED_AT)
@@ -562,12 +563,12 @@ def positive_number(name: str, value: Any, *, or_zero: bool = False) -> Any:
     """
     if not is_concrete(value):
         return value
-    number = (
+    number: bool = (
         np.ndim(value) == 0
         and not isinstance(value, bool | str)
         and isinstance(value, int | float | np.number | np.ndarray | jax.Array)
     )
-    if not number or not np.isfinite(value) or value < 0 or (value == 0 and not or_zero):
+    if not number or not np.isfinite(value) or cast(Any, value) < 0 or (value == 0 and not or_zero):
         raise ValueError(
             f"{name} must be a {'finite number of 0 or more' if or_zero else 'positive finite number'}, got {value!r}."
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Self, dataclass_transform
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax
 import numpy as np
@@ -18,7 +19,6 @@ def static(**options: Any) -> Any:
     return dataclasses.field(**options, metadata={"static": True})
 
 
-@dataclass_transform(eq_default=False, field_specifiers=(static, dataclasses.field))
 class Fields:
     """A pytree whose annotated fields are its children; fields marked by :func:`static` are part of its structure.
 
@@ -38,11 +38,15 @@ class Fields:
 
     _has_own_init: ClassVar[bool] = False
 
+    if TYPE_CHECKING:
+        # `dataclass_transform` would tell checkers that each subclass takes its fields, those with an own one too.
+        def __init__(self, *values: Any, **named: Any) -> None: ...
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._has_own_init = cls._has_own_init or "__init__" in cls.__dict__
-        dataclasses.dataclass(init=not cls._has_own_init, repr=False, eq=False)(cls)
-        fields = [(field.name, "static" in field.metadata) for field in dataclasses.fields(cls)]
+        made: Any = dataclasses.dataclass(init=not cls._has_own_init, repr=False, eq=False)(cls)
+        fields = [(field.name, "static" in field.metadata) for field in dataclasses.fields(made)]
         cls.data_fields = tuple(name for name, is_static in fields if not is_static)
         cls.static_fields = tuple(name for name, is_static in fields if is_static)
         jax.tree_util.register_pytree_with_keys(cls, cls._flatten_with_keys, cls._unflatten, cls._flatten)
@@ -58,7 +62,7 @@ class Fields:
         return tuple((jax.tree_util.GetAttrKey(f), getattr(self, f)) for f in self.data_fields), self._static()
 
     @classmethod
-    def _unflatten(cls, static: tuple, data: tuple) -> Self:
+    def _unflatten(cls, static: tuple, data: Iterable[Any]) -> Self:
         # __init__ is bypassed: JAX rebuilds pytrees around placeholders that no check would let pass.
         self = object.__new__(cls)
         for name, value in zip(cls.static_fields, static, strict=True):
@@ -72,7 +76,7 @@ class Fields:
         return self._unflatten(self._static(), tuple(values.get(f, getattr(self, f)) for f in self.data_fields))
 
     def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other) or self.data_fields:
+        if not isinstance(other, Fields) or type(self) is not type(other) or self.data_fields:
             return self is other
         return self._static() == other._static()
 

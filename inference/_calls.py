@@ -13,7 +13,8 @@ from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _OF = "trained.{0}, on what fit returns or on trained = Trained(model, guide, params)"
 
@@ -44,13 +45,15 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
         TypeError: when called with keywords that are not its own, or as in gpzoo 0.1, with the call in its words.
     """
     parameters = inspect.signature(function).parameters
+    own = {name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL}
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         known, name = dict(kwargs), function.__name__
-        unknown = {key: known.pop(key) for key in kwargs if key not in parameters}
+        unknown = {key: known.pop(key) for key in kwargs if key not in own}
         if name == "fit" and args and isinstance(args[0], SVI):
-            said, shown = "fit takes the key first", _shown(name, parameters, (*args[1:2], args[0], *args[2:]), known)
+            rng_key, svi = args[1] if len(args) > 1 else known.pop("rng_key", None), args[0]
+            said, shown = "fit takes the key first", _shown(name, parameters, (rng_key, svi, *args[2:]), known)
         elif name == "predict" and "guide" in unknown:
             said, shown = "predict takes no guide", _of_trained(args, known, unknown)
         elif not unknown:
@@ -73,7 +76,7 @@ def _shown(name: str, parameters: Mapping[str, Any], args: tuple, kwargs: Mappin
     """A call in words: numbers and texts as they are, the rest by the names of arguments."""
     positional = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     fixed, data = args[: len(positional)], args[len(positional) :]
-    words = [_literal(x, key) for x, key in zip(fixed, positional, strict=False)]
+    words = [key if key == "rng_key" else _literal(x, key) for x, key in zip(fixed, positional, strict=False)]
     owner = words.pop(0) if positional[:1] == ["self"] else ""
     if owner:
         owner, program = type(fixed[0]).__name__, getattr(fixed[0], "model", None)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 #: Bytes of a description, which is names and options.
@@ -82,7 +83,7 @@ def _described(name: str, dtype: str, shape: list[int], digest: str) -> tuple[st
     kind = np.dtype(dtype) if isinstance(dtype, str) else None
     fine = kind is not None and kind.itemsize and not kind.hasobject and kind.names is None and kind.subdtype is None
     sizes = isinstance(shape, list) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 2**48 for n in shape)
-    if not (fine and sizes and isinstance(name, str) and isinstance(digest, str)):
+    if kind is None or not (fine and sizes and isinstance(name, str) and isinstance(digest, str)):
         raise ValueError("no array")
     return name, kind, shape, digest
 
@@ -107,7 +108,7 @@ def _read_arrays(file: BinaryIO, described: list[tuple], left: int) -> dict[str,
 
 def is_key(x: Any) -> bool:
     """Whether ``x`` is a random key of the new kind, whose numbers are kept by ``jax.random.key_data``."""
-    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -120,7 +120,7 @@ class _PosteriorHandler(Messenger):
 
     # -- other latent sites ------------------------------------------------------------------------------------------
 
-    def _other(self, name: str, msg: dict[str, Any]) -> Array:
+    def _other(self, name: str, msg: dict[str, Any]) -> Any:
         prior = msg["fn"]
         for frame in msg["cond_indep_stack"]:
             if self.plates.get(frame.name, frame.size) != frame.size:
@@ -140,7 +140,7 @@ class _PosteriorHandler(Messenger):
             check_value(f"{name}_loc", loc, tuple(prior.shape()))
             return numpyro.sample(name, dist.Delta(loc, event_dim=prior.event_dim), infer=msg["infer"])
         transform = biject_to(prior.support)
-        loc = numpyro.param(f"{name}_loc", lambda key: transform.inv(start(key)))
+        loc: Any = numpyro.param(f"{name}_loc", lambda key: transform.inv(start(key)))
         check_value(f"{name}_loc", loc, tuple(transform.inverse_shape(prior.shape())))
         scale = numpyro.param(
             f"{name}_scale", lambda _: jnp.full_like(loc, 0.1), constraint=constraints.softplus_positive

@@ -14,7 +14,7 @@ from numpyro.distributions import MaskedDistribution
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
-from gpzoo.inference.representation import Joint, representing
+from gpzoo.inference.representation import Representation, representing
 
 #: The sites of a run by name, as :class:`numpyro.handlers.trace` records them.
 Trace = dict[str, dict[str, Any]]
@@ -42,7 +42,7 @@ def run(
     guide: Callable | None = None,
     model: Callable | None = None,
     values: Mapping[str, Any] | Callable[[dict[str, Any]], Any],
-    representation: Joint | None = None,
+    representation: Representation | None = None,
     complete: bool = True,
 ) -> Runs:
     """Run a guide, a program, or first the one and then the other with its values; handlers outside see nothing.
@@ -68,11 +68,12 @@ def run(
     traces: dict[str, Trace] = {"guide": {}, "model": {}}
 
     def trace(program: Callable, key: Array) -> Trace:
+        seeded: Any = handlers.seed(program, key)
         with _Trace() as found:
-            handlers.substitute(handlers.seed(program, key), substitute_fn=given)(*args, **kwargs)
+            handlers.substitute(seeded, substitute_fn=given)(*args, **kwargs)
         return found
 
-    with handlers.block(), ParameterNames() as seen, representing(representation or Joint()):
+    with handlers.block(), ParameterNames() as seen, representing(representation or Representation()):
         if guide is not None:
             traces["guide"] = trace(guide, guide_key)
         if model is not None:

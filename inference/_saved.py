@@ -1,11 +1,12 @@
 """How is a trained model kept in a file? Its parameters, what its guide knows of the program, and what made it.
 
-Of classes only gpzoo's public inducing variables, initialisers and forms are kept, by name and arguments, and made again by
-calling them. A file names no module, and none is imported for it.
+Of classes only public ones of gpzoo are kept (inducing variables, initialisers, forms), by name and arguments, and made
+again by calling them. A file names no module, and none is imported for it.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from jax import random
 from numpyro.distributions import constraints
 
 import gpzoo
-from gpzoo.errors import CheckpointError
+from gpzoo.errors import CheckpointError, plain
 from gpzoo.inducing.initialisers import Initialiser, blocks
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference import _files
@@ -33,7 +34,15 @@ from gpzoo.posteriors.forms import Form
 _FORMAT, _VERSION = "gpzoo trained model", 1
 
 #: Options of a guide, as attributes and as arguments.
-_OPTIONS = ("inducing", "whiten", "covariance", "initial_scale", "hyperparameters", "joint", "init_loc_fn")
+_OPTIONS = tuple(name for name in inspect.signature(InducingGuide).parameters if name != "model")
+
+#: Classes that a file may name, by their public names.
+_PUBLIC = {name: getattr(gpzoo, name) for name in gpzoo.__all__}
+_PUBLIC = {
+    name: made
+    for name, made in _PUBLIC.items()
+    if isinstance(made, type) and issubclass(made, InducingVariable | Initialiser | blocks)
+}
 
 #: NumPyro's initialisation strategies without options.
 _STRATEGIES = ("init_to_feasible", "init_to_mean", "init_to_median", "init_to_sample", "init_to_uniform")
@@ -130,11 +139,12 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
         # A weak type gives way to others in the program.
         return {"array": name, "weak": bool(getattr(x, "weak_type", False)), **kind}
     public = type(x).__name__
-    if isinstance(x, InducingVariable | Initialiser | blocks) and getattr(gpzoo, public, None) is type(x):
+    if _PUBLIC.get(public) is type(x):
         if hasattr(x, "parts"):
             return {"gpzoo": public, "args": each(x.parts), "kwargs": {}}
         own = [f.name for f in fields(x)] if is_dataclass(x) else (*x.data_fields, *x.static_fields)
-        kwargs = {field: _encoded(f"{name}.{field}", getattr(x, field), arrays) for field in own}
+        given = {field: getattr(x, field) for field in own if getattr(x, field) is not None}
+        kwargs = {field: _encoded(f"{name}.{field}", value, arrays) for field, value in given.items()}
         return {"gpzoo": public, "args": [], "kwargs": kwargs}
     kind = x if isinstance(x, type) else type(x)
     if issubclass(kind, Form) and getattr(forms, kind.__name__, None) is kind:
@@ -162,7 +172,7 @@ def load(path: Path, program: Callable, guide: Any) -> dict[str, Any]:
             raise ValueError("what it describes is no trained model") from error
         _check_precision(arrays)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be loaded as a trained model: {error}.") from error
+        raise CheckpointError(f"{path} cannot be loaded as a trained model: {plain(f'{error!s:.300}')}.") from error
     if guide is None:
         if options is None:
             raise ValueError(
@@ -182,16 +192,15 @@ def _check_versions(path: Path, description: Mapping[str, Any]) -> None:
         ValueError: for another format.
     """
     written, here = description.get("written_by"), _versions()
-    if not isinstance(written, dict) or not all(isinstance(x, str) and len(x) < 40 for x in written.values()):
+    if not isinstance(written, dict) or not all(isinstance(written.get(name), str) for name in here):
         raise ValueError("it does not say what wrote it")
-    gpzoo_there = written.get("gpzoo", "?").encode("ascii", "backslashreplace").decode()
+    there = {name: plain(written[name])[:40] for name in here}
     if description.get("version") != _VERSION:
         raise ValueError(
-            f"its format is not that of gpzoo {here['gpzoo']}; gpzoo {gpzoo_there}, which wrote it, reads it"
+            f"its format is not that of gpzoo {here['gpzoo']}; gpzoo {there['gpzoo']}, which wrote it, reads it"
         )
-    other = [f"{name} {written.get(name)!r} there and {here[name]!r} here" for name in ("jax", "numpyro")]
-    other = [text for name, text in zip(("jax", "numpyro"), other, strict=True) if written.get(name) != here[name]]
-    if other:
+    names = [name for name in ("jax", "numpyro") if there[name] != here[name]]
+    if other := [f"{name} {there[name]} there and {here[name]} here" for name in names]:
         warnings.warn(
             f"{path} was written with other versions, {', '.join(other)}: predictions may differ by rounding.",
             UserWarning,
@@ -201,7 +210,7 @@ def _check_versions(path: Path, description: Mapping[str, Any]) -> None:
 
 def _check_precision(arrays: Mapping[str, np.ndarray]) -> None:
     long = [name for name, x in arrays.items() if name != "losses" and x.dtype.itemsize == 8 and x.dtype.kind in "iuf"]
-    if long and not jax.config.jax_enable_x64:
+    if long and not jax.config.read("jax_enable_x64"):
         raise ValueError(f"{long[0]} is {arrays[long[0]].dtype}; call numpyro.enable_x64() before")
 
 
@@ -223,7 +232,7 @@ def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray
         options = {name: _decoded(options[name], arrays) for name in _OPTIONS}
         InducingGuide(lambda: None, **options)  # refuses options out of range
     sites = None if description["sites"] is None else _sites(description["sites"])
-    foreign = None if options is not None else f"{description['foreign']!s:.200}"
+    foreign = None if options is not None else plain(f"{description['foreign']!s:.200}")
     return found, options, sites, foreign
 
 
@@ -257,11 +266,8 @@ def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             return jnp.asarray(value.item())
         return jnp.array(value)
     if "gpzoo" in x:
-        made = getattr(gpzoo, x["gpzoo"]) if x["gpzoo"] in gpzoo.__all__ else None
-        if not (isinstance(made, type) and issubclass(made, InducingVariable | Initialiser | blocks)):
-            raise ValueError("no inducing variable")
         kwargs = {name: _decoded(value, arrays) for name, value in x["kwargs"].items()}
-        return made(*(_decoded(part, arrays) for part in x["args"]), **kwargs)
+        return _PUBLIC[x["gpzoo"]](*(_decoded(part, arrays) for part in x["args"]), **kwargs)
     if "form" in x:
         kind = next(kind for kind in forms.NAMES.values() if kind.__name__ == x["form"])
         return kind(**{name: _decoded(value, arrays) for name, value in x["kwargs"].items()})

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jax.core import Tracer
 from numpyro.distributions.constraints import Constraint
 
 from gpzoo._checks import is_concrete
@@ -272,7 +273,7 @@ def _check_observed(name: str, fn: Any, value: Any) -> None:
 
 def _concrete(x: Any) -> Any:
     """Stand-in numbers for a tracer: which rows a term depends on does not depend on their values."""
-    if not isinstance(x, jax.core.Tracer):
+    if not isinstance(x, Tracer):
         return x
     rng = np.random.default_rng(0)
     if jnp.issubdtype(x.dtype, jnp.floating):

@@ -57,7 +57,7 @@ class Comparison(Mapping[str, Candidate]):
         return len(self._candidates)
 
     def __repr__(self) -> str:
-        rows = [("", "bound per row", "test nlpp", self._score, "seconds")]
+        rows: list[tuple[str, ...]] = [("", "bound per row", "test nlpp", self._score, "seconds")]
         for name, c in self.items():
             scores = ("-" if x is None else f"{x:.4f}" for x in (c.bound, c.nlpp, c.score))
             rows.append((name, *scores, f"{c.trained.seconds:.0f}"))
@@ -158,7 +158,7 @@ def compare(
     for name, guide in guides.items():
         svi = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
         folder = None if checkpoint is None else Path(checkpoint) / name
-        options = {"batch_size": batch_size, "checkpoint": folder, "model_kwargs": kwargs}
+        options: dict[str, Any] = {"batch_size": batch_size, "checkpoint": folder, "model_kwargs": kwargs}
         with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # said above, once for all candidates
             trained = fit(rng_key, svi, num_steps, X, y, **options, progress=progress and str(name))

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 from jax import Array
+from jax.core import Tracer
 from numpyro import handlers
 from numpyro.infer import TraceMeanField_ELBO
 
@@ -37,7 +38,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
     def loss_with_mutable_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
-    ) -> dict[str, Any]:
+    ) -> Any:
         """Negative ELBO, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
         record: dict[str, dict[str, Any]] = {}
 
@@ -93,11 +94,11 @@ class _ModelChecks(Messenger):
             )
 
 
-def _scale(msg: dict[str, Any]) -> Any:
-    return 1.0 if msg["scale"] is None else msg["scale"]
+def _scale(msg: dict[str, Any] | None) -> Any:
+    return 1.0 if msg is None or msg["scale"] is None else msg["scale"]
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, jax.core.Tracer) or isinstance(b, jax.core.Tracer):
+    if isinstance(a, Tracer) or isinstance(b, Tracer):
         return True  # an annealed scale: its value cannot be looked at here
     return bool(a == b)

@@ -96,7 +96,7 @@ class InducingGuide:
         self.hyperparameters = hyperparameters
         self.joint = frozenset([joint] if isinstance(joint, str) else joint)
         self.init_loc_fn = init_loc_fn
-        self.sites: Sites | None = None
+        self.sites: Sites | Any = None  # until the program is first seen
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the guide; takes the model's arguments.

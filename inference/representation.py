@@ -1,15 +1,15 @@
 """What is ``f`` here? The value that each GP site has in the current run of a guide.
 
-======================  =======================================  ======================================
-run                     value of a GP site                       sampled views
-======================  =======================================  ======================================
-:class:`Joint`          a draw over all inputs together          drawn first, the same for all inputs
-:class:`Marginals`      its marginals, or a draw per input       drawn first, the same for all inputs
-:class:`Bound`          the same, or estimated moments           drawn for each input, in the estimates
-:class:`Start`          the prior's mean, where ``q(u)`` starts  not drawn
-:class:`Recorded`       a joint draw given a recorded ``u``      drawn first, the same for all inputs
-:class:`Functions`      a function of the posterior and a key    drawn first, the same for all inputs
-======================  =======================================  ======================================
+=======================  =======================================  ==================================
+run                      value of a GP site                       sampled views
+=======================  =======================================  ==================================
+:class:`Representation`  a draw over all inputs together          drawn first, the same for all rows
+:class:`Marginals`       its marginals, or a draw per input       drawn first, the same for all rows
+:class:`Bound`           the same, or estimated moments           drawn by the estimates
+:class:`Start`           the prior's mean, where ``q(u)`` starts  not drawn
+:class:`Recorded`        a joint draw given a recorded ``u``      drawn first, the same for all rows
+:class:`Functions`       a function of the posterior and a key    drawn first, the same for all rows
+=======================  =======================================  ==================================
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpyro
 from jax import Array
@@ -40,7 +40,8 @@ def marginals(posterior: InducingPosterior, key: Array, rows: Array | None = Non
 
 def draw_per_input(posterior: InducingPosterior, key: Array, rows: Array | None = None) -> Array:
     """A draw of the event's shape, independent over inputs; ``rows`` ``[N]`` make a row's draw its own in any batch."""
-    return GaussianMarginals(*posterior.marginals(), key, rows=rows).draws(1)[0]
+    mean, variance = posterior.marginals()
+    return GaussianMarginals(mean, variance, key, sites=frozenset({posterior.site}), rows=rows).draws(1)[0]
 
 
 def estimates(posterior: InducingPosterior, key: Array) -> EstimatedMarginals:
@@ -56,8 +57,8 @@ def prior_mean(posterior: InducingPosterior, key: Array) -> Array:
 # -- representations: which site has which -----------------------------------------------------------------------------
 
 
-class Joint:
-    """Every GP site is a draw over all inputs together. The others are subclasses.
+class Representation:
+    """What GP sites are in a run: here draws over all inputs together. Each subclass is another answer.
 
     Args:
         rows: ``[N]`` integers that identify the inputs' rows, see :class:`~gpzoo.GaussianMarginals`.
@@ -74,7 +75,9 @@ class Joint:
         """The site's prior, its sampled views drawn."""
         if not prior.samples_views:
             return prior
-        return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
+        return prior.with_fixed_views(
+            cast(Array, numpyro.prng_key()) if self.views is None else named_key(self.views, site)
+        )
 
     def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
         """What the site is sampled from.
@@ -87,11 +90,11 @@ class Joint:
         return posterior
 
 
-class Marginals(Joint):
+class Marginals(Representation):
     """Marginals where the program allows, a draw per input elsewhere: all that each input's own moments depend on."""
 
     def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
-        """See :meth:`Joint.posterior`."""
+        """See :meth:`Representation.posterior`."""
         if joint:
             return posterior
         return posterior.valued(Partial(draw_per_input if drawn else marginals, rows=self.rows))
@@ -101,47 +104,47 @@ class Bound(Marginals):
     """:class:`Marginals`, and where a kernel samples views, unbiased estimates of the moments: for training."""
 
     def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
-        """See :meth:`Joint.prior`; the estimates draw the views."""
+        """See :meth:`Representation.prior`; the estimates draw the views."""
         return prior
 
     def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
-        """See :meth:`Joint.posterior`."""
+        """See :meth:`Representation.posterior`."""
         if posterior.prior.samples_views:
-            return posterior.valued(estimates)
+            return posterior.valued(Partial(estimates))
         return super().posterior(posterior, drawn=drawn, joint=joint)
 
 
-class Start(Joint):
+class Start(Representation):
     """The prior's mean, at which ``q(u)`` starts: for starting values."""
 
     starts = True
 
     def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
-        """See :meth:`Joint.prior`; a mean needs no views."""
+        """See :meth:`Representation.prior`; a mean needs no views."""
         return prior
 
     def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
-        """See :meth:`Joint.posterior`."""
-        return posterior.valued(prior_mean)
+        """See :meth:`Representation.posterior`."""
+        return posterior.valued(Partial(prior_mean))
 
 
-class Recorded(Joint):
+class Recorded(Representation):
     """A draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw given it: for export."""
 
     def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
-        """See :meth:`Joint.posterior`."""
-        posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
+        """See :meth:`Representation.posterior`."""
+        posterior = posterior.given(posterior.draw_inducing(cast(Array, numpyro.prng_key())))
         numpyro.deterministic(f"{posterior.site}_u", posterior.inducing_moments()[0])
         return posterior
 
 
-class Functions(Joint):
+class Functions(Representation):
     """A function's values: ``value(posterior, key, rows=rows)``.
 
     Args:
         value: gives an array of the event's shape.
-        rows: see :class:`Joint`.
-        views: see :class:`Joint`.
+        rows: see :class:`Representation`.
+        views: see :class:`Representation`.
     """
 
     def __init__(self, value: Callable[..., Array], rows: Array | None = None, views: Array | None = None) -> None:
@@ -149,20 +152,20 @@ class Functions(Joint):
         self.value = Partial(value, rows=rows)
 
     def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
-        """See :meth:`Joint.posterior`."""
+        """See :meth:`Representation.posterior`."""
         return posterior.valued(self.value)
 
 
-_CURRENT: ContextVar[Joint] = ContextVar("representation", default=Joint())  # noqa: B039 (it is never changed)
+_CURRENT: ContextVar[Representation] = ContextVar("representation", default=Representation())  # noqa: B039 (it is never changed)
 
 
-def current() -> Joint:
+def current() -> Representation:
     """The representation of the current run; joint draws unless :func:`representing` says otherwise."""
     return _CURRENT.get()
 
 
 @contextmanager
-def representing(representation: Joint) -> Iterator[None]:
+def representing(representation: Representation) -> Iterator[None]:
     """Run guides under a representation in this context."""
     token = _CURRENT.set(representation)
     try:

@@ -30,12 +30,9 @@ KNOWN_FAILURES = (ReproductionError, DatasetError, GPZooError, MissingExtraError
 
 def all_experiments() -> tuple[Experiment, ...]:
     """Every experiment of every paper, in the order in which they are listed."""
-    from gpzoo.reproductions import convolutional as convolutional_gp
-    from gpzoo.reproductions import deep as deep_gp
-    from gpzoo.reproductions import deep_kernel as deep_kernel_learning
-    from gpzoo.reproductions import invariant as learning_invariances
+    from gpzoo.reproductions import convolutional, deep, deep_kernel, invariant
 
-    papers = (convolutional_gp, deep_gp, learning_invariances, deep_kernel_learning)
+    papers = (convolutional, deep, invariant, deep_kernel)
     return tuple(experiment for paper in papers for experiment in paper.EXPERIMENTS)
 
 
@@ -190,7 +187,7 @@ def reproduce(
             console.print(line, markup=False, highlight=False, soft_wrap=False)
 
 
-def run_options(command: click.Command) -> click.Command:
+def run_options(command: Any) -> Any:
     """The options of a run, shared by ``gpzoo reproduce`` and the papers' own scripts."""
     for option in (
         click.option("--debug", is_flag=True, help="Show the traceback of a failure."),

@@ -347,7 +347,8 @@ _LARGE_PRESETS = ("quick", "tuned", "paper")
 def _experiment(
     name: str, description: str, variants: dict, run: Callable[[Run], Outcome], **others: Any
 ) -> Experiment:
-    return Experiment("deep", name, description, variants, run, "dgp2", **({"presets": _LARGE_PRESETS} | others))
+    options: dict[str, Any] = {"presets": _LARGE_PRESETS} | others
+    return Experiment("deep", name, description, variants, run, "dgp2", **options)
 
 
 EXPERIMENTS = (

@@ -3,8 +3,8 @@
 ``gpzoo reproduce deep_kernel adult`` or ``python reproductions/deep_kernel.py digits --preset quick``. Every run trains
 the paper's models: the network alone (``dnn``), one with another hidden layer (``dnn+``, which the paper does not have
 for ResNet and ImageNet), GPs on the features of the first (``dnn+gp``), and both together (``svdkl``); and, for
-comparison, the network alone for as many steps as it gets in all there (``dnn-long``). The other layer has a rectified unit per
-class, as the paper's seems to have: with few classes these can die, and ``dnn+`` with them.
+comparison, the network alone for as many steps as it gets in all there (``dnn-long``). The other layer has a
+rectified unit per class, as the paper's seems to have: with few classes these can die, and ``dnn+`` with them.
 
 Settings of ``paper`` are from section 5, which prints the networks' widths and the minibatches of airline (50,000) and
 of images (5,000), and neither epochs nor rates: those are the defaults here, without what was chosen by results, and
@@ -267,8 +267,8 @@ def _numbers(accuracy: tuple[float | None, ...], nlpp: tuple[float | None, ...])
     DNN+ is left out where the paper has none.
     """
     found: dict[str, float | None] = {}
-    of_accuracy = dict(zip(("dnn", "dnn+", "dnn+gp", "svdkl"), accuracy, strict=True))
-    of_nlpp = dict(zip(("dnn", "dnn+gp", "svdkl"), nlpp, strict=True))
+    of_accuracy: dict[str, float | None] = dict(zip(("dnn", "dnn+", "dnn+gp", "svdkl"), accuracy, strict=True))
+    of_nlpp: dict[str, float | None] = dict(zip(("dnn", "dnn+gp", "svdkl"), nlpp, strict=True))
     for model in MODELS:
         if model != "dnn+" or of_accuracy[model] is not None:
             found |= {f"{model}_accuracy": of_accuracy.get(model), f"{model}_nlpp": of_nlpp.get(model)}

@@ -54,7 +54,8 @@ class Phases:
 
     def steps(self, rows: int) -> tuple[int, int, int]:
         """Of each phase."""
-        return tuple(max(1, round(epochs * rows / self.batch_size)) for epochs in self.epochs)
+        of_network, of_gps, together = (max(1, round(epochs * rows / self.batch_size)) for epochs in self.epochs)
+        return of_network, of_gps, together
 
     def network(self, module: Any) -> Network:
         """The network of a module."""
@@ -89,7 +90,9 @@ def train(
     """
     with needs("flax", "The networks of deep kernels"):
         import flax  # noqa: F401
-    scores, fit, data, settings = [], None, None, {}
+    fit: Any = None
+    data: Any = None
+    scores, settings = [], {}
     for split in range(setting.splits):
         data = load(split)
         settings = {

@@ -244,7 +244,9 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
     figures = {**outcome.figures, "learning_curve": lambda: learning_curve(outcome.elbo)}
     if outcome.curve:
         figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve})
-    jobs = [(run.output / f"{name}.png", save, figure) for name, figure in figures.items()]
+    jobs: list[tuple[Path, Callable, Any]] = [
+        (run.output / f"{name}.png", save, figure) for name, figure in figures.items()
+    ]
     if outcome.posterior is not None:
         jobs.append((run.output / "posterior.nc", export, outcome.posterior))
 

@@ -35,9 +35,20 @@ class ReproductionError(RuntimeError):
 class DataRecord(Protocol):
     """What a result keeps of the data it was trained on; :class:`gpzoo.reproductions.datasets.Dataset` is one."""
 
-    name: str
-    sha256: Any
-    sizes: Any
+    @property
+    def name(self) -> str:
+        """See there."""
+        ...
+
+    @property
+    def sha256(self) -> Any:
+        """See there."""
+        ...
+
+    @property
+    def sizes(self) -> Any:
+        """See there."""
+        ...
 
 
 class Posterior(Protocol):

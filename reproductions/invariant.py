@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -65,7 +65,7 @@ def _train(
         score: the metrics, where they are not those of the targets.
         **outcome: what is particular about the outcome, such as ``subset``.
     """
-    N, M, sampled = len(data.y_train), setting.num_inducing, data.X_train.ndim == 4 and view is not None
+    N, M, sampled = len(data.y_train), cast(int, setting.num_inducing), data.X_train.ndim == 4 and view is not None
     model = partial(program, view=view, **setting.start)
     guide = InducingGuide(model, random_subset(M) if view is None else unique_patches(M))
     views = _VIEWS[run.preset] if sampled else (None, None)

@@ -26,8 +26,7 @@ from numpyro.infer import SVI
 
 from gpzoo._checks import positional
 from gpzoo.inducing.initialisers import kmeans
-from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, fit
-from gpzoo.inference.training import checkpoints
+from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, _files, fit
 from gpzoo.inference.training import fit as training
 from gpzoo.inference.training.checkpoints import Checkpoints
 from gpzoo.kernels import RBF
@@ -424,7 +423,7 @@ def test_a_write_that_fails_at_any_stage_leaves_what_was_there(stage, plain, tmp
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(*((checkpoints, "open", fail, False) if stage == "open" else (os, stage, fail)))
+        patched.setattr(*((_files, "open", fail, False) if stage == "open" else (os, stage, fail)))
         with pytest.warns(RuntimeWarning, match="No checkpoint was written .* at step 13: .*No space left on device"):
             assert not keeper.save(13, 1.0, found.losses, found.state)
     assert names(work) == names(directory) and restored(work, template) == (newest, [])
@@ -466,7 +465,11 @@ def test_an_interrupt_says_when_no_checkpoint_could_be_written(tmp_path, monkeyp
 SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
-import conftest
+import conftest, jax
+# What is compiled for the other tests is not compiled again.
+jax.config.update("jax_compilation_cache_dir", {cache!r})
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 from test_checkpoints import train, training
 # Most of the time goes to writing.
 training._CHUNK_SECONDS = 0.001
@@ -477,7 +480,7 @@ train(int(sys.argv[1]), sys.argv[2], checkpoint_seconds=0.0)
 @contextmanager
 def running(directory):
     """A process that trains and writes checkpoints all the time, once it has written a new one."""
-    script = SCRIPT.format(tests=str(Path(__file__).parent))
+    script = SCRIPT.format(tests=str(Path(__file__).parent), cache=jax.config.jax_compilation_cache_dir)
     command = [sys.executable, "-W", "ignore", "-c", script, "10000000", str(directory)]
     before = set(directory.glob("*.checkpoint"))
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
@@ -497,7 +500,7 @@ def newest(directory):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_writes_a_checkpoint_and_ends_the_process(number, tmp_path):
+def test_a_signal_writes_a_checkpoint_and_ends_the_process(number, whole, tmp_path):
     with running(tmp_path / "run") as process:
         process.send_signal(number)
         _, errors = process.communicate(timeout=120)
@@ -510,7 +513,7 @@ def test_a_signal_writes_a_checkpoint_and_ends_the_process(number, tmp_path):
     resumed = train(steps + 3, tmp_path / "run")
     first = min(steps, 30)
     assert len(resumed.losses) == steps + 3
-    np.testing.assert_array_equal(resumed.losses[:first], train(first).losses)
+    np.testing.assert_array_equal(resumed.losses[:first], whole.losses[:first])
 
 
 @pytest.mark.stress

@@ -1,7 +1,5 @@
 """Data sets in memory: the generated rectangles, the digits, and what is done to a data set before training."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -223,11 +221,3 @@ def test_a_split_that_does_not_exist_is_refused(name, last, beyond):
 def test_an_unknown_option_is_refused(name, takes):
     with pytest.raises(TypeError, match=f"'{name}' has no option 'split'; {takes}"):
         datasets.load(name, split=1)
-
-
-def test_importing_the_module_imports_nothing_heavy():
-    heavy = "('pooch', 'requests', 'sklearn')"
-    code = f"import sys, gpzoo.reproductions.datasets; print([m for m in {heavy} if m in sys.modules])"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
-    )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpzoo.errors import CheckpointError
-from gpzoo.reproductions import datasets
+from gpzoo.reproductions import datasets, training
 from gpzoo.reproductions import deep as paper
 from gpzoo.reproductions import page as report
 from gpzoo.reproductions.execute import execute
@@ -35,6 +35,12 @@ def short(monkeypatch, standard_promotion):
     monkeypatch.setattr(paper, "Setting", lambda steps, size, **options: Setting(3, min(size, 20), **options))
     for name in ("_PAPER", "_TUNED"):
         monkeypatch.setattr(paper, name, replace(getattr(paper, name), steps=3, batch_size=20))
+
+
+@pytest.fixture
+def not_exported(monkeypatch):
+    """No posterior is exported: that is the same call in every run, and seen in that of journeys."""
+    monkeypatch.setattr(training, "exported", lambda *given, **options: None)
 
 
 def run_of(name, variant, tmp_path, preset="quick"):
@@ -107,7 +113,7 @@ def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
         execute(EXPERIMENTS["uci"], run)
 
 
-def test_one_training_in_original_units(short, monkeypatch, tmp_path):
+def test_one_training_in_original_units(short, not_exported, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "load", lambda name: tiny(name))
     result = execute(EXPERIMENTS["year"], run_of("year", "dgp2", tmp_path))
     # The paper's numbers are of other data than those that stand in for them.
@@ -118,7 +124,7 @@ def test_one_training_in_original_units(short, monkeypatch, tmp_path):
     assert -10 < result["metrics"]["test_log_likelihood"] < -np.log(spread) + 1
 
 
-def test_classes_are_scored_by_area_under_the_curve(short, monkeypatch, tmp_path):
+def test_classes_are_scored_by_area_under_the_curve(short, not_exported, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "load", lambda name: tiny("classes"))
     metrics = execute(EXPERIMENTS["higgs"], run_of("higgs", "dgp2", tmp_path))["metrics"]
     assert {"accuracy", "auc", "test_log_likelihood", "elbo"} == set(metrics)
@@ -146,7 +152,7 @@ def test_journeys_are_streamed(short, monkeypatch, tmp_path):
     assert result["subset"]["train"] == 100 and result["subset"]["of"] == 10**9
     assert result["settings"]["training_rows"] == 100 and result["data"]["sizes"]["test"] == 20
     assert 10 < result["metrics"]["rmse"] < 2000
-    assert result["curve"]
+    assert result["curve"] and (tmp_path / "run" / "posterior.nc").is_file()
 
 
 def test_steps_are_timed_without_compilation(monkeypatch, standard_promotion, tmp_path):
@@ -157,7 +163,7 @@ def test_steps_are_timed_without_compilation(monkeypatch, standard_promotion, tm
     assert result["settings"]["columns"] == 8
 
 
-def test_a_step_is_drawn(short, tmp_path):
+def test_a_step_is_drawn(short, not_exported, tmp_path):
     run = run_of("step-function", "dgp3", tmp_path)
     execute(EXPERIMENTS["step-function"], run)
     assert (run.output / "functions.png").stat().st_size > 10_000

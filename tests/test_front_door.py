@@ -37,6 +37,10 @@ CALLS = {
         "fit takes the key first; .*Call fit(rng_key, svi, 5, X, y, batch_size=4, model_kwargs={'num_data': 12}).",
     ),
     "as before, without more": (lambda: fit(SVI_OF, KEY, 5, X), "Call fit(rng_key, svi, 5, X)."),
+    "as before, by name": (
+        lambda: fit(SVI_OF, rng_key=KEY, num_steps=5, data=3),
+        "Call fit(rng_key, svi, num_steps=5, model_kwargs={'data': 3}).",
+    ),
     "fit": (
         lambda: fit(KEY, SVI_OF, 5, X, y, model_kwargs={"a": 1}, layers=X, num_data=12),
         "fit has no argument 'layers' and 'num_data'; arguments of the program go into model_kwargs. "

@@ -1,5 +1,7 @@
 """Sparse and convolutional GPs against numbers from their authors' and peers' own code, through guide and objective."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,18 +122,30 @@ def close(ours, theirs, tolerance=1e-8):
     np.testing.assert_allclose(ours.reshape(theirs.shape), theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
 
 
+def with_gradients(terms_of, params, wanted):
+    """Terms of a bound, and the gradients of their sum where they are wanted."""
+    if not wanted:
+        return terms_of(params), None
+
+    def bound(params):
+        terms = terms_of(params)
+        return sum(terms.values()), terms
+
+    (_, terms), gradients = jax.value_and_grad(bound, has_aux=True)(params)
+    return terms, gradients
+
+
 def terms_of(case, params):
     loss = GaussianProcessELBO(sum_sites=False)
     return loss.loss(jax.random.key(0), params, case.program, case.guide, case.inputs("X"), case.labels("Y"))
 
 
 def evaluate(case):
-    """Everything a case has numbers for, in one compiled program."""
+    """Everything a case has numbers for, in one compiled program; gradients in float64, where they are compared."""
 
     @jax.jit
     def run(params):
-        terms = terms_of(case, params)
-        gradients = jax.grad(lambda p: sum(terms_of(case, p).values()))(params)
+        terms, gradients = with_gradients(partial(terms_of, case), params, case.dtype == np.float64)
         found = {}
         for suffix in ("", "_test"):
             X, y = case.inputs("X" + suffix), case.labels("Y" + suffix)
@@ -202,9 +216,9 @@ def test_covariances_of_inducing_patches(case):
     if not case.image_shape:
         pytest.skip("inducing points")
     k, Z = kernel(case.values, case.image_shape, case.patch_shape), InducingPatches(case.given["Z"])
-    close(Kuu(Z, k), case.wanted["Kzz"])
-    close(Kuf(Z, k, case.inputs("X")), case.wanted["Kzx"])
-    close(k.diag(case.inputs("X")), case.wanted["Kdiag"])
+    covariances = jax.jit(lambda Z, k, X: (Kuu(Z, k), Kuf(Z, k, X), k.diag(X)))(Z, k, case.inputs("X"))
+    for found, name in zip(covariances, ("Kzz", "Kzx", "Kdiag"), strict=True):
+        close(found, case.wanted[name])
 
 
 # -- a sum of two processes, each with inducing variables in its own space ---------------------------------------------
@@ -268,7 +282,7 @@ def test_sum_of_two_processes(sum_case, dtype, tolerance):
         ]
         u = InducingBlocks(InducingPatches(params["f_inducing"][0]), InducingPoints(params["f_inducing"][1]))
         covariances = Kuu(u, case.kernel(params)), Kuf(u, case.kernel(params), X)
-        return terms(params), jax.grad(lambda p: sum(terms(p).values()))(params), moments, covariances
+        return *with_gradients(terms, params, dtype == np.float64), moments, covariances
 
     terms, gradients, moments, (K, cross) = run(case.params)
     close(-(terms["f"] + terms["y"]), case.wanted["elbo"], tolerance)

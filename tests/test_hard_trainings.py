@@ -1,5 +1,8 @@
 """Trainings that must go wrong, or nearly: they end finite and better, or in an error that has what was computed."""
 
+import re
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,6 +52,10 @@ def make(model=regression, inducing=None, rate=0.02):
     return SVI(model, guide, relaxed(optax.adam(rate)), GaussianProcessELBO())
 
 
+def loss_of(svi, params, X, y):
+    return float(jax.jit(lambda params: svi.loss.loss(KEY, params, svi.model, svi.guide, X, y))(params))
+
+
 def points(Z, dtype):
     return InducingPoints(jnp.asarray(Z, dtype))
 
@@ -66,15 +73,23 @@ CASES = {
 TRAINS = {"constant targets", "constant inputs", "near duplicates"}
 
 
+@cache
+def ended(case, dtype):
+    """What a training was of, and its result or the error that ended it."""
+    svi, X, y = CASES[case](*sine(12, dtype=dtype))
+    try:
+        return svi, X, y, fit(KEY, svi, 15, X, y, progress=False)
+    except GPZooError as error:
+        return svi, X, y, error
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("case", CASES)
 def test_a_hard_training_improves_or_keeps_what_was_good(case, dtype):
-    svi, X, y = CASES[case](*sine(12, dtype=dtype))
-    try:
-        result = fit(KEY, svi, 15, X, y, progress=False)
-    except GPZooError as error:
+    *_, result = ended(case, dtype)
+    if isinstance(result, GPZooError):
         assert case not in TRAINS
-        result, message = error.result, str(error)
+        result, message = result.result, str(result)
         assert isinstance(result, Trained) and ".result" in message
         assert ("standardise" in message) == ("of 1e30" in case)
         assert ("learning rate" in message) == ("rate" in case)
@@ -86,15 +101,10 @@ def test_a_hard_training_improves_or_keeps_what_was_good(case, dtype):
 
 
 def test_a_hyperparameter_that_underflows_is_named_and_the_parameters_before_it_are_kept():
-    X, y = sine(12)
-    svi = make(rate=1e4)
-    with pytest.raises(
-        GPZooError, match=r"the update takes variance to 0\.0.* out of the range .*Lower the learning"
-    ) as caught:
-        fit(KEY, svi, 15, X, y, progress=False)
-    result = caught.value.result
-    assert not hasattr(caught.value, "__notes__")
-    assert np.isfinite(float(svi.loss.loss(KEY, result.params, svi.model, svi.guide, X, y)))
+    svi, X, y, error = ended("a rate of 1e4", np.float64)
+    assert isinstance(error, GPZooError) and not hasattr(error, "__notes__")
+    assert re.search(r"the update takes variance to 0\.0.* out of the range .*Lower the learning", str(error))
+    assert np.isfinite(loss_of(svi, error.result.params, X, y))
 
 
 def test_inputs_all_the_same_are_refused_by_the_sites_initialiser():
@@ -265,7 +275,7 @@ def test_a_training_of_crowded_inducing_variables_that_are_not_whitened_cannot_b
         fit(KEY, svi, 150, X, y, progress=False)
     result = caught.value.result
     assert isinstance(result, Trained) and result.losses.shape == (0,) and not hasattr(caught.value, "__notes__")
-    assert np.isfinite(float(svi.loss.loss(KEY, result.params, svi.model, svi.guide, X, y)))
+    assert np.isfinite(loss_of(svi, result.params, X, y))
 
 
 def test_of_several_crowded_trainings_the_member_is_named():

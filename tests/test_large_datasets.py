@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import io
 import json
-import subprocess
 import sys
 import tracemalloc
 import zipfile
@@ -16,6 +15,7 @@ import numpy as np
 import pooch
 import pytest
 import requests
+import threadpoolctl
 
 from gpzoo.errors import DatasetError
 from gpzoo.reproductions import datasets
@@ -646,7 +646,8 @@ def relative_rmse(data) -> tuple[float, float]:
 
     data = data.standardised()
     models = LinearRegression(), HistGradientBoostingRegressor(max_iter=50, random_state=0)
-    errors = [model.fit(data.X_train, data.y_train).predict(data.X_test) - data.y_test for model in models]
+    with threadpoolctl.threadpool_limits(1):  # threads that wait for a core would take longer than the trees
+        errors = [model.fit(data.X_train, data.y_train).predict(data.X_test) - data.y_test for model in models]
     return tuple(np.sqrt(np.mean(error**2) / np.mean(data.y_test**2)) for error in errors)
 
 
@@ -718,9 +719,3 @@ def test_what_is_kept_without_origin_has_no_note(folder, cache):
     array, origin = files.kept_with_origin("b.npy", 48)
     np.testing.assert_array_equal(array, [[0, 2], [4, 6], [8, 10]])
     assert origin == {"raw": "0"} and not list(cache.glob("*.part"))
-
-
-def test_importing_the_data_sets_imports_no_pyarrow():
-    code = "import sys, gpzoo.reproductions.datasets; print('pyarrow' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False"

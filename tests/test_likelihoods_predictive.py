@@ -109,7 +109,7 @@ def test_predictive_distributions_sum_to_one(case, kind):
         support = np.broadcast_to(np.arange(400)[:, None], (400, N))
     elif likelihood.event_shape == ():
         grid = np.linspace(-60, 60, 24_001)
-        density = jax.vmap(lambda y: jnp.exp(likelihood.predictive_log_prob(jnp.full(N, y))))(grid)
+        density = jax.jit(jax.vmap(lambda y: jnp.exp(likelihood.predictive_log_prob(jnp.full(N, y)))))(grid)
         np.testing.assert_allclose(np.trapezoid(density, grid, axis=0), 1, rtol=1e-3)
         return
     else:

@@ -48,14 +48,14 @@ def assert_same(one, two):
         np.testing.assert_array_equal(a, b)
 
 
-# -- twenty splits of real data ------------------------------------------------------------------------------------
+# -- splits of real data -------------------------------------------------------------------------------------------
 
-SPLITS, ROWS, TESTS, BATCH, STEPS = 20, 150, 60, 30, 200
+SPLITS, ROWS, TESTS, BATCH, STEPS = 6, 150, 60, 30, 60
 KEYS = random.split(KEY, SPLITS)
 
 
 def splits(dtype):
-    """Random splits of the diabetes data, ``[20, rows, ...]``, and the linear mean of the inner layer for each."""
+    """Random splits of the diabetes data, ``[SPLITS, rows, ...]``, and the linear mean of the inner layer for each."""
     X, y = load_diabetes(return_X_y=True)
     X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
     orders = np.stack([np.random.default_rng(k).permutation(len(X)) for k in range(SPLITS)])
@@ -67,7 +67,7 @@ def splits(dtype):
 
 def deep_svi():
     guide = InducingGuide(deep_gp, kmeans(8), initial_scale=inner_scales([1]))
-    return SVI(deep_gp, guide, adam(0.01), GaussianProcessELBO())
+    return SVI(deep_gp, guide, adam(0.03), GaussianProcessELBO())
 
 
 def together(svi, dtype, steps=STEPS):
@@ -109,9 +109,9 @@ def many():
     return together(deep_svi(), np.float64)
 
 
-def test_each_of_twenty_deep_gps_has_the_numbers_that_it_has_alone(many):
+def test_each_of_several_deep_gps_has_the_numbers_that_it_has_alone(many):
     assert many.losses.shape == (SPLITS, STEPS) and np.ptp(many.losses[:, -1]) > 1
-    assert many.losses[:, -20:].mean() < many.losses[:, :20].mean() - 10
+    assert many.losses[:, -10:].mean() < many.losses[:, :10].mean() - 10
     for k, (params, losses) in enumerate(alone(deep_svi(), np.float64)):
         member = many.member(k)
         np.testing.assert_allclose(member.losses, losses, rtol=1e-8)

@@ -293,7 +293,7 @@ def test_bad_files_are_refused_in_one_sentence(trained, saved, tmp_path):
         except CheckpointError as error:
             message = str(error)
             assert message.startswith(f"{path} cannot be loaded as a trained model: ") and message.endswith(".")
-            assert "\n" not in message and len(message) < len(str(path)) + 250
+            assert "\n" not in message and len(message) < len(str(path)) + 400
             refused += 1
         else:
             assert_same(found, trained["sparse"])
@@ -319,7 +319,7 @@ def test_versions_are_told_apart(trained, saved, tmp_path):
     ):
         load(path, gp_regression)
     path.write_bytes(rehashed(content, put("written_by", "jax", "0.0.1")))
-    with pytest.warns(UserWarning, match=r"other versions, jax '0.0.1' there and .*may differ by rounding") as warned:
+    with pytest.warns(UserWarning, match=r"other versions, jax 0\.0\.1 there and .*may differ by rounding") as warned:
         found = load(path, gp_regression)
     assert warned[0].filename == __file__
     assert_same(found, trained["sparse"])

@@ -129,6 +129,10 @@ KINDS = {
 }
 
 
+def test_num_data_is_filled_in_with_the_rows_of_the_table(whole):
+    np.testing.assert_array_equal(train(3, num_data=None).losses, whole.losses[:3])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_where_the_rows_are_does_not_matter(kind, whole, tmp_path):
     assert_same(train(50, KINDS[kind](tmp_path)), whole)
@@ -338,7 +342,6 @@ def test_bad_arguments_are_refused():
         ({"batch_size": None}, "A table is trained on in minibatches: give fit a batch_size"),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
         ({"batch_size": 98}, "batch_size must be between 1 and the number of rows, 97; got 98"),
-        ({"num_data": None}, r"No data site of \['y'\] is scaled from the minibatch to all 97 rows.*num_data=97"),
         ({"num_data": 96}, "num_data is 96, but there are 97 rows: pass num_data=97"),
         ({"num_data": 98}, "Plate 'data' has size 98, but there are 97 rows"),
     ]:

@@ -66,7 +66,9 @@ def _over_parts(rule: Dispatcher, more: str, inducing: Any, kernel: Any, *X: Arr
     each = [(factor, rule(inducing, part, *X)) for factor, part in addends(kernel) if counts(part)]
     if not each:
         raise _unregistered(rule.name, more, inducing, kernel)
-    return sum(K if factor is None else jnp.asarray(factor, K.dtype)[..., None, None] * K for factor, K in each)
+    return linalg.total(
+        K if factor is None else jnp.asarray(factor, K.dtype)[..., None, None] * K for factor, K in each
+    )
 
 
 def _unregistered(name: str, more: str, inducing: Any, kernel: Any) -> TypeError:

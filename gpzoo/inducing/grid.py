@@ -59,8 +59,8 @@ class InducingGrid(InducingVariable):
     ) -> None:
         if interpolation not in _NODES:
             raise ValueError(f"interpolation must be 'cubic' or 'linear', got {interpolation!r}.")
-        sizes = (sizes,) if np.ndim(sizes) == 0 else tuple(sizes)
-        self.sizes = tuple(positive_int(f"sizes[{i}]", size) for i, size in enumerate(sizes))
+        each: Any = (sizes,) if np.ndim(sizes) == 0 else sizes
+        self.sizes = tuple(positive_int(f"sizes[{i}]", size) for i, size in enumerate(each))
         if not self.sizes or min(self.sizes) < _NODES[interpolation]:
             raise ValueError(
                 f"An axis of the grid needs at least {_NODES[interpolation]} points for {interpolation} "
@@ -150,7 +150,7 @@ class InducingGrid(InducingVariable):
 
     def dense_weights(self, X: Array) -> Array:
         """The interpolation matrix with its zeros, ``[..., N, M]``, for looking at."""
-        rows = None
+        rows: Any = None
         for size, first, weights in zip(self.sizes, *self.weights(X), strict=True):
             nodes = first[..., None] + jnp.arange(self.num_nodes, dtype=first.dtype)
             here = nodes[..., None] == jnp.arange(size, dtype=nodes.dtype)

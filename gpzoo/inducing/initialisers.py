@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
+from gpzoo._types import ArrayLike
 from gpzoo.inducing.covariances import block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints, InducingVariable
 from gpzoo.kernels.base import Kernel
@@ -61,7 +62,7 @@ class Initialiser:
         """The tree structure of what is made; to be overridden where :attr:`variable` has static fields."""
         return jax.tree.structure(self.variable._unflatten((), (0,) * len(self.variable.data_fields)))
 
-    def __call__(self, key: Array, X: Array, kernel: Kernel) -> InducingVariable:
+    def __call__(self, key: Array, X: ArrayLike, kernel: Kernel) -> InducingVariable:
         """An inducing variable for a site with this kernel at these inputs, ``[N, ...]`` or ``[D, N, ...]``.
 
         Raises:
@@ -73,13 +74,13 @@ class Initialiser:
                 f"{type(self).__name__} looks at the inputs' numbers, so it cannot run under jax.jit, vmap or grad: "
                 "initialisers run outside jit. Create the parameters first with guide.init_params, then jit."
             )
-        X = np.asarray(checks.floating("X", X))
-        checks.finite("X", X)
-        if kernel.has_outputs(X):
-            keys = random.split(key, X.shape[0])
-            made = [self.initialise(k, x, kernel) for k, x in zip(keys, X, strict=True)]
+        rows = np.asarray(checks.floating("X", X))
+        checks.finite("X", rows)
+        if kernel.has_outputs(rows):
+            keys = random.split(key, rows.shape[0])
+            made = [self.initialise(k, x, kernel) for k, x in zip(keys, rows, strict=True)]
             return jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
-        return self.initialise(key, X, kernel)
+        return self.initialise(key, rows, kernel)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class kmeans(_Counted):
 
         M, rows = self.num_inducing, X.reshape(len(X), -1)
         self._first_distinct(rows)
-        options = {"n_init": 1, "random_state": int(random.bits(key, dtype=jnp.uint32))}
+        options: dict[str, Any] = {"n_init": 1, "random_state": int(random.bits(key, dtype=jnp.uint32))}
         # Squares of larger numbers leave their precision; clusters are the same in any unit.
         largest = np.max(np.abs(rows))
         unit = largest if largest > np.finfo(rows.dtype).max ** 0.25 else rows.dtype.type(1)
@@ -129,7 +130,7 @@ class kmeans(_Counted):
         with warnings.catch_warnings():
             # Centres that coincide are replaced by rows.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            centres = method.fit(rows / unit).cluster_centers_.astype(X.dtype) * unit
+            centres = np.asarray(method.fit(rows / unit).cluster_centers_).astype(X.dtype) * unit
         pool = np.concatenate([centres, rows])
         return InducingPoints(pool[self._first_distinct(pool)].reshape(M, *X.shape[1:]))
 
@@ -211,7 +212,7 @@ class blocks(Initialiser):
         parts = [jax.tree.unflatten(s, [0] * s.num_leaves) for s in map(structure, self.parts)]
         return jax.tree.structure(InducingBlocks._unflatten((), (tuple(parts),)))
 
-    def __call__(self, key: Array, X: Array, kernel: Kernel) -> InducingBlocks:
+    def __call__(self, key: Array, X: ArrayLike, kernel: Kernel) -> InducingBlocks:
         """Inducing variables for a site with this kernel at these inputs; see the initialisers of the parts.
 
         Raises:

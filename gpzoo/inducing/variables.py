@@ -8,6 +8,7 @@ from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
+from gpzoo._types import ArrayLike
 
 
 class InducingVariable(Fields):
@@ -68,7 +69,7 @@ class InducingPoints(InducingVariable):
 
     Z: Array
 
-    def __init__(self, Z: Array) -> None:
+    def __init__(self, Z: ArrayLike) -> None:
         self.Z = _inducing_inputs(Z, "[M, ...], one inducing input per row")
 
     def of(self, f: Callable[[Array], Array]) -> Array:
@@ -94,7 +95,7 @@ class InducingPatches(InducingVariable):
 
     Z: Array
 
-    def __init__(self, Z: Array) -> None:
+    def __init__(self, Z: ArrayLike) -> None:
         self.Z = _inducing_inputs(Z, "[M, h * w] or [D, M, h * w], one flattened patch per row", max_ndim=3)
 
 

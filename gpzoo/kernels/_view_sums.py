@@ -55,7 +55,7 @@ def _single_lengthscale(base: Kernel) -> bool:
     return type(base) is RBF and jnp.ndim(base.lengthscale) == 0
 
 
-def _parts(base: Kernel | None) -> list[tuple[Any, Kernel]]:
+def _parts(base: Kernel | None) -> list[tuple[Any, Any]]:
     """The addends of a base kernel with their factors; those without a way of their own are left together."""
     own, others = [], []
     for factor, part in addends(base):

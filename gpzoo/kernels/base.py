@@ -13,6 +13,7 @@ from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
+from gpzoo._types import ArrayLike
 
 
 class Kernel(Fields):
@@ -137,7 +138,7 @@ class Kernel(Fields):
 
     # -- what everyone calls -----------------------------------------------------------------------------------------
 
-    def __call__(self, X: Array, Z: Array | None = None) -> Array:
+    def __call__(self, X: ArrayLike, Z: ArrayLike | None = None) -> Array:
         """Gram matrix of ``X``, or the cross-covariance of ``X`` and ``Z``.
 
         Args:
@@ -155,15 +156,15 @@ class Kernel(Fields):
             return self._over_outputs(lambda k, X: k.gram(X), X)
         return self._over_outputs(lambda k, X, Z: k.cross(X, Z), X, Z)
 
-    def diag(self, X: Array) -> Array:
+    def diag(self, X: ArrayLike) -> Array:
         """Variances ``k(x, x)`` of the rows of ``X``: ``[N]``, or ``[D, N]`` where kernel or inputs carry a ``D``."""
         return self._over_outputs(lambda k, X: k.variances(X), X)
 
-    def has_outputs(self, X: Array) -> bool:
+    def has_outputs(self, X: Array | np.ndarray) -> bool:
         """Whether inputs of a rank that :meth:`check_inputs` lets pass are one set per output, ``[D, N, ...]``."""
         return self.input_ndim is not None and X.ndim == self.input_ndim + 2
 
-    def check_inputs(self, X: Array, name: str = "X") -> Array:
+    def check_inputs(self, X: ArrayLike, name: str = "X") -> Array:
         """Inputs as a floating array ``[N, ...]`` or ``[D, N, ...]``.
 
         Args:
@@ -193,9 +194,9 @@ class Kernel(Fields):
         """The kernel with its leaves replaced by their axes of outputs, ``None`` where they have none: for ``vmap``."""
         return jax.tree.map(lambda leaf: 0 if self.batched and jnp.ndim(leaf) else None, self)
 
-    def _over_outputs(self, evaluate: Callable[..., Array], *arrays: Array) -> Array:
+    def _over_outputs(self, evaluate: Callable[..., Array], *given: ArrayLike) -> Array:
         self.check_fields()
-        inputs = {name: self.check_inputs(x, name) for name, x in zip(("X", "Z"), arrays, strict=False)}
+        inputs = {name: self.check_inputs(x, name) for name, x in zip(("X", "Z"), given, strict=False)}
         if self.input_ndim == 1 and len({x.shape[-1] for x in inputs.values()}) > 1:
             shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in inputs.items())
             raise ValueError(f"{type(self).__name__} got inputs with different numbers of columns: {shapes}.")

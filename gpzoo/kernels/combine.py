@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from functools import reduce
 from typing import Any
@@ -12,6 +11,7 @@ from jax import Array, random
 
 from gpzoo._pytree import static
 from gpzoo.kernels.base import Kernel, positive
+from gpzoo.linalg.operators import total
 
 
 class _Combination(Kernel):
@@ -56,15 +56,15 @@ class Sum(_Combination):
 
     def cross(self, X: Array, Z: Array) -> Array:
         """The sum of the parts' covariances."""
-        return sum(part.cross(X, Z) for part in self.parts)
+        return total(part.cross(X, Z) for part in self.parts)
 
     def gram(self, X: Array) -> Array:
         """The sum of the parts' matrices."""
-        return sum(part.gram(X) for part in self.parts)
+        return total(part.gram(X) for part in self.parts)
 
     def variances(self, X: Array) -> Array:
         """The sum of the parts' variances."""
-        return sum(part.variances(X) for part in self.parts)
+        return total(part.variances(X) for part in self.parts)
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
         """The sum of the functions, and of the noise, of its parts."""
@@ -81,15 +81,15 @@ class Product(_Combination):
 
     def cross(self, X: Array, Z: Array) -> Array:
         """The product of the parts' covariances."""
-        return math.prod(part.cross(X, Z) for part in self.parts)
+        return reduce(operator.mul, (part.cross(X, Z) for part in self.parts))
 
     def gram(self, X: Array) -> Array:
         """The product of the parts' matrices."""
-        return math.prod(part.gram(X) for part in self.parts)
+        return reduce(operator.mul, (part.gram(X) for part in self.parts))
 
     def variances(self, X: Array) -> Array:
         """The product of the parts' variances."""
-        return math.prod(part.variances(X) for part in self.parts)
+        return reduce(operator.mul, (part.variances(X) for part in self.parts))
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
         """Multiplied out: anything times noise is noise."""
@@ -101,7 +101,7 @@ class Product(_Combination):
     def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
         """Sums of its parts' frequencies: the density of a product is the convolution of its factors' densities."""
         keys = random.split(key, len(self.parts))
-        return sum(part.frequencies(k, num, num_columns, dtype) for part, k in zip(self.parts, keys, strict=True))
+        return total(part.frequencies(k, num, num_columns, dtype) for part, k in zip(self.parts, keys, strict=True))
 
 
 class Scaled(Kernel):
@@ -159,7 +159,7 @@ class Scaled(Kernel):
         function, noise = self.kernel.split_noise()
         if noise is None:
             return self, None
-        return tuple(None if part is None else Scaled(part, self.scale) for part in (function, noise))
+        return None if function is None else Scaled(function, self.scale), Scaled(noise, self.scale)
 
     def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
         """The kernel's."""
@@ -230,7 +230,7 @@ class Flattened(Kernel):
         function, noise = self.kernel.split_noise()
         if noise is None:
             return self, None
-        return tuple(None if part is None else Flattened(part, self.rank) for part in (function, noise))
+        return None if function is None else Flattened(function, self.rank), Flattened(noise, self.rank)
 
     def vectors(self, X: Array) -> Array:
         """Inputs ``[N, ...]`` as the kernel sees them, ``[N, size]``."""

@@ -12,6 +12,7 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import static
+from gpzoo._types import ArrayLike
 from gpzoo.kernels import _view_sums as view_sums
 from gpzoo.kernels.base import Kernel, cast
 from gpzoo.kernels.combine import Sum, addends
@@ -103,11 +104,11 @@ class DoubleSum(Kernel):
         weights = 0 if self.weights is not None and jnp.ndim(self.weights) == 2 else None
         return self._with_fields(base=base, view=jax.tree.map(lambda _: None, self.view), weights=weights)
 
-    def check_inputs(self, X: Array, name: str = "X") -> Array:
+    def check_inputs(self, X: ArrayLike, name: str = "X") -> Array:
         """See :meth:`Kernel.check_inputs`; inputs of which the view can be taken."""
         X = super().check_inputs(X, name)
         # The view is evaluated input by input: its own checks should see, and name, the shape that the user gave.
-        inputs = jax.ShapeDtypeStruct(X.shape[X.ndim - self.input_ndim - 1 :], X.dtype)
+        inputs: Any = jax.ShapeDtypeStruct(X.shape[X.ndim - self.input_ndim - 1 :], X.dtype)
         if isinstance(self.view, SampledView):
             self.view.check_inputs(inputs)
         else:
@@ -166,8 +167,9 @@ class DoubleSum(Kernel):
 
     def cross(self, X: Array, Z: Array) -> Array:
         """The double sum over the views of all pairs of inputs."""
+        view: Any = self.view
         weights = self._weights(X.dtype)
-        views = jax.checkpoint(lambda z: self._cross_view(X, self.view.view(z[None])[0]) @ weights)
+        views = jax.checkpoint(lambda z: self._cross_view(X, view.view(z[None])[0]) @ weights)
         return jax.lax.map(views, Z).T
 
     def gram(self, X: Array) -> Array:

@@ -12,7 +12,7 @@ from gpzoo.kernels.base import Kernel, cast
 from gpzoo.kernels.combine import Flattened, Scaled, Sum
 from gpzoo.kernels.constant import Constant
 from gpzoo.kernels.dot_product import Linear
-from gpzoo.linalg.operators import matmul
+from gpzoo.linalg.operators import matmul, total
 
 
 def function_values(
@@ -42,19 +42,19 @@ def function_values(
     X = kernel.check_inputs(X)
     kernel = jax.tree.map(lambda leaf: cast(leaf, X.dtype), kernel)
     own_inputs = kernel.has_outputs(X)
-    kernel, _ = kernel.split_noise()
-    if kernel is None:
+    function, _ = kernel.split_noise()
+    if function is None:
         return jnp.zeros((X.shape[own_inputs], num_functions), X.dtype)
     if not separate:
-        return _values(kernel, X, key, num_functions, num_features)
-    own_kernel = kernel.batched
-    kernel_axes = kernel.batch_axes() if own_kernel else None
+        return _values(function, X, key, num_functions, num_features)
+    own_kernel = function.batched
+    kernel_axes = function.batch_axes() if own_kernel else None
     one = jax.vmap(
         lambda k, x, key: _values(k, x, key, 1, num_features)[:, 0],
         in_axes=(kernel_axes, 0 if own_inputs else None, 0),
         out_axes=1,
     )
-    return one(kernel, X, random.split(key, num_functions))
+    return one(function, X, random.split(key, num_functions))
 
 
 # -- functions of one kernel -------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def _values(kernel: Kernel, X: Array, key: Array, num_functions: int, num_featur
 @_values.register
 def _sum_values(kernel: Sum, X: Array, key: Array, num_functions: int, num_features: int) -> Array:
     keys = random.split(key, len(kernel.parts))
-    return sum(_values(p, X, k, num_functions, num_features) for p, k in zip(kernel.parts, keys, strict=True))
+    return total(_values(p, X, k, num_functions, num_features) for p, k in zip(kernel.parts, keys, strict=True))
 
 
 @_values.register

@@ -60,7 +60,7 @@ def _squared_distance(X: Array, Z: Array, direct: bool) -> Array:
         # Larger minus smaller, not plain differences: those may be contracted with the scaling of one of two inputs,
         # and then equal inputs are not at distance 0 nor distances the same both ways.
         pairs = ((X[:, i, None], Z[None, :, i]) for i in range(X.shape[-1]))
-        return sum(jnp.square(jnp.maximum(x, z) - jnp.minimum(x, z)) for x, z in pairs)
+        return sum((jnp.square(jnp.maximum(x, z) - jnp.minimum(x, z)) for x, z in pairs), jnp.zeros((), X.dtype))
     X, Z = _centred(X, Z)
     return jnp.maximum(jnp.sum(X * X, -1)[:, None] + jnp.sum(Z * Z, -1)[None, :] - 2 * matmul(X, Z.T), 0)
 

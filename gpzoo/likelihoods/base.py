@@ -12,7 +12,11 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.distribution import MaskedDistribution
 
 from gpzoo import _checks as checks
+from gpzoo._types import ArrayLike
 from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
+
+#: NumPyro's own, whose annotations let it take no argument.
+dependent_property: Any = constraints.dependent_property
 
 
 class Likelihood(Distribution):
@@ -45,9 +49,12 @@ class Likelihood(Distribution):
     #: Whether the expectation is quadratic in ``f``, and so unbiased where moments are estimates.
     quadratic: ClassVar[bool] = False
 
+    #: An array, or marginals where :attr:`is_marginal`, which a type checker cannot follow.
+    f: Any
+
     def __init__(
         self,
-        f: Array | GaussianMarginals,
+        f: ArrayLike | GaussianMarginals,
         event_shape: tuple[int, ...] = (),
         *,
         ndims: tuple[int, ...] = (1, 2),
@@ -160,7 +167,7 @@ class Likelihood(Distribution):
 
     # -- what NumPyro calls ------------------------------------------------------------------------------------------
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """``log p(y | f)``, or ``E_q(f)[log p(y | f)]`` where ``f`` is marginals.
 
         Args:
@@ -175,7 +182,7 @@ class Likelihood(Distribution):
         """
         raise NotImplementedError
 
-    def predictive_log_prob(self, value: Array) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Array:
         """``log integral p(y | f) q(f) df`` for every datum; equal to :meth:`log_prob` for an array ``f``.
 
         Args:
@@ -247,7 +254,9 @@ class Likelihood(Distribution):
 class MaskedLikelihood(MaskedDistribution):
     """A likelihood that leaves out the terms of masked data, whatever their ``y`` is, and refuses to be expanded."""
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    base_dist: Any
+
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Any:
         """As :meth:`Likelihood.log_prob`, zero for masked data; their ``y`` may be NaN or out of range."""
         self.base_dist._check_shape(value)  # before a mask of shape [N] broadcasts a y of shape [N, 1] to [N, N]
         return super().log_prob(jnp.asarray(value))

@@ -12,7 +12,8 @@ from jax.scipy.special import ndtr
 from numpyro.distributions import constraints
 
 from gpzoo._checks import fraction, positive_int
-from gpzoo.likelihoods.base import Likelihood, as_labels, check_labels
+from gpzoo._types import ArrayLike
+from gpzoo.likelihoods.base import Likelihood, as_labels, check_labels, dependent_property
 from gpzoo.likelihoods.quadrature import (
     gauss_hermite,
     log_mean_exp,
@@ -49,7 +50,7 @@ class Bernoulli(Likelihood):
 
     def __init__(
         self,
-        f: Array | GaussianMarginals,
+        f: ArrayLike | GaussianMarginals,
         link: str = "probit",
         squash: float = 0.0,
         *,
@@ -65,7 +66,7 @@ class Bernoulli(Likelihood):
         self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
         super().__init__(f, tuple(f.shape)[1:], validate_args=validate_args)
 
-    @constraints.dependent_property(is_discrete=True)
+    @dependent_property(is_discrete=True)
     def support(self) -> constraints.Constraint:
         """Labels 0 and 1."""
         return constraints.independent(constraints.boolean, self.event_dim)
@@ -87,7 +88,7 @@ class Bernoulli(Likelihood):
         """``log p(y | f)`` from ``f`` with the sign of ``y``; both links are symmetric."""
         return jnp.log(self._probability(signed)) if self.squash else _LINKS[self.link][1](signed)
 
-    def _signed(self, value: Array) -> tuple[Array, Array]:
+    def _signed(self, value: ArrayLike) -> tuple[Array, Array]:
         """The sign of every label, 1 or -1, and which labels are 0 or 1."""
         labels, good = as_labels(self.checked(value), 2)
         return (2 * labels - 1).astype(self.f.dtype), good
@@ -96,7 +97,7 @@ class Bernoulli(Likelihood):
         terms = jnp.where(good, terms, jnp.nan)
         return terms.sum(-1) if self.event_dim else terms
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         sign, good = self._signed(value)
         if not self.is_marginal:
@@ -106,7 +107,7 @@ class Bernoulli(Likelihood):
             weighted_sum(weights, self._log_link(spread(nodes, sign * self.f.mean, self.f.variance))), good
         )
 
-    def predictive_log_prob(self, value: Array) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Array:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
 
         Correlated labels of one datum are scored jointly, by draws.

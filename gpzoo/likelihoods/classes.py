@@ -6,7 +6,8 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 
-from gpzoo.likelihoods.base import Likelihood, check_labels
+from gpzoo._types import ArrayLike
+from gpzoo.likelihoods.base import Likelihood, check_labels, dependent_property
 from gpzoo.processes.marginals import GaussianMarginals
 
 
@@ -16,7 +17,7 @@ class ClassLikelihood(Likelihood):
     Class labels are not numbers, so ``mean`` and ``variance`` raise ``NotImplementedError``: use ``probs``.
     """
 
-    def __init__(self, f: Array | GaussianMarginals, *, validate_args: bool | None = None) -> None:
+    def __init__(self, f: ArrayLike | GaussianMarginals, *, validate_args: bool | None = None) -> None:
         super().__init__(f, ndims=(2,), validate_args=validate_args)
         if self.num_classes < 2:
             raise ValueError(
@@ -29,7 +30,7 @@ class ClassLikelihood(Likelihood):
         """``K``."""
         return self.f.shape[1]
 
-    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    @dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> constraints.Constraint:
         """Labels ``0..K-1``."""
         return constraints.integer_interval(0, self.num_classes - 1)

@@ -13,6 +13,7 @@ from jax import Array, random
 from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribution, constraints
 
 from gpzoo._checks import positive_int
+from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, check_labels
 from gpzoo.likelihoods.quadrature import gauss_hermite, log_mean_exp, log_weighted_mean, spread, weighted_sum
 from gpzoo.processes.marginals import GaussianMarginals
@@ -54,7 +55,7 @@ class Expected(Likelihood):
     def __init__(
         self,
         fn: Callable[..., Distribution],
-        f: Array | GaussianMarginals,
+        f: ArrayLike | GaussianMarginals,
         *params: Any,
         num_points: int = 20,
         num_draws: int = 10,
@@ -79,7 +80,7 @@ class Expected(Likelihood):
             )
         super().__init__(f, likelihood.event_shape, validate_args=validate_args)
 
-    def _given(self, f: Array) -> Distribution:
+    def _given(self, f: Array) -> Any:
         return self.fn(f, *self.params)
 
     @property
@@ -110,7 +111,7 @@ class Expected(Likelihood):
             if good.shape == values.shape and not good.all():
                 self._refuse(values, good, f"the support of {type(likelihood).__name__} is {support}")
 
-    def _cast(self, value: Array) -> Array:
+    def _cast(self, value: ArrayLike) -> Array:
         y = self.checked(value)
         if self.is_categorical:
             return y.astype(jnp.int32)
@@ -139,14 +140,14 @@ class Expected(Likelihood):
         nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
         return spread(nodes, self.f.mean, self.f.variance), weights
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         y = self._cast(value)
         if not self.is_marginal:
             return self._log_density(self.f, y)
         return weighted_sum(self._points(self.num_draws)[1], self.integrand(y)[1])
 
-    def integrand(self, value: Array) -> tuple[Array, Array]:
+    def integrand(self, value: ArrayLike) -> tuple[Array, Array]:
         """What :meth:`log_prob` averages under marginals, to see which value of ``f`` is impossible for its ``y``.
 
         Args:
@@ -158,7 +159,7 @@ class Expected(Likelihood):
         y, (points, _) = self._cast(value), self._points(self.num_draws)
         return points, jax.vmap(lambda f: self._log_density(f, y))(points)
 
-    def predictive_log_prob(self, value: Array) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Array:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         y = self._cast(value)
         if not self.is_marginal:

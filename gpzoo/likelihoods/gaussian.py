@@ -11,7 +11,8 @@ from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
-from gpzoo.likelihoods.base import Likelihood
+from gpzoo._types import ArrayLike
+from gpzoo.likelihoods.base import Likelihood, dependent_property
 from gpzoo.processes.marginals import GaussianMarginals
 
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -58,7 +59,7 @@ class Gaussian(Likelihood):
         self.noise_variance = noise.astype(f.dtype)
         super().__init__(f, shape[1:], validate_args=validate_args)
 
-    @constraints.dependent_property(is_discrete=False)
+    @dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
         """All real ``y``."""
         return constraints.independent(constraints.real, self.event_dim)
@@ -67,20 +68,20 @@ class Gaussian(Likelihood):
         """How the expectation is taken."""
         return "closed form"
 
-    def _residual(self, value: Array) -> Array:
+    def _residual(self, value: ArrayLike) -> Array:
         return self.checked(value).astype(self.f.dtype) - self._centre()
 
     def _sum_outputs(self, terms: Array) -> Array:
         return terms.sum(-1) if self.event_dim else terms
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         square = jnp.square(self._residual(value))
         if self.is_marginal:
             square = square + self.f.variance
         return self._sum_outputs(-0.5 * (_LOG_2PI + jnp.log(self.noise_variance) + square / self.noise_variance))
 
-    def predictive_log_prob(self, value: Array) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Array:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
 
         Correlated outputs are scored jointly: ``N(y_n | E[f_n], loading^T diag(v_n) loading + s I)``.

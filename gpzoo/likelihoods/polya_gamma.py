@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpzoo import _checks as checks
+from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.bernoulli import Bernoulli
 from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
 
@@ -45,8 +46,8 @@ class PolyaGamma(Bernoulli):
 
     def __init__(
         self,
-        f: Array | GaussianMarginals,
-        c: Array | None = None,
+        f: ArrayLike | GaussianMarginals,
+        c: ArrayLike | None = None,
         *,
         num_points: int = 20,
         num_predictive_draws: int = 100,
@@ -65,7 +66,7 @@ class PolyaGamma(Bernoulli):
         """How the expectation is taken."""
         return "closed form"
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a bound of it."""
         if not self.is_marginal:
             return super().log_prob(value)
@@ -73,7 +74,7 @@ class PolyaGamma(Bernoulli):
         return self._finish(_bound(sign, self.f, self.c), good)
 
 
-def _checked_c(name: str, f: Array | GaussianMarginals, c: Array | None) -> Array | None:
+def _checked_c(name: str, f: Array | GaussianMarginals, c: ArrayLike | None) -> Array | None:
     if c is None:
         if isinstance(f, EstimatedMarginals):
             raise TypeError(

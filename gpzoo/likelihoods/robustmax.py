@@ -12,6 +12,7 @@ from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
 from gpzoo._checks import fraction, positive_int
+from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import as_labels
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.likelihoods.quadrature import gauss_hermite, spread, weighted_sum
@@ -55,7 +56,7 @@ class RobustMax(ClassLikelihood):
 
     def __init__(
         self,
-        f: Array | GaussianMarginals,
+        f: ArrayLike | GaussianMarginals,
         epsilon: Array | float = 1e-3,
         *,
         squash: float = 0.0,
@@ -129,14 +130,14 @@ class RobustMax(ClassLikelihood):
         """``log p(y | f)`` where the label's latent is the largest, and where it is not."""
         return jnp.log1p(-self.epsilon), jnp.log(self.epsilon / (self.num_classes - 1))
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         p = self._largest(labels, self.num_draws)
         right, wrong = self._log_probabilities()
         return jnp.where(good, p * right + (1 - p) * wrong, jnp.nan)
 
-    def predictive_log_prob(self, value: Array) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Array:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         return jnp.where(good, jnp.log(self._mislabelled(self._largest(labels, self.num_predictive_draws))), jnp.nan)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from gpzoo._checks import positive_int
+from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import as_labels
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.likelihoods.quadrature import log_mean_exp
@@ -35,7 +36,7 @@ class Softmax(ClassLikelihood):
 
     def __init__(
         self,
-        f: Array | GaussianMarginals,
+        f: ArrayLike | GaussianMarginals,
         *,
         num_draws: int = 10,
         num_predictive_draws: int = 100,
@@ -49,7 +50,7 @@ class Softmax(ClassLikelihood):
         """How the expectation is taken."""
         return "draw"
 
-    def _of_label(self, table: Array, value: Array) -> Array:
+    def _of_label(self, table: Array, value: ArrayLike) -> Array:
         """The entries of a table ``[N, K]`` that belong to the labels."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
@@ -60,13 +61,13 @@ class Softmax(ClassLikelihood):
             return jax.nn.log_softmax(self.f)
         return log_mean_exp(jax.nn.log_softmax(self.f.draws(self.num_predictive_draws)))
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         if not self.is_marginal:
             return self._of_label(jax.nn.log_softmax(self.f), value)
         return self._of_label(jax.nn.log_softmax(self.f.draws(self.num_draws)).mean(0), value)
 
-    def predictive_log_prob(self, value: Array) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Array:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         return self._of_label(self._log_predictive(), value)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from gpzoo._checks import positive_int
+from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import as_labels
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.likelihoods.polya_gamma import _bound, _checked_c
@@ -41,8 +42,8 @@ class StickBreaking(ClassLikelihood):
 
     def __init__(
         self,
-        f: Array | GaussianMarginals,
-        c: Array | None = None,
+        f: ArrayLike | GaussianMarginals,
+        c: ArrayLike | None = None,
         *,
         num_points: int = 20,
         num_predictive_draws: int = 100,
@@ -62,7 +63,7 @@ class StickBreaking(ClassLikelihood):
         """How the expectation is taken."""
         return "closed form"
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a bound of it."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         sticks = jnp.arange(self.num_classes - 1, dtype=jnp.int32)
@@ -84,7 +85,7 @@ class StickBreaking(ClassLikelihood):
         taken, left = (log_weighted_mean(weights, jax.nn.log_sigmoid(s * at_nodes)) for s in (1, -1))
         return _of_sticks(taken, left)
 
-    def predictive_log_prob(self, value: Array) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Array:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         table = self._log_probs()

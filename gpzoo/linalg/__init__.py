@@ -10,7 +10,7 @@ from gpzoo.linalg.factorise import (
     root,
     solve_lower,
 )
-from gpzoo.linalg.operators import BlockDiagonal, Kronecker, concatenate, diagonal, matmul
+from gpzoo.linalg.operators import BlockDiagonal, Kronecker, concatenate, diagonal, matmul, total
 from gpzoo.linalg.toeplitz import ToeplitzInverse
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "matmul",
     "root",
     "solve_lower",
+    "total",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import operator
+from collections.abc import Callable, Iterable
+from functools import reduce
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -89,6 +91,11 @@ def concatenate(parts: list[Array], axis: int) -> Array:
     return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-2:]) for part in parts], axis=axis)
 
 
+def total(terms: Iterable[Array]) -> Array:
+    """The sum of one array or more."""
+    return reduce(operator.add, terms)
+
+
 def diagonal(K: Array | BlockDiagonal) -> Array:
     """The diagonals of matrices ``[..., M, M]``: ``[..., M]``."""
     if not isinstance(K, BlockDiagonal):
@@ -100,7 +107,7 @@ def diagonal(K: Array | BlockDiagonal) -> Array:
 
 def matmul(A: Array | BlockDiagonal, B: Array) -> Array:
     """``A @ B`` in the full precision of its arguments: accelerators otherwise round float32 factors to ten bits."""
-    return A @ B if isinstance(A, BlockDiagonal) else jnp.matmul(A, B, precision=lax.Precision.HIGHEST)
+    return cast(Array, A @ B) if isinstance(A, BlockDiagonal) else jnp.matmul(A, B, precision=lax.Precision.HIGHEST)
 
 
 class Kronecker(Fields):

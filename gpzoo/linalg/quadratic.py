@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpzoo import _platform
-from gpzoo.linalg.operators import BlockDiagonal, concatenate, matmul
+from gpzoo.linalg.operators import BlockDiagonal, concatenate, matmul, total
 
 
 def spread(B: Array, R: Any) -> Array:
@@ -22,7 +22,7 @@ def spread(B: Array, R: Any) -> Array:
 def squares(B: Array, R: Any) -> Array:
     """``diag(B^T R R^T B)``, ``[D, N]``: the squares of :func:`spread`, summed over its rows."""
     if isinstance(R, BlockDiagonal):
-        return sum(squares(rows, block) for rows, block in zip(R.split(B), R.blocks, strict=True))
+        return total(squares(rows, block) for rows, block in zip(R.split(B), R.blocks, strict=True))
     if B.shape[-1] > 2 * B.shape[-2]:
         # With many inputs the covariance itself is cheaper: its quadratic form has one product less in its derivative.
         return quadratic(matmul(R, jnp.swapaxes(R, -1, -2)), B)

@@ -7,7 +7,7 @@ Everything here works with an axis of outputs ``D``, of length 1 where the site 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +83,34 @@ class Conditional(Fields):
         """Variances that ``q(u)`` starts at where it has nothing else, ``[M]`` or ``[D, M]``."""
         raise NotImplementedError
 
+    def mean(self, m: Array) -> Array:
+        """Mean of the zero-mean part of ``f``, ``[D, N]``."""
+        raise NotImplementedError
+
+    def marginals(self, m: Array, form: Form) -> tuple[Array, Array]:
+        """Mean of the zero-mean part of ``f`` and its variance, ``[D, N]`` each."""
+        raise NotImplementedError
+
+    def moments(self, m: Array, form: Form) -> tuple[Array, Array]:
+        """Mean of the zero-mean part of ``f``, ``[D, N]``, and its covariance, ``[D, N, N]``."""
+        raise NotImplementedError
+
+    def inducing_moments(self, m: Array, form: Form) -> tuple[Array, Any]:
+        """Mean ``[D, M]`` and covariance of ``u``, ``[D, M, M]`` or Kronecker, whitened or not."""
+        raise NotImplementedError
+
+    def draw(self, m: Array, form: Form, key: Array) -> Array:
+        """A draw of ``u`` or ``v``, ``[M, D]``."""
+        raise NotImplementedError
+
+    def given_draw(self) -> Self:
+        """This conditional for a value that :meth:`draw` has drawn."""
+        return self
+
+    def kl(self, m: Array, form: Form) -> Array:
+        """``KL[q(u) || p(u)]`` summed over outputs, in nats."""
+        raise NotImplementedError
+
 
 class Projection(Conditional):
     """``f`` given ``u`` through their covariance ``Kuf`` (convolutional GPs, eq. 3-4 and 6-8).
@@ -138,7 +166,7 @@ class Projection(Conditional):
         return A, A if self.whiten else self.solved(A, transpose=True)
 
     def mean(self, m: Array) -> Array:
-        """Mean of the zero-mean part of ``f``, ``[D, N]``."""
+        """See :meth:`Conditional.mean`."""
         _, B = self._projections(self.prior.X)
         return mean_at(B, m)
 
@@ -187,10 +215,6 @@ class Projection(Conditional):
     def draw(self, m: Array, form: Form, key: Array) -> Array:
         """A draw of what the form is of, ``v`` where whitened and ``u`` where not: ``[M, D]``."""
         return m + form.draw(key)
-
-    def given_draw(self) -> Projection:
-        """This conditional for a value that :meth:`draw` has drawn."""
-        return self
 
     def kl(self, m: Array, form: Form) -> Array:
         """``KL[q(u) || p(u)]`` summed over outputs, in nats (eq. C.26)."""
@@ -346,8 +370,8 @@ class Interpolation(Conditional):
             u = u + jnp.sqrt(variances) * random.normal(key_own, u.shape, u.dtype)
         return u.T
 
-    def given_draw(self) -> Interpolation:
-        """This conditional for a value that :meth:`draw` has drawn, which is not whitened."""
+    def given_draw(self) -> Self:
+        """See :meth:`Conditional.given_draw`: what is drawn is not whitened."""
         data, (_, site) = self._flatten()
         return self._unflatten((False, site), data)
 
@@ -357,7 +381,7 @@ class Interpolation(Conditional):
         return _interpolated(u, self.inducing.sizes, *self.inducing.weights(self.prior.X))
 
     def mean(self, m: Array) -> Array:
-        """Mean of the zero-mean part of ``f``, ``[D, N]``."""
+        """See :meth:`Conditional.mean`."""
         return self._interpolate(self._mean_of_u(m))
 
     def marginals(self, m: Array, form: Form) -> tuple[Array, Array]:
@@ -372,13 +396,13 @@ class Interpolation(Conditional):
         if variances is not None:
             squares = tuple(jnp.square(w) for w in weights)
             parts.append(_interpolated(variances, self.inducing.sizes, first, squares))
-        return mean, sum(parts)
+        return mean, linalg.total(parts)
 
     def moments(self, m: Array, form: Form) -> tuple[Array, Array]:
         """Mean of the zero-mean part, ``[D, N]``, and covariance ``[D, N, N]``, through the dense weights."""
         W = self.inducing.dense_weights(self.prior.X)
         roots, variances = self._roots(form)
-        covariance = 0
+        covariance = jnp.zeros((), W.dtype)
         if roots:
             whole = Kronecker(*(matmul(F, F.mT) for F in roots)).dense()
             covariance = matmul(matmul(W, whole), W.mT)
@@ -409,6 +433,7 @@ class Interpolation(Conditional):
 
     def _kl_toeplitz(self, m: Array, form: Form) -> Array:
         mean, (roots, variances) = self._mean_of_u(m), self._roots(form)
+        assert variances is not None  # without one a form is refused
         D, M = mean.shape
         columns, log_det_q = jnp.concatenate([mean[..., None], *roots], axis=-1), jnp.sum(jnp.log(variances))
         for V in roots:
@@ -473,7 +498,7 @@ def _interpolated(u: Array, sizes: tuple[int, ...], first: tuple[Array, ...], we
             weights[d][..., a] if share is None else share * weights[d][..., a] for share in shares for a in range(n)
         ]
         starts, stride = [start for start, _ in moved], stride * sizes[d]
-    total = 0
+    total = jnp.zeros((), table.dtype)
     for start, share in zip(starts, shares, strict=True):
         own = jnp.sum(_rows(table, start) * weights[-1], axis=-1)
         total = total + (own if share is None else own * share)

@@ -94,7 +94,7 @@ class Form(Fields):
                 "Interpolation(..., toeplitz=False)."
             )
 
-    def start(self, conditional: Conditional, scale: float) -> Self:
+    def start(self, conditional: Conditional, scale: float | Array) -> Self:
         """Initial values.
 
         Args:
@@ -165,7 +165,7 @@ class Form(Fields):
 
     def trace(self) -> Array:
         """The trace of ``S``, summed over outputs."""
-        return sum(jnp.sum(s * s) for s in jax.tree.leaves(self.root()))
+        return linalg.total(jnp.sum(s * s) for s in jax.tree.leaves(self.root()))
 
     def draw(self, key: Array) -> Array:
         """A draw of ``u`` less its mean, ``[M, D]``."""
@@ -184,7 +184,7 @@ class Full(Form):
 
     scale: Any
 
-    def start(self, conditional: Conditional, scale: float) -> Full:
+    def start(self, conditional: Conditional, scale: float | Array) -> Full:
         """The prior's factor times ``scale``."""
         root = conditional.start_root()
         return Full(_each_output(root.dense() if hasattr(root, "dense") else root, conditional, scale))
@@ -217,7 +217,7 @@ class BlockDiagonal(Form):
                 "blocks(unique_patches(100), kmeans(100)) for a sum of two kernels: its Kuu has none."
             )
 
-    def start(self, conditional: Conditional, scale: float) -> BlockDiagonal:
+    def start(self, conditional: Conditional, scale: float | Array) -> BlockDiagonal:
         """The factors of the prior's blocks times ``scale``."""
         return BlockDiagonal(tuple(_each_output(L, conditional, scale) for L in conditional.start_root().blocks))
 
@@ -245,7 +245,7 @@ class Kronecker(Form):
         if not isinstance(grid, InducingGrid) or grid.num_axes == 1:
             raise _does_not_go(self, conditional)
 
-    def start(self, conditional: Conditional, scale: float) -> Kronecker:
+    def start(self, conditional: Conditional, scale: float | Array) -> Kronecker:
         """The prior's factors along each axis, the first times ``scale``."""
         first, *others = conditional.start_root().factors
         rest = (_each_output(L, conditional, 1.0) for L in others)
@@ -263,7 +263,7 @@ class Kronecker(Form):
         """See :meth:`Form.log_det`."""
         R = self.root()
         pairs = zip(R.sizes, self.scale, strict=True)
-        return sum(R.shape[-1] / size * jnp.sum(jnp.log(jnp.square(linalg.diagonal(F)))) for size, F in pairs)
+        return linalg.total(R.shape[-1] / size * jnp.sum(jnp.log(jnp.square(linalg.diagonal(F)))) for size, F in pairs)
 
     def trace(self) -> Array:
         """See :meth:`Form.trace`."""
@@ -281,7 +281,7 @@ class Diagonal(Form):
     constraints: ClassVar = {"scale": constraints.softplus_positive}
     has_diagonal = True
 
-    def start(self, conditional: Conditional, scale: float) -> Diagonal:
+    def start(self, conditional: Conditional, scale: float | Array) -> Diagonal:
         """Standard deviations that fit the prior, times ``scale``."""
         return Diagonal(_start_deviations(conditional, scale))
 
@@ -327,8 +327,8 @@ class LowRank(Form):
         rank: ``R``, where no values are given.
     """
 
-    scale: Array | None
-    factor: Array | None
+    scale: Array | Any
+    factor: Array | Any
     rank: int = static(default=16)
     constraints: ClassVar = {"scale": constraints.softplus_positive}
     has_diagonal = True
@@ -342,7 +342,7 @@ class LowRank(Form):
         if not conditional.toeplitz:
             raise _does_not_go(self, conditional)
 
-    def start(self, conditional: Conditional, scale: float) -> LowRank:
+    def start(self, conditional: Conditional, scale: float | Array) -> LowRank:
         """The deviations of :class:`Diagonal` and the principal components of a smooth prior, all times ``scale``."""
         M, dtype = conditional.num_inducing, conditional.dtype
         position = (jnp.arange(M, dtype=dtype) + 0.5) / M
@@ -424,11 +424,11 @@ def _triangular(factors: tuple[Array, ...], num_outputs: int | None) -> tuple[Ar
     return tuple(jnp.tril(F if num_outputs is not None else F[None]) for F in factors)
 
 
-def _each_output(root: Array, conditional: Conditional, scale: float) -> Array:
+def _each_output(root: Array, conditional: Conditional, scale: float | Array) -> Array:
     return scale * jnp.broadcast_to(root, (*conditional.outputs, *root.shape[-2:]))
 
 
-def _start_deviations(conditional: Conditional, scale: float) -> Array:
+def _start_deviations(conditional: Conditional, scale: float | Array) -> Array:
     """``[M]`` or ``[M, D]``."""
     shape = (conditional.num_inducing, *conditional.outputs)
     return scale * jnp.sqrt(rows_first(conditional.start_variances(), shape))

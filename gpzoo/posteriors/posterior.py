@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,8 @@ class InducingPosterior(ProcessAtInputs):
             site's prior and inducing variables.
         u_mean: ``m``, ``[M]`` for a site ``[N]``, ``[M, D]`` for a site ``[N, D]``.
         form: ``S``, such as ``forms.Full(scale)``.
-        value: what the site's value is instead of a draw over all inputs together: ``value(posterior, key)``, a pytree.
-            Where given, ``log_prob`` raises.
+        value: what the site's value is instead of a draw over all inputs together: ``value(posterior, key)``. Where
+            given, ``log_prob`` raises. A :class:`jax.tree_util.Partial`, if the posterior is to pass through ``jit``.
 
     Raises:
         TypeError: if ``form`` is none, or has no values.
@@ -125,7 +125,7 @@ class InducingPosterior(ProcessAtInputs):
             TypeError: for inducing variables that are not those of the base process.
             ValueError: if the kernel has several sampled views.
         """
-        mean, second = estimates(self.conditional, *self._q(), key)
+        mean, second = estimates(cast(Any, self.conditional), *self._q(), key)
         return self._with_loc(mean), self._in_shape(second - jnp.square(mean))
 
     def _with_loc(self, per_output: Array) -> Array:

@@ -70,7 +70,7 @@ def estimates(conditional: Projection, m: Array, form: Form, key: Array) -> tupl
         ValueError: if the kernel has several sampled views.
     """
     X, kernel = conditional.prior.X, conditional.prior.kernel
-    view = sampled_part(kernel).view
+    view: Any = sampled_part(kernel).view
     pairs, views = PairWeights.of(view), view.sample(key, X)
     columns = view_columns(conditional.inducing, kernel, X, views)
     M, N, S = columns.shape
@@ -135,7 +135,7 @@ def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array
     if isinstance(kernel, Scaled):
         return jnp.asarray(kernel.scale, X.dtype) * view_columns(inducing, kernel.kernel, X, views)
     if isinstance(kernel, Sum):
-        return sum(view_columns(inducing, part, X, views) for part in kernel.parts)
+        return linalg.total(view_columns(inducing, part, X, views) for part in kernel.parts)
     if isinstance(inducing, InducingPoints):
         raise TypeError(
             "Sampled views, of vectors too, take inducing variables of the base process, in the space of one view, and "
@@ -145,6 +145,7 @@ def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array
     if isinstance(inducing, InducingPatches) and inducing.Z.ndim != 2:
         raise ValueError(f"With sampled views all outputs share Z, [M, size]; got Z of shape {inducing.Z.shape}.")
     N, S, _ = views.shape
+    assert isinstance(kernel, DoubleSum)
     if isinstance(kernel.base, DoubleSum):
         columns = Kuf(inducing, kernel.base, views.reshape(N * S, *X.shape[1:]))
     elif isinstance(inducing, InducingPatches):
@@ -163,7 +164,8 @@ def view_variances(kernel: Kernel, X: Array, views: Array, pairs: PairWeights) -
     if isinstance(kernel, Scaled):
         return jnp.asarray(kernel.scale, X.dtype) * view_variances(kernel.kernel, X, views, pairs)
     if isinstance(kernel, Sum):
-        return sum(view_variances(part, X, views, pairs) for part in kernel.parts)
+        return linalg.total(view_variances(part, X, views, pairs) for part in kernel.parts)
+    assert isinstance(kernel, DoubleSum)
     shape = X.shape[1:] if isinstance(kernel.base, DoubleSum) else views.shape[2:]
 
     def one(own: Array) -> Array:

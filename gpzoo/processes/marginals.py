@@ -158,7 +158,8 @@ class GaussianMarginals(Fields):
         shape = jnp.shape(self.source_variance)
         if self.rows is None:
             return random.normal(self.key, (num_draws, *shape), self.dtype)
-        keys = jax.vmap(lambda row: random.fold_in(self.key, row))(self.rows)
+        own = self.key
+        keys = jax.vmap(lambda row: random.fold_in(own, row))(self.rows)
         return jax.vmap(lambda key: random.normal(key, (num_draws, *shape[1:]), self.dtype), out_axes=1)(keys)
 
     def draws(self, num_draws: int) -> Array:
@@ -242,7 +243,7 @@ class GaussianMarginals(Fields):
             return self * (1 / other)
         return jnp.asarray(self) / other
 
-    def _scale(self, c: Any) -> GaussianMarginals | None:
+    def _scale(self, c: Any) -> Any:
         rows = jnp.ndim(c) == 2 and jnp.shape(c)[0] != 1
         columns = jnp.ndim(c) > 0 and jnp.shape(c)[-1] != 1
         if self.loading is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._checks import positive_int
+from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel
 from gpzoo.kernels.double_sum import has_sampled_views, with_fixed_views
 
@@ -24,6 +25,8 @@ class ProcessAtInputs(dist.Distribution):
 
     Subclasses give :meth:`moments`; everything works with one leading output axis and hides it at the door.
     """
+
+    jitter: float | Array | None
 
     def _init_events(self, num_inputs: int, num_outputs: int | None) -> None:
         self.num_outputs = num_outputs
@@ -37,7 +40,7 @@ class ProcessAtInputs(dist.Distribution):
 
     def _replace(self, **changes: Any) -> Self:
         data, static = self.tree_flatten()
-        copy = self.tree_unflatten(static, data)
+        copy: Any = self.tree_unflatten(static, data)
         for name, value in changes.items():
             setattr(copy, name, value)
         return copy
@@ -60,7 +63,7 @@ class ProcessAtInputs(dist.Distribution):
             return mean + jnp.einsum(rows, root, noise)
         return mean + jnp.einsum("dij,...jd->...id", root, noise)
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
         """Joint log density of ``value``, ``[..., N]`` or ``[..., N, D]``, in nats: shape ``[...]``.
 
         Under ``jit`` it is minus infinity if the covariance is not positive definite: a divergence for NUTS.
@@ -99,7 +102,7 @@ class ProcessAtInputs(dist.Distribution):
         """The jitter on the joint covariance, absolute; ``None`` for the relative default."""
         return self.jitter
 
-    def _check_value(self, value: Array) -> None:
+    def _check_value(self, value: Any) -> None:
         shape, events = tuple(jnp.shape(value)), self.event_shape
         if shape[max(len(shape) - len(events), 0) :] != events:
             hint = ": drop the last axis of the value, y[:, 0]" if shape == (*events, 1) else ""
@@ -133,7 +136,7 @@ class ProcessAtInputs(dist.Distribution):
         if mask is True:
             return self
         if mask is False:
-            return super().mask(mask)
+            return super().mask(cast(Any, mask))
         raise ValueError(
             "A GaussianProcess site cannot be masked: its density is joint over all inputs. Put handlers.mask around "
             "the likelihood site only."
@@ -170,8 +173,8 @@ class GaussianProcess(ProcessAtInputs):
     def __init__(
         self,
         kernel: Kernel,
-        X: Array,
-        mean: Array | None = None,
+        X: ArrayLike,
+        mean: ArrayLike | None = None,
         *,
         num_outputs: int | None = None,
         jitter: float | Array | None = None,

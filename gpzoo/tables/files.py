@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def checksum(path: Path, stream: BinaryIO, method: str = "sha256") -> str:
     """
     try:
         stream.seek(0)
-        found = hashlib.file_digest(stream, lambda: hashlib.new(method, usedforsecurity=False)).hexdigest()
+        found = hashlib.file_digest(cast(Any, stream), lambda: hashlib.new(method, usedforsecurity=False)).hexdigest()
         stream.seek(0)
     except OSError as error:
         raise unreadable(path, reason(error)) from error

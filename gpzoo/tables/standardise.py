@@ -63,7 +63,8 @@ class _Running:
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape, self.count, width = shape, 0, math.prod(shape)
         self.mean, self.squares = np.zeros(width), np.zeros(width)
-        self.first, self.varies = None, np.zeros(width, bool)
+        self.first: Any = None
+        self.varies = np.zeros(width, bool)
 
     def add(self, rows: np.ndarray) -> None:
         # A column of the table is a row here: sums run along contiguous memory, many times faster.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +41,8 @@ class Patches(View):
     def __init__(
         self, image_shape: Sequence[int], patch_shape: Sequence[int], *, channels: str | int = "separate"
     ) -> None:
+        image: Any
+        patch: Any
         image, patch = whole_sizes("image_shape", image_shape, (2, 3)), whole_sizes("patch_shape", patch_shape, (2,))
         if patch[0] > image[0] or patch[1] > image[1]:
             raise ValueError(

@@ -192,9 +192,9 @@ def _process(posterior: InducingPosterior, value: Any, test: Array | None, asked
     return Path(SitePrediction(mean, variance, density), (mean, variance), draws)
 
 
-def _data(fn: Any, test: Array | None) -> Path:
+def _data(masked: Any, test: Array | None) -> Path:
     """A data site on one path, with the density of ``test``."""
-    fn = unmasked(fn)
+    fn: Any = unmasked(masked)
     density = None
     if test is not None:
         score = fn.predictive_log_prob if isinstance(fn, Likelihood) else fn.log_prob

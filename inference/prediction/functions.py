@@ -144,7 +144,7 @@ def _at_inducing(
         variances = [jnp.broadcast_to(variance, batch + variance.shape[-1:]) for _, variance in each]
         return jnp.concatenate([values for values, _ in each]), jnp.concatenate(variances, axis=-1)
     each = [inducing.of(partial(g, part, key)) for part, key in zip(parts, keys, strict=True)]
-    return sum(each), linalg.diagonal(Kuu(inducing, kernel.split_noise()[0]))
+    return linalg.total(each), linalg.diagonal(Kuu(inducing, kernel.split_noise()[0]))
 
 
 def _normals(key: Array, rows: Array | None, like: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -170,8 +170,9 @@ def predictions(
                 _store(found[name], site, start)
 
         def explain() -> None:
-            first = jax.tree.map(lambda x: x[:1], (rows, batch, tests))
-            run(*jax.tree.map(lambda x: x[0], (keys, samples)), *first, arrays, *rest)
+            row, one, test = jax.tree.map(lambda x: x[:1], (rows, batch, tests))
+            key, sample = jax.tree.map(lambda x: x[0], (keys, samples))
+            run(key, sample, row, one, test, arrays, *rest)
 
         return {name: _finite(name, site, processes, explain) for name, site in found.items()}
 
@@ -218,10 +219,10 @@ def count_rows(arrays: Any, guide: InducingGuide | None, batch_size: int) -> int
 
 
 def _empty(site: SitePrediction, num_rows: int) -> SitePrediction:
-    def of(x: Any, axis: int) -> Any:
+    def of(x: Any, axis: Any) -> Any:
         return None if x is None else np.empty((*x.shape[:axis], num_rows, *x.shape[axis + 1 :]), x.dtype)
 
-    return SitePrediction(*map(of, site, ROW_AXES))
+    return SitePrediction(*(of(x, axis) for x, axis in zip(site, ROW_AXES, strict=True)))
 
 
 def _store(whole: SitePrediction, part: SitePrediction, start: int) -> None:
@@ -277,10 +278,16 @@ class _Itself:
         return id(self.value)
 
 
+#: Parameters; arguments of training and their arrays, if any; the key of the views.
+_Rest: TypeAlias = tuple[dict[str, Any], Any, Array]
+
+
 def _compile(run: Runner, draws: int) -> Callable:
     @jax.jit
-    def one_batch(keys: Array, samples: dict, rows: Array, batch: tuple, tests: dict, arrays: dict, rest: tuple) -> Any:
-        def one_draw(draw: tuple) -> dict[str, Path]:
+    def one_batch(
+        keys: Array, samples: dict, rows: Array, batch: tuple, tests: dict, arrays: dict, rest: tuple[Any, Any, Any]
+    ) -> Any:
+        def one_draw(draw: tuple[Any, Any]) -> dict[str, Path]:
             return run(*draw, rows, batch, tests, arrays, *rest)
 
         if draws == 1:

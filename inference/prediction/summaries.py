@@ -29,12 +29,13 @@ class SitePrediction(NamedTuple):
         draws: one draw per path, ``[S, N]`` or ``[S, N, D]``, where asked for.
     """
 
-    mean: np.ndarray | None
-    variance: np.ndarray | None
-    log_density: np.ndarray | None = None
-    probs: np.ndarray | None = None
-    quantiles: np.ndarray | None = None
-    draws: np.ndarray | None = None
+    # JAX arrays while they are computed. `Any` stands for None, which nobody should have to rule out at every use.
+    mean: np.ndarray | Any
+    variance: np.ndarray | Any
+    log_density: np.ndarray | Any = None
+    probs: np.ndarray | Any = None
+    quantiles: np.ndarray | Any = None
+    draws: np.ndarray | Any = None
 
 
 #: The axis of the inputs' rows in each field of a :class:`SitePrediction`.
@@ -90,7 +91,9 @@ def of_paths(each: Path, asked: Asked) -> SitePrediction:
     return _completed(SitePrediction(mean, variance, density, probs), each.gaussian, draws, asked)
 
 
-def _completed(prediction: SitePrediction, gaussian: Any, draws: Array | None, asked: Asked) -> SitePrediction:
+def _completed(
+    prediction: SitePrediction, gaussian: tuple[Array, Array] | None, draws: Any, asked: Asked
+) -> SitePrediction:
     quantiles = None
     if asked.quantiles is not None and prediction.mean is not None:
         if gaussian is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array, random
-from numpyro.infer import SVI
+from jax.core import Tracer
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference._runs import Runs, run, unmasked
-from gpzoo.inference._sites import Look
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.representation import Bound
 from gpzoo.inference.trained import Trained
@@ -27,7 +27,7 @@ from gpzoo.processes.process import GaussianProcess
 EXTREME = 1e6
 
 
-def _run_once(svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict) -> Runs:
+def _run_once(svi: Any, state: SVIState, batch: tuple, arrays: dict, static: dict) -> Runs:
     """Runs of guide and model as the objective's next step would run them."""
     values = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
     shown = Bound() if isinstance(svi.loss, GaussianProcessELBO) else None
@@ -59,15 +59,15 @@ class Watch(Messenger):
             self.guide.setdefault(msg["name"], _is_drawn(msg))
 
 
-def expectations(step: Watch, seen: Look) -> dict[str, str]:
-    """How each data site's expectation is computed, by name; see :class:`~gpzoo.inference.Trained`."""
+def expectations(step: Watch, needs: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    """How each data site's expectation is computed, by name; ``needs`` are those of a look at the program."""
     found: dict[str, str] = {}
     for name, site in step.data.items():
         fn = unmasked(site["fn"])
         found[name] = "closed form" if isinstance(fn, GaussianProcess) else "draw"
         if isinstance(fn, Likelihood):
             found[name] = fn.expectation
-        given = [other for other, drawn in step.guide.items() if drawn and other in seen.needs.get(name, ())]
+        given = [other for other, drawn in step.guide.items() if drawn and other in needs.get(name, ())]
         if given and found[name] != "draw":
             found[name] += f" given draws of {', '.join(given)}"
     return found
@@ -103,7 +103,7 @@ def check_scales(step: Watch, rows: int, num_rows: int) -> None:
             )
     factor = num_rows / rows
     known = [1.0 if scale is None else scale for scale in scales.values()]
-    if factor == 1 or any(isinstance(scale, jax.core.Tracer) or np.isclose(scale, factor) for scale in known):
+    if factor == 1 or any(isinstance(scale, Tracer) or np.isclose(scale, factor) for scale in known):
         return
     raise ValueError(
         f"No data site of {sorted(scales)} is scaled from the minibatch to all {num_rows} rows, so the KL would "
@@ -113,7 +113,7 @@ def check_scales(step: Watch, rows: int, num_rows: int) -> None:
 
 
 def explain_failure(
-    svi: SVI,
+    svi: Any,
     result: Trained,
     state: SVIState,
     batch: tuple,
@@ -154,7 +154,7 @@ def explain_failure(
 
 
 def _diagnosis(
-    svi: SVI, state: SVIState, batch: tuple, arrays: dict, static: dict, loss: float, after: SVIState
+    svi: Any, state: SVIState, batch: tuple, arrays: dict, static: dict, loss: float, after: SVIState
 ) -> tuple[str, bool]:
     """What is not finite in a step, and whether it went too far; raises what the program raises outside ``jit``."""
     model_trace = _run_once(svi, state, batch, arrays, static).model
@@ -172,7 +172,7 @@ def _diagnosis(
         if bad:
             return f"the ELBO is {-loss:.6g} but the gradient of {', '.join(bad)} is not finite.", False
         sizes = {name: max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(g)) for name, g in gradients.items()}
-        largest = max(sizes, key=sizes.get)
+        largest = max(sizes, key=sizes.__getitem__)
         # Optimisers square gradients.
         steep = sizes[largest] > float(jnp.finfo(jnp.result_type(*jax.tree.leaves(gradients))).max) ** 0.5
         update = "is not finite" if steep or not (lost := _lost(svi, after)) else f"takes {lost}"
@@ -183,7 +183,8 @@ def _diagnosis(
         )
     if not isinstance(svi.loss, GaussianProcessELBO):
         return f"the ELBO is {-loss}.", False
-    terms = GaussianProcessELBO(svi.loss.num_particles, svi.loss.vectorize_particles, sum_sites=False)
+    elbo: Any = svi.loss
+    terms: Any = GaussianProcessELBO(elbo.num_particles, elbo.vectorize_particles, sum_sites=False)
 
     def by_site(params: dict) -> dict:
         return terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static)
@@ -231,7 +232,7 @@ def _short(x: Any) -> str:
     return np.array2string(np.asarray(x), precision=4, threshold=6, edgeitems=2)
 
 
-def _way_out(svi: SVI, state: SVIState, batch: tuple, arrays: dict, initial: bool) -> str:
+def _way_out(svi: Any, state: SVIState, batch: tuple, arrays: dict, initial: bool) -> str:
     """What to try: the data if they are extreme, then the initial values, then the learning rate."""
     if said := extreme_data(svi.model, batch, arrays):
         return said
@@ -240,7 +241,7 @@ def _way_out(svi: SVI, state: SVIState, batch: tuple, arrays: dict, initial: boo
     return "Lower the learning rate."
 
 
-def _lost(svi: SVI, state: SVIState) -> str:
+def _lost(svi: Any, state: SVIState) -> str:
     """Parameters that left the range of their numbers, with their values; empty if none did."""
     unconstrained = svi.optim.get_params(state.optim_state)
     lost = []

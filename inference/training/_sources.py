@@ -148,7 +148,7 @@ class Resident:
     def __init__(
         self, args: tuple, batch_size: int | None, seeds: Sequence[int], axes: tuple[bool, ...] | None
     ) -> None:
-        self.axes = axes
+        self.axes: Any = axes
         shapes = [
             (np.shape(leaf), axes is not None and axes[i]) for i, a in enumerate(args) for leaf in jax.tree.leaves(a)
         ]
@@ -174,7 +174,7 @@ class Resident:
         if batch_size is not None and not 1 <= batch_size <= self.num_rows:
             raise ValueError(f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.")
         self.full, self.seeds, self.num_arguments = batch_size is None, seeds, len(args)
-        self.size = self.num_rows if self.full else batch_size
+        self.size: int = self.num_rows if batch_size is None else batch_size
         self.data = jax.tree.map(jnp.asarray, args)
         self.chunk = MAX_CHUNK if self.full else int(np.clip(_MOST_NUMBERS // (self.size * len(seeds)), 1, MAX_CHUNK))
 

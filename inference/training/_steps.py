@@ -18,29 +18,33 @@ from gpzoo.inference._runs import Trace
 from gpzoo.inference.training._sources import Resident, Streamed
 
 
-def initial_state(svi: SVI, key: Array, sites: Trace) -> SVIState:
-    """The state from which a training starts, as ``svi.init`` gives it, where the parameters' sites are known.
+def initial(svi: SVI, sites: Trace) -> Callable:
+    """``init(key, values)``: what ``svi.init`` gives, without running guide and program, whose sites are known.
 
     Args:
         svi: NumPyro's object, which learns the sites' constraints.
-        key: of the training.
-        sites: of parameters and mutable state, by name, with their values.
+        sites: of parameters and mutable state, by name.
     """
+
+    # Without their values, which a training would keep alive.
+    known_sites = {name: (site["type"], site["kwargs"]) for name, site in sites.items()}
 
     def init(key: Array, values: dict[str, Any]) -> SVIState:
         def declare() -> None:
             for name, value in values.items():
-                if sites[name]["type"] == "mutable":
+                kind, options = known_sites[name]
+                if kind == "mutable":
                     mutable(name, value)
                 else:
-                    numpyro.param(name, value, **sites[name]["kwargs"])
+                    # A module of equinox is callable, and would be called for its initial value.
+                    numpyro.param(name, lambda key, value=value: value, **options)
 
         known = SVI(lambda: None, declare, svi.optim, svi.loss)
         state = known.init(key)
         svi.constrain_fn = known.constrain_fn
         return state
 
-    return jax.jit(init)(key, {name: site["value"] for name, site in sites.items()})
+    return jax.jit(init)
 
 
 def one_step(svi: SVI, static: dict[str, Any], source: Resident | Streamed) -> Callable:

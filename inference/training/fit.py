@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ from gpzoo.inference.training._sources import (
     split_arrays,
     split_keys,
 )
-from gpzoo.inference.training._steps import all_finite, initial_state, one_step, step_loop
+from gpzoo.inference.training._steps import all_finite, initial, one_step, step_loop
 from gpzoo.inference.training.checkpoints import Checkpoints, check_folder
 from gpzoo.tables.table import Table
 
@@ -182,7 +182,7 @@ class _Training:
         self.arrays, self.static = split_arrays(kwargs)
         self.several = source.axes is not None
         self.K, self.members = len(keys), (len(keys),) if self.several else ()
-        self.array_axes = axes_by_name(self.arrays, member_kwargs, self.K) if self.several else None
+        self.array_axes: Any = axes_by_name(self.arrays, member_kwargs, self.K) if self.several else None
         if member_kwargs and not self.several:
             raise ValueError(
                 f"member_kwargs is for several keys, random.split(key, K); got one key and {member_kwargs}."
@@ -197,6 +197,7 @@ class _Training:
         self.failed: dict[int, int] = {}
         #: What tells these data from others, once they have been looked at for it.
         self.data: dict[str, Any] = {}
+        self.init: Callable | None = None
         states = []
         for k, key in enumerate(keys):
             try:
@@ -215,7 +216,7 @@ class _Training:
         with Watch() as seen:
             self.stepwise = _platform.steps_on_host(self.all.trace(*self._inputs()).jaxpr)
         check_scales(seen, source.size, source.num_rows)
-        self.ways = expectations(seen, self.look)
+        self.ways = expectations(seen, self.needs)
 
     def _start(self, k: int, key: Array, given: dict[str, Any] | None) -> SVIState:
         """The initial state of a member, after what there is to check beforehand."""
@@ -224,21 +225,30 @@ class _Training:
             given = jax.tree.map(lambda x: x[k], given)
         first, whole, guided = source.batch(k, 0), source.all_rows(k), isinstance(svi.guide, InducingGuide)
         kwargs, training = arrays | self.static, named_key(key, "training")
+        state = looked = None
+        if not guided:
+            # A guide of another kind may set parameters that the program has no start for.
+            self.init = self.init or jax.jit(self._init)
+            state = self.init(training, given, first, arrays)
         # The data are constants here, so that likelihoods check their numbers. What members share is looked at once.
         if k == 0 or any(source.axes) or any(self.array_axes.values()):
-            self.look = look(svi.guide.model if guided else svi.model, whole, kwargs | svi.static_kwargs)
+            program, known = (svi.guide.model, None) if guided else (svi.model, svi.get_params(state))
+            looked = look(program, whole, kwargs | svi.static_kwargs, known)
+            # No more is kept: the rest holds the data, which of a table are many rows.
+            self.needs = looked.needs
         if not guided:
-            return jax.jit(self._init)(training, given, first, arrays)
+            return state
         # The program on all rows at once may be more than fits, such as a network on images; that a term of it
         # depends on several rows shows on two.
-        svi.guide.sites_for(first if source.size > 1 else whole, kwargs, self.look)
+        svi.guide.sites_for(first if source.size > 1 else whole, kwargs, looked)
         seen = whole if svi.guide.looks_at_inputs(given) else first
         try:
             sites = svi.guide.starting_sites(named_key(key, "initial values"), seen, kwargs, given, "init_params")
         except FactorisationError as error:
             cause = extreme_data(svi.model, seen, arrays) or "Look at initial and fixed hyperparameters."
             raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
-        return initial_state(svi, training, sites)
+        self.init = self.init or initial(svi, sites)
+        return self.init(training, {name: site["value"] for name, site in sites.items()})
 
     def _init(self, key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
         with representing(Bound()) if isinstance(self.svi.loss, GaussianProcessELBO) else nullcontext():
@@ -421,7 +431,7 @@ class _Training:
 
         return jax.vmap(of_one)(self.state) if self.several else of_one(self.state)
 
-    def _steps(self, state: SVIState, feed: Any, counts: np.ndarray) -> tuple[SVIState, Array, Array]:
+    def _steps(self, state: SVIState, feed: Any, counts: np.ndarray) -> tuple[SVIState, Any, Any]:
         """Let each member take its number of steps, from a state that is given up."""
         if self.stepwise:
             return self._stepwise(state, feed, counts)
@@ -519,7 +529,8 @@ class _Training:
         def back(state: SVIState) -> dict[str, Any]:
             # XLA would take log(exp(x)) for x.
             params = lax.optimization_barrier(self.svi.get_params(state))
-            return transform_fn(*self.svi.constrain_fn.args, params, invert=True)
+            transforms = cast(Any, self.svi.constrain_fn).args[0]
+            return transform_fn(transforms, params, invert=True)
 
         params = jax.vmap(back)(state) if self.several else back(state)
         return all_finite((state.optim_state, state.mutable_state, params), len(self.members))

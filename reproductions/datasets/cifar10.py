@@ -40,8 +40,8 @@ def cifar10() -> Dataset:
     records, sha256 = kept(CIFAR10_KEPT, _CIFAR10_IMAGES * 3073, _CIFAR10_RECORDS), {CIFAR10_KEPT: _CIFAR10_RECORDS}
     source = "kept in the cache folder"
     if records is None:
-        paths = [find(file) for file in CIFAR10_SHA256]
-        if all(paths):
+        paths = [path for file in CIFAR10_SHA256 if (path := find(file))]
+        if len(paths) == len(CIFAR10_SHA256):
             records, source, sha256 = _cifar10_from_xz(*paths), f"file in {paths[0].parent}", dict(CIFAR10_SHA256)
         else:
             path, source = obtain(CIFAR10_TAR, [_CIFAR10_URL], _CIFAR10_TAR_BYTES, CIFAR10_TAR_SHA256)

@@ -167,7 +167,7 @@ def table(name: str, split: int = 0) -> Dataset:
 def _numbers(name: str, known: ClassTable) -> tuple[dict[str, np.ndarray], set[str], str, dict[str, str]]:
     """``X`` of numbers and codes, ``y`` and the names of the columns; which of them are categories."""
     path = find(known.npz) if known.npz_sha256 else None
-    if path is not None:
+    if path is not None and known.npz_sha256 is not None:
         arrays = npz(path, known.npz_bytes, known.npz_sha256)
         categories = {key.removeprefix("cat_") for key in arrays if key.startswith("cat_")}
         return arrays, categories, f"file in {path.parent}", {path.name: known.npz_sha256}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gpzoo.reproductions.datasets.in_memory import Dataset
@@ -22,7 +24,7 @@ def digits() -> Dataset:
     """
     from sklearn.datasets import load_digits
 
-    bunch = load_digits()
+    bunch: Any = load_digits()
     X = (bunch.images[..., None] / 16).astype(np.float32)
     y = bunch.target.astype(np.int32)
     shuffled = np.random.RandomState(0).permutation(len(y))

@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -173,7 +173,7 @@ def obtain(
         try:
             with written(folder, file) as unfinished, _quiet_pooch():
                 known = f"{method}:{digest}" if digest else None
-                limit = _Limit(unfinished.parent, most)
+                limit: Any = _Limit(unfinished.parent, most)
                 pooch.retrieve(url, known, unfinished.name, unfinished.parent, progressbar=limit)
         except (requests.RequestException, ConnectionError, TimeoutError, ValueError) as error:
             # What the other errors say of a connection that failed is long and adds little: it is left to the cause.
@@ -337,7 +337,7 @@ def _note(file: str) -> str:
 
 
 def _writable_folder() -> Path:
-    failure = None
+    failure: Any = None
     for folder in folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -135,7 +136,12 @@ def mnist_rot_generated(seed: int = 0) -> Dataset:
     chosen = rng.permutation(len(X))[: sum(ROTATED_ROWS)]
     turned, labels = rotated(X[chosen], rng.uniform(0, 360, len(chosen))), y[chosen]
     parts = [np.split(array, [ROTATED_ROWS[0]]) for array in (turned, labels)]
-    arrays = {"X_train": parts[0][0], "y_train": parts[1][0], "X_test": parts[0][1], "y_test": parts[1][1]}
+    arrays: dict[str, Any] = {
+        "X_train": parts[0][0],
+        "y_train": parts[1][0],
+        "X_test": parts[0][1],
+        "y_test": parts[1][1],
+    }
     name = "mnist-rot-generated"
     return Dataset(name, **arrays, source=f"rotated MNIST, {data.source}", sha256={name: fingerprint(arrays)})
 

@@ -151,7 +151,7 @@ def _blocks(values: np.ndarray) -> Iterator[slice]:
     return (slice(start, start + _BLOCK) for start in range(0, len(values), _BLOCK))
 
 
-def _mean_and_std(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _mean_and_std(values: np.ndarray) -> tuple[Any, np.ndarray]:
     """Per column, in float64; a deviation of exactly 0 where the column is constant, whatever the rounding."""
     mean = sum(values[rows].sum(axis=0, dtype=np.float64) for rows in _blocks(values)) / len(values)
     variance = sum(np.square(values[rows] - mean).sum(axis=0) for rows in _blocks(values)) / len(values)

@@ -151,8 +151,8 @@ def year(split: str = "random", seed: int = 0) -> Dataset:
     if split == "random":
         return random_split("year", X, y, seed, source, sha256)
     train, test = slice(None, YEAR_PUBLISHED_TRAIN), slice(YEAR_PUBLISHED_TRAIN, None)
-    parts = (np.ascontiguousarray(part) for part in (X[train], y[train], X[test], y[test]))
-    return Dataset("year", *parts, source, sha256)
+    parts = [np.ascontiguousarray(part) for part in (X[train], y[train], X[test], y[test])]
+    return Dataset("year", parts[0], parts[1], parts[2], parts[3], source, sha256)
 
 
 @dataset(

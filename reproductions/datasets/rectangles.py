@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def rectangles(seed: int = 0) -> Dataset:
     rng = np.random.RandomState(operator.index(seed))
     X_train, y_train = _draw_rectangles(rng, 1200)
     X_test, y_test = _draw_rectangles(rng, 50_000)
-    arrays = {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test}
+    arrays: dict[str, Any] = {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test}
     return Dataset("rectangles", **arrays, source="generated", sha256={"rectangles": fingerprint(arrays)})
 
 

@@ -91,7 +91,9 @@ def available() -> list[Entry]:
         location = known.location
         if known.files:
             found = ([find(file) for file in files] for files in known.files)
-            complete = next((paths for paths in found if all(path and os.path.isfile(path) for path in paths)), None)
+            complete: Any = next(
+                (paths for paths in found if all(path and os.path.isfile(path) for path in paths)), None
+            )
             location = str(complete[0].parent) if complete else "download"
         if known.folder:
             folder = find_folder(known.folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -232,7 +233,7 @@ def svhn(rows: int = _ROWS, seed: int = 0) -> Dataset:
     from sklearn.datasets import load_digits
 
     rows, rng = _start(rows, seed)
-    known = load_digits()
+    known: Any = load_digits()
     glyphs = np.kron(known.images / 16, np.ones((4, 3)))  # [1797, 32, 24]
     middle, *sides = (rng.random_sample((3, rows)) * len(glyphs)).astype(int)
     shift = (rng.random_sample(rows) * 9).astype(int)

@@ -92,7 +92,7 @@ _TIMES = ("pickup", "dropoff")
 def raw_files(month: str) -> tuple[str, str]:
     """The names that the file of a month can have; the one with coordinates, if only one has them, first."""
     names = f"yellow_tripdata_{month}.parquet", f"yellow_tripdata_{month}.csv"
-    return names if month <= _LAST_PARQUET_WITH_COORDINATES else names[::-1]
+    return names if month <= _LAST_PARQUET_WITH_COORDINATES else (names[1], names[0])
 
 
 def kept_file(month: str) -> str:
@@ -296,7 +296,9 @@ def _parquet_batches(path: Path, stream: BinaryIO) -> Iterator[Any]:
 
 def _short(column: Any) -> Any:
     """A column of texts, decoded, unless one is longer than a time is written."""
-    import pyarrow.compute as pc
+    import pyarrow.compute
+
+    pc: Any = pyarrow.compute  # its functions are made when it is imported
 
     if (pc.max(pc.binary_length(column.dictionary)).as_py() or 0) > _LONGEST_TIME:
         raise ValueError(f"a time has more than {_LONGEST_TIME} letters")
@@ -337,7 +339,7 @@ def _names(path: Path, header: Sequence[str]) -> dict[str, str]:
         )
     if missing:
         raise unlike(path, f"columns for {', '.join(_COLUMNS)}", f"none for {', '.join(missing)}")
-    return names
+    return {key: name for key, name in names.items() if name is not None}
 
 
 def _filtered(batch: Any) -> np.ndarray:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class _Bounded(io.RawIOBase):
         return len(content)
 
 
-def _bounded(stream: BinaryIO, most: int) -> BinaryIO:
+def _bounded(stream: Any, most: int) -> Any:
     return io.BufferedReader(_Bounded(stream, most), 2**16)
 
 
@@ -134,7 +134,7 @@ def members(stream: BinaryIO, names: list[str], most: int) -> list[bytes]:
             if info.name in names:
                 if not info.isreg() or info.size > most:
                     raise ValueError(f"{info.name} is no file of at most {most:,} bytes")
-                contents.append((names.index(info.name), archive.extractfile(info).read()))
+                contents.append((names.index(info.name), cast(Any, archive.extractfile(info)).read()))
     contents.sort(key=operator.itemgetter(0))
     if [place for place, _ in contents] != list(range(len(names))):
         raise ValueError("it does not hold each of its files once")

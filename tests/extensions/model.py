@@ -6,6 +6,6 @@ from gpzoo import GaussianProcess
 
 
 def trend(X, y=None, *, kernel, likelihood, num_data=None):
-    f = numpyro.sample("f", GaussianProcess(kernel(), X, jitter=1e-10))
+    f = numpyro.sample("f", GaussianProcess(kernel(), X, jitter=1e-12))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", likelihood(f), obs=y)

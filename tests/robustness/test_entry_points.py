@@ -254,7 +254,7 @@ def drawn(key: Any, guide: InducingGuide, params: dict, X: Any, y: Any) -> Any:
 
 def compared(key: Any, *data: Any) -> Any:
     found = compare(key, CANDIDATES, *data, num_steps=2, progress=False)["a"]
-    return found.bound, found.nlpp, found.result.losses, found.result.params
+    return found.bound, found.nlpp, found.trained.losses, found.trained.params
 
 
 def trained_in_phases(key: Any, X: Any, y: Any) -> Any:
