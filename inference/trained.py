@@ -189,9 +189,9 @@ class Trained:
 
         Raises:
             FactorisationError: naming a site whose covariance does not factorise.
-            TypeError: naming a kernel without a known spectral density (see
-                :func:`gpzoo.kernels.spectral.frequencies`), or inducing variables that are not points; data that are
-                no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            TypeError: naming a kernel without a known spectral density (:meth:`gpzoo.kernels.Kernel.frequencies`), or
+                inducing variables without values for a function (:meth:`gpzoo.InducingVariable.of`); data that are no
+                real numbers, an ``rng_key`` that is no key, or a guide of another kind.
             ValueError: for counts below one; data that are not finite; rows that disagree; a guide that has not seen
                 data; parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in
                 several batches.

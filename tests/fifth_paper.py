@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from gpzoo.inducing.initialisers import kmeans
+from gpzoo import kmeans
 from gpzoo.inference import InducingGuide
 from gpzoo.models import gp_regression
 from gpzoo.reproductions import datasets
