@@ -54,7 +54,8 @@ def compiled_once():
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = Path(__file__).parents[1] / ".compiled" / hashlib.sha256(_processor()).hexdigest()[:16]
         jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    # Thousands of programs of one operation take more time together than the long ones.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
