@@ -19,7 +19,7 @@ from gpzoo._numpyro import Messenger, outside
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference._runs import check_value
-from gpzoo.inference.representation import current
+from gpzoo.inference.representation import Missing, Start, current
 from gpzoo.inference.variational import posterior_at
 from gpzoo.posteriors.forms import form_of
 from gpzoo.processes.process import GaussianProcess
@@ -110,6 +110,10 @@ class _PosteriorHandler(Messenger):
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
         if isinstance(initialiser, InducingVariable):
             return _parameter(initialiser)
+        if isinstance(self.representation, Start) and self.representation.made is not None:
+            if name not in self.representation.made:
+                raise Missing(name, (key, prior.X, prior.kernel))
+            return self.representation.made[name]
         if self.representation.starts:
             before = {site: value for site, value in self.values.items() if site in self.guide.sites.processes}
             return _parameter(start(name, initialiser, key, prior.X, prior.kernel, before))

@@ -84,6 +84,16 @@ def run(
     return Runs(**traces, loose=frozenset(seen.loose("param")))
 
 
+def at_once(function: Callable[[], Any]) -> Any:
+    """``function()``, traced and computed by one compiled program, of which the arrays it closes over are arguments.
+
+    Operation by operation every one of them is a program of its own. To be used where it is called once.
+    """
+    traced, shapes = jax.make_jaxpr(function, return_shape=True)()
+    leaves = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))(traced.consts)
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+
 class _Trace(handlers.trace):
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         super().postprocess_message(msg)

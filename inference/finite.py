@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from gpzoo._checks import is_concrete
 from gpzoo.errors import FactorisationError, NonFiniteError
 
 
@@ -18,6 +21,12 @@ def is_finite(values: Any) -> bool:
         return not np.issubdtype(values.dtype, np.floating) or bool(
             np.isfinite(values.sum()) or np.isfinite(values).all()
         )
+
+
+def all_finite(tree: Any) -> bool:
+    """Whether a pytree of arrays, among which tracers and random keys may be, has no number that is not finite."""
+    leaves = [x for x in jax.tree.leaves(tree) if is_concrete(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    return all(map(is_finite, leaves))
 
 
 def refuse_not_finite(

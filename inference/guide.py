@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 from numpyro.distributions import constraints
 from numpyro.infer import init_to_median
@@ -15,11 +17,12 @@ from gpzoo.inducing.covariances import Kuu
 from gpzoo.inducing.initialisers import structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference._calls import entry_point, removed
-from gpzoo.inference._handler import _for_site, _PosteriorHandler
+from gpzoo.inference._handler import _for_site, _parameter, _PosteriorHandler
 from gpzoo.inference._keys import named_key
-from gpzoo.inference._runs import Trace, run, shapes_of
+from gpzoo.inference._runs import Trace, at_once, run, shapes_of
 from gpzoo.inference._sites import Look, Sites, find_sites, look, parameters_of
-from gpzoo.inference.representation import Functions, Marginals, Start
+from gpzoo.inference.finite import all_finite
+from gpzoo.inference.representation import Functions, Marginals, Missing, Start
 from gpzoo.posteriors.forms import Form, form_of
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -178,10 +181,59 @@ class InducingGuide:
         self.sites_for(args, kwargs)
         if given is not None:
             given = self.checked_params(given, args, kwargs, name=name, whole=False)
-        runs = run(rng_key, args, kwargs, guide=self, values=given or {}, representation=Start(), complete=False)
-        found = {name: site for name, site in runs.guide.items() if site["type"] in ("param", "mutable")}
+        found = self._started_at_once(rng_key, args, kwargs, given or {})
+        if found is None:
+            found = _start_of(self._started(rng_key, args, kwargs, given or {}, Start()))
         checks.names(name, set(given or {}), needed=set(), known=set(found) | self.sites.latents)
         return found
+
+    def _started(self, rng_key: Array, args: tuple, kwargs: dict, given: Mapping[str, Any], how: Start) -> Trace:
+        return run(rng_key, args, kwargs, guide=self, values=given, representation=how, complete=False).guide
+
+    def _started_at_once(self, rng_key: Array, args: tuple, kwargs: dict, given: Mapping[str, Any]) -> Trace | None:
+        """The same in a few compiled programs, one more for each initialiser that looks at inputs.
+
+        ``None`` where that is no way to do it: values that are no arrays, or not finite; what initialisers refuse.
+        Operation by operation it is done all the same, or what is wrong is said.
+        """
+        if not all(map(checks.is_concrete, jax.tree.leaves((rng_key, args, kwargs, given)))):
+            return None
+        made: dict[str, Any] = {}
+        while True:
+            # A new function for each run: JAX traces a function once.
+            missing: Missing | None = None
+            sites: Trace = {}
+
+            def once() -> Any:
+                nonlocal missing, sites
+                try:
+                    trace = self._started(rng_key, args, kwargs, given, Start(made))
+                except Missing as error:
+                    missing = error
+                    return [x for x in jax.tree.leaves(error.looked_at) if not checks.is_concrete(x)]
+                sites = _start_of(trace)
+                posteriors = [site["fn"] for site in trace.values() if site["type"] == "sample"]
+                factors = [fn.conditional for fn in posteriors if isinstance(fn, InducingPosterior)]
+                floats = [x for x in jax.tree.leaves(factors) if jnp.issubdtype(x.dtype, jnp.floating)]
+                values = {name: site["value"] for name, site in sites.items()}
+                return values, [jnp.isfinite(x).all() for x in floats]
+
+            try:
+                found = at_once(once)
+                if not all(map(checks.is_concrete, jax.tree.leaves(found))):  # inside somebody else's jit
+                    return None
+                if missing is not None:
+                    computed = iter(found)
+                    seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), missing.looked_at)  # noqa: B023
+                    made[missing.site] = _parameter(_for_site(self.inducing, missing.site)(*seen))
+                    continue
+            except Exception:
+                return None
+            values, factorised = found
+            options = [site["kwargs"] for site in sites.values()]
+            if not (all(factorised) and all_finite(values) and all(map(checks.is_concrete, jax.tree.leaves(options)))):
+                return None
+            return {name: site | {"value": values[name]} for name, site in sites.items()}
 
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> bool:
         """Whether :meth:`init_params` has an initialiser to show inputs to, after :meth:`setup`.
@@ -192,9 +244,7 @@ class InducingGuide:
         return any(not isinstance(_for_site(self.inducing, site), InducingVariable) for site in missing)
 
     def posteriors(self, rng_key: Array, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
-        """:meth:`gpzoo.inference.Trained.posterior` for a key and arguments that were checked."""
-        self.sites_for(args, kwargs)
-        params = self.checked_params(params, args, kwargs)
+        """:meth:`gpzoo.inference.Trained.posterior` for parameters and arguments that were checked."""
         # Inner sites are drawn per input, which is all that the marginals of later sites depend on.
         shown = Marginals(views=named_key(rng_key, "views"))
         trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, representation=shown).guide
@@ -305,6 +355,10 @@ class InducingGuide:
             raise ValueError(f"The guide's parameters would be named {taken}, as sites of the model are: rename those.")
         if isinstance(self.inducing, Mapping) and (missing := sorted(sites.processes - set(self.inducing))):
             raise ValueError(f"InducingGuide(inducing=...) has no entry for the GP site(s) {missing}.")
+
+
+def _start_of(trace: Trace) -> Trace:
+    return {name: site for name, site in trace.items() if site["type"] in ("param", "mutable")}
 
 
 def _values_of(option: Any) -> tuple:

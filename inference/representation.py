@@ -14,10 +14,10 @@ run                      value of a GP site                       sampled views
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpyro
 from jax import Array
@@ -115,9 +115,18 @@ class Bound(Marginals):
 
 
 class Start(Representation):
-    """The prior's mean, at which ``q(u)`` starts: for starting values."""
+    """The prior's mean, at which ``q(u)`` starts: for starting values.
+
+    Args:
+        made: values of ``<site>_inducing``, by site, that initialisers gave in an earlier run, in which each that was
+            missing raised :class:`Missing`; initialisers run on the way if ``None``.
+    """
 
     starts = True
+
+    def __init__(self, made: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.made = made
 
     def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
         """See :meth:`Representation.prior`; a mean needs no views."""
@@ -126,6 +135,19 @@ class Start(Representation):
     def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         return posterior.valued(Partial(prior_mean))
+
+
+class Missing(Exception):
+    """In a run that computes nothing yet: an initialiser would have to look at numbers.
+
+    Args:
+        site: its name.
+        looked_at: a random key, the site's inputs and its kernel.
+    """
+
+    def __init__(self, site: str, looked_at: tuple[Array, Array, Any]) -> None:
+        super().__init__(site)
+        self.site, self.looked_at = site, looked_at
 
 
 class Recorded(Representation):

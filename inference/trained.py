@@ -16,10 +16,12 @@ from gpzoo import _checks as checks
 from gpzoo.inference import _saved
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference.arviz import exported
+from gpzoo.inference.finite import all_finite
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction.functions import values_of_functions
-from gpzoo.inference.prediction.predict import predictions
+from gpzoo.inference.prediction.predict import identity_of, predictions
 from gpzoo.inference.prediction.summaries import SitePrediction
+from gpzoo.inference.training._sources import split_arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +228,17 @@ class Trained:
         """
         guide = self._usable_guide()
         args, kwargs = checks.arguments(guide.model, args, model_kwargs, new=True)
-        return guide.posteriors(checks.rng_key(rng_key), self.params, args, kwargs)
+        rng_key = checks.rng_key(rng_key)
+        guide.sites_for(args, kwargs)
+        params = guide.checked_params(self.params, args, kwargs)
+        arrays, static = split_arrays(kwargs)
+        program = self._compiled.setdefault(
+            ("posterior", identity_of(static)),
+            jax.jit(lambda key, params, args, arrays: guide.posteriors(key, params, args, arrays | static)),
+        )
+        found = program(rng_key, params, args, arrays)
+        # Outside jit the site that is not finite is named.
+        return found if all_finite(found) else guide.posteriors(rng_key, params, args, kwargs)
 
     @entry_point
     def to_arviz(

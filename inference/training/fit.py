@@ -213,6 +213,7 @@ class _Training:
         self.all = jax.jit(self._all_members if self.several else self.one, donate_argnums=0)
         self.step = jax.jit(lambda *inputs: step(*inputs), donate_argnums=0)
         self.in_range = jax.jit(self._in_range)
+        self.copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         with Watch() as seen:
             self.stepwise = _platform.steps_on_host(self.all.trace(*self._inputs()).jaxpr)
         check_scales(seen, source.size, source.num_rows)
@@ -455,7 +456,7 @@ class _Training:
 
     def _advance(self, feed: Any, count: int, ahead: int) -> Any:
         """Take ``count`` steps; returns the feed of the ``ahead`` after, which is made while the device computes."""
-        start, done, failed = jax.tree.map(jnp.copy, self.state), self.done, dict(self.failed)
+        start, done, failed = self.copy(self.state), self.done, dict(self.failed)
         try:
             return self._take(start, feed, count, ahead)
         except BaseException:
@@ -496,19 +497,19 @@ class _Training:
         while (open_ := bad & (high - low > 1)).any():
             # As a rule only the last step or two are bad.
             middle = np.maximum(high - width, (low + high) // 2)
-            state, _, _ = self._steps(jax.tree.map(jnp.copy, start), feed, np.where(open_, middle, 0))
+            state, _, _ = self._steps(self.copy(start), feed, np.where(open_, middle, 0))
             good = open_ & self._finite(state)
             self._put(good, state)
             low, high = np.where(good, middle, low), np.where(open_ & ~good, middle, high)
             width *= 2
         worse = bad & ~np.isfinite(values[np.arange(self.K), np.minimum(low, values.shape[1] - 1)])
         if (again := worse & (low > 0)).any():
-            self._put(again, self._steps(jax.tree.map(jnp.copy, start), feed, np.where(again, low - 1, 0))[0])
+            self._put(again, self._steps(self.copy(start), feed, np.where(again, low - 1, 0))[0])
         if (before := worse & (low == 0)).any() and self.earlier is not None:
             state, step = self.earlier
             count = self.done - step
             feed = self.source.feed(step, count)
-            self._put(before, self._steps(jax.tree.map(jnp.copy, state), feed, np.where(before, count - 1, 0))[0])
+            self._put(before, self._steps(self.copy(state), feed, np.where(before, count - 1, 0))[0])
             again |= before
         return low - again
 
