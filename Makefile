@@ -1,9 +1,8 @@
-# make test    check style and run the tests in .venv, which is made on the first call
+# make test    check style and types, and run the tests in .venv, which is made on the first call
 # make part    a fifth of the tests, for another Python: make part PYTHON=python3.12 VENV=.venv-3.12
 # make stress  every way into the library against 2,550 odd arguments, and other generated cases at full count
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
-# make lint    style only
-# make types   types, by pyright
+# make lint    style and types only
 # make clean   remove what the other targets made
 PYTHON ?= python3
 WORKERS ?= 2
@@ -16,7 +15,7 @@ UV := $(shell command -v uv 2>/dev/null)
 PART := $(addprefix tests/test_, arviz checkpoints functions golden guides_in_numpyro prediction saved steps training \
 	zoo_exports)
 
-.PHONY: test part stress lint types demo clean
+.PHONY: test part stress lint demo clean
 
 test: lint
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
@@ -28,17 +27,16 @@ stress: $(STAMP)
 	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest -s tests/robustness
 	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest -s -m stress
 
+TYPING := build/typing/gpzoo
+
+# pyright, and an editor that reads its settings, find three of the package's folders through the links. It would ask
+# PyPI at every run whether it is the newest.
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-
-TYPING := build/typing/gpzoo
-
-# pyright, and an editor that reads its settings, find three of the package's folders through these links.
-types: $(STAMP)
 	mkdir -p $(TYPING)
 	for folder in inference models reproductions; do ln -sfn ../../../$$folder $(TYPING)/$$folder; done
-	$(VENV)/bin/pyright
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 
 demo: $(STAMP)
 	$(VENV)/bin/gpzoo reproduce convolutional rectangles --variant weighted --preset quick --output runs/demo

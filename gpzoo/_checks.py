@@ -6,7 +6,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ def not_empty(name: str, x: Array) -> None:
         raise ValueError(f"{name} is empty: its shape is {tuple(x.shape)}, at least one row is needed.")
 
 
-def positive_int(name: str, value: int) -> int:
+def positive_int(name: str, value: Any) -> int:
     """``value``, if it is a count of at least one.
 
     Raises:
@@ -563,16 +563,16 @@ def positive_number(name: str, value: Any, *, or_zero: bool = False) -> Any:
     """
     if not is_concrete(value):
         return value
-    number: bool = (
-        np.ndim(value) == 0
-        and not isinstance(value, bool | str)
-        and isinstance(value, int | float | np.number | np.ndarray | jax.Array)
-    )
-    if not number or not np.isfinite(value) or cast(Any, value) < 0 or (value == 0 and not or_zero):
+    if not _is_number(value) or not np.isfinite(value) or value < 0 or (value == 0 and not or_zero):
         raise ValueError(
             f"{name} must be a {'finite number of 0 or more' if or_zero else 'positive finite number'}, got {value!r}."
         )
     return value
+
+
+def _is_number(value: Any) -> bool:
+    numbers = int | float | np.number | np.ndarray | jax.Array
+    return np.ndim(value) == 0 and not isinstance(value, bool | str) and isinstance(value, numbers)
 
 
 def one_of(name: str, value: Any, options: Iterable[Any]) -> Any:

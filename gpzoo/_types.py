@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import jax.typing
@@ -18,3 +18,6 @@ class SupportsArray(Protocol):
 #: Arrays of NumPy and JAX, single numbers, what supports ``__array__``, and nested lists. Entry points make one array
 #: of it, or refuse it (:func:`gpzoo._checks.data`, :func:`gpzoo._checks.floating`); everything behind them has that.
 ArrayLike: TypeAlias = jax.typing.ArrayLike | SupportsArray | Sequence[Any]
+
+#: Positional arguments of a program: arrays, lists, tuples and mappings of them, and ``None`` where the program allows.
+Argument: TypeAlias = ArrayLike | Mapping[str, Any] | None

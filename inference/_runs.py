@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -65,9 +66,10 @@ def run(
     """
     model_key, guide_key = (key, key) if guide is None or model is None else random.split(key)
     given = values if callable(values) else partial(given_value, values)
-    traces: dict[str, Trace] = {"guide": {}, "model": {}}
+    of_guide: OrderedDict[str, dict[str, Any]] = OrderedDict()
+    of_model: Trace = {}
 
-    def trace(program: Callable, key: Array) -> Trace:
+    def trace(program: Callable, key: Array) -> OrderedDict[str, dict[str, Any]]:
         seeded: Any = handlers.seed(program, key)
         with _Trace() as found:
             handlers.substitute(seeded, substitute_fn=given)(*args, **kwargs)
@@ -75,13 +77,13 @@ def run(
 
     with handlers.block(), ParameterNames() as seen, representing(representation or Representation()):
         if guide is not None:
-            traces["guide"] = trace(guide, guide_key)
+            of_guide = trace(guide, guide_key)
         if model is not None:
-            traces["model"] = trace(handlers.replay(model, traces["guide"]), model_key)
+            of_model = trace(handlers.replay(model, of_guide), model_key)
     if complete:
         known = set() if callable(values) else set(values)
         checks.names("params", known, needed=seen.loose("param", "mutable"), known=known)
-    return Runs(**traces, loose=frozenset(seen.loose("param")))
+    return Runs(of_guide, of_model, loose=frozenset(seen.loose("param")))
 
 
 def at_once(function: Callable[[], Any]) -> Any:

@@ -24,7 +24,7 @@ from numpyro.distributions import constraints
 import gpzoo
 from gpzoo.errors import CheckpointError, plain
 from gpzoo.inducing.initialisers import Initialiser, blocks
-from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference import _files
 from gpzoo.inference._sites import Sites
 from gpzoo.inference.guide import InducingGuide
@@ -139,17 +139,17 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
         # A weak type gives way to others in the program.
         return {"array": name, "weak": bool(getattr(x, "weak_type", False)), **kind}
     public = type(x).__name__
-    if _PUBLIC.get(public) is type(x):
-        if hasattr(x, "parts"):
-            return {"gpzoo": public, "args": each(x.parts), "kwargs": {}}
-        own = [f.name for f in fields(x)] if is_dataclass(x) else (*x.data_fields, *x.static_fields)
-        given = {field: getattr(x, field) for field in own if getattr(x, field) is not None}
+    own = _PUBLIC.get(public) is type(x)
+    if own and isinstance(x, InducingBlocks | blocks):
+        return {"gpzoo": public, "args": each(x.parts), "kwargs": {}}
+    if own and is_dataclass(x):
+        given = {f.name: getattr(x, f.name) for f in fields(x) if getattr(x, f.name) is not None}
         kwargs = {field: _encoded(f"{name}.{field}", value, arrays) for field, value in given.items()}
         return {"gpzoo": public, "args": [], "kwargs": kwargs}
     kind = x if isinstance(x, type) else type(x)
     if issubclass(kind, Form) and getattr(forms, kind.__name__, None) is kind:
-        own = {} if x is kind else {f: _encoded(f"{name}.{f}", getattr(x, f), arrays) for f in kind.static_fields}
-        return {"form": kind.__name__, "kwargs": own}
+        kwargs = {} if x is kind else {f: _encoded(f"{name}.{f}", getattr(x, f), arrays) for f in kind.static_fields}
+        return {"form": kind.__name__, "kwargs": kwargs}
     strategy = getattr(x, "__name__", "")
     if strategy in _STRATEGIES and getattr(numpyro.infer, strategy) is x:
         return {"numpyro": strategy}

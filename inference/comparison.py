@@ -14,10 +14,11 @@ from jax import Array
 from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
+from gpzoo._types import ArrayLike
 from gpzoo.errors import PrecisionWarning, keeping_finished
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference.elbo import GaussianProcessELBO
-from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.guide import Inducing, InducingGuide
 from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training.fit import fit
@@ -87,11 +88,11 @@ def rmse(test: SitePrediction, y: np.ndarray) -> float:
 @entry_point
 def compare(
     rng_key: Array,
-    candidates: Mapping[str, tuple[Callable, Any]],
-    X: Array,
-    y: Array,
-    X_test: Array | None = None,
-    y_test: Array | None = None,
+    candidates: Mapping[str, tuple[Callable, Inducing]],
+    X: ArrayLike,
+    y: ArrayLike,
+    X_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
     *,
     num_steps: int,
     score: Callable[[SitePrediction, np.ndarray], float] | None = None,
@@ -144,16 +145,19 @@ def compare(
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
     if not callable(learning_rate):
         checks.positive_number("learning_rate", learning_rate)
-    (X, y), kwargs = checks.arguments(("X", "y"), (X, y), model_kwargs)
+    data, kwargs = checks.arguments(("X", "y"), (X, y), model_kwargs)
+    tests = None
     if X_test is not None:
-        (X_test, y_test), _ = checks.arguments(("X_test", "y_test"), (X_test, y_test), new=True)
+        tests, _ = checks.arguments(("X_test", "y_test"), (X_test, y_test), new=True)
     guides = {}
     for name, candidate in candidates.items():
         guides[name] = InducingGuide(*candidate)
-        sites = guides[name].sites_for((X, y), kwargs)
-        if X_test is not None and site not in sites.names - sites.latents - set(sites.parameters):
-            data = sorted(sites.names - sites.latents - set(sites.parameters))
-            raise ValueError(f"site must be a data site of every program: {name!r} has {data}, got {site!r}.")
+        sites = guides[name].sites_for(data, kwargs)
+        observed = sites.names - sites.latents - set(sites.parameters)
+        if tests is not None and site not in observed:
+            raise ValueError(
+                f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."
+            )
     found = {}
     for name, guide in guides.items():
         svi = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
@@ -161,13 +165,13 @@ def compare(
         options: dict[str, Any] = {"batch_size": batch_size, "checkpoint": folder, "model_kwargs": kwargs}
         with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # said above, once for all candidates
-            trained = fit(rng_key, svi, num_steps, X, y, **options, progress=progress and str(name))
+            trained = fit(rng_key, svi, num_steps, *data, **options, progress=progress and str(name))
             nlpp = scored = None
-            if X_test is not None:
-                test = trained.predict(rng_key, X_test, test_data={site: y_test}, model_kwargs=kwargs)[site]
+            if tests is not None:
+                test = trained.predict(rng_key, tests[0], test_data={site: tests[1]}, model_kwargs=kwargs)[site]
                 nlpp = -float(np.mean(test.log_density, dtype=np.float64))
-                scored = None if score is None else score(test, np.asarray(y_test))
-        bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(X)
+                scored = None if score is None else score(test, np.asarray(tests[1]))
+        bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
         found[name] = Candidate(bound, nlpp, scored, trained)
     # A partial has no name, and what has been trained must not be lost to that.
     return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,9 @@ from numpyro.infer import init_to_median
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
+from gpzoo._types import Argument
 from gpzoo.inducing.covariances import Kuu
-from gpzoo.inducing.initialisers import structure
+from gpzoo.inducing.initialisers import Initialiser, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference._calls import entry_point, removed
 from gpzoo.inference._handler import _for_site, _parameter, _PosteriorHandler
@@ -25,6 +26,9 @@ from gpzoo.inference.finite import all_finite
 from gpzoo.inference.representation import Functions, Marginals, Missing, Start
 from gpzoo.posteriors.forms import Form, form_of
 from gpzoo.posteriors.posterior import InducingPosterior
+
+#: What initialises the inducing variables of one site, or of each by name.
+Inducing: TypeAlias = Initialiser | InducingVariable | Mapping[str, Initialiser | InducingVariable]
 
 
 class InducingGuide:
@@ -70,7 +74,7 @@ class InducingGuide:
     def __init__(
         self,
         model: Callable,
-        inducing: Any,
+        inducing: Inducing,
         *,
         whiten: bool | Mapping[str, bool] = True,
         covariance: str | Form | type[Form] | Mapping[str, str | Form | type[Form]] | None = None,
@@ -116,7 +120,7 @@ class InducingGuide:
         raise AttributeError(removed("InducingGuide", name))
 
     @entry_point
-    def setup(self, *args: Any, model_kwargs: Mapping[str, Any] | None = None) -> Sites:
+    def setup(self, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> Sites:
         """Find the program's latent sites and how it uses them, once; later calls return what was found."""
         return self.sites_for(*checks.arguments(self.model, args, model_kwargs))
 
@@ -133,7 +137,7 @@ class InducingGuide:
     def init_params(
         self,
         rng_key: Array,
-        *args: Any,
+        *args: Argument,
         given: Mapping[str, Any] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:

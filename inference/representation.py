@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpyro
 from jax import Array
@@ -75,9 +75,7 @@ class Representation:
         """The site's prior, its sampled views drawn."""
         if not prior.samples_views:
             return prior
-        return prior.with_fixed_views(
-            cast(Array, numpyro.prng_key()) if self.views is None else named_key(self.views, site)
-        )
+        return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
 
     def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
         """What the site is sampled from.
@@ -155,7 +153,7 @@ class Recorded(Representation):
 
     def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
-        posterior = posterior.given(posterior.draw_inducing(cast(Array, numpyro.prng_key())))
+        posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
         numpyro.deterministic(f"{posterior.site}_u", posterior.inducing_moments()[0])
         return posterior
 

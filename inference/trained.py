@@ -13,6 +13,7 @@ from jax import Array
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
+from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference import _saved
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference.arviz import exported
@@ -84,13 +85,13 @@ class Trained:
     def predict(
         self,
         rng_key: Array,
-        *new: Any,
-        test_data: Mapping[str, Any] | None = None,
+        *new: Argument,
+        test_data: Mapping[str, ArrayLike] | None = None,
         num_draws: int = 100,
         quantiles: Sequence[float] | None = None,
         keep_draws: bool = False,
         batch_size: int = 1000,
-        train_args: tuple | None = None,
+        train_args: tuple[Argument, ...] | None = None,
         train_kwargs: Mapping[str, Any] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> dict[str, SitePrediction]:
@@ -156,7 +157,7 @@ class Trained:
     def functions(
         self,
         rng_key: Array,
-        *new: Any,
+        *new: Argument,
         num_draws: int = 100,
         num_features: int = 2048,
         batch_size: int = 1000,
@@ -211,7 +212,9 @@ class Trained:
         )
 
     @entry_point
-    def posterior(self, rng_key: Array, *args: Any, model_kwargs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def posterior(
+        self, rng_key: Array, *args: Argument, model_kwargs: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """The distributions of the latent sites at the model's inputs: ``{site: distribution}``.
 
         GP sites give an :class:`~gpzoo.InducingPosterior` (``.mean``, ``.variance``, ``.inducing_moments()``).
@@ -242,7 +245,7 @@ class Trained:
 
     @entry_point
     def to_arviz(
-        self, rng_key: Array, *args: Any, num_draws: int = 500, model_kwargs: Mapping[str, Any] | None = None
+        self, rng_key: Array, *args: Argument, num_draws: int = 500, model_kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Draws from the posterior as ArviZ's container, for ``az.summary``, ``az.loo``, plots and netCDF.
 

@@ -13,6 +13,7 @@ from numpyro.distributions import Distribution
 
 from gpzoo import _checks as checks
 from gpzoo._checks import positive_int
+from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel, White
 from gpzoo.models.parameters import gaussian, positive, precision, rbf
 from gpzoo.processes.process import GaussianProcess
@@ -22,7 +23,7 @@ def deep_gp(
     X: Array,
     y: Array | None = None,
     *,
-    layers: Sequence[Array | int] = (),
+    layers: Sequence[ArrayLike] = (),
     propagate_inputs: bool = False,
     likelihood: Callable[[Any], Distribution] = gaussian,
     num_outputs: int | None = None,
@@ -76,7 +77,7 @@ def deep_gp(
         numpyro.sample("y", likelihood(f), obs=y)
 
 
-def linear_layers(X: Array, widths: Sequence[int]) -> tuple[Array, ...]:
+def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
     """The paper's mean maps for inner layers of these widths ("Further Model Details").
 
     A layer as wide as the one below has the identity; a narrower one projects onto the principal directions of the
@@ -92,12 +93,13 @@ def linear_layers(X: Array, widths: Sequence[int]) -> tuple[Array, ...]:
     Raises:
         ValueError: if ``X`` is not ``[N, d]``, empty or not finite, or a width is no count.
     """
-    X = np.asarray(checks.floating("X", X))
+    X = checks.floating("X", X)
     if X.ndim != 2:
         raise ValueError(f"X must be [N, d], got shape {X.shape}.")
     checks.not_empty("X", X)
     checks.finite("X", X)
-    moments = sum(np.asarray(part, np.float64).T @ part for part in np.array_split(X, -(-len(X) // 2**16)))
+    parts = np.array_split(np.asarray(X), -(-len(X) // 2**16))
+    moments = sum((np.asarray(part, np.float64).T @ part for part in parts), np.zeros((X.shape[1], X.shape[1])))
     maps = []
     for i, width in enumerate(widths):
         width, below = positive_int(f"widths[{i}]", width), len(moments)
@@ -112,7 +114,7 @@ def linear_layers(X: Array, widths: Sequence[int]) -> tuple[Array, ...]:
     return tuple(maps)
 
 
-def inner_scales(layers: Sequence[Array | int], scale: float = 1e-5) -> dict[str, float]:
+def inner_scales(layers: Sequence[ArrayLike], scale: float = 1e-5) -> dict[str, float]:
     """Initial standard deviations of ``q(u)``, for ``InducingGuide(initial_scale=...)``: almost none in inner layers.
 
     The stack then starts as its means alone (supplement of the paper), and the first steps train the last layer.
@@ -120,10 +122,11 @@ def inner_scales(layers: Sequence[Array | int], scale: float = 1e-5) -> dict[str
     return {f"layer_{i}": scale for i in range(len(layers))}
 
 
-def _checked_map(i: int, W: Array, h: Array) -> Array:
-    if np.ndim(W) != 2 or W.shape[0] != h.shape[-1]:
+def _checked_map(i: int, W: ArrayLike, h: Array) -> Array:
+    shape = np.shape(W)
+    if len(shape) != 2 or shape[0] != h.shape[-1]:
         raise ValueError(
-            f"layers[{i}] has shape {np.shape(W)}, but the layer below it has width {h.shape[-1]}: a mean map is a "
+            f"layers[{i}] has shape {shape}, but the layer below it has width {h.shape[-1]}: a mean map is a "
             f"matrix [{h.shape[-1]}, width]. linear_layers(X, widths) makes them."
         )
     return jnp.asarray(W).astype(precision(h))

@@ -12,6 +12,7 @@ from jax import Array
 from numpyro.distributions import Distribution, constraints
 
 from gpzoo import _checks as checks
+from gpzoo._types import ArrayLike
 from gpzoo.kernels import RBF, Kernel
 from gpzoo.likelihoods import Softmax
 from gpzoo.models.modules import Network
@@ -115,7 +116,7 @@ def rbf_each(name: str, X: Array, *, variance: float = 1.0, lengthscale: float =
     )
 
 
-def feature_range(features: Any, spread: float = 2.0) -> dict[str, Array]:
+def feature_range(features: ArrayLike, spread: float = 2.0) -> dict[str, Array]:
     """Initial values of shift and scale that put features well inside the bounds.
 
     Args:

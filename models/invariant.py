@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpyro
@@ -22,16 +22,18 @@ from gpzoo.likelihoods import PolyaGamma, StickBreaking
 from gpzoo.models.parameters import gaussian, positive, precision, rbf
 from gpzoo.models.recognition import recognition
 from gpzoo.processes.process import GaussianProcess
+from gpzoo.views.base import SampledView, View
 from gpzoo.views.patches import Patches
 
-View = Any
+#: A view, or what makes one from the inputs.
+ViewOf: TypeAlias = View | SampledView | Callable[[Array], View | SampledView]
 
 
 def invariant_gp(
     X: Array,
     y: Array | None = None,
     *,
-    view: View,
+    view: ViewOf | None,
     num_outputs: int | None = None,
     variance: float = 1.0,
     lengthscale: float = 1.0,
@@ -67,7 +69,7 @@ def invariant_classifier(
     X: Array,
     y: Array | None = None,
     *,
-    view: View,
+    view: ViewOf | None,
     num_classes: int = 2,
     variance: float = 1.0,
     lengthscale: float = 1.0,
@@ -111,7 +113,7 @@ def invariant_convolutional_gp(
     X: Array,
     y: Array | None = None,
     *,
-    view: View,
+    view: ViewOf | None,
     patch_shape: tuple[int, int],
     num_outputs: int | None = None,
     variance: float = 1.0,
@@ -152,7 +154,7 @@ def invariant_deep_gp(
     X: Array,
     y: Array | None = None,
     *,
-    view: View,
+    view: ViewOf | None,
     width: int,
     likelihood: Callable[[Any], Any] = gaussian,
     num_outputs: int | None = None,
@@ -186,11 +188,11 @@ def invariant_deep_gp(
         numpyro.sample("y", likelihood(f), obs=y)
 
 
-def _view(view: View, X: Array) -> Any:
+def _view(view: ViewOf, X: Array) -> View | SampledView:
     return view(X) if callable(view) else view
 
 
-def _kernel(name: str, X: Array, view: View, variance: float, lengthscale: float) -> Kernel:
+def _kernel(name: str, X: Array, view: ViewOf | None, variance: float, lengthscale: float) -> Kernel:
     base = rbf(name, X, variance=variance, lengthscale=lengthscale, ard=False)
     if view is not None:
         return Invariant(base, _view(view, X))

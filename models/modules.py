@@ -33,7 +33,7 @@ def network_of(module: Any, name: str = "network") -> Network:
     """
     from numpyro.contrib import module as libraries
 
-    if isinstance(module, tuple) and len(module) == 2 and all(map(callable, module)):
+    if _is_pair(module):
         return lambda X, training: numpyro.module(name, module, input_shape=X.shape)(X)
     origins = [base.__module__ for base in type(module).__mro__ if base.__name__ == "Module"]
     origin = origins[0] if origins else ""
@@ -50,6 +50,10 @@ def network_of(module: Any, name: str = "network") -> Network:
         f"network_of takes a flax or equinox module or a pair (init, apply), got {type(module).__name__}. "
         "Any function of (X, training) that declares its own parameters is a network too."
     )
+
+
+def _is_pair(module: Any) -> bool:
+    return isinstance(module, tuple) and len(module) == 2 and all(map(callable, module))
 
 
 def _linen(libraries: Any, module: Any, name: str) -> Network:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,12 @@ from numpyro.infer import SVI, Trace_ELBO
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
+from gpzoo._types import ArrayLike
 from gpzoo.errors import keeping_finished
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.inference._calls import entry_point
+from gpzoo.inference.guide import Inducing
 from gpzoo.linalg.operators import Kronecker
 from gpzoo.models.deep_kernel import _columns, deep_kernel_gp, feature_range, network_classifier
 from gpzoo.models.modules import Network
@@ -33,17 +35,21 @@ _START_ROWS = 5000
 BOUNDS = (-1.0, 1.0)
 
 
+#: Data that were checked: on the host, or on a device.
+Rows: TypeAlias = np.ndarray | Array
+
+
 class DeepKernelFit(NamedTuple):
     """What :func:`fit_deep_kernel` returns.
 
     Attributes:
-        network: the network, trained alone; ``None`` where its parameters were given.
+        network: the network, trained alone; where its parameters were given, with these and no losses.
         features: GPs trained on the features of that network (the baseline DNN+GP).
         joint: everything trained together: ``joint.predict(key, X)``. Its program, as that of ``features``, is
             :func:`deep_kernel_gp` with its arguments.
     """
 
-    network: Trained | None
+    network: Trained
     features: Trained
     joint: Trained
 
@@ -51,11 +57,11 @@ class DeepKernelFit(NamedTuple):
 @entry_point
 def fit_deep_kernel(
     rng_key: Array,
-    X: Array,
-    y: Array,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
     network: Network,
-    inducing: Any = None,
+    inducing: Inducing | None = None,
     num_steps: tuple[int, int, int] = (1000, 500, 1000),
     learning_rates: tuple[float, float, float] = (1e-3, 1e-2, 1e-3),
     weight_decay: float = 0.0,
@@ -94,7 +100,7 @@ def fit_deep_kernel(
 
     Whatever error it ends in has the phases before, ``"network"`` and ``"features"``, as ``.finished``.
     """
-    X, y, rng_key, batch_size, arguments = _checked(rng_key, X, y, batch_size, weight_decay, model_kwargs)
+    (X, y), rng_key, batch_size, arguments = _checked(rng_key, X, y, batch_size, weight_decay, model_kwargs)
     if len(num_steps) != 3 or len(learning_rates) != 3:
         raise ValueError(
             "num_steps and learning_rates must be three, of the network, of GPs on its features and of both; got "
@@ -103,7 +109,8 @@ def fit_deep_kernel(
     for steps, rate in zip(num_steps, learning_rates, strict=True):
         checks.count("num_steps", steps)
         checks.positive_number("learning_rates", rate)
-    keys = dict(zip(("network", "features", "joint"), random.split(rng_key, 3), strict=True))
+    num_data = len(X)
+    keys: dict[str, Array] = dict(zip(("network", "features", "joint"), random.split(rng_key, 3), strict=True))
     lengths = dict(zip(keys, num_steps, strict=True))
     of_network, of_gps, together = learning_rates
 
@@ -114,28 +121,32 @@ def fit_deep_kernel(
     def folder(phase: str) -> Path | None:
         return None if checkpoint is None else Path(checkpoint) / phase
 
-    alone, finished = None, {}
+    finished: dict[str, Trained] = {}
     if pretrained is None:
         common = {"num_steps": lengths["network"], "learning_rate": of_network, "checkpoint": folder("network")}
         common |= {"batch_size": batch_size, "weight_decay": weight_decay, "progress": named("network")}
         alone = finished["network"] = fit_network(keys["network"], X, y, network=network, **common)
-        pretrained = alone.params
+    else:
+        alone = Trained(partial(network_classifier, network=network), _no_guide, dict(pretrained))
     model = partial(deep_kernel_gp, network=network, **arguments)
     guide = InducingGuide(model, InducingGrid(64, BOUNDS) if inducing is None else inducing)
 
-    def phase(name: str, start: Mapping[str, Any], network_rule: optax.GradientTransformation, training: bool) -> Any:
+    def phase(
+        name: str, start: Mapping[str, Any], network_rule: optax.GradientTransformation, training: bool
+    ) -> Trained:
+        rules: dict[Hashable, optax.GradientTransformation]
         rules = {"network": network_rule, "others": _adam(of_gps, lengths[name])}
-        kinds = lambda params: {key: "network" if key in pretrained else "others" for key in params}  # noqa: E731
+        kinds = lambda params: {key: "network" if key in alone.params else "others" for key in params}  # noqa: E731
         svi = SVI(model, guide, optax.multi_transform(rules, kinds), GaussianProcessELBO())
-        program = {"num_data": len(X), "training": training}
+        program = {"num_data": num_data, "training": training}
         own = {"init_params": dict(start), "checkpoint": folder(name), "progress": named(name)}
         return fit(keys[name], svi, lengths[name], X, y, batch_size=batch_size, model_kwargs=program, **own)
 
     with keeping_finished(finished, "Training ended in a later phase."):
-        some = np.random.RandomState(0).permutation(len(X))[:_START_ROWS]
+        some = np.random.RandomState(0).permutation(num_data)[:_START_ROWS]
         few, labels = X[some], y[some]
-        given = {**pretrained, **feature_range(features_of(network, pretrained, few))}
-        start = guide.init_params(keys["features"], few, labels, given=given, model_kwargs={"num_data": len(X)})
+        given = {**alone.params, **feature_range(features_of(network, alone.params, few))}
+        start = guide.init_params(keys["features"], few, labels, given=given, model_kwargs={"num_data": num_data})
         start = _as_the_network(guide, start, X)
         # The network is out of training here: its running statistics stay as well.
         features = finished["features"] = phase("features", start, optax.set_to_zero(), False)
@@ -146,8 +157,8 @@ def fit_deep_kernel(
 @entry_point
 def fit_network(
     rng_key: Array,
-    X: Array,
-    y: Array,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
     network: Network,
     num_steps: int = 1000,
@@ -158,7 +169,7 @@ def fit_network(
     progress: bool | str = True,
 ) -> Trained:
     """Train :func:`network_classifier`, the network alone; arguments as for :func:`fit_deep_kernel`."""
-    X, y, rng_key, batch_size, _ = _checked(rng_key, X, y, batch_size, weight_decay)
+    (X, y), rng_key, batch_size, _ = _checked(rng_key, X, y, batch_size, weight_decay)
     checks.count("num_steps", num_steps)
     checks.positive_number("learning_rate", learning_rate)
     model = partial(network_classifier, network=network)
@@ -183,19 +194,19 @@ def _checked(
     batch_size: int | None,
     weight_decay: float,
     model_kwargs: Mapping[str, Any] | None = None,
-) -> tuple:
+) -> tuple[tuple[Rows, Rows], Array, int | None, dict[str, Any]]:
     """Data, key, rows per minibatch and the program's arguments, when they have been checked."""
     (X, y), kwargs = checks.arguments(("X", "y"), (X, y), model_kwargs)
     checks.positive_number("weight_decay", weight_decay, or_zero=True)
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
-    return X, y, checks.rng_key(rng_key), batch_size, kwargs
+    return (X, y), checks.rng_key(rng_key), batch_size, kwargs
 
 
 def _adam(rate: float, steps: int, weight_decay: float = 0.0) -> optax.GradientTransformation:
     return optax.adamw(optax.cosine_decay_schedule(rate, max(1, steps), alpha=0.01), weight_decay=weight_decay)
 
 
-def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str, Any]:
+def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Rows) -> dict[str, Any]:
     """Parameters with which every GP is the feature that it sees first, so that the program predicts as the network.
 
     From there training improves on the network; from zero it would have to learn again what the network knows.
@@ -223,7 +234,7 @@ def _no_guide(*args: Any, **kwargs: Any) -> None:
     """The network alone has nothing latent."""
 
 
-def features_of(network: Network, params: Mapping[str, Any], X: Array, *, batch_size: int = 5000) -> np.ndarray:
+def features_of(network: Network, params: Mapping[str, Any], X: Rows, *, batch_size: int = 5000) -> np.ndarray:
     """Features of inputs by a trained network, which is not in training now.
 
     Args:

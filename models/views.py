@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypedDict, Unpack
 
 import jax.numpy as jnp
 import numpyro
 from jax import Array
 from numpyro.distributions import constraints
 
-from gpzoo.models.invariant import View
+from gpzoo._types import ArrayLike
 from gpzoo.models.parameters import precision
 from gpzoo.views.images import Affine, Deformation, Rotation
 
-# -- views with parameters ---------------------------------------------------------------------------------------------
+
+class Counts(TypedDict, total=False):
+    """How many views there are.
+
+    Attributes:
+        num_views: per input and step in training.
+        num_fixed: in prediction.
+    """
+
+    num_views: int
+    num_fixed: int
 
 
-def rotation(angle: float = 45.0, *, learn: bool = True, prefix: str = "", **counts: int) -> View:
+def rotation(
+    angle: float = 45.0, *, learn: bool = True, prefix: str = "", **counts: Unpack[Counts]
+) -> Callable[[Array], Affine]:
     """Rotations by up to ``angle`` degrees either way; trained as ``angle`` (section 5.1).
 
     Args:
         angle: where it starts, or stays.
         learn: whether it is trained.
         prefix: of the parameter's name, where a program has several views.
-        **counts: ``num_views`` and ``num_fixed`` of :class:`~gpzoo.Affine`.
+        **counts: ``num_views`` and ``num_fixed``, as for :class:`~gpzoo.Affine`.
     """
 
     def view(X: Array) -> Affine:
@@ -39,7 +52,9 @@ def rotation(angle: float = 45.0, *, learn: bool = True, prefix: str = "", **cou
 AFFINE_WIDTHS = (10.0, 0.1, 0.1, 0.1, 0.05, 0.05)
 
 
-def affine(widths: Any = AFFINE_WIDTHS, *, learn: bool = True, prefix: str = "", **counts: int) -> View:
+def affine(
+    widths: ArrayLike = AFFINE_WIDTHS, *, learn: bool = True, prefix: str = "", **counts: Unpack[Counts]
+) -> Callable[[Array], Affine]:
     """All affine maps; their bounds are trained as ``affine_below`` and ``affine_above`` the identity (section 5).
 
     The bounds themselves are recorded as the deterministic sites ``affine_low`` and ``affine_high``.
@@ -61,12 +76,12 @@ def affine(widths: Any = AFFINE_WIDTHS, *, learn: bool = True, prefix: str = "",
 def deformation(
     amplitude: float = 1.0,
     smoothness: float = 4.0,
-    widths: Any = AFFINE_WIDTHS,
+    widths: ArrayLike = AFFINE_WIDTHS,
     *,
     learn: bool = True,
     prefix: str = "",
-    **counts: int,
-) -> View:
+    **counts: Unpack[Counts],
+) -> Callable[[Array], Deformation]:
     """Smooth local deformations after small affine maps; trained as ``amplitude``, ``smoothness`` and the bounds.
 
     Args:
@@ -79,16 +94,16 @@ def deformation(
     """
 
     def view(X: Array) -> Deformation:
-        sizes = [jnp.asarray(size, precision(X)) for size in (amplitude, smoothness)]
+        size, width = (jnp.asarray(start, precision(X)) for start in (amplitude, smoothness))
         if learn:
-            names = (f"{prefix}amplitude", f"{prefix}smoothness")
-            sizes = [numpyro.param(n, s, constraint=constraints.positive) for n, s in zip(names, sizes, strict=True)]
-        return Deformation(_image_shape(X), *sizes, *_affine_bounds(X, widths, learn, prefix), **counts)
+            size = numpyro.param(f"{prefix}amplitude", size, constraint=constraints.positive)
+            width = numpyro.param(f"{prefix}smoothness", width, constraint=constraints.positive)
+        return Deformation(_image_shape(X), size, width, *_affine_bounds(X, widths, learn, prefix), **counts)
 
     return view
 
 
-def _affine_bounds(X: Array, widths: Any, learn: bool, prefix: str) -> tuple[Array, Array]:
+def _affine_bounds(X: Array, widths: ArrayLike, learn: bool, prefix: str) -> tuple[Array, Array]:
     identity = jnp.asarray([0, 1, 1, 0, 0, 0], precision(X))
     below = above = jnp.asarray(widths, precision(X))
     if not learn:

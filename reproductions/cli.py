@@ -46,8 +46,8 @@ class Interrupted(click.ClickException):
     exit_code = 130
 
 
-class OneLineErrors:
-    """Mixed into a click command: every error is one line on stderr and an exit status, without the usage text."""
+class Command(click.Command):
+    """A command whose every error is one line on stderr and an exit status, without the usage text."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
         """Run the command; see :meth:`click.Command.main`."""
@@ -108,12 +108,8 @@ class Folder(click.Path):
         return super().convert(value, param, ctx)
 
 
-class Command(OneLineErrors, click.Command):
-    """A command with one-line errors."""
-
-
-class Group(OneLineErrors, click.Group):
-    """A group of commands with one-line errors."""
+class Group(Command, click.Group):
+    """A group of commands with such errors."""
 
 
 @contextmanager

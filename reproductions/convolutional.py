@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -61,8 +61,7 @@ def _program(
     points: Start = kmeans,
 ) -> tuple[Callable, Any, str]:
     """The program of a variant, what its inducing variables start from, and the covariance of ``q(u)``."""
-    M = cast(int, setting.num_inducing)  # given in every setting of this paper
-    start = setting.start
+    M, start = setting.inducing, setting.start
     if variant == "rbf":
         kernel = partial(rbf, ard=False, **start)
         inducing = InducingPoints(jnp.asarray(X)) if len(X) == M else points(M)

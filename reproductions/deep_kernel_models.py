@@ -147,7 +147,8 @@ def _on_split(
     fit = fit_deep_kernel(key, X, y, network=plain, checkpoint=folder / "plain", **options)
 
     def scores_of_all() -> dict[str, float]:
-        alone = {"learning_rate": setting.rates[0]} | {name: options[name] for name in ("batch_size", "weight_decay")}
+        alone: dict[str, Any] = {name: options[name] for name in ("batch_size", "weight_decay")}
+        alone |= {"learning_rate": setting.rates[0]}
         of_network, _, together = options["num_steps"]
         length = of_network + together
         networks = {"dnn": (plain, fit.network)}

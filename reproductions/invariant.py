@@ -8,10 +8,10 @@ of the authors': settings of ``paper`` are its data in full, and else ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +22,7 @@ from gpzoo.errors import DatasetError
 from gpzoo.inducing.initialisers import random_subset, unique_patches
 from gpzoo.inference import InducingGuide, SitePrediction
 from gpzoo.models.invariant import invariant_classifier, invariant_gp
-from gpzoo.models.views import affine, deformation, rotation
+from gpzoo.models.views import Counts, affine, deformation, rotation
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.icml2007 import rotated
@@ -65,10 +65,10 @@ def _train(
         score: the metrics, where they are not those of the targets.
         **outcome: what is particular about the outcome, such as ``subset``.
     """
-    N, M, sampled = len(data.y_train), cast(int, setting.num_inducing), data.X_train.ndim == 4 and view is not None
+    N, M, sampled = len(data.y_train), setting.inducing, view if data.X_train.ndim == 4 else None
     model = partial(program, view=view, **setting.start)
     guide = InducingGuide(model, random_subset(M) if view is None else unique_patches(M))
-    views = _VIEWS[run.preset] if sampled else (None, None)
+    views = (None, None) if sampled is None else _VIEWS[run.preset]
     finished = train(
         run,
         data,
@@ -92,22 +92,24 @@ def _train(
     last = {name: value for name, value in points[-1].items() if name not in ("step", "seconds")}
     learned = ("angle", "affine_below", "affine_above", "amplitude", "smoothness")
     figures, params = {}, finished.trained.params
-    if sampled:
-        figures["augmentation"] = partial(_samples, view, params, data.X_train, keys_of(run).test)
+    if sampled is not None:
+        figures["augmentation"] = partial(_samples, sampled, params, data.X_train, keys_of(run).test)
     return replace(
         finished.outcome,
         metrics=last | {"elbo": N * last["bound_per_point"]},
-        settings=finished.outcome.settings
-        | {"learned": {name: np.asarray(params[name]).tolist() for name in learned if name in params}},
+        settings={
+            **finished.outcome.settings,
+            "learned": {name: np.asarray(params[name]).tolist() for name in learned if name in params},
+        },
         curve=points if setting.evaluations > 1 else (),
         figures=figures,
     )
 
 
-def _samples(view: Callable, params: dict[str, Any], X: np.ndarray, key: Array) -> Figure:
+def _samples(view: Callable, params: Mapping[str, Any], X: np.ndarray, key: Array) -> Figure:
     """Figure 1: images (left) and what the trained distribution makes of them."""
     images = jnp.asarray(X[:6])
-    with handlers.block(), handlers.substitute(data=params):
+    with handlers.block(), handlers.substitute(data=dict(params)):
         seen = view(images)
     views = np.asarray(seen.sample(key, images))[:, :8]
     figure = blank(0.9 * (views.shape[1] + 1), 0.9 * len(images))
@@ -231,8 +233,9 @@ def _one_hot(data: Dataset) -> Dataset:
     return replace(data, y_train=eye[data.y_train], y_test=eye[data.y_test])
 
 
-def _views(run: Run) -> dict[str, int]:
-    return dict(zip(("num_views", "num_fixed"), _VIEWS[run.preset], strict=True))
+def _views(run: Run) -> Counts:
+    num_views, num_fixed = _VIEWS[run.preset]
+    return {"num_views": num_views, "num_fixed": num_fixed}
 
 
 def _view(run: Run, variant: str) -> Callable | None:

@@ -72,6 +72,17 @@ class Setting:
     evaluations: int = 1
 
     @property
+    def inducing(self) -> int:
+        """``num_inducing`` of a setting that has it.
+
+        Raises:
+            ValueError: for one that leaves it to the variant.
+        """
+        if self.num_inducing is None:
+            raise ValueError("This setting has no num_inducing of its own.")
+        return self.num_inducing
+
+    @property
     def learning_rate(self) -> Rate:
         """The rate with its name."""
         return self.rate if isinstance(self.rate, Rate) else cosine(self.rate, self.steps)

@@ -194,7 +194,7 @@ UNSEEN = {
     "h5py": "what h5netcdf writes with",
     "pytest-xdist": "pytest -n",
     "ruff": "make lint",
-    "pyright[nodejs]": "make types",
+    "pyright[nodejs]": "make lint",
     "build": "the wheel of these tests",
     "setuptools": "the same",
     "equinox": "one of its networks is tested where it is installed",

@@ -126,7 +126,7 @@ class InducingBlocks(InducingVariable):
         self.parts = tuple(parts)
 
 
-def _inducing_inputs(Z: Array, wanted: str, max_ndim: int | None = None) -> Array:
+def _inducing_inputs(Z: ArrayLike, wanted: str, max_ndim: int | None = None) -> Array:
     Z = checks.floating("Z", Z)
     if Z.ndim < 2 or (max_ndim is not None and Z.ndim > max_ndim):
         raise ValueError(f"Z must be {wanted}; got shape {tuple(Z.shape)}.")

@@ -342,12 +342,16 @@ class Interpolation(Conditional):
     def _roots(self, form: Form) -> tuple[tuple[Array, ...], Array | None]:
         """Factors ``F_d`` ``[D, M_d, .]`` and variances ``[D, M]``: ``cov(u)`` is ``prod_d F_d F_d^T + diag``."""
         if form.has_diagonal and (self.toeplitz or not self.whiten):
-            V, variances = form.parts()
-            return (() if V is None else (self._coloured(V),)), variances
+            return self._parts(form)
         roots = _factors(form)
         if self.whiten:
             roots = tuple(matmul(L, F) for L, F in zip(self.L.factors, roots, strict=True))
         return roots, None
+
+    def _parts(self, form: Form) -> tuple[tuple[Array, ...], Array]:
+        """The same of a form that has a diagonal."""
+        V, variances = form.parts()
+        return (() if V is None else (self._coloured(V),)), variances
 
     def inducing_moments(self, m: Array, form: Form) -> tuple[Array, Any]:
         """Mean ``[D, M]`` and covariance of ``u``, ``[D, M, M]`` or on several axes Kronecker, whitened or not."""
@@ -432,8 +436,7 @@ class Interpolation(Conditional):
         return (trace + jnp.sum(jnp.square(m)) - D * M + log_det_p - form.log_det()) / 2
 
     def _kl_toeplitz(self, m: Array, form: Form) -> Array:
-        mean, (roots, variances) = self._mean_of_u(m), self._roots(form)
-        assert variances is not None  # without one a form is refused
+        mean, (roots, variances) = self._mean_of_u(m), self._parts(form)  # a form without a diagonal is refused
         D, M = mean.shape
         columns, log_det_q = jnp.concatenate([mean[..., None], *roots], axis=-1), jnp.sum(jnp.log(variances))
         for V in roots:

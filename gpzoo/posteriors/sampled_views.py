@@ -145,15 +145,15 @@ def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array
     if isinstance(inducing, InducingPatches) and inducing.Z.ndim != 2:
         raise ValueError(f"With sampled views all outputs share Z, [M, size]; got Z of shape {inducing.Z.shape}.")
     N, S, _ = views.shape
-    assert isinstance(kernel, DoubleSum)
-    if isinstance(kernel.base, DoubleSum):
-        columns = Kuf(inducing, kernel.base, views.reshape(N * S, *X.shape[1:]))
+    base = sampled_part(kernel).base
+    if isinstance(base, DoubleSum):
+        columns = Kuf(inducing, base, views.reshape(N * S, *X.shape[1:]))
     elif isinstance(inducing, InducingPatches):
-        columns = kernel.base(inducing.Z, views.reshape(N * S, -1))
+        columns = base(inducing.Z, views.reshape(N * S, -1))
     else:
         # A double sum over one view, the input itself, is the base process at that view.
         size = views.shape[2]
-        columns = Kuf(inducing, DoubleSum(kernel.base, Orbit(np.arange(size)[None])), views.reshape(N * S, size))
+        columns = Kuf(inducing, DoubleSum(base, Orbit(np.arange(size)[None])), views.reshape(N * S, size))
     return columns.reshape(-1, N, S)
 
 
@@ -165,12 +165,12 @@ def view_variances(kernel: Kernel, X: Array, views: Array, pairs: PairWeights) -
         return jnp.asarray(kernel.scale, X.dtype) * view_variances(kernel.kernel, X, views, pairs)
     if isinstance(kernel, Sum):
         return linalg.total(view_variances(part, X, views, pairs) for part in kernel.parts)
-    assert isinstance(kernel, DoubleSum)
-    shape = X.shape[1:] if isinstance(kernel.base, DoubleSum) else views.shape[2:]
+    base = sampled_part(kernel).base
+    shape = X.shape[1:] if isinstance(base, DoubleSum) else views.shape[2:]
 
     def one(own: Array) -> Array:
-        gram = kernel.base(own.reshape(-1, *shape))
+        gram = base(own.reshape(-1, *shape))
         return pairs.square(jnp.sum(gram), jnp.trace(gram))
 
     # A convolution takes its inputs in chunks already.
-    return jax.lax.map(one, views) if isinstance(kernel.base, DoubleSum) else jax.vmap(one)(views)
+    return jax.lax.map(one, views) if isinstance(base, DoubleSum) else jax.vmap(one)(views)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpzoo._types import ArrayLike
 from gpzoo.errors import DatasetError
 from gpzoo.tables.files import opened
 from gpzoo.tables.table import ColumnGroup, Table
@@ -34,7 +35,7 @@ class ArrayTable(Table):
             below 1.
     """
 
-    def __init__(self, *arrays: np.ndarray, block_size: int = 65_536, dtype: Any = None) -> None:
+    def __init__(self, *arrays: ArrayLike, block_size: int = 65_536, dtype: Any = None) -> None:
         for position, array in enumerate(arrays):
             if isinstance(array, np.ma.MaskedArray):
                 raise ValueError(

@@ -7,8 +7,8 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def opened(path: Path, most: int | None, digest: str | None = None, method: str = "sha256") -> Iterator[BinaryIO]:
+def opened(path: Path, most: int | None, digest: str | None = None, method: str = "sha256") -> Iterator[BufferedReader]:
     """Open a file for reading, once its kind, its size and its digest are known to be right.
 
     Args:
@@ -100,7 +100,7 @@ def unlike(what: Path, expected: str, found: str) -> DatasetError:
     )
 
 
-def checksum(path: Path, stream: BinaryIO, method: str = "sha256") -> str:
+def checksum(path: Path, stream: BufferedReader, method: str = "sha256") -> str:
     """The digest of an open file, read in pieces; the file is at its beginning again afterwards.
 
     Raises:
@@ -108,7 +108,7 @@ def checksum(path: Path, stream: BinaryIO, method: str = "sha256") -> str:
     """
     try:
         stream.seek(0)
-        found = hashlib.file_digest(cast(Any, stream), lambda: hashlib.new(method, usedforsecurity=False)).hexdigest()
+        found = hashlib.file_digest(stream, lambda: hashlib.new(method, usedforsecurity=False)).hexdigest()
         stream.seek(0)
     except OSError as error:
         raise unreadable(path, reason(error)) from error

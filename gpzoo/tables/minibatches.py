@@ -146,11 +146,10 @@ class Minibatches:
         self._refill()
 
     def _refill(self) -> None:
-        while self._free:
+        while self._free and self._thread is not None:
             epoch, index = self._next
             order = self._order(epoch)
             buffers = self._free.pop()
-            assert self._thread is not None
             future = self._thread.submit(self._prepare, order.windows[index], epoch, index, buffers)
             self._ready.append(_Prepared((epoch, index), buffers, future))
             self._next = (epoch, index + 1) if index + 1 < len(order.windows) else (epoch + 1, 0)

@@ -195,10 +195,7 @@ def _process(posterior: InducingPosterior, value: Any, test: Array | None, asked
 def _data(masked: Any, test: Array | None) -> Path:
     """A data site on one path, with the density of ``test``."""
     fn: Any = unmasked(masked)
-    density = None
-    if test is not None:
-        score = fn.predictive_log_prob if isinstance(fn, Likelihood) else fn.log_prob
-        density = score(test)
+    density = None if test is None else _log_density(fn, test)
     if _has_classes(fn):
         return Path(SitePrediction(None, None, density, fn.probs))
     mean, variance = fn.mean, fn.variance
@@ -225,3 +222,7 @@ def _draw(fn: Any, key: Array, num_draws: int) -> Array:
 def _has_classes(fn: Any) -> bool:
     classes = isinstance(fn, ClassLikelihood | dist.CategoricalProbs | dist.CategoricalLogits)
     return classes or (isinstance(fn, Expected) and fn.is_categorical)
+
+
+def _log_density(fn: Any, value: Array) -> Array:
+    return fn.predictive_log_prob(value) if isinstance(fn, Likelihood) else fn.log_prob(value)

@@ -12,6 +12,7 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
+from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._sites import find_sites, look
@@ -34,12 +35,12 @@ from gpzoo.inference.training._sources import split_arrays
 def predict(
     rng_key: Array,
     model: Callable,
-    *new: Any,
-    posterior_samples: Mapping[str, Array] | None = None,
+    *new: Argument,
+    posterior_samples: Mapping[str, ArrayLike] | None = None,
     params: Mapping[str, Any] | None = None,
-    train_args: tuple | None = None,
+    train_args: tuple[Argument, ...] | None = None,
     train_kwargs: Mapping[str, Any] | None = None,
-    test_data: Mapping[str, Any] | None = None,
+    test_data: Mapping[str, ArrayLike] | None = None,
     num_draws: int = 100,
     quantiles: Sequence[float] | None = None,
     keep_draws: bool = False,
@@ -77,18 +78,13 @@ def predict(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
         NonFiniteError: naming any other site whose prediction is not finite.
     """
-    if train_args is None:
-        raise ValueError(
-            "Give predict posterior_samples= (for MCMC, whose f lives at the training inputs) or params= (for exact "
-            "regression), and train_args=(X, y). With a guide call Trained(model, guide, params).predict(key, X)."
-        )
     return predictions(
         {},
         rng_key,
         model,
         new,
         model_kwargs,
-        params=params,
+        params={} if params is None else params,
         posterior_samples=posterior_samples,
         train_args=train_args,
         train_kwargs=train_kwargs,
@@ -107,16 +103,16 @@ def predictions(
     args: tuple,
     model_kwargs: Mapping[str, Any] | None,
     *,
-    params: Mapping[str, Any] | None,
-    train_args: tuple | None,
+    params: Mapping[str, Any],
+    train_args: tuple[Argument, ...] | None,
     train_kwargs: Mapping[str, Any] | None,
-    test_data: Mapping[str, Any] | None,
+    test_data: Mapping[str, ArrayLike] | None,
     num_draws: int,
     quantiles: Sequence[float] | None,
     keep_draws: bool,
     batch_size: int,
     guide: InducingGuide | None = None,
-    posterior_samples: Mapping[str, Array] | None = None,
+    posterior_samples: Mapping[str, ArrayLike] | None = None,
 ) -> dict[str, SitePrediction]:
     """Predictions with a guide or without one, with the programs that are compiled already, and will be."""
     check_run(guide, num_draws=num_draws, batch_size=batch_size)
@@ -126,13 +122,12 @@ def predictions(
         checks.named("test_data", test_data),
         checks.named("posterior_samples", posterior_samples),
     )
-    if train_args is not None:
-        if not isinstance(train_args, tuple):
-            raise TypeError(f"train_args must be a tuple such as (X, y), got {type(train_args).__name__}.")
-        train_args, train_kwargs = checks.arguments(model, train_args, train_kwargs)
+    if not isinstance(train_args, tuple | None):
+        raise TypeError(f"train_args must be a tuple such as (X, y), got {type(train_args).__name__}.")
+    train = None if train_args is None else checks.arguments(model, train_args, train_kwargs)
     num_rows = count_rows((args, test_data), guide, batch_size)
     batch_size = min(batch_size, num_rows)
-    params = checks.parameters("params", params or {}) if guide is None else guide.checked_params(params, args, kwargs)
+    params = checks.parameters("params", params) if guide is None else guide.checked_params(params, args, kwargs)
     samples = {name: jnp.asarray(value) for name, value in posterior_samples.items()}
     if len(set((counts := {name: len(value) for name, value in samples.items()}).values())) > 1:
         raise ValueError(f"posterior_samples must have one number of draws, got {counts}.")
@@ -142,20 +137,24 @@ def predictions(
     alone = not samples and not (guide is not None and guide.draws_anything)
     asked = Asked(quantiles, keep_draws, num_draws if alone else 1)
     arrays, static = split_arrays(kwargs)
-    train_arrays, train_static = split_arrays(dict(train_kwargs or {}))
+    train_arrays, train_static = split_arrays({} if train is None else train[1])
     drawn, processes = frozenset(), frozenset() if guide is None else guide.sites.processes
     if guide is None:
-        given = {name: value[0] for name, value in samples.items()} | dict(params or {})
+        if train is None:
+            raise ValueError(
+                "Give predict posterior_samples= (for MCMC, whose f lives at the training inputs) or params= (for "
+                "exact regression), and train_args=(X, y). With a guide call Trained(model, guide, "
+                "params).predict(key, X)."
+            )
+        given = {name: value[0] for name, value in samples.items()} | params
         where = "train_args, such as (X, y)"
-        train = train_args, dict(train_kwargs or {})
         sites = find_sites(look(model, *train, given), model, *train, frozenset(), values=given, where=where)
         drawn, processes = sites.drawn, sites.processes
     run = Runner(model, guide, drawn, static, train_static, asked)
     key = ("predict", identity_of(static), identity_of(train_static), asked, draws)
     one_batch = compiled[key] = compiled.get(key) or _compile(run, draws)
-    train = None if train_args is None else (train_args, train_arrays)
     keys = random.split(named_key(rng_key, "draws"), draws)
-    rest = (dict(params or {}), train, named_key(rng_key, "views"))
+    rest = (params, None if train is None else (train[0], train_arrays), named_key(rng_key, "views"))
     found: dict[str, SitePrediction] = {}
     with one_blas_thread():
         for start in range(0, num_rows, batch_size):

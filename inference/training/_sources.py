@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -91,14 +91,14 @@ def source_of(
             or as the sources.
     """
     seeds = [order_seed(key) for key in keys]
-    if any(isinstance(a, Table) for a in args):
+    if tables := [a for a in args if isinstance(a, Table)]:
         if len(args) > 1 or several:
             raise ValueError(
                 "A table is the only positional argument of fit, its groups are the model's, and it is trained on with "
                 f"one key, random.key(0) rather than keys [K]; got {len(args)} arguments and "
                 f"{f'{len(keys)} keys' if several else 'one key'}."
             )
-        return Streamed(args[0], batch_size, seeds[0])
+        return Streamed(tables[0], batch_size, seeds[0])
     if not several:
         return Resident(args, batch_size, seeds, None)
     axes = tuple(in_axes) if isinstance(in_axes, list | tuple) else (in_axes,) * len(args)
@@ -123,7 +123,7 @@ def axes_by_name(arrays: dict, member_kwargs: Collection[str], count: int) -> di
     return {name: name in names for name in arrays}
 
 
-def check_members(what: str, arguments: dict, count: int) -> None:
+def check_members(what: str, arguments: Mapping[str, Any], count: int) -> None:
     """Raise ValueError unless all arrays have a leading axis of ``count``."""
     shapes = {name: [np.shape(x) for x in jax.tree.leaves(value)] for name, value in arguments.items()}
     if wrong := {name: s for name, s in shapes.items() if any(shape[:1] != (count,) for shape in s)}:
@@ -148,7 +148,7 @@ class Resident:
     def __init__(
         self, args: tuple, batch_size: int | None, seeds: Sequence[int], axes: tuple[bool, ...] | None
     ) -> None:
-        self.axes: Any = axes
+        self.axes = axes
         shapes = [
             (np.shape(leaf), axes is not None and axes[i]) for i, a in enumerate(args) for leaf in jax.tree.leaves(a)
         ]

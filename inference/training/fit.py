@@ -20,10 +20,11 @@ from numpyro.infer.util import transform_fn
 from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._platform import one_blas_thread
+from gpzoo._types import Argument
 from gpzoo.errors import FactorisationError, keep_in
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
-from gpzoo.inference._sites import look
+from gpzoo.inference._sites import Look, look
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.representation import Bound, representing
@@ -59,12 +60,12 @@ def fit(
     rng_key: Array,
     svi: SVI,
     num_steps: int,
-    *data: Any,
+    *data: Argument | Table,
     batch_size: int | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
     in_axes: int | Sequence[int | None] | None = 0,
     member_kwargs: Collection[str] = (),
-    init_params: dict[str, Any] | None = None,
+    init_params: Mapping[str, Any] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 180.0,
     callback: Callable[[int, float, dict[str, Any]], None] | None = None,
@@ -176,13 +177,13 @@ class _Training:
         source: Resident | Streamed,
         kwargs: dict[str, Any],
         member_kwargs: Collection[str],
-        init_params: dict[str, Any] | None,
+        init_params: Mapping[str, Any] | None,
     ) -> None:
         self.svi, self.keys, self.source = svi, keys, source
         self.arrays, self.static = split_arrays(kwargs)
         self.several = source.axes is not None
         self.K, self.members = len(keys), (len(keys),) if self.several else ()
-        self.array_axes: Any = axes_by_name(self.arrays, member_kwargs, self.K) if self.several else None
+        self.array_axes = axes_by_name(self.arrays, member_kwargs, self.K) if self.several else None
         if member_kwargs and not self.several:
             raise ValueError(
                 f"member_kwargs is for several keys, random.split(key, K); got one key and {member_kwargs}."
@@ -219,26 +220,20 @@ class _Training:
         check_scales(seen, source.size, source.num_rows)
         self.ways = expectations(seen, self.needs)
 
-    def _start(self, k: int, key: Array, given: dict[str, Any] | None) -> SVIState:
+    def _start(self, k: int, key: Array, given: Mapping[str, Any] | None) -> SVIState:
         """The initial state of a member, after what there is to check beforehand."""
         svi, source, arrays = self.svi, self.source, member_of(self.arrays, self.array_axes, k)
         if given is not None and self.several:
             given = jax.tree.map(lambda x: x[k], given)
-        first, whole, guided = source.batch(k, 0), source.all_rows(k), isinstance(svi.guide, InducingGuide)
+        first, whole = source.batch(k, 0), source.all_rows(k)
         kwargs, training = arrays | self.static, named_key(key, "training")
-        state = looked = None
-        if not guided:
+        if not isinstance(svi.guide, InducingGuide):
             # A guide of another kind may set parameters that the program has no start for.
             self.init = self.init or jax.jit(self._init)
             state = self.init(training, given, first, arrays)
-        # The data are constants here, so that likelihoods check their numbers. What members share is looked at once.
-        if k == 0 or any(source.axes) or any(self.array_axes.values()):
-            program, known = (svi.guide.model, None) if guided else (svi.model, svi.get_params(state))
-            looked = look(program, whole, kwargs | svi.static_kwargs, known)
-            # No more is kept: the rest holds the data, which of a table are many rows.
-            self.needs = looked.needs
-        if not guided:
+            self._look(k, svi.model, whole, kwargs, svi.get_params(state))
             return state
+        looked = self._look(k, svi.guide.model, whole, kwargs)
         # The program on all rows at once may be more than fits, such as a network on images; that a term of it
         # depends on several rows shows on two.
         svi.guide.sites_for(first if source.size > 1 else whole, kwargs, looked)
@@ -250,6 +245,18 @@ class _Training:
             raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
         self.init = self.init or initial(svi, sites)
         return self.init(training, {name: site["value"] for name, site in sites.items()})
+
+    def _look(
+        self, k: int, program: Callable, args: tuple, kwargs: dict[str, Any], values: dict[str, Any] | None = None
+    ) -> Look | None:
+        """A look at the program on the data of a member; ``None`` where they are those of the one before."""
+        if k > 0 and not any(self.source.axes or ()) and not any((self.array_axes or {}).values()):
+            return None
+        # The data are constants here, so that likelihoods check their numbers.
+        looked = look(program, args, kwargs | self.svi.static_kwargs, values)
+        # No more is kept: the rest holds the data, which of a table are many rows.
+        self.needs = looked.needs
+        return looked
 
     def _init(self, key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
         with representing(Bound()) if isinstance(self.svi.loss, GaussianProcessELBO) else nullcontext():

@@ -235,7 +235,7 @@ def _rows(text: Iterable[list[str]], columns: int, most: int) -> list[list[str]]
     return rows
 
 
-def _coded(rows: list[list[str]], columns: list[str]) -> tuple[np.ndarray, set[str]]:
+def _coded(rows: list[list[str]], columns: Sequence[str]) -> tuple[np.ndarray, set[str]]:
     """Integer columns as they are; others as numbers of their sorted values, -1 where one is missing."""
     X, categories = np.empty((len(rows), len(columns)), np.int32), set()
     for i, column in enumerate(columns):

@@ -98,7 +98,8 @@ def rectangles_original() -> Dataset:
         path, source = obtain(RECTANGLES_ZIP, _RECTANGLES_URLS, _MOST_RECTANGLES_ZIP)
         content = read(path, _MOST_RECTANGLES_ZIP)
         arrays, sha256 = _unzip_rectangles(path, content), hashlib.sha256(content).hexdigest()
-    return Dataset("rectangles-original", **arrays, source=source, sha256={path.name: sha256})
+    parts = (arrays[name] for name in ("X_train", "y_train", "X_test", "y_test"))
+    return Dataset("rectangles-original", *parts, source=source, sha256={path.name: sha256})
 
 
 def _unzip_rectangles(path: Path, content: bytes) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -132,9 +132,10 @@ def members(stream: BinaryIO, names: list[str], most: int) -> list[bytes]:
     with tarfile.open(fileobj=gunzip(stream, most * (len(names) + 1) + 2**16), mode="r|") as archive:
         for info in archive:
             if info.name in names:
-                if not info.isreg() or info.size > most:
+                file = archive.extractfile(info) if info.isreg() else None
+                if file is None or info.size > most:
                     raise ValueError(f"{info.name} is no file of at most {most:,} bytes")
-                contents.append((names.index(info.name), cast(Any, archive.extractfile(info)).read()))
+                contents.append((names.index(info.name), file.read()))
     contents.sort(key=operator.itemgetter(0))
     if [place for place, _ in contents] != list(range(len(names))):
         raise ValueError("it does not hold each of its files once")
