@@ -1,4 +1,23 @@
-"""What may an argument be that holds data?"""
+"""What may an argument be that holds data, and which letters do shapes have?
+
+Behind the entry points annotations say shapes, ``Float[Array, "N M"]``, which the tests check at every call:
+
+======  ================================================================================
+letter  axis
+======  ================================================================================
+``N``   rows: data, inputs
+``M``   inducing variables, or the rows of a second set of inputs
+``D``   outputs: one function, and where they differ one kernel or one set of inputs each
+``K``   columns of a right-hand side, classes, or outputs that are mixed from sources
+``d``   columns of an input
+``P``   views of an input, such as patches
+``e``   numbers of a view
+``S``   draws, or sampled views
+======  ================================================================================
+
+``*D`` is an axis that may be missing, ``*batch`` and ``*shape`` are any number of axes, ``...`` are those of one input
+or of no concern, and ``_`` is an axis of no concern. A letter has one length in one call; axes under ``#`` broadcast.
+"""
 
 from __future__ import annotations
 

@@ -25,6 +25,11 @@ import numpyro
 import pytest
 import scipy.linalg  # noqa: F401  JAX borrows SciPy's BLAS on CPU: it must be loaded before its threads can be limited
 import threadpoolctl
+from jaxtyping import install_import_hook
+
+# Before the first import of gpzoo. Other folders of it have no shapes in their annotations.
+CHECKED = ("linalg", "views", "kernels", "inducing", "processes", "posteriors", "likelihoods")
+install_import_hook([f"gpzoo.{folder}" for folder in CHECKED], "shapes.checked")
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -251,6 +251,16 @@ def test_sums_scales_and_blocks_of_kernels_are_unbiased():
     np.testing.assert_allclose(one, posterior(Invariant(RBF(1.3, 0.8), ORBIT) + White(0.1)).marginals()[1], rtol=1e-8)
 
 
+def test_blocks_may_differ_in_their_numbers():
+    inducing = InducingBlocks(InducingPatches(Z), InducingPoints(Z[:1] + 0.1))
+    options = {"mean": jnp.ones((5, 2)), "form": forms.Full(jnp.eye(5) + jnp.zeros((2, 5, 5))), "inducing": inducing}
+    some, exact = (Invariant(RBF(1.3, 0.8), view) + RBF(0.5, 1.5) for view in (Subsampled(ORBIT, 6), ORBIT))
+    mean, variance = posterior(some, **options).estimates(KEY)
+    wanted = posterior(exact, **options).marginals()
+    np.testing.assert_allclose(mean, wanted[0], rtol=1e-9)
+    np.testing.assert_allclose(variance, wanted[1], rtol=1e-8)
+
+
 def test_the_bound_of_a_program_is_unbiased():
     y = jnp.asarray([[0.3, -0.2], [1.0, 0.4]])
 

@@ -92,12 +92,12 @@ def test_gradients_reach_parameters_and_image():
         down, right = smooth_displacements(noise, amplitude, smoothness)
         return jnp.sum(weights * bilinear(x, rows + down, columns + right))
 
-    check_grads(score, (x, parameters, jnp.asarray(0.1), jnp.asarray(1.5)), order=1, modes=["rev"], eps=1e-6)
+    check_grads(jax.jit(score), (x, parameters, jnp.asarray(0.1), jnp.asarray(1.5)), order=1, modes=["rev"], eps=1e-6)
 
 
 def test_displacements_have_the_amplitude_everywhere_and_are_smooth():
     noise = jax.random.normal(jax.random.key(0), (4000, 2, 8, 8))
-    fields = jax.vmap(lambda z: smooth_displacements(z, 0.7, 2.0))(noise)
+    fields = jax.vmap(lambda z: smooth_displacements(z, jnp.asarray(0.7), jnp.asarray(2.0)))(noise)
     np.testing.assert_allclose(fields.std(0), 0.7, rtol=0.06)
     neighbours = jnp.mean(fields[:, 0, :, :-1] * fields[:, 0, :, 1:], 0) / 0.49
     assert neighbours.min() > 0.85

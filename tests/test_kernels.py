@@ -672,7 +672,11 @@ class Nothing(Kernel):
             "different numbers of outputs D",
         ),
         (lambda: Nothing()(inputs()[0]), NotImplementedError, r"Nothing .* write evaluate\(x, z\)"),
-        (lambda: Pointwise(rbf_of_points).frequencies(None, 1, 1, float), TypeError, "may define a method"),
+        (
+            lambda: Pointwise(rbf_of_points).frequencies(jax.random.key(0), 1, 1, float),
+            TypeError,
+            "may define a method",
+        ),
     ],
 )
 def test_kernels_of_the_users_own_are_checked(make, error, message):

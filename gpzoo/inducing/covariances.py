@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 from multipledispatch import Dispatcher
 
 from gpzoo import linalg
@@ -44,16 +45,16 @@ Kuf = Dispatcher(
 
 
 @Kuu.register(object, object)
-def _linear_Kuu(inducing: Any, kernel: Any) -> Array:
+def _linear_Kuu(inducing: Any, kernel: Any) -> Float[Array, "*D M M"]:
     return _over_parts(Kuu, "", inducing, kernel)
 
 
 @Kuf.register(object, object, object)
-def _linear_Kuf(inducing: Any, kernel: Any, X: Array) -> Array:
+def _linear_Kuf(inducing: Any, kernel: Any, X: Array) -> Float[Array, "*D M N"]:
     return _over_parts(Kuf, ", X", inducing, kernel, X)
 
 
-def _over_parts(rule: Dispatcher, more: str, inducing: Any, kernel: Any, *X: Array) -> Array:
+def _over_parts(rule: Dispatcher, more: str, inducing: Any, kernel: Any, *X: Array) -> Float[Array, "*D M N"]:
     """Covariances of sums and multiples of kernels, in which ``u``, being linear in ``f``, is the same sum."""
     if not isinstance(kernel, Sum | Scaled):
         raise _unregistered(rule.name, more, inducing, kernel)
@@ -83,32 +84,32 @@ def _unregistered(name: str, more: str, inducing: Any, kernel: Any) -> TypeError
 
 
 @Kuu.register(InducingPoints, Kernel)
-def _points_Kuu(inducing: InducingPoints, kernel: Kernel) -> Array:
+def _points_Kuu(inducing: InducingPoints, kernel: Kernel) -> Float[Array, "*D M M"]:
     return kernel(inducing.Z)
 
 
 @Kuf.register(InducingPoints, Kernel, object)
-def _points_Kuf(inducing: InducingPoints, kernel: Kernel, X: Array) -> Array:
+def _points_Kuf(inducing: InducingPoints, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
     return kernel(inducing.Z, X)
 
 
 @Kuu.register(InducingPatches, DoubleSum)
-def _patches_Kuu(inducing: InducingPatches, kernel: DoubleSum) -> Array:
+def _patches_Kuu(inducing: InducingPatches, kernel: DoubleSum) -> Float[Array, "*D M M"]:
     return Kuu(inducing, kernel.base) if isinstance(kernel.base, DoubleSum) else kernel.base(inducing.Z)
 
 
 @Kuf.register(InducingPatches, DoubleSum, object)
-def _patches_Kuf(inducing: InducingPatches, kernel: DoubleSum, X: Array) -> Array:
+def _patches_Kuf(inducing: InducingPatches, kernel: DoubleSum, X: Array) -> Float[Array, "*D M N"]:
     return jnp.swapaxes(kernel.cross_view(X, inducing.Z), -1, -2)
 
 
 @Kuu.register(InducingPatches, Constant)
-def _patches_Kuu_of_index(inducing: InducingPatches, kernel: Kernel) -> Array:
+def _patches_Kuu_of_index(inducing: InducingPatches, kernel: Kernel) -> Float[Array, "*D M M"]:
     return kernel(_rows(inducing.Z, 1))
 
 
 @Kuf.register(InducingPatches, Constant, object)
-def _patches_Kuf_of_index(inducing: InducingPatches, kernel: Kernel, X: Array) -> Array:
+def _patches_Kuf_of_index(inducing: InducingPatches, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
     return kernel(_rows(inducing.Z, 1), _rows(X, 3))
 
 
@@ -131,7 +132,7 @@ def _blocks_Kuu(inducing: InducingBlocks, kernel: Kernel) -> linalg.BlockDiagona
 
 
 @Kuf.register(InducingBlocks, Kernel, object)
-def _blocks_Kuf(inducing: InducingBlocks, kernel: Kernel, X: Array) -> Array:
+def _blocks_Kuf(inducing: InducingBlocks, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
     return linalg.concatenate([Kuf(u, part, X) for u, part in block_pairs(inducing, kernel)], -2)
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Integer
 
 from gpzoo import _checks as checks
 from gpzoo._checks import positive_int
@@ -101,8 +102,8 @@ class InducingGrid(InducingVariable):
         pairs = zip(self.bounds, self.sizes, strict=True)
         return tuple((upper - lower) / (size - 1 - 2 * beyond) for (lower, upper), size in pairs)
 
-    def axes(self, dtype: Any = np.float64) -> tuple[Array, ...]:
-        """The points of each axis, ``[M_d, 1]``; the grid is their product, the last axis running fastest."""
+    def axes(self, dtype: Any = np.float64) -> tuple[Float[Array, "M_i 1"], ...]:
+        """The points of each axis; the grid is their product, the last axis running fastest."""
         beyond = self.num_nodes // 2 - 1
         points = (
             lower + step * (np.arange(size) - beyond)
@@ -110,12 +111,12 @@ class InducingGrid(InducingVariable):
         )
         return tuple(jnp.asarray(x[:, None], dtype) for x in points)
 
-    def points(self, dtype: Any = np.float64) -> Array:
-        """All grid points, ``[M, num_axes]``."""
+    def points(self, dtype: Any = np.float64) -> Float[Array, "M G"]:
+        """All grid points."""
         columns = jnp.meshgrid(*(axis[:, 0] for axis in self.axes(dtype)), indexing="ij")
         return jnp.stack([column.reshape(-1) for column in columns], axis=-1)
 
-    def outside(self, X: Array) -> Array:
+    def outside(self, X: Array) -> Integer[Array, "*D"]:
         """How many inputs ``[..., N, num_axes]`` lie outside the bounds, by more than rounding: ``[...]``."""
         X = self._check(X)
         lower, upper = (jnp.asarray(limits, X.dtype) for limits in zip(*self.bounds, strict=True))
@@ -124,15 +125,17 @@ class InducingGrid(InducingVariable):
 
     # -- interpolation -----------------------------------------------------------------------------------------------
 
-    def weights(self, X: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def weights(
+        self, X: Array
+    ) -> tuple[tuple[Integer[Array, "*D N"], ...], tuple[Float[Array, "*D N {self.num_nodes}"], ...]]:
         """The sparse interpolation matrix, axis by axis.
 
         Args:
             X: ``[..., N, num_axes]``.
 
         Returns:
-            For each axis the first of the nodes of every input, integers ``[..., N]``, and the weights of that node and
-            its successors, ``[..., N, num_nodes]``. They sum to one.
+            For each axis the first of the nodes of every input, and the weights of that node and its successors. They
+            sum to one.
 
         Raises:
             ValueError: if ``X`` has another number of columns.
@@ -148,8 +151,8 @@ class InducingGrid(InducingVariable):
             weights.append(_weights(position - cell, self.interpolation))
         return tuple(first), tuple(weights)
 
-    def dense_weights(self, X: Array) -> Array:
-        """The interpolation matrix with its zeros, ``[..., N, M]``, for looking at."""
+    def dense_weights(self, X: Array) -> Float[Array, "*D N M"]:
+        """The interpolation matrix with its zeros, for looking at."""
         rows: Any = None
         for size, first, weights in zip(self.sizes, *self.weights(X), strict=True):
             nodes = first[..., None] + jnp.arange(self.num_nodes, dtype=first.dtype)
@@ -158,7 +161,7 @@ class InducingGrid(InducingVariable):
             rows = own if rows is None else (rows[..., :, None] * own[..., None, :]).reshape(*own.shape[:-1], -1)
         return rows
 
-    def _check(self, X: Array) -> Array:
+    def _check(self, X: Array) -> Float[Array, "*D N {self.num_axes}"]:
         X = checks.floating("X", X)
         if X.ndim < 2 or X.shape[-1] != self.num_axes:
             raise ValueError(
@@ -168,7 +171,7 @@ class InducingGrid(InducingVariable):
         return X
 
 
-def _weights(s: Array, interpolation: str) -> Array:
+def _weights(s: Float[Array, "*shape"], interpolation: str) -> Float[Array, "*shape _"]:
     """Weights at distance ``s`` in [0, 1] from the second (of linear interpolation: the first) node."""
     if interpolation == "linear":
         return jnp.stack([1 - s, s], axis=-1)
@@ -181,8 +184,8 @@ def _weights(s: Array, interpolation: str) -> Array:
 # -- covariances -------------------------------------------------------------------------------------------------------
 
 
-def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tuple[Array, ...]:
-    """Covariances along each axis, ``[M_d, M_d]`` (``[D, M_d, M_d]`` with one kernel per output), whose product is Kuu.
+def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tuple[Float[Array, "*D M_i M_i"], ...]:
+    """Covariances along each axis, whose product is Kuu.
 
     Raises:
         ValueError: for several axes and a kernel that is not a product of stationary kernels on one column each.
@@ -205,8 +208,8 @@ def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tupl
     return tuple(factors)
 
 
-def axis_column(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> Array:
-    """First column of the covariance along the only axis, ``[M]`` or ``[D, M]``: all of it, where it is stationary.
+def axis_column(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> Float[Array, "*D M"]:
+    """First column of the covariance along the only axis: all of it, where it is stationary.
 
     Raises:
         ValueError: if the grid has several axes, or the kernel is not stationary.
@@ -247,13 +250,13 @@ def _dtype(kernel: Kernel) -> Any:
 
 
 @Kuu.register(InducingGrid, Kernel)
-def _grid_Kuu(inducing: InducingGrid, kernel: Kernel) -> Array | Kronecker:
+def _grid_Kuu(inducing: InducingGrid, kernel: Kernel) -> Float[Array, "*D M M"] | Kronecker:
     factors = axis_covariances(inducing, kernel, _dtype(kernel))
     return factors[0] if len(factors) == 1 else Kronecker(*factors)
 
 
 @Kuf.register(InducingGrid, Kernel, object)
-def _grid_Kuf(inducing: InducingGrid, kernel: Kernel, X: Array) -> Array:
+def _grid_Kuf(inducing: InducingGrid, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
     # Interpolated as f itself is, and not the kernel's own values.
     covariances = axis_covariances(inducing, kernel, X.dtype)
     return Kronecker(*covariances) @ jnp.swapaxes(inducing.dense_weights(X), -1, -2)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
@@ -45,12 +46,12 @@ class Initialiser:
     #: What it makes.
     variable: ClassVar[type[InducingVariable]]
 
-    def initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingVariable:
+    def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingVariable:
         """The inducing variables for one set of inputs.
 
         Args:
             key: random key.
-            X: the site's inputs ``[N, ...]``, finite numbers that can be looked at.
+            X: the site's inputs, finite numbers that can be looked at.
             kernel: the site's.
 
         Raises:
@@ -95,7 +96,7 @@ class _Counted(Initialiser):
                 f"{type(self).__name__} needs a whole number of inducing variables >= 1, got {self.num_inducing}."
             )
 
-    def _first_distinct(self, rows: np.ndarray) -> np.ndarray:
+    def _first_distinct(self, rows: Float[np.ndarray, "N e"]) -> Integer[np.ndarray, "{self.num_inducing}"]:
         first = _distinct(rows, self.num_inducing)
         if len(first) < self.num_inducing:
             raise self._too_many(len(first), "distinct rows")
@@ -114,7 +115,7 @@ class kmeans(_Counted):
 
     variable = InducingPoints
 
-    def initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+    def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingPoints:
         """Cluster centres; rows of the inputs where centres coincide."""
         from sklearn.cluster import KMeans, MiniBatchKMeans
         from sklearn.exceptions import ConvergenceWarning
@@ -140,7 +141,7 @@ class random_subset(_Counted):
 
     variable = InducingPoints
 
-    def initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPoints:
+    def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingPoints:
         """Distinct rows."""
         order = np.asarray(random.permutation(key, len(X)))
         return InducingPoints(X[order[self._first_distinct(X[order].reshape(len(X), -1))]])
@@ -155,7 +156,7 @@ class unique_patches(_Counted):
 
     variable = InducingPatches
 
-    def initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+    def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingPatches:
         """Distinct patches."""
         M, N, parts = self.num_inducing, X.shape[0], _double_sums(self, kernel)
         key_inputs, key_patches = random.split(key)
@@ -181,7 +182,7 @@ class uniform_patches(_Counted):
 
     variable = InducingPatches
 
-    def initialise(self, key: Array, X: np.ndarray, kernel: Kernel) -> InducingPatches:
+    def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingPatches:
         """Noise."""
         size = _view_size(_double_sums(self, kernel)[0])
         return InducingPatches(random.uniform(key, (self.num_inducing, size), X.dtype))
@@ -284,7 +285,7 @@ def _view_size(kernel: DoubleSum) -> int:
     return _view_size(kernel.base) if isinstance(kernel.base, DoubleSum) else kernel.view.view_size
 
 
-def _seen(kernel: DoubleSum, key: Array, X: Array) -> Array:
+def _seen(kernel: DoubleSum, key: PRNGKeyArray, X: Float[Array, "N ..."]) -> Float[Array, "_ e"]:
     """All views (of views) of the inputs, or a sample of them: rows of :func:`_view_size` numbers."""
     view = kernel.view
     views = view.sample(key, X) if isinstance(view, SampledView) else view.view(X)
@@ -293,7 +294,7 @@ def _seen(kernel: DoubleSum, key: Array, X: Array) -> Array:
     return views.reshape(-1, views.shape[-1])
 
 
-def _distinct(rows: np.ndarray, limit: int | None = None) -> np.ndarray:
+def _distinct(rows: Float[np.ndarray, "N e"], limit: int | None = None) -> Integer[np.ndarray, " K"]:
     """Indices of the first occurrences of distinct rows, in order; of the first ``limit`` of them."""
     # Rows are compared as bytes, which sorts many times faster than by columns; adding zero makes -0 and 0 the same.
     rows = np.ascontiguousarray(rows + np.zeros((), rows.dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jax import Array
+from jaxtyping import Float
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
@@ -38,14 +39,11 @@ class InducingVariable(Fields):
     be of the base process, also serve sampled views.
     """
 
-    def of(self, f: Callable[[Array], Array]) -> Array:
+    def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
         """``u`` for given functions.
 
         Args:
             f: ``D`` functions at once, from inputs ``[N, ...]`` to values ``[N, D]``; it can be differentiated.
-
-        Returns:
-            ``[M, D]``.
 
         Raises:
             TypeError: where the class does not define it.
@@ -67,12 +65,12 @@ class InducingPoints(InducingVariable):
         ValueError: if ``Z`` is empty, holds NaN or infinity, or has fewer than two axes.
     """
 
-    Z: Array
+    Z: Float[Array, "..."]
 
     def __init__(self, Z: ArrayLike) -> None:
         self.Z = _inducing_inputs(Z, "[M, ...], one inducing input per row")
 
-    def of(self, f: Callable[[Array], Array]) -> Array:
+    def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
         """The values at ``Z``."""
         return f(self.Z)
 
@@ -93,7 +91,7 @@ class InducingPatches(InducingVariable):
         ValueError: if ``Z`` is empty, holds NaN or infinity, or has another rank.
     """
 
-    Z: Array
+    Z: Float[Array, "*D M e"]
 
     def __init__(self, Z: ArrayLike) -> None:
         self.Z = _inducing_inputs(Z, "[M, h * w] or [D, M, h * w], one flattened patch per row", max_ndim=3)
@@ -126,7 +124,7 @@ class InducingBlocks(InducingVariable):
         self.parts = tuple(parts)
 
 
-def _inducing_inputs(Z: ArrayLike, wanted: str, max_ndim: int | None = None) -> Array:
+def _inducing_inputs(Z: ArrayLike, wanted: str, max_ndim: int | None = None) -> Float[Array, "M ..."]:
     Z = checks.floating("Z", Z)
     if Z.ndim < 2 or (max_ndim is not None and Z.ndim > max_ndim):
         raise ValueError(f"Z must be {wanted}; got shape {tuple(Z.shape)}.")

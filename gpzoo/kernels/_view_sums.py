@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from gpzoo import _platform
 from gpzoo._pytree import Fields, static
@@ -20,8 +21,10 @@ from gpzoo.kernels.stationary import RBF
 from gpzoo.linalg.operators import matmul
 
 
-def cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> Array:
-    """``sum_p w_p k(T_p x_n, z_m)``: ``[N, M]``, for weights ``[P]``, inputs ``[N, ...]`` and ``Z [M, view_size]``."""
+def cross_view(
+    base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "N ..."], Z: Float[Array, "M e"]
+) -> Float[Array, "N M"]:
+    """``sum_p w_p k(T_p x_n, z_m)``."""
     values = []
     for scale, part in _parts(base.split_noise()[0]):
         if _single_lengthscale(part):
@@ -33,8 +36,8 @@ def cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> A
     return sum(values[1:], values[0]) if values else jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
 
 
-def diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
-    """``sum_pq w_p w_q k(T_p x_n, T_q x_n)``: ``[N]``; white noise in the base counts where ``p = q``."""
+def diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+    """``sum_pq w_p w_q k(T_p x_n, T_q x_n)``; white noise in the base counts where ``p = q``."""
     function, noise = base.split_noise()
     values = []
     for scale, part in _parts(function):
@@ -66,15 +69,15 @@ def _parts(base: Kernel | None) -> list[tuple[Any, Any]]:
     return own + ([(None, Sum(*others) if len(others) > 1 else others[0])] if others else [])
 
 
-def _noise(noise: Kernel, view: Any, weights: Array, X: Array) -> Array:
-    """``sum_p w_p^2 k(T_p x_n, T_p x_n)``, ``[N]``."""
+def _noise(noise: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+    """``sum_p w_p^2 k(T_p x_n, T_p x_n)``."""
     if noise.input_ndim is None:  # the same for all views
         return jnp.broadcast_to(noise.variances(weights[:1])[0] * jnp.vdot(weights, weights), X.shape[:1])
     return jax.lax.map(lambda x: jnp.square(weights) @ noise.variances(view.view(x[None])[0]), X)
 
 
-def _columns(views: Array, dims: tuple[int, ...] | None) -> Array:
-    """The columns of views ``[..., view_size]`` that a base kernel sees."""
+def _columns(views: Float[Array, "*batch e"], dims: tuple[int, ...] | None) -> Float[Array, "*batch _"]:
+    """The columns of views that a base kernel sees."""
     if dims is None:
         return views
     if max(dims) >= views.shape[-1]:
@@ -89,7 +92,7 @@ class _Seen(Fields):
     whole: Any
     dims: tuple[int, ...] = static()
 
-    def view(self, X: Array) -> Array:
+    def view(self, X: Float[Array, "N ..."]) -> Float[Array, "N P _"]:
         return _columns(self.whole.view(X), self.dims)
 
 
@@ -110,7 +113,9 @@ def _map(evaluate: Callable, inputs: Any, values_per_input: int) -> Any:
     return jax.lax.map(evaluate, inputs, batch_size=size if size > 1 else None)
 
 
-def _any_cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array) -> Array:
+def _any_cross_view(
+    base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "N ..."], Z: Float[Array, "M e"]
+) -> Float[Array, "N M"]:
     @jax.checkpoint
     def one(x: Array) -> Array:
         return weights @ base.cross(view.view(x[None])[0], Z)
@@ -118,7 +123,7 @@ def _any_cross_view(base: Kernel, view: Any, weights: Array, X: Array, Z: Array)
     return _map(one, X, weights.shape[0] * Z.shape[0])
 
 
-def _any_diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
+def _any_diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "N ..."]) -> Float[Array, " N"]:
     @jax.checkpoint
     def one(x: Array) -> Array:
         V = view.view(x[None])[0]
@@ -129,20 +134,29 @@ def _any_diag(base: Kernel, view: Any, weights: Array, X: Array) -> Array:
 
 
 # -- RBF base with one lengthscale: derivatives formed with the values -------------------------------------------------
+# The lengthscale, a scalar, may arrive as a literal of a traced program, which is no array of JAX.
 
 
-def _factors(A: Array) -> tuple[Array, Array]:
+def _factors(A: Float[Array, "M e"]) -> tuple[Float[Array, "M e+2"], Float[Array, "M e+2"]]:
     """Rows ``l(a)`` and ``r(a)`` with ``l(a) . r(b) = -|a - b|^2 / 2``, so that one product gives all exponents."""
     half = -jnp.sum(A * A, -1, keepdims=True) / 2
     return jnp.concatenate([A, half, jnp.ones_like(half)], -1), jnp.concatenate([A, jnp.ones_like(half), half], -1)
 
 
-def _view_factors(view: Any, x: Array, centre: Array, lengthscale: Array) -> Array:
+def _view_factors(
+    view: Any, x: Float[Array, "..."], centre: Float[Array, " e"], lengthscale: Array
+) -> Float[Array, "P e+2"]:
     return _factors((view.view(x[None])[0] - centre) / lengthscale)[1]
 
 
 @jax.custom_vjp
-def _rbf_cross_view(view: Any, X: Array, lengthscale: Array, weights: Array, Z: Array) -> Array:
+def _rbf_cross_view(
+    view: Any,
+    X: Float[Array, "N ..."],
+    lengthscale: Array,
+    weights: Float[Array, " P"],
+    Z: Float[Array, "M e"],
+) -> Float[Array, "N M"]:
     """:func:`cross_view` of an RBF base with unit variance."""
     centre = jnp.mean(Z, 0)
     left = _factors((Z - centre) / lengthscale)[0]
@@ -154,7 +168,13 @@ def _rbf_cross_view(view: Any, X: Array, lengthscale: Array, weights: Array, Z: 
     return _map(one, X, weights.shape[0] * Z.shape[0])
 
 
-def _rbf_cross_view_forward(view: Any, X: Array, lengthscale: Array, weights: Array, Z: Array) -> tuple[Array, tuple]:
+def _rbf_cross_view_forward(
+    view: Any,
+    X: Float[Array, "N ..."],
+    lengthscale: Array,
+    weights: Float[Array, " P"],
+    Z: Float[Array, "M e"],
+) -> tuple[Float[Array, "N M"], tuple]:
     centre, size = jnp.mean(Z, 0), Z.shape[-1]
     left = _factors((Z - centre) / lengthscale)[0]
 
@@ -174,7 +194,7 @@ def _rbf_cross_view_forward(view: Any, X: Array, lengthscale: Array, weights: Ar
     return value, (view, X, lengthscale, weights, Z, by_lengthscale, by_Z)
 
 
-def _rbf_cross_view_backward(saved: tuple, cotangent: Array) -> tuple:
+def _rbf_cross_view_backward(saved: tuple, cotangent: Float[Array, "N M"]) -> tuple:
     view, X, lengthscale, weights, Z, by_lengthscale, by_Z = saved
     centre = jnp.mean(Z, 0)
     left = _factors((Z - centre) / lengthscale)[0]
@@ -192,12 +212,16 @@ _rbf_cross_view.defvjp(_rbf_cross_view_forward, _rbf_cross_view_backward)
 
 
 @jax.custom_vjp
-def _rbf_diag(view: Any, X: Array, lengthscale: Array, weights: Array) -> Array:
+def _rbf_diag(
+    view: Any, X: Float[Array, "N ..."], lengthscale: Array, weights: Float[Array, " P"]
+) -> Float[Array, " N"]:
     """:func:`diag` of an RBF base with unit variance."""
     return _rbf_diag_forward(view, X, lengthscale, weights)[0]
 
 
-def _rbf_diag_forward(view: Any, X: Array, lengthscale: Array, weights: Array) -> tuple[Array, tuple]:
+def _rbf_diag_forward(
+    view: Any, X: Float[Array, "N ..."], lengthscale: Array, weights: Float[Array, " P"]
+) -> tuple[Float[Array, " N"], tuple]:
     def one(x: Array) -> tuple[Array, Array, Array]:
         views = view.view(x[None])[0]
         left, right = _factors((views - jnp.mean(views, 0)) / lengthscale)
@@ -210,7 +234,7 @@ def _rbf_diag_forward(view: Any, X: Array, lengthscale: Array, weights: Array) -
     return value, (view, X, lengthscale, weights, rows, by_lengthscale)
 
 
-def _rbf_diag_backward(saved: tuple, cotangent: Array) -> tuple:
+def _rbf_diag_backward(saved: tuple, cotangent: Float[Array, " N"]) -> tuple:
     view, X, lengthscale, weights, rows, by_lengthscale = saved
     d_view, d_X = _pull(lambda view, X: _any_diag(RBF(1.0, lengthscale), view, weights, X), view, X, cotangent)
     return d_view, d_X, jnp.vdot(cotangent, by_lengthscale), 2 * (cotangent @ rows)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
@@ -81,23 +82,23 @@ class Kernel(Fields):
         """Whether the hyperparameters carry a leading axis, one kernel per output."""
         return False
 
-    def evaluate(self, x: Array, z: Array) -> Array:
+    def evaluate(self, x: Float[Array, "..."], z: Float[Array, "..."]) -> Array:
         """The covariance of the function's values at two inputs, a scalar; noise has no part in it."""
         raise NotImplementedError(
             f"{type(self).__name__} does not define a covariance between inputs: write evaluate(x, z), of two inputs, "
             "or cross(X, Z), of all pairs of rows."
         )
 
-    def cross(self, X: Array, Z: Array) -> Array:
-        """Covariances of the function's values at ``X [N, ...]`` and ``Z [M, ...]``: ``[N, M]``, without noise."""
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
+        """Covariances of the function's values at the rows of ``X`` and of ``Z``, without noise."""
         return jax.vmap(lambda x: jax.vmap(lambda z: self._at_pair(x, z))(Z))(X)
 
-    def gram(self, X: Array) -> Array:
-        """Covariance matrix of the values at ``X [N, ...]``: ``[N, N]``, with noise."""
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
+        """Covariance matrix of the values at the rows of ``X``, with noise."""
         return self.cross(X, X)
 
-    def variances(self, X: Array) -> Array:
-        """The diagonal of :meth:`gram`, ``[N]``."""
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+        """The diagonal of :meth:`gram`."""
         return jax.vmap(lambda x: self.cross(x[None], x[None])[0, 0])(X)
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
@@ -108,7 +109,9 @@ class Kernel(Fields):
         """
         return self, None
 
-    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
         """Draws from the spectral density: ``k(x, x') = k(0) E[cos(omega . (x - x'))]``, for stationary kernels.
 
         Args:
@@ -118,7 +121,7 @@ class Kernel(Fields):
             dtype: of the result.
 
         Returns:
-            ``[num, num_columns]``, in radians per unit of the inputs.
+            Frequencies in radians per unit of the inputs.
 
         Raises:
             TypeError: for kernels without a spectral density, or whose density is not known.
@@ -138,7 +141,7 @@ class Kernel(Fields):
 
     # -- what everyone calls -----------------------------------------------------------------------------------------
 
-    def __call__(self, X: ArrayLike, Z: ArrayLike | None = None) -> Array:
+    def __call__(self, X: ArrayLike, Z: ArrayLike | None = None) -> Float[Array, "*D N M"]:
         """Gram matrix of ``X``, or the cross-covariance of ``X`` and ``Z``.
 
         Args:
@@ -156,7 +159,7 @@ class Kernel(Fields):
             return self._over_outputs(lambda k, X: k.gram(X), X)
         return self._over_outputs(lambda k, X, Z: k.cross(X, Z), X, Z)
 
-    def diag(self, X: ArrayLike) -> Array:
+    def diag(self, X: ArrayLike) -> Float[Array, "*D N"]:
         """Variances ``k(x, x)`` of the rows of ``X``: ``[N]``, or ``[D, N]`` where kernel or inputs carry a ``D``."""
         return self._over_outputs(lambda k, X: k.variances(X), X)
 
@@ -164,7 +167,7 @@ class Kernel(Fields):
         """Whether inputs of a rank that :meth:`check_inputs` lets pass are one set per output, ``[D, N, ...]``."""
         return self.input_ndim is not None and X.ndim == self.input_ndim + 2
 
-    def check_inputs(self, X: ArrayLike, name: str = "X") -> Array:
+    def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
         """Inputs as a floating array ``[N, ...]`` or ``[D, N, ...]``.
 
         Args:
@@ -194,7 +197,7 @@ class Kernel(Fields):
         """The kernel with its leaves replaced by their axes of outputs, ``None`` where they have none: for ``vmap``."""
         return jax.tree.map(lambda leaf: 0 if self.batched and jnp.ndim(leaf) else None, self)
 
-    def _over_outputs(self, evaluate: Callable[..., Array], *given: ArrayLike) -> Array:
+    def _over_outputs(self, evaluate: Callable[..., Array], *given: ArrayLike) -> Float[Array, "..."]:
         self.check_fields()
         inputs = {name: self.check_inputs(x, name) for name, x in zip(("X", "Z"), given, strict=False)}
         if self.input_ndim == 1 and len({x.shape[-1] for x in inputs.values()}) > 1:
@@ -217,7 +220,9 @@ class Kernel(Fields):
             )
         return jax.vmap(evaluate, in_axes=(kernel_axes, *axes))(kernel, *arrays)
 
-    def _in_shape(self, evaluate: Callable[..., Array], kernel: Kernel, *arrays: Array) -> Array:
+    def _in_shape(
+        self, evaluate: Callable[..., Array], kernel: Kernel, *arrays: Float[Array, "..."]
+    ) -> Float[Array, "..."]:
         """The result for one kernel, if it has one entry per row of each input.
 
         A kernel of the user's own that forgets an axis of outputs on its fields would broadcast, or fail in JAX.
@@ -242,7 +247,7 @@ class Kernel(Fields):
             raise ValueError(f"{name} gave an array of shape {shape} at inputs of {rows} rows.{hint}")
         return found
 
-    def _at_pair(self, x: Array, z: Array) -> Array:
+    def _at_pair(self, x: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, ""]:
         value = self.evaluate(x, z)
         if jnp.ndim(value):
             raise ValueError(
@@ -313,15 +318,12 @@ class Elementary(Kernel):
                 + ". Write one value per column as [D, d]."
             )
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """:meth:`evaluate` of all pairs of rows, of which it sees the active columns."""
         return super().cross(self.active_columns(X), self.active_columns(Z))
 
-    def active_columns(self, X: Array) -> Array:
+    def active_columns(self, X: Float[Array, "N ..."]) -> Float[Array, "N ..."]:
         """The columns of inputs that the kernel sees, if it has a field ``active_dims``.
-
-        Args:
-            X: ``[N, ...]``.
 
         Raises:
             ValueError: if there is no such column, or fields ``per_column`` have another number of them.
@@ -340,8 +342,8 @@ class Elementary(Kernel):
         return X
 
 
-def select_columns(name: str, X: Array, active_dims: tuple[int, ...]) -> Array:
-    """The columns ``active_dims`` of ``X [N, features]``.
+def select_columns(name: str, X: Float[Array, "N d"], active_dims: tuple[int, ...]) -> Float[Array, "N _"]:
+    """The columns ``active_dims`` of ``X``.
 
     Raises:
         ValueError: if there is no such column, naming the kernel.
@@ -354,7 +356,7 @@ def select_columns(name: str, X: Array, active_dims: tuple[int, ...]) -> Array:
     return X[:, np.asarray(active_dims)]
 
 
-def positive(name: str, value: float | Array, *, or_zero: bool = False) -> Array:
+def positive(name: str, value: float | Array, *, or_zero: bool = False) -> Float[Array, "..."]:
     """``value`` as a floating array, refused if it is known and not positive and finite.
 
     Args:

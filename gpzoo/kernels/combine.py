@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo._pytree import static
 from gpzoo.kernels.base import Kernel, positive
@@ -54,15 +55,15 @@ class Sum(_Combination):
         flat = (p for part in parts for p in (part.parts if isinstance(part, Sum) else (part,)))
         super().__init__(*flat)
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """The sum of the parts' covariances."""
         return total(part.cross(X, Z) for part in self.parts)
 
-    def gram(self, X: Array) -> Array:
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
         """The sum of the parts' matrices."""
         return total(part.gram(X) for part in self.parts)
 
-    def variances(self, X: Array) -> Array:
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """The sum of the parts' variances."""
         return total(part.variances(X) for part in self.parts)
 
@@ -79,15 +80,15 @@ class Product(_Combination):
         flat = (p for part in parts for p in (part.parts if isinstance(part, Product) else (part,)))
         super().__init__(*flat)
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """The product of the parts' covariances."""
         return reduce(operator.mul, (part.cross(X, Z) for part in self.parts))
 
-    def gram(self, X: Array) -> Array:
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
         """The product of the parts' matrices."""
         return reduce(operator.mul, (part.gram(X) for part in self.parts))
 
-    def variances(self, X: Array) -> Array:
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """The product of the parts' variances."""
         return reduce(operator.mul, (part.variances(X) for part in self.parts))
 
@@ -98,7 +99,9 @@ class Product(_Combination):
             return self, None
         return reduce(_product, pairs)
 
-    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
         """Sums of its parts' frequencies: the density of a product is the convolution of its factors' densities."""
         keys = random.split(key, len(self.parts))
         return total(part.frequencies(k, num, num_columns, dtype) for part, k in zip(self.parts, keys, strict=True))
@@ -113,7 +116,7 @@ class Scaled(Kernel):
     """
 
     kernel: Kernel
-    scale: Array
+    scale: Float[Array, "*D"]
 
     def __init__(self, kernel: Kernel, scale: float | Array) -> None:
         if not isinstance(kernel, Kernel):
@@ -142,15 +145,15 @@ class Scaled(Kernel):
             raise ValueError(f"scale must be a scalar or one per output [D], got shape {jnp.shape(self.scale)}.")
         self.kernel.check_fields()
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """``scale`` times the kernel's."""
         return self.scale * self.kernel.cross(X, Z)
 
-    def gram(self, X: Array) -> Array:
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
         """``scale`` times the kernel's."""
         return self.scale * self.kernel.gram(X)
 
-    def variances(self, X: Array) -> Array:
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """``scale`` times the kernel's."""
         return self.scale * self.kernel.variances(X)
 
@@ -161,7 +164,9 @@ class Scaled(Kernel):
             return self, None
         return None if function is None else Scaled(function, self.scale), Scaled(noise, self.scale)
 
-    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
         """The kernel's."""
         return self.kernel.frequencies(key, num, num_columns, dtype)
 
@@ -211,17 +216,17 @@ class Flattened(Kernel):
         """Refuse what the kernel refuses."""
         self.kernel.check_fields()
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """The kernel's, of vectors."""
         if X.shape[1:] != Z.shape[1:]:
             raise ValueError(f"Flattened got inputs of different shapes: X {X.shape}, Z {Z.shape}.")
         return self.kernel.cross(self.vectors(X), self.vectors(Z))
 
-    def gram(self, X: Array) -> Array:
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
         """The kernel's, of vectors."""
         return self.kernel.gram(self.vectors(X))
 
-    def variances(self, X: Array) -> Array:
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """The kernel's, of vectors."""
         return self.kernel.variances(self.vectors(X))
 
@@ -232,8 +237,8 @@ class Flattened(Kernel):
             return self, None
         return None if function is None else Flattened(function, self.rank), Flattened(noise, self.rank)
 
-    def vectors(self, X: Array) -> Array:
-        """Inputs ``[N, ...]`` as the kernel sees them, ``[N, size]``."""
+    def vectors(self, X: Float[Array, "N ..."]) -> Float[Array, "N d"]:
+        """Inputs as the kernel sees them."""
         return X.reshape(X.shape[0], -1)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo.kernels.base import Elementary, Kernel, positive
 
@@ -23,7 +24,7 @@ class Constant(Elementary):
         ValueError: if ``variance`` is known and not positive, or has more than one axis.
     """
 
-    variance: Array
+    variance: Float[Array, "*D"]
 
     def __init__(self, variance: float | Array = 1.0) -> None:
         self.variance = positive("variance", variance)
@@ -34,15 +35,17 @@ class Constant(Elementary):
         """Inputs of any rank are counted, not looked at."""
         return None
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """``variance`` everywhere."""
         return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), (X.shape[0], Z.shape[0]))
 
-    def variances(self, X: Array) -> Array:
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """``variance``, ``[N]``."""
         return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), X.shape[:1])
 
-    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
         """Zero."""
         return jnp.zeros((num, num_columns), dtype)
 
@@ -61,11 +64,11 @@ class White(Constant):
         ValueError: if ``variance`` is known and not positive, or has more than one axis.
     """
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """Zero."""
         return jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
 
-    def gram(self, X: Array) -> Array:
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
         """``variance`` on the diagonal."""
         return self.variance * jnp.eye(X.shape[0], dtype=X.dtype)
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from gpzoo._pytree import static
 from gpzoo.kernels.base import Elementary, columns, positive
@@ -31,15 +32,15 @@ class Linear(Lengthscaled):
             on evaluation if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
     """
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
         """Of all pairs of rows, by one matrix product."""
         return self.variance * inner(self.scaled(X), self.scaled(Z))
 
-    def gram(self, X: Array) -> Array:
+    def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
         """Exactly symmetric."""
         return self.variance * inner(self.scaled(X))
 
-    def variances(self, X: Array) -> Array:
+    def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
         """From the rows' norms."""
         return self.variance * jnp.sum(jnp.square(self.scaled(X)), -1)
 
@@ -59,8 +60,8 @@ class Polynomial(Elementary):
             negative, and as for :class:`Linear`.
     """
 
-    variance: Array
-    offset: Array
+    variance: Float[Array, "*D"]
+    offset: Float[Array, "*D"]
     degree: int = static()
     active_dims: tuple[int, ...] | None = static()
 
@@ -79,18 +80,18 @@ class Polynomial(Elementary):
         self.active_dims = columns(active_dims)
         self.check_fields()
 
-    def _power(self, product: Array) -> Array:
+    def _power(self, product: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return (self.variance * product + self.offset) ** self.degree
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
         """Of all pairs of rows, by one matrix product."""
         return self._power(inner(self.active_columns(X), self.active_columns(Z)))
 
-    def gram(self, X: Array) -> Array:
+    def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
         """Exactly symmetric."""
         return self._power(inner(self.active_columns(X)))
 
-    def variances(self, X: Array) -> Array:
+    def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
         """From the rows' norms."""
         return self._power(jnp.sum(jnp.square(self.active_columns(X)), -1))
 
@@ -121,9 +122,9 @@ class ArcCosine(Elementary):
             together, and on evaluation if ``active_dims`` or ``weight_variance`` do not fit the columns of the inputs.
     """
 
-    variance: Array
-    weight_variance: Array
-    bias_variance: Array
+    variance: Float[Array, "*D"]
+    weight_variance: Float[Array, "..."]
+    bias_variance: Float[Array, "*D"]
     order: int = static()
     active_dims: tuple[int, ...] | None = static()
     per_column: ClassVar[tuple[str, ...]] = ("weight_variance",)
@@ -145,42 +146,42 @@ class ArcCosine(Elementary):
         self.active_dims = columns(active_dims)
         self.check_fields()
 
-    def _layer(self, X: Array) -> tuple[Array, Array]:
-        """Directions ``a / |a|`` ``[N, d + 1]`` and norms ``|a|`` ``[N]``."""
+    def _layer(self, X: Float[Array, "N d"]) -> tuple[Float[Array, "N _"], Float[Array, " N"]]:
+        """Directions ``a / |a|`` and norms ``|a|``."""
         weighted = jnp.sqrt(self.weight_variance) * self.active_columns(X)
         bias = jnp.broadcast_to(jnp.sqrt(jnp.asarray(self.bias_variance, X.dtype)), (X.shape[0], 1))
         a = jnp.concatenate([weighted, bias], axis=-1)
         norm = jnp.sqrt(jnp.sum(jnp.square(a), -1))
         return a / norm[:, None], norm
 
-    def _combine(self, square: Array, norms: Array) -> Array:
+    def _combine(self, square: Float[Array, "*shape"], norms: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         # The angle comes from the chord between directions: the arc cosine of their dot product would lose half of the
         # digits of small angles, and its derivative is infinite at 0.
         return self.variance / jnp.pi * norms**self.order * (_J0, _J1, _J2)[self.order](square / 4)
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
         """Of all pairs of rows, by one matrix product."""
         (a, n), (b, m) = self._layer(X), self._layer(Z)
         return self._combine(squared_distance(a, b), n[:, None] * m[None, :])
 
-    def gram(self, X: Array) -> Array:
+    def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
         """Exactly symmetric."""
         a, n = self._layer(X)
         return self._combine(squared_distance(a), n[:, None] * n[None, :])
 
-    def variances(self, X: Array) -> Array:
+    def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
         """From the rows' norms."""
         _, n = self._layer(X)
         return self._combine(jnp.zeros_like(n), n * n)
 
 
 # The angular functions in terms of q = sin(theta / 2)^2 = chord^2 / 4, so that cos(theta) = 1 - 2 q.
-def _J0(q: Array) -> Array:
+def _J0(q: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return 2 * jnp.arctan2(root(1 - q), root(q))
 
 
 @jax.custom_jvp
-def _J1(q: Array) -> Array:
+def _J1(q: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return 2 * root(q) * root(1 - q) + _J0(q) * (1 - 2 * q)
 
 
@@ -191,7 +192,7 @@ def _J1_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array
 
 
 @jax.custom_jvp
-def _J2(q: Array) -> Array:
+def _J2(q: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     cosine = 1 - 2 * q
     return 6 * root(q) * root(1 - q) * cosine + _J0(q) * (1 + 2 * cosine * cosine)
 

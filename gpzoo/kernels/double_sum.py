@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import static
@@ -52,7 +53,7 @@ class DoubleSum(Kernel):
 
     base: Kernel
     view: View | SampledView
-    weights: Array | None
+    weights: Float[Array, "*D P"] | None
     mean: bool = static()
 
     def __init__(
@@ -104,7 +105,7 @@ class DoubleSum(Kernel):
         weights = 0 if self.weights is not None and jnp.ndim(self.weights) == 2 else None
         return self._with_fields(base=base, view=jax.tree.map(lambda _: None, self.view), weights=weights)
 
-    def check_inputs(self, X: ArrayLike, name: str = "X") -> Array:
+    def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
         """See :meth:`Kernel.check_inputs`; inputs of which the view can be taken."""
         X = super().check_inputs(X, name)
         # The view is evaluated input by input: its own checks should see, and name, the shape that the user gave.
@@ -115,7 +116,7 @@ class DoubleSum(Kernel):
             jax.eval_shape(self.view.view, inputs)
         return X
 
-    def cross_view(self, X: Array, Z: Array) -> Array:
+    def cross_view(self, X: Array, Z: Array) -> Float[Array, "*D N M"]:
         """Covariance of ``f`` at inputs with the base process ``g`` at vectors: ``sum_p w_p k_g(T_p x, z)``.
 
         Convolutional GPs, eq. 15 and 19; the transpose of ``Kuf`` for inducing patches.
@@ -147,7 +148,7 @@ class DoubleSum(Kernel):
             return kernel._cross_view(X.astype(dtype), Z.astype(dtype))
         return jax.vmap(DoubleSum._cross_view, in_axes=axes)(kernel, X.astype(dtype), Z.astype(dtype))
 
-    def _weights(self, dtype: Any) -> Array:
+    def _weights(self, dtype: Any) -> Float[Array, " P"]:
         if isinstance(self.view, SampledView):
             raise TypeError(
                 "A kernel over sampled views has no closed form: only GaussianProcessELBO can estimate its moments. "
@@ -158,21 +159,21 @@ class DoubleSum(Kernel):
         weights = jnp.ones(self.view.num_views, dtype) if self.weights is None else self.weights
         return weights / self.view.num_views if self.mean else weights
 
-    def _cross_view(self, X: Array, Z: Array) -> Array:
+    def _cross_view(self, X: Float[Array, "N ..."], Z: Float[Array, "M e"]) -> Float[Array, "N M"]:
         return view_sums.cross_view(self.base, self.view, self._weights(X.dtype), X, Z)
 
-    def variances(self, X: Array) -> Array:
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """The double sum over the views of each input."""
         return view_sums.diag(self.base, self.view, self._weights(X.dtype), X)
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """The double sum over the views of all pairs of inputs."""
         view: Any = self.view
         weights = self._weights(X.dtype)
         views = jax.checkpoint(lambda z: self._cross_view(X, view.view(z[None])[0]) @ weights)
         return jax.lax.map(views, Z).T
 
-    def gram(self, X: Array) -> Array:
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
         """As :meth:`cross`, with :meth:`variances`, which have the white noise of the base, on the diagonal."""
         index = jnp.arange(X.shape[0])
         return self.cross(X, X).at[index, index].set(self.variances(X))
@@ -223,7 +224,7 @@ def has_sampled_views(kernel: Any) -> bool:
     return any(_over_sampled(node) for node in jax.tree.leaves(kernel, is_leaf=_over_sampled))
 
 
-def with_fixed_views(kernel: Kernel, key: Array, num_views: int | None = None) -> Kernel:
+def with_fixed_views(kernel: Kernel, key: PRNGKeyArray, num_views: int | None = None) -> Kernel:
     """The kernel with its sampled views drawn, once and the same for every input: a kernel like any other.
 
     Args:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import static
@@ -102,11 +103,11 @@ class Pointwise(Kernel):
                     f"of outputs, axes={{{name!r}: {jnp.ndim(value)}}}."
                 )
 
-    def evaluate(self, x: Array, z: Array) -> Array:
+    def evaluate(self, x: Float[Array, "..."], z: Float[Array, "..."]) -> Array:
         """The function of two points."""
         return self.function(x, z, **self.hyperparameters)
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """The function of all pairs of rows."""
         if self.active_dims is not None:
             X, Z = (select_columns(type(self).__name__, x, self.active_dims) for x in (X, Z))

@@ -7,6 +7,7 @@ from functools import singledispatch
 import jax
 import jax.numpy as jnp
 from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo.kernels.base import Kernel, cast
 from gpzoo.kernels.combine import Flattened, Scaled, Sum
@@ -16,8 +17,8 @@ from gpzoo.linalg.operators import matmul, total
 
 
 def function_values(
-    kernel: Kernel, X: Array, key: Array, num_functions: int, num_features: int, *, separate: bool = False
-) -> Array:
+    kernel: Kernel, X: Array, key: PRNGKeyArray, num_functions: int, num_features: int, *, separate: bool = False
+) -> Float[Array, "N {num_functions}"]:
     """Values at ``X`` of functions drawn from the prior; equal keys give the same functions, whatever ``X`` is.
 
     ``f(x) = sqrt(2 v / F) sum_i w_i cos(omega_i x) + w'_i sin(omega_i x)`` with standard normal weights and frequencies
@@ -32,9 +33,6 @@ def function_values(
         num_features: number ``F`` of features of each addend, sines and cosines together.
         separate: whether each function has a kernel, inputs or frequencies of its own. To be set for all ``X`` alike;
             kernels and inputs with a leading axis need it.
-
-    Returns:
-        ``[N, D]``.
 
     Raises:
         TypeError: naming the kernel, for any other.
@@ -61,7 +59,9 @@ def function_values(
 
 
 @singledispatch
-def _values(kernel: Kernel, X: Array, key: Array, num_functions: int, num_features: int) -> Array:
+def _values(
+    kernel: Kernel, X: Float[Array, "N d"], key: PRNGKeyArray, num_functions: int, num_features: int
+) -> Float[Array, "N {num_functions}"]:
     key_frequencies, key_weights = random.split(key)
     half = max(num_features // 2, 1)
     omega = kernel.frequencies(key_frequencies, half, X.shape[-1], X.dtype)
@@ -73,29 +73,39 @@ def _values(kernel: Kernel, X: Array, key: Array, num_functions: int, num_featur
 
 
 @_values.register
-def _sum_values(kernel: Sum, X: Array, key: Array, num_functions: int, num_features: int) -> Array:
+def _sum_values(
+    kernel: Sum, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
+) -> Float[Array, "N {num_functions}"]:
     keys = random.split(key, len(kernel.parts))
     return total(_values(p, X, k, num_functions, num_features) for p, k in zip(kernel.parts, keys, strict=True))
 
 
 @_values.register
-def _scaled_values(kernel: Scaled, X: Array, key: Array, num_functions: int, num_features: int) -> Array:
+def _scaled_values(
+    kernel: Scaled, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
+) -> Float[Array, "N {num_functions}"]:
     return jnp.sqrt(kernel.scale) * _values(kernel.kernel, X, key, num_functions, num_features)
 
 
 @_values.register
-def _constant_values(kernel: Constant, X: Array, key: Array, num_functions: int, num_features: int) -> Array:
+def _constant_values(
+    kernel: Constant, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
+) -> Float[Array, "N {num_functions}"]:
     level = jnp.sqrt(kernel.variance) * random.normal(key, (1, num_functions), X.dtype)
     return jnp.broadcast_to(level, (X.shape[0], num_functions))
 
 
 @_values.register
-def _linear_values(kernel: Linear, X: Array, key: Array, num_functions: int, num_features: int) -> Array:
+def _linear_values(
+    kernel: Linear, X: Float[Array, "N d"], key: PRNGKeyArray, num_functions: int, num_features: int
+) -> Float[Array, "N {num_functions}"]:
     scaled = kernel.scaled(X)
     slopes = random.normal(key, (scaled.shape[1], num_functions), X.dtype)
     return jnp.sqrt(kernel.variance) * matmul(scaled, slopes)
 
 
 @_values.register
-def _flattened_values(kernel: Flattened, X: Array, key: Array, num_functions: int, num_features: int) -> Array:
+def _flattened_values(
+    kernel: Flattened, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
+) -> Float[Array, "N {num_functions}"]:
     return _values(kernel.kernel, kernel.vectors(X), key, num_functions, num_features)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo._pytree import static
 from gpzoo.kernels.base import Elementary, columns, positive
@@ -21,15 +22,17 @@ DIRECT_COLUMNS = 8
 DIRECT_COLUMNS_SMOOTH = 2
 
 
-def inner(X: Array, Z: Array | None = None) -> Array:
-    """``x . z`` for all pairs of rows ``[N, M]``; for ``Z = None`` that of ``X`` with itself, exactly symmetric."""
+def inner(X: Float[Array, "N d"], Z: Float[Array, "M d"] | None = None) -> Float[Array, "N M"]:
+    """``x . z`` for all pairs of rows; for ``Z = None`` that of ``X`` with itself, exactly symmetric."""
     if Z is not None:
         return matmul(X, Z.T)
     product = matmul(X, X.T)
     return (product + product.T) / 2
 
 
-def squared_distance(X: Array, Z: Array | None = None, *, direct_columns: int = DIRECT_COLUMNS) -> Array:
+def squared_distance(
+    X: Float[Array, "N d"], Z: Float[Array, "M d"] | None = None, *, direct_columns: int = DIRECT_COLUMNS
+) -> Float[Array, "N M"]:
     """``|x - z|^2`` for all pairs of rows, never negative.
 
     Up to ``direct_columns`` columns the differences themselves are squared, which is accurate to rounding at every
@@ -38,13 +41,10 @@ def squared_distance(X: Array, Z: Array | None = None, *, direct_columns: int = 
     ``|x - z|^2``, also where two rows coincide.
 
     Args:
-        X: ``[N, d]``.
-        Z: ``[M, d]``, or ``None`` for the distances between the rows of ``X``: then the result is exactly symmetric
-            with an exactly zero diagonal.
+        X: rows.
+        Z: others, or ``None`` for the distances between the rows of ``X``: then the result is exactly symmetric with an
+            exactly zero diagonal.
         direct_columns: see above.
-
-    Returns:
-        ``[N, M]`` or ``[N, N]``.
     """
     if Z is not None:
         return _squared_distance(X, Z, X.shape[-1] <= direct_columns)
@@ -55,7 +55,7 @@ def squared_distance(X: Array, Z: Array | None = None, *, direct_columns: int = 
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _squared_distance(X: Array, Z: Array, direct: bool) -> Array:
+def _squared_distance(X: Float[Array, "N d"], Z: Float[Array, "M d"], direct: bool) -> Float[Array, "N M"]:
     if direct:
         # Larger minus smaller, not plain differences: those may be contracted with the scaling of one of two inputs,
         # and then equal inputs are not at distance 0 nor distances the same both ways.
@@ -84,7 +84,7 @@ def _squared_distance_jvp(
 _squared_distance.defjvp(_squared_distance_jvp, symbolic_zeros=True)
 
 
-def _centred(X: Array, Z: Array) -> tuple[Array, Array]:
+def _centred(X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> tuple[Float[Array, "N d"], Float[Array, "M d"]]:
     # The mean is clipped to the range it lies in anyway so that its division cannot be contracted with the subtraction
     # from one of the two and not from the other.
     rows = jax.lax.stop_gradient(X)
@@ -92,12 +92,12 @@ def _centred(X: Array, Z: Array) -> tuple[Array, Array]:
     return X - centre, Z - centre
 
 
-def _beside(column: Array, X: Array) -> Array:
+def _beside(column: Float[Array, " N"], X: Float[Array, "N d"]) -> Float[Array, "N d+1"]:
     return jnp.concatenate([column[:, None], X], axis=1)
 
 
 @jax.custom_jvp
-def root(square: Array) -> Array:
+def root(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``sqrt(square)``, 0 with derivative 0 where ``square`` is 0 (or rounded below it)."""
     return jnp.sqrt(jnp.maximum(square, 0))
 
@@ -113,8 +113,8 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 class Lengthscaled(Elementary):
     """A kernel with a variance, and lengthscales for the columns that it sees."""
 
-    variance: Array
-    lengthscale: Array
+    variance: Float[Array, "*D"]
+    lengthscale: Float[Array, "..."]
     active_dims: tuple[int, ...] | None = static()
     per_column: ClassVar[tuple[str, ...]] = ("lengthscale",)
 
@@ -129,23 +129,25 @@ class Lengthscaled(Elementary):
         self.active_dims = columns(active_dims)
         self.check_fields()
 
-    def scaled(self, X: Array) -> Array:
-        """The active columns of ``X [N, features]`` over their lengthscales."""
+    def scaled(self, X: Float[Array, "N d"]) -> Float[Array, "N _"]:
+        """The active columns over their lengthscales."""
         return self.active_columns(X) / self.lengthscale
 
-    def _normals(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
-        """Standard normals over the lengthscale, ``[num, active columns]``: the spectral density of an RBF."""
+    def _normals(self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any) -> Float[Array, "{num} _"]:
+        """Standard normals over the lengthscale, in the active columns: the spectral density of an RBF."""
         active = num_columns if self.active_dims is None else len(self.active_dims)
         return random.normal(key, (num, active), dtype) / self.lengthscale
 
-    def _on_columns(self, omega: Array, num_columns: int) -> Array:
+    def _on_columns(self, omega: Float[Array, "F _"], num_columns: int) -> Float[Array, "F {num_columns}"]:
         """Frequencies of the columns that the kernel sees, in their place among all."""
         if self.active_dims is None:
             return omega
         return jnp.zeros((len(omega), num_columns), omega.dtype).at[:, jnp.asarray(self.active_dims)].set(omega)
 
-    def _student(self, degrees: int, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
-        """Frequencies that follow a multivariate t (Rasmussen and Williams 2006, eq. 4.15), ``[num, num_columns]``."""
+    def _student(
+        self, degrees: int, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
+        """Frequencies that follow a multivariate t (Rasmussen and Williams 2006, eq. 4.15)."""
         key_normal, key_chi = random.split(key)
         chi = jnp.sum(jnp.square(random.normal(key_chi, (num, degrees), dtype)), -1, keepdims=True)
         # The bound keeps the phases of one degree of freedom finite; it is met about once in 1 / eps draws.
@@ -171,23 +173,23 @@ class Stationary(Lengthscaled):
     #: Up to this many columns, cross-covariances square the differences themselves.
     direct_columns: ClassVar[int] = DIRECT_COLUMNS
 
-    def profile(self, square: Array) -> Array:
+    def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """The correlation at scaled squared distances ``square``; 1 at 0."""
         raise NotImplementedError(f"{type(self).__name__} does not define its profile.")
 
-    def cross(self, X: Array, Z: Array) -> Array:
+    def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
         """The profile of distances between all pairs of rows."""
         # Centred before it is scaled: a time stamp in seconds would lose its last digits to the division.
         X, Z = _centred(X, Z)
         square = squared_distance(self.scaled(X), self.scaled(Z), direct_columns=self.direct_columns)
         return self.variance * self.profile(square)
 
-    def gram(self, X: Array) -> Array:
+    def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
         """Exactly symmetric, with ``variance`` on the diagonal."""
         X, _ = _centred(X, X)
         return self.variance * self.profile(squared_distance(self.scaled(X)))
 
-    def variances(self, X: Array) -> Array:
+    def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
         """``variance``, ``[N]``."""
         self.active_columns(X)
         return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), X.shape[:1])
@@ -201,11 +203,13 @@ class RBF(Stationary):
 
     direct_columns = DIRECT_COLUMNS_SMOOTH
 
-    def profile(self, square: Array) -> Array:
+    def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``exp(-square / 2)``."""
         return jnp.exp(-square / 2)
 
-    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
         """Normal."""
         return self._on_columns(self._normals(key, num, num_columns, dtype), num_columns)
 
@@ -217,11 +221,13 @@ class Matern12(Stationary):
     to an input is taken as 0.
     """
 
-    def profile(self, square: Array) -> Array:
+    def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``exp(-sqrt(square))``."""
         return jnp.exp(-root(square))
 
-    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
         """Student's t of 1 degree of freedom."""
         return self._student(1, key, num, num_columns, dtype)
 
@@ -232,11 +238,13 @@ class Matern32(Stationary):
     Arguments as for :class:`Stationary`.
     """
 
-    def profile(self, square: Array) -> Array:
+    def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``(1 + sqrt(3 square)) exp(-sqrt(3 square))``."""
         return _matern32(square)
 
-    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
         """Student's t of 3 degrees of freedom."""
         return self._student(3, key, num, num_columns, dtype)
 
@@ -247,18 +255,20 @@ class Matern52(Stationary):
     Arguments as for :class:`Stationary`.
     """
 
-    def profile(self, square: Array) -> Array:
+    def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``(1 + sqrt(5 square) + 5 square / 3) exp(-sqrt(5 square))``."""
         return _matern52(square)
 
-    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
         """Student's t of 5 degrees of freedom."""
         return self._student(5, key, num, num_columns, dtype)
 
 
 # Derivatives by hand: the chain rule through the square root divides rounding errors by r and loses the curvature at 0.
 @jax.custom_jvp
-def _matern32(square: Array) -> Array:
+def _matern32(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     r = root(3 * square)
     return (1 + r) * jnp.exp(-r)
 
@@ -270,7 +280,7 @@ def _matern32_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
 
 
 @jax.custom_jvp
-def _matern52(square: Array) -> Array:
+def _matern52(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     r = root(5 * square)
     return (1 + r + r * r / 3) * jnp.exp(-r)
 
@@ -297,7 +307,7 @@ class RationalQuadratic(Stationary):
 
     direct_columns = DIRECT_COLUMNS_SMOOTH
 
-    alpha: Array
+    alpha: Float[Array, "*D"]
 
     def __init__(
         self,
@@ -309,11 +319,13 @@ class RationalQuadratic(Stationary):
         self.alpha = positive("alpha", alpha)
         super().__init__(variance, lengthscale, active_dims)
 
-    def profile(self, square: Array) -> Array:
+    def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``(1 + square / (2 alpha))^-alpha``."""
         return jnp.exp(-self.alpha * jnp.log1p(square / (2 * self.alpha)))
 
-    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
         """A mixture of an RBF's, whose inverse squared lengthscales are gamma distributed (eq. 4.20)."""
         key_normal, key_gamma = random.split(key)
         precision = random.gamma(key_gamma, self.alpha, (num, 1), dtype) / self.alpha
@@ -343,7 +355,7 @@ class Periodic(Stationary):
 
     direct_columns = DIRECT_COLUMNS_SMOOTH
 
-    period: Array
+    period: Float[Array, "..."]
     per_column = ("lengthscale", "period")
 
     def __init__(
@@ -356,17 +368,19 @@ class Periodic(Stationary):
         self.period = positive("period", period)
         super().__init__(variance, lengthscale, active_dims)
 
-    def profile(self, square: Array) -> Array:
+    def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``exp(-square / 2)``."""
         return jnp.exp(-square / 2)
 
-    def scaled(self, X: Array) -> Array:
-        """The active columns of ``X [N, features]`` on circles of their diameter, ``[N, 2 d]``."""
+    def scaled(self, X: Float[Array, "N d"]) -> Float[Array, "N _"]:
+        """The active columns on circles of their diameter, two numbers each."""
         angle = 2 * jnp.pi * (self.active_columns(X) / self.period)
         diameter = 2 * self.lengthscale
         return jnp.concatenate([jnp.cos(angle) / diameter, jnp.sin(angle) / diameter], axis=-1)
 
-    def frequencies(self, key: Array, num: int, num_columns: int, dtype: Any) -> Array:
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
         """Harmonics of each column's period.
 
         ``exp(kappa cos t - kappa)`` has the Fourier coefficients ``exp(-kappa) I_n(kappa)``, which are the

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jaxtyping import Bool, Float, Int32, PRNGKeyArray, Shaped
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.distribution import MaskedDistribution
 
@@ -111,12 +112,12 @@ class Likelihood(Distribution):
         """How :meth:`log_prob` integrates over marginals: ``"closed form"``, ``"quadrature"`` or ``"draw"``."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it takes expectations.")
 
-    def _centre(self) -> Array:
+    def _centre(self) -> Float[Array, "N *K"]:
         return self.f.mean if self.is_marginal else self.f
 
     # -- y -----------------------------------------------------------------------------------------------------------
 
-    def checked(self, y: Any) -> Array:
+    def checked(self, y: Any) -> Shaped[Array, "..."]:
         """``y`` as an array, after the checks of its shape and, where it is concrete, of its values.
 
         Raises:
@@ -167,7 +168,7 @@ class Likelihood(Distribution):
 
     # -- what NumPyro calls ------------------------------------------------------------------------------------------
 
-    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """``log p(y | f)``, or ``E_q(f)[log p(y | f)]`` where ``f`` is marginals.
 
         Args:
@@ -182,7 +183,7 @@ class Likelihood(Distribution):
         """
         raise NotImplementedError
 
-    def predictive_log_prob(self, value: ArrayLike) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """``log integral p(y | f) q(f) df`` for every datum; equal to :meth:`log_prob` for an array ``f``.
 
         Args:
@@ -196,7 +197,7 @@ class Likelihood(Distribution):
         """
         raise NotImplementedError
 
-    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Shaped[Array, "..."]:
         """Draws of ``y``: given ``f`` where it is an array, else each from its own draw of ``f``.
 
         Args:
@@ -216,8 +217,8 @@ class Likelihood(Distribution):
         y = self.sample_given(key_y, f)
         return jnp.reshape(y, tuple(sample_shape) + self.batch_shape + self.event_shape)
 
-    def sample_given(self, key: Array, f: Array) -> Array:
-        """Draws of ``y``, one for each array in ``f`` ``[S, N]`` or ``[S, N, K]``."""
+    def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N ..."]) -> Shaped[Array, "S N ..."]:
+        """Draws of ``y``, one for each array in ``f``."""
         raise NotImplementedError(f"{type(self).__name__} does not define draws of y given f.")
 
     def expand(self, batch_shape: Sequence[int]) -> Likelihood:
@@ -289,7 +290,7 @@ def check_labels(likelihood: Likelihood, values: np.ndarray, num_classes: int, h
         likelihood._refuse(values, np.asarray(good), text + hint)
 
 
-def as_labels(y: Array, num_classes: int) -> tuple[Array, Array]:
+def as_labels(y: Shaped[Array, "*shape"], num_classes: int) -> tuple[Int32[Array, "*shape"], Bool[Array, "*shape"]]:
     """Integer labels, and which of them are in range (the others are set to 0)."""
     y = y.astype(jnp.int32) if y.dtype == jnp.bool_ else y
     good = (y >= 0) & (y < num_classes) & (jnp.floor(y) == y if jnp.issubdtype(y.dtype, jnp.floating) else True)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.scipy.special import ndtr
+from jaxtyping import Bool, Float, Int32, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from gpzoo._checks import fraction, positive_int
@@ -80,24 +81,24 @@ class Bernoulli(Likelihood):
         hint = "; for labels -1 and 1 pass (y + 1) / 2" if (values == -1).any() else ""
         check_labels(self, values, 2, hint)
 
-    def _probability(self, f: Array) -> Array:
+    def _probability(self, f: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``p(y = 1 | f)``."""
         return self.squash + (1 - 2 * self.squash) * _LINKS[self.link][0](f)
 
-    def _log_link(self, signed: Array) -> Array:
+    def _log_link(self, signed: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``log p(y | f)`` from ``f`` with the sign of ``y``; both links are symmetric."""
         return jnp.log(self._probability(signed)) if self.squash else _LINKS[self.link][1](signed)
 
-    def _signed(self, value: ArrayLike) -> tuple[Array, Array]:
+    def _signed(self, value: ArrayLike) -> tuple[Float[Array, "*shape"], Bool[Array, "*shape"]]:
         """The sign of every label, 1 or -1, and which labels are 0 or 1."""
         labels, good = as_labels(self.checked(value), 2)
         return (2 * labels - 1).astype(self.f.dtype), good
 
-    def _finish(self, terms: Array, good: Array) -> Array:
+    def _finish(self, terms: Float[Array, "*shape"], good: Bool[Array, "*shape"]) -> Float[Array, "*S N"]:
         terms = jnp.where(good, terms, jnp.nan)
         return terms.sum(-1) if self.event_dim else terms
 
-    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         sign, good = self._signed(value)
         if not self.is_marginal:
@@ -107,7 +108,7 @@ class Bernoulli(Likelihood):
             weighted_sum(weights, self._log_link(spread(nodes, sign * self.f.mean, self.f.variance))), good
         )
 
-    def predictive_log_prob(self, value: ArrayLike) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
 
         Correlated labels of one datum are scored jointly, by draws.
@@ -122,7 +123,7 @@ class Bernoulli(Likelihood):
             return log_mean_exp(terms.sum(-1))
         return self._finish(self._predictive(sign * self.f.mean), good)
 
-    def _predictive(self, signed: Array) -> Array:
+    def _predictive(self, signed: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Log predictive probability of the label whose sign the mean carries."""
         self.refuse_estimates()
         if self.link == "probit":
@@ -131,21 +132,21 @@ class Bernoulli(Likelihood):
         return log_weighted_mean(weights, self._log_link(spread(nodes, signed, self.f.variance)))
 
     @property
-    def mean(self) -> Array:
+    def mean(self) -> Float[Array, "N *D"]:
         """Probability of label 1, predictive under marginals; the shape of ``f``."""
         return jnp.exp(self._predictive(self.f.mean)) if self.is_marginal else self._probability(self.f)
 
     @property
-    def variance(self) -> Array:
+    def variance(self) -> Float[Array, "N *D"]:
         """``p (1 - p)`` with ``p`` the ``mean``."""
         p = self.mean
         return p * (1 - p)
 
     @property
-    def probs(self) -> Array:
+    def probs(self) -> Float[Array, "N *D"]:
         """The ``mean`` under the name NumPyro has for it."""
         return self.mean
 
-    def sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N *D"]) -> Int32[Array, "S N *D"]:
         """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         return random.bernoulli(key, self._probability(f)).astype(jnp.int32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 from numpyro.distributions import constraints
 
 from gpzoo._types import ArrayLike
@@ -40,8 +41,8 @@ class ClassLikelihood(Likelihood):
         check_labels(self, values, self.num_classes)
 
     @property
-    def probs(self) -> Array:
-        """Probability of every class, ``[N, K]``; predictive under marginals."""
+    def probs(self) -> Float[Array, "N K"]:
+        """Probability of every class; predictive under marginals."""
         raise NotImplementedError
 
     @property

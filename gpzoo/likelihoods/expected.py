@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray, Shaped
 from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribution, constraints
 
 from gpzoo._checks import positive_int
@@ -111,7 +112,7 @@ class Expected(Likelihood):
             if good.shape == values.shape and not good.all():
                 self._refuse(values, good, f"the support of {type(likelihood).__name__} is {support}")
 
-    def _cast(self, value: ArrayLike) -> Array:
+    def _cast(self, value: ArrayLike) -> Shaped[Array, "..."]:
         y = self.checked(value)
         if self.is_categorical:
             return y.astype(jnp.int32)
@@ -125,41 +126,41 @@ class Expected(Likelihood):
             likelihood = likelihood.base_dist
         return isinstance(likelihood, CategoricalLogits | CategoricalProbs)
 
-    def _log_density(self, f: Array, y: Array) -> Array:
+    def _log_density(self, f: Float[Array, "N *K"], y: Shaped[Array, "..."]) -> Float[Array, "*S N"]:
         # Some distributions compute in the default precision whatever that of their parameters.
         return self._given(f).log_prob(y).astype(f.dtype)
 
-    def _moments(self, f: Array) -> tuple[Array, Array]:
+    def _moments(self, f: Float[Array, "N *K"]) -> tuple[Float[Array, "N *E"], Float[Array, "N *E"]]:
         likelihood = self._given(f)
         return likelihood.mean.astype(f.dtype), likelihood.variance.astype(f.dtype)
 
-    def _points(self, num_draws: int) -> tuple[Array, Array]:
-        """Values of ``f`` ``[S, ...]`` and their weights ``[S]``."""
+    def _points(self, num_draws: int) -> tuple[Float[Array, "S N *K"], Float[Array, " S"]]:
+        """Values of ``f`` and their weights."""
         if not self.single:
             return self.f.draws(num_draws), jnp.full((num_draws,), 1 / num_draws, self.f.dtype)
         nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
         return spread(nodes, self.f.mean, self.f.variance), weights
 
-    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         y = self._cast(value)
         if not self.is_marginal:
             return self._log_density(self.f, y)
         return weighted_sum(self._points(self.num_draws)[1], self.integrand(y)[1])
 
-    def integrand(self, value: ArrayLike) -> tuple[Array, Array]:
+    def integrand(self, value: ArrayLike) -> tuple[Float[Array, "S N *K"], Float[Array, "S *_ N"]]:
         """What :meth:`log_prob` averages under marginals, to see which value of ``f`` is impossible for its ``y``.
 
         Args:
             value: ``y``, ``[N]`` or ``[N, D]``.
 
         Returns:
-            Values of ``f`` ``[S, N]`` or ``[S, N, K]``, and ``log p(y | f)`` there, ``[S, N]``.
+            Values of ``f``, and ``log p(y | f)`` there.
         """
         y, (points, _) = self._cast(value), self._points(self.num_draws)
         return points, jax.vmap(lambda f: self._log_density(f, y))(points)
 
-    def predictive_log_prob(self, value: ArrayLike) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         y = self._cast(value)
         if not self.is_marginal:
@@ -169,8 +170,8 @@ class Expected(Likelihood):
         return log_weighted_mean(weights, values) if self.single else log_mean_exp(values)
 
     @property
-    def probs(self) -> Array:
-        """Probability of every class, ``[N, K]``, where ``fn`` is categorical; predictive under marginals."""
+    def probs(self) -> Float[Array, "N K"]:
+        """Probability of every class, where ``fn`` is categorical; predictive under marginals."""
         if not self.is_categorical:
             raise NotImplementedError(f"{self._given(self._centre())} has no classes: use mean and variance.")
         if not self.is_marginal:
@@ -179,16 +180,16 @@ class Expected(Likelihood):
         return weighted_sum(weights, jax.vmap(lambda f: self._given(f).probs)(points))
 
     @property
-    def mean(self) -> Array:
-        """``E[y]``, ``[N]`` and the event shape; predictive under marginals."""
+    def mean(self) -> Float[Array, "N *E"]:
+        """``E[y]``; predictive under marginals."""
         if not self.is_marginal:
             return self._given(self.f).mean.astype(self.f.dtype)
         points, weights = self._points(self.num_predictive_draws)
         return weighted_sum(weights, jax.vmap(lambda f: self._given(f).mean.astype(f.dtype))(points))
 
     @property
-    def variance(self) -> Array:
-        """``Var[y]``, ``[N]`` and the event shape; under marginals ``E[Var[y | f]] + Var[E[y | f]]``."""
+    def variance(self) -> Float[Array, "N *E"]:
+        """``Var[y]``; under marginals ``E[Var[y | f]] + Var[E[y | f]]``."""
         if not self.is_marginal:
             return self._moments(self.f)[1]
         points, weights = self._points(self.num_predictive_draws)
@@ -196,12 +197,12 @@ class Expected(Likelihood):
         spread_of_means = jnp.square(means - weighted_sum(weights, means))
         return weighted_sum(weights, variances + spread_of_means)
 
-    def sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N ..."]) -> Shaped[Array, "S N ..."]:
         """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         keys = random.split(key, f.shape[0])
         return jax.vmap(lambda f, key: self._given(f).sample(key))(f, keys)
 
 
-def _as_param(leaf: Any, dtype: Any) -> Array:
+def _as_param(leaf: Any, dtype: Any) -> Shaped[Array, "..."]:
     array = jnp.asarray(leaf)
     return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.scipy.linalg import solve_triangular
+from jaxtyping import Float, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
@@ -68,20 +69,20 @@ class Gaussian(Likelihood):
         """How the expectation is taken."""
         return "closed form"
 
-    def _residual(self, value: ArrayLike) -> Array:
+    def _residual(self, value: ArrayLike) -> Float[Array, "..."]:
         return self.checked(value).astype(self.f.dtype) - self._centre()
 
-    def _sum_outputs(self, terms: Array) -> Array:
+    def _sum_outputs(self, terms: Float[Array, "..."]) -> Float[Array, "*S N"]:
         return terms.sum(-1) if self.event_dim else terms
 
-    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         square = jnp.square(self._residual(value))
         if self.is_marginal:
             square = square + self.f.variance
         return self._sum_outputs(-0.5 * (_LOG_2PI + jnp.log(self.noise_variance) + square / self.noise_variance))
 
-    def predictive_log_prob(self, value: ArrayLike) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
 
         Correlated outputs are scored jointly: ``N(y_n | E[f_n], loading^T diag(v_n) loading + s I)``.
@@ -101,17 +102,17 @@ class Gaussian(Likelihood):
         return -0.5 * (jnp.square(scaled) + _LOG_2PI).sum(-1) - log_diagonal.sum(-1)
 
     @property
-    def mean(self) -> Array:
-        """``E[y]``, the shape of ``f``."""
+    def mean(self) -> Float[Array, "N *D"]:
+        """``E[y]``."""
         return self._centre()
 
     @property
-    def variance(self) -> Array:
-        """``Var[y]`` of every output, the shape of ``f``: the noise, and with marginals ``Var[f]`` too."""
+    def variance(self) -> Float[Array, "N *D"]:
+        """``Var[y]`` of every output: the noise, and with marginals ``Var[f]`` too."""
         self.refuse_estimates()
         noise = jnp.broadcast_to(self.noise_variance, self.f.shape)
         return noise + self.f.variance if self.is_marginal else noise
 
-    def sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N *D"]) -> Float[Array, "S N *D"]:
         """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         return f + jnp.sqrt(self.noise_variance) * random.normal(key, f.shape, f.dtype)

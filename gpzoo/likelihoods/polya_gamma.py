@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
@@ -66,7 +67,7 @@ class PolyaGamma(Bernoulli):
         """How the expectation is taken."""
         return "closed form"
 
-    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a bound of it."""
         if not self.is_marginal:
             return super().log_prob(value)
@@ -74,7 +75,7 @@ class PolyaGamma(Bernoulli):
         return self._finish(_bound(sign, self.f, self.c), good)
 
 
-def _checked_c(name: str, f: Array | GaussianMarginals, c: ArrayLike | None) -> Array | None:
+def _checked_c(name: str, f: Array | GaussianMarginals, c: ArrayLike | None) -> Float[Array, "..."] | None:
     if c is None:
         if isinstance(f, EstimatedMarginals):
             raise TypeError(
@@ -93,8 +94,8 @@ def _checked_c(name: str, f: Array | GaussianMarginals, c: ArrayLike | None) -> 
     return c.astype(f.dtype)
 
 
-def _bound(sign: Array, f: GaussianMarginals, c: Array | None) -> Array:
-    """The bound on ``E[log sigma(sign f)]``, the shape of ``sign``."""
+def _bound(sign: Float[Array, "*shape"], f: GaussianMarginals, c: Float[Array, "..."] | None) -> Float[Array, "*shape"]:
+    """The bound on ``E[log sigma(sign f)]``."""
     square = jnp.square(f.mean) + f.variance
     if c is None:
         # At the optimum the bound does not change with c.
@@ -106,7 +107,7 @@ def _bound(sign: Array, f: GaussianMarginals, c: Array | None) -> Array:
     return sign * f.mean / 2 - ratio * square / 8 - _LOG_2 - divergence
 
 
-def _tanh_ratio(x: Array) -> Array:
+def _tanh_ratio(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``tanh(x) / x``, which is 1 at 0, with the derivatives of that."""
     small = jnp.abs(x) < 0.05
     safe = jnp.where(small, 1, x)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.special import log_ndtr, logsumexp
+from jaxtyping import Float
 
 from gpzoo.processes.marginals import standard_deviation
 
@@ -22,43 +23,42 @@ def _rule(num_points: int) -> tuple[np.ndarray, np.ndarray]:
     return nodes * np.sqrt(2.0), weights / np.sqrt(np.pi)
 
 
-def gauss_hermite(num_points: int, dtype: Any) -> tuple[Array, Array]:
+def gauss_hermite(num_points: int, dtype: Any) -> tuple[Float[Array, "{num_points}"], Float[Array, "{num_points}"]]:
     """Nodes and weights of the Gauss-Hermite rule for a standard normal: ``E[g(x)] = sum_h weights_h g(nodes_h)``.
 
     Args:
-        num_points: how many, ``H``.
+        num_points: how many.
         dtype: of the result.
-
-    Returns:
-        ``nodes [H]`` and ``weights [H]``.
     """
     nodes, weights = _rule(num_points)
     return jnp.asarray(nodes, dtype), jnp.asarray(weights, dtype)
 
 
-def spread(nodes: Array, mean: Array, variance: Array) -> Array:
-    """Standard-normal nodes ``[H]`` moved to ``N(mean, variance)``: ``[H, ...]``."""
+def spread(
+    nodes: Float[Array, " H"], mean: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]
+) -> Float[Array, "H *shape"]:
+    """Standard-normal nodes moved to ``N(mean, variance)``."""
     nodes = jnp.reshape(nodes, (-1,) + (1,) * mean.ndim)
     return mean + standard_deviation(variance) * nodes
 
 
-def weighted_sum(weights: Array, values: Array) -> Array:
+def weighted_sum(weights: Float[Array, " H"], values: Float[Array, "H *shape"]) -> Float[Array, "*shape"]:
     """``sum_h weights_h values_h`` over the leading axis, in full precision on every device."""
     return jnp.sum(jnp.reshape(weights, (-1,) + (1,) * (values.ndim - 1)) * values, axis=0)
 
 
-def log_weighted_mean(weights: Array, log_values: Array) -> Array:
+def log_weighted_mean(weights: Float[Array, " H"], log_values: Float[Array, "H *shape"]) -> Float[Array, "*shape"]:
     """``log sum_h weights_h exp(log_values_h)`` over the leading axis."""
     log_weights = jnp.log(weights)
     return logsumexp(jnp.reshape(log_weights, (-1,) + (1,) * (log_values.ndim - 1)) + log_values, axis=0)
 
 
-def log_mean_exp(log_values: Array) -> Array:
+def log_mean_exp(log_values: Float[Array, "H *shape"]) -> Float[Array, "*shape"]:
     """Logarithm of the mean of ``exp(log_values)`` over the leading axis."""
     return logsumexp(log_values, axis=0) - float(np.log(log_values.shape[0]))
 
 
-def log_normal_cdf(x: Array) -> Array:
+def log_normal_cdf(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``log Phi(x)``; value and gradient are accurate far into the lower tail, in float32 too.
 
     JAX's own derivative forms ``x^2 / 2 + log Phi(x)``, which loses all its digits in float32 near ``x = -1e4``.

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from jax.scipy.special import ndtr
+from jaxtyping import Bool, Float, Int32, Integer, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
@@ -84,15 +85,15 @@ class RobustMax(ClassLikelihood):
 
     # -- the probability that the label's latent is the largest ------------------------------------------------------
 
-    def _largest(self, labels: Array, num_draws: int) -> Array:
-        """``p_y`` for labels ``[..., N]``."""
+    def _largest(self, labels: Integer[Array, "*S N"], num_draws: int) -> Float[Array, "*S N"]:
+        """``p_y`` of labels."""
         if not self.is_marginal:
             return (jnp.argmax(self.f, axis=-1).astype(labels.dtype) == labels).astype(self.f.dtype)
         if self.f.independent:
             return self._largest_by_quadrature(labels)
         return self._largest_by_draws(labels, num_draws)
 
-    def _largest_by_quadrature(self, labels: Array) -> Array:
+    def _largest_by_quadrature(self, labels: Integer[Array, "*S N"]) -> Float[Array, "*S N"]:
         own = _one_hot(labels, self.num_classes)
         nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
         mean, variance = jnp.broadcast_arrays(self.f.mean, self.f.variance)
@@ -102,7 +103,7 @@ class RobustMax(ClassLikelihood):
         log_cdf = jnp.log(self.squash + (1 - 2 * self.squash) * ndtr(z))
         return weighted_sum(weights, jnp.exp(jnp.where(own, 0.0, log_cdf).sum(-1)))
 
-    def _largest_by_draws(self, labels: Array, num_draws: int) -> Array:
+    def _largest_by_draws(self, labels: Integer[Array, "*S N"], num_draws: int) -> Float[Array, "*S N"]:
         f, K = self.f, self.num_classes
         own = _one_hot(labels, K)
         scale = standard_deviation(f.source_variance)
@@ -126,28 +127,28 @@ class RobustMax(ClassLikelihood):
 
     # -- what follows from it ----------------------------------------------------------------------------------------
 
-    def _log_probabilities(self) -> tuple[Array, Array]:
+    def _log_probabilities(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """``log p(y | f)`` where the label's latent is the largest, and where it is not."""
         return jnp.log1p(-self.epsilon), jnp.log(self.epsilon / (self.num_classes - 1))
 
-    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         p = self._largest(labels, self.num_draws)
         right, wrong = self._log_probabilities()
         return jnp.where(good, p * right + (1 - p) * wrong, jnp.nan)
 
-    def predictive_log_prob(self, value: ArrayLike) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         return jnp.where(good, jnp.log(self._mislabelled(self._largest(labels, self.num_predictive_draws))), jnp.nan)
 
-    def _mislabelled(self, p: Array) -> Array:
+    def _mislabelled(self, p: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return p * (1 - self.epsilon) + (1 - p) * self.epsilon / (self.num_classes - 1)
 
     @property
-    def probs(self) -> Array:
-        """Probability of every class, ``[N, K]``; predictive under marginals.
+    def probs(self) -> Float[Array, "N K"]:
+        """Probability of every class; predictive under marginals.
 
         Each is a quadrature (or an estimate) of its own, so that rows sum to one only up to its error.
         """
@@ -159,7 +160,7 @@ class RobustMax(ClassLikelihood):
         p = lax.map(one, jnp.arange(self.num_classes, dtype=jnp.int32))
         return self._mislabelled(p.T)
 
-    def sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N K"]) -> Int32[Array, "S N"]:
         """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         key_wrong, key_other = random.split(key)
         best = jnp.argmax(f, axis=-1).astype(jnp.int32)
@@ -168,10 +169,10 @@ class RobustMax(ClassLikelihood):
         return jnp.where(wrong, other, best)
 
 
-def _one_hot(labels: Array, num_classes: int) -> Array:
+def _one_hot(labels: Integer[Array, "*shape"], num_classes: int) -> Bool[Array, "*shape {num_classes}"]:
     return labels[..., None] == jnp.arange(num_classes, dtype=labels.dtype)
 
 
-def _pick(values: Array, labels: Array) -> Array:
+def _pick(values: Float[Array, "*#shape K"], labels: Integer[Array, "*#shape"]) -> Float[Array, "*shape"]:
     """``values[..., labels]`` over the last axis."""
     return jnp.take_along_axis(values, labels[..., None], axis=-1)[..., 0]

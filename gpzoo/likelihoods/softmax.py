@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, random
+from jaxtyping import Float, Int32, PRNGKeyArray
 
 from gpzoo._checks import positive_int
 from gpzoo._types import ArrayLike
@@ -50,32 +51,32 @@ class Softmax(ClassLikelihood):
         """How the expectation is taken."""
         return "draw"
 
-    def _of_label(self, table: Array, value: ArrayLike) -> Array:
-        """The entries of a table ``[N, K]`` that belong to the labels."""
+    def _of_label(self, table: Float[Array, "N K"], value: ArrayLike) -> Float[Array, "*S N"]:
+        """The entries of a table that belong to the labels."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
         return jnp.where(good, jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0], jnp.nan)
 
-    def _log_predictive(self) -> Array:
+    def _log_predictive(self) -> Float[Array, "N K"]:
         if not self.is_marginal:
             return jax.nn.log_softmax(self.f)
         return log_mean_exp(jax.nn.log_softmax(self.f.draws(self.num_predictive_draws)))
 
-    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         if not self.is_marginal:
             return self._of_label(jax.nn.log_softmax(self.f), value)
         return self._of_label(jax.nn.log_softmax(self.f.draws(self.num_draws)).mean(0), value)
 
-    def predictive_log_prob(self, value: ArrayLike) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         return self._of_label(self._log_predictive(), value)
 
     @property
-    def probs(self) -> Array:
-        """Probability of every class, ``[N, K]``; predictive under marginals."""
+    def probs(self) -> Float[Array, "N K"]:
+        """Probability of every class; predictive under marginals."""
         return jnp.exp(self._log_predictive())
 
-    def sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N K"]) -> Int32[Array, "S N"]:
         """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         return random.categorical(key, f).astype(jnp.int32)

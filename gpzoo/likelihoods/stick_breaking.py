@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, random
+from jaxtyping import Float, Int32, PRNGKeyArray
 
 from gpzoo._checks import positive_int
 from gpzoo._types import ArrayLike
@@ -63,7 +64,7 @@ class StickBreaking(ClassLikelihood):
         """How the expectation is taken."""
         return "closed form"
 
-    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a bound of it."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         sticks = jnp.arange(self.num_classes - 1, dtype=jnp.int32)
@@ -72,8 +73,8 @@ class StickBreaking(ClassLikelihood):
         terms = jnp.where(sticks <= labels[..., None], terms, 0)
         return jnp.where(good, terms.sum(-1), jnp.nan)
 
-    def _log_probs(self) -> Array:
-        """Log probabilities of the classes, ``[N, K]``; predictive under marginals."""
+    def _log_probs(self) -> Float[Array, "N K"]:
+        """Log probabilities of the classes; predictive under marginals."""
         self.refuse_estimates()
         if not self.is_marginal:
             return _of_sticks(jax.nn.log_sigmoid(self.f), jax.nn.log_sigmoid(-self.f))
@@ -85,7 +86,7 @@ class StickBreaking(ClassLikelihood):
         taken, left = (log_weighted_mean(weights, jax.nn.log_sigmoid(s * at_nodes)) for s in (1, -1))
         return _of_sticks(taken, left)
 
-    def predictive_log_prob(self, value: ArrayLike) -> Array:
+    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         table = self._log_probs()
@@ -93,17 +94,17 @@ class StickBreaking(ClassLikelihood):
         return jnp.where(good, jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0], jnp.nan)
 
     @property
-    def probs(self) -> Array:
-        """Probability of every class, ``[N, K]``; predictive under marginals."""
+    def probs(self) -> Float[Array, "N K"]:
+        """Probability of every class; predictive under marginals."""
         return jnp.exp(self._log_probs())
 
-    def sample_given(self, key: Array, f: Array) -> Array:
+    def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N _"]) -> Int32[Array, "S N"]:
         """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         logits = _of_sticks(jax.nn.log_sigmoid(f), jax.nn.log_sigmoid(-f))
         return random.categorical(key, logits).astype(jnp.int32)
 
 
-def _of_sticks(taken: Array, left: Array) -> Array:
-    """Log probabilities of ``K`` classes from those that ``K - 1`` pieces are taken, and left, ``[..., N, K - 1]``."""
+def _of_sticks(taken: Float[Array, "*batch K"], left: Float[Array, "*batch K"]) -> Float[Array, "*batch K+1"]:
+    """Log probabilities of one class more than there are pieces, from those that each is taken, and left."""
     none = jnp.zeros_like(taken[..., :1])
     return jnp.concatenate([taken, none], axis=-1) + jnp.concatenate([none, jnp.cumsum(left, axis=-1)], axis=-1)

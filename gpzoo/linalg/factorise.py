@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
+from jaxtyping import Bool, Float
 
 from gpzoo._checks import is_concrete
 from gpzoo.errors import FactorisationError
@@ -22,7 +23,7 @@ RELATIVE_JITTER = {"float64": 1e-6, "float32": 1e-5, "bfloat16": 1e-2, "float16"
 NEGLIGIBLE = 1e-3
 
 
-def add_jitter(K: Array, jitter: float | Array | None = None) -> Array:
+def add_jitter(K: Float[Array, "*batch M M"], jitter: float | Array | None = None) -> Float[Array, "*batch M M"]:
     """Add jitter to the diagonal of a covariance matrix.
 
     Args:
@@ -41,8 +42,8 @@ def add_jitter(K: Array, jitter: float | Array | None = None) -> Array:
 
 
 def cholesky(
-    K: Array | BlockDiagonal, name: str = "covariance", jitter: float | Array | None = None
-) -> Array | BlockDiagonal:
+    K: Float[Array, "*batch M M"] | BlockDiagonal, name: str = "covariance", jitter: float | Array | None = None
+) -> Float[Array, "*batch M M"] | BlockDiagonal:
     """Lower Cholesky factor of ``K`` plus jitter.
 
     Args:
@@ -65,8 +66,8 @@ def cholesky(
 
 
 def cholesky_and_inverse(
-    K: Array | BlockDiagonal, name: str = "covariance", jitter: float | Array | None = None
-) -> tuple[Array | BlockDiagonal, Array | BlockDiagonal]:
+    K: Float[Array, "*batch M M"] | BlockDiagonal, name: str = "covariance", jitter: float | Array | None = None
+) -> tuple[Float[Array, "*batch M M"] | BlockDiagonal, Float[Array, "*batch M M"] | BlockDiagonal]:
     """The factor of :func:`cholesky` and its inverse ``L^-1``, for covariances that many columns are solved with.
 
     Derivatives of both are matrix products with the inverse: several times faster than solves at the sizes of inducing
@@ -100,12 +101,16 @@ def _each_block(factorise: Callable, K: BlockDiagonal, name: str, jitter: float 
     return [found[id(block)] for block in K.blocks]
 
 
-def _refuse_failed(L: Array, K: Array, name: str, jitter: float | Array | None) -> None:
+def _refuse_failed(
+    L: Float[Array, "*batch M M"], K: Float[Array, "*batch M M"], name: str, jitter: float | Array | None
+) -> None:
     if is_concrete(L) and not bool(jnp.all(jnp.isfinite(L))):
         raise FactorisationError(explain(np.asarray(K), name, jitter))
 
 
-def cholesky_or_failed(K: Array, name: str, jitter: float | Array | None = None) -> tuple[Array, Array]:
+def cholesky_or_failed(
+    K: Float[Array, "*batch M M"], name: str, jitter: float | Array | None = None
+) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
     """The factor of :func:`cholesky` where there is one, for densities that must be minus infinity where there is none.
 
     Args:
@@ -127,7 +132,7 @@ def cholesky_or_failed(K: Array, name: str, jitter: float | Array | None = None)
 
 
 @jax.custom_jvp
-def _guarded_cholesky(K: Array) -> tuple[Array, Array]:
+def _guarded_cholesky(K: Float[Array, "*batch M M"]) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
     factorised = jnp.isfinite(L).all(axis=(-2, -1))
     return _identity_unless(factorised, L), factorised.astype(L.dtype)
@@ -139,18 +144,22 @@ def _guarded_cholesky_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tupl
     return (L, factorised), (_cholesky_tangent(L, tangents[0]), jnp.zeros_like(factorised))
 
 
-def _identity_unless(keep: Array, L: Array) -> Array:
+def _identity_unless(keep: Bool[Array, "*batch"], L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
     return jnp.where(keep[..., None, None], L, jnp.eye(L.shape[-1], dtype=L.dtype))
 
 
-def _cholesky_tangent(L: Array, dK: Array) -> Array:
+def _cholesky_tangent(L: Float[Array, "*batch M M"], dK: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
     P = jnp.tril(solve_lower(L, solve_lower(L, dK).mT).mT)
     return matmul(L, P - jnp.eye(P.shape[-1], dtype=P.dtype) * P / 2)
 
 
 def root(
-    K: Array, name: str = "covariance", jitter: float | Array | None = None, *, out_of: Array | None = None
-) -> Array:
+    K: Float[Array, "*batch N N"],
+    name: str = "covariance",
+    jitter: float | Array | None = None,
+    *,
+    out_of: Float[Array, "..."] | None = None,
+) -> Float[Array, "*batch N N"]:
     """A matrix ``R`` with ``R R^T = K`` plus jitter, also where ``K`` is singular or rounding made it indefinite.
 
     What a joint draw is made with: covariances of functions given inducing variables are differences of nearly equal
@@ -189,7 +198,7 @@ def root(
 
 
 @jax.custom_jvp
-def _root(K: Array) -> Array:
+def _root(K: Float[Array, "*batch N N"]) -> Float[Array, "*batch N N"]:
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
     return lax.cond(jnp.isfinite(L).all(), lambda: L, lambda: _symmetric_root(K)[0])
 
@@ -214,7 +223,9 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     return lax.cond(factorised, lambda: (L, _cholesky_tangent(L, dK)), symmetric)
 
 
-def _symmetric_root(K: Array) -> tuple[Array, Array, Array]:
+def _symmetric_root(
+    K: Float[Array, "*batch N N"],
+) -> tuple[Float[Array, "*batch N N"], Float[Array, "*batch N N"], Float[Array, "*batch N"]]:
     """The root, the eigenvectors in columns, and the eigenvalues without the negative ones."""
     values, vectors = jnp.linalg.eigh(K)
     values = jnp.maximum(values, 0)
@@ -222,7 +233,9 @@ def _symmetric_root(K: Array) -> tuple[Array, Array, Array]:
 
 
 @jax.custom_jvp
-def _cholesky_and_inverse(K: Array) -> tuple[Array, Array]:
+def _cholesky_and_inverse(
+    K: Float[Array, "*batch M M"],
+) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch M M"]]:
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
     return L, solve_triangular(L, jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape), lower=True)
 
@@ -235,7 +248,7 @@ def _cholesky_and_inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> 
     return (L, inverse), (matmul(L, P), -matmul(P, inverse))
 
 
-def coinciding(K: Array | BlockDiagonal, jitter: float | Array | None = None) -> int:
+def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonal, jitter: float | Array | None = None) -> int:
     """How many variables coincide numerically with an earlier one that is kept, outside ``jit``.
 
     Two do where half the variance of their difference, jitter included, is less than twice the default jitter: with
@@ -286,7 +299,9 @@ def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> st
     )
 
 
-def solve_lower(L: Array | BlockDiagonal, B: Array, *, transpose: bool = False) -> Array:
+def solve_lower(
+    L: Float[Array, "*#batch M M"] | BlockDiagonal, B: Float[Array, "*#batch M K"], *, transpose: bool = False
+) -> Float[Array, "*#batch M K"]:
     """``L^-1 B``, or ``L^-T B`` with ``transpose``, for lower-triangular ``L``.
 
     ``L`` is ``[..., M, M]`` and ``B`` ``[..., M, K]``; leading axes broadcast. With a block-diagonal ``L`` no solve is

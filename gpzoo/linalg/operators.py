@@ -10,6 +10,7 @@ from typing import Any, cast
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import Float
 
 from gpzoo._pytree import Fields
 
@@ -27,7 +28,7 @@ class BlockDiagonal(Fields):
         ValueError: if there is no block, or one is not square.
     """
 
-    blocks: tuple[Array, ...]
+    blocks: tuple[Float[Array, "... M_i M_i"], ...]
 
     def __init__(self, *blocks: Array) -> None:
         if not blocks or any(jnp.ndim(block) < 2 or block.shape[-1] != block.shape[-2] for block in blocks):
@@ -55,24 +56,24 @@ class BlockDiagonal(Fields):
         """Precision of the entries."""
         return jnp.result_type(*self.blocks)
 
-    def split(self, B: Array) -> list[Array]:
-        """``B``, ``[..., M, K]``, cut into the rows that go with each block."""
+    def split(self, B: Float[Array, "*batch M K"]) -> list[Float[Array, "*batch M_i K"]]:
+        """``B`` cut into the rows that go with each block."""
         return jnp.split(B, np.cumsum(self.sizes)[:-1].tolist(), axis=-2)
 
     def map(self, function: Callable[..., Array], *others: BlockDiagonal) -> BlockDiagonal:
         """``function`` of every block, and of the corresponding blocks of other block-diagonal matrices."""
         return BlockDiagonal(*map(function, self.blocks, *(other.blocks for other in others)))
 
-    def dense(self) -> Array:
-        """The matrix with its zeros, ``[..., M, M]``."""
+    def dense(self) -> Float[Array, "*batch M M"]:
+        """The matrix with its zeros."""
         out, start = jnp.zeros(self.shape, self.dtype), 0
         for block in self.blocks:
             end = start + block.shape[-1]
             out, start = out.at[..., start:end, start:end].set(block), end
         return out
 
-    def __matmul__(self, B: Array | BlockDiagonal) -> Array | BlockDiagonal:
-        """Times rows ``[..., M, K]``, or times a matrix of the same blocks."""
+    def __matmul__(self, B: Float[Array, "... M K"] | BlockDiagonal) -> Float[Array, "... M K"] | BlockDiagonal:
+        """Times rows, or times a matrix of the same blocks."""
         if not isinstance(B, BlockDiagonal):
             return concatenate(
                 [matmul(block, rows) for block, rows in zip(self.blocks, self.split(B), strict=True)], -2
@@ -85,19 +86,19 @@ class BlockDiagonal(Fields):
         return self.map(lambda block: jnp.swapaxes(block, -1, -2))
 
 
-def concatenate(parts: list[Array], axis: int) -> Array:
+def concatenate(parts: list[Float[Array, "... _ _"]], axis: int) -> Float[Array, "... _ _"]:
     """``jnp.concatenate`` along an axis counted from the end, leading axes broadcast."""
     batch = jnp.broadcast_shapes(*(part.shape[:-2] for part in parts))
     return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-2:]) for part in parts], axis=axis)
 
 
-def total(terms: Iterable[Array]) -> Array:
+def total(terms: Iterable[Array]) -> Float[Array, "..."]:
     """The sum of one array or more."""
     return reduce(operator.add, terms)
 
 
-def diagonal(K: Array | BlockDiagonal) -> Array:
-    """The diagonals of matrices ``[..., M, M]``: ``[..., M]``."""
+def diagonal(K: Float[Array, "*batch M M"] | BlockDiagonal) -> Float[Array, "*batch M"]:
+    """The diagonals of matrices."""
     if not isinstance(K, BlockDiagonal):
         return jnp.diagonal(K, axis1=-2, axis2=-1)
     batch = K.shape[:-2]
@@ -105,7 +106,9 @@ def diagonal(K: Array | BlockDiagonal) -> Array:
     return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-1:]) for part in parts], axis=-1)
 
 
-def matmul(A: Array | BlockDiagonal, B: Array) -> Array:
+def matmul(
+    A: Float[Array, "*#batch N M"] | BlockDiagonal, B: Float[Array, "*#batch M K"]
+) -> Float[Array, "*#batch N K"]:
     """``A @ B`` in the full precision of its arguments: accelerators otherwise round float32 factors to ten bits."""
     return cast(Array, A @ B) if isinstance(A, BlockDiagonal) else jnp.matmul(A, B, precision=lax.Precision.HIGHEST)
 
@@ -120,7 +123,7 @@ class Kronecker(Fields):
         ValueError: if there is no factor, or one is not square.
     """
 
-    factors: tuple[Array, ...]
+    factors: tuple[Float[Array, "... M_i M_i"], ...]
 
     def __init__(self, *factors: Array) -> None:
         if not factors or any(jnp.ndim(K) < 2 or K.shape[-1] != K.shape[-2] for K in factors):
@@ -150,8 +153,8 @@ class Kronecker(Fields):
         """Precision of the entries."""
         return jnp.result_type(*self.factors)
 
-    def __matmul__(self, B: Array) -> Array:
-        """Times columns ``[..., M, K]``, one axis after another."""
+    def __matmul__(self, B: Float[Array, "... M K"]) -> Float[Array, "... M K"]:
+        """Times columns, one axis after another."""
         return kronecker_matmul(self.factors, B)
 
     @property
@@ -159,8 +162,8 @@ class Kronecker(Fields):
         """The transposed matrix."""
         return Kronecker(*(jnp.swapaxes(K, -1, -2) for K in self.factors))
 
-    def dense(self) -> Array:
-        """The whole matrix, ``[..., M, M]``, for looking at small ones."""
+    def dense(self) -> Float[Array, "*batch M M"]:
+        """The whole matrix, for looking at small ones."""
         whole = self.factors[0]
         for K in self.factors[1:]:
             whole = jnp.einsum("...ab,...cd->...acbd", whole, K)
@@ -169,8 +172,10 @@ class Kronecker(Fields):
         return whole
 
 
-def kronecker_matmul(factors: tuple[Array, ...], B: Array) -> Array:
-    """``(F_1 x ... x F_G) B``, one axis after another, for factors ``[..., M_d, R_d]`` and ``B`` ``[..., R, K]``."""
+def kronecker_matmul(
+    factors: tuple[Float[Array, "... _ _"], ...], B: Float[Array, "... R K"]
+) -> Float[Array, "... M K"]:
+    """``(F_1 x ... x F_G) B``, one axis after another."""
     batch = jnp.broadcast_shapes(B.shape[:-2], *(F.shape[:-2] for F in factors))
     columns, rest = B.shape[-1], 1
     B = jnp.broadcast_to(B, batch + B.shape[-2:])

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from gpzoo import _platform
 from gpzoo.linalg.operators import BlockDiagonal, concatenate, matmul, total
 
 
-def spread(B: Array, R: Any) -> Array:
-    """``R^T B``, ``[D, K, N]``, for ``R`` ``[D, M, K]`` or block-diagonal."""
+def spread(
+    B: Float[Array, "M N"] | Float[Array, "D M N"], R: Float[Array, "D M K"] | BlockDiagonal
+) -> Float[Array, "D K N"]:
+    """``R^T B``."""
     if isinstance(R, BlockDiagonal):
         return concatenate([spread(rows, block) for rows, block in zip(R.split(B), R.blocks, strict=True)], -2)
     return _stacked(jnp.swapaxes(R, -1, -2), B)
 
 
-def squares(B: Array, R: Any) -> Array:
-    """``diag(B^T R R^T B)``, ``[D, N]``: the squares of :func:`spread`, summed over its rows."""
+def squares(
+    B: Float[Array, "M N"] | Float[Array, "D M N"], R: Float[Array, "D M K"] | BlockDiagonal
+) -> Float[Array, "D N"]:
+    """``diag(B^T R R^T B)``: the squares of :func:`spread`, summed over its rows."""
     if isinstance(R, BlockDiagonal):
         return total(squares(rows, block) for rows, block in zip(R.split(B), R.blocks, strict=True))
     if B.shape[-1] > 2 * B.shape[-2]:
@@ -29,15 +32,15 @@ def squares(B: Array, R: Any) -> Array:
     return jnp.sum(jnp.square(spread(B, R)), axis=-2)
 
 
-def quadratic(Q: Array, B: Array) -> Array:
-    """``b_n^T Q_d b_n`` for symmetric ``Q [D, M, M]`` and the columns of ``B [M, N]`` or ``[D, M, N]``: ``[D, N]``."""
+def quadratic(Q: Float[Array, "D M M"], B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
+    """``b_n^T Q_d b_n`` for symmetric ``Q`` and the columns of ``B``."""
     if _platform.batches_products():
         return jax.vmap(_quadratic_form, in_axes=(0, None if B.ndim == 2 else 0))(Q, B)
     return jnp.stack([_quadratic_form(Q[d], B if B.ndim == 2 else B[d]) for d in range(len(Q))])
 
 
 @jax.custom_jvp
-def _quadratic_form(Q: Array, B: Array) -> Array:
+def _quadratic_form(Q: Float[Array, "M M"], B: Float[Array, "M N"]) -> Float[Array, " N"]:
     return jnp.sum(B * matmul(Q, B), axis=0)
 
 
@@ -49,8 +52,8 @@ def _quadratic_form_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Arr
     return jnp.sum(B * QB, axis=0), jnp.sum(B * matmul(dQ, B), axis=0) + 2 * jnp.sum(dB * QB, axis=0)
 
 
-def _stacked(Q: Array, B: Array) -> Array:
-    """``Q @ B``, ``[D, K, N]``, for ``Q`` ``[D, K, M]``."""
+def _stacked(Q: Float[Array, "D K M"], B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D K N"]:
+    """``Q @ B``."""
     if B.ndim == 3:
         return matmul(Q, B)
     # One product with all matrices above each other; XLA is slow at many small ones.

@@ -7,27 +7,23 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from gpzoo._pytree import Fields
 
 # -- symmetric Toeplitz matrices, given by their first column ----------------------------------------------------------
 
 
-def toeplitz_matmul(column: Array, B: Array) -> Array:
-    """``T B`` for the symmetric Toeplitz matrix with this first column, by Fourier transforms.
-
-    Args:
-        column: ``[M]``.
-        B: ``[M, K]``.
-    """
+def toeplitz_matmul(column: Float[Array, " M"], B: Float[Array, "M K"]) -> Float[Array, "M K"]:
+    """``T B`` for the symmetric Toeplitz matrix with this first column, by Fourier transforms."""
     M = column.shape[0]
     around = jnp.concatenate([column, jnp.zeros(1, column.dtype), column[:0:-1]])
     spectrum = jnp.fft.rfft(around)[:, None] * jnp.fft.rfft(B, n=2 * M, axis=0)
     return jnp.fft.irfft(spectrum, n=2 * M, axis=0)[:M].astype(B.dtype)
 
 
-def toeplitz_root(column: Array) -> Array:
-    """First column of a symmetric Toeplitz matrix whose square is nearly the one with this first column, ``[M]``.
+def toeplitz_root(column: Float[Array, " M"]) -> Float[Array, " M"]:
+    """First column of a symmetric Toeplitz matrix whose square is nearly the one with this first column.
 
     It is exact but for the ends, as if the points went around in a circle. With it smooth processes get coordinates of
     unit variance without a factorisation.
@@ -48,27 +44,27 @@ class ToeplitzInverse(Fields):
     way.
 
     Args:
-        column: first column of the matrix, ``[M]``, of two rows or more. One that is not positive definite gives NaN.
+        column: first column of the matrix, of two rows or more. One that is not positive definite gives NaN.
     """
 
-    x: Array
-    log_det: Array
+    x: Float[Array, " M"]
+    log_det: Float[Array, ""]
 
-    def __init__(self, column: Array) -> None:
+    def __init__(self, column: Float[Array, " M"]) -> None:
         self.x, self.log_det = _durbin(column)
 
-    def solve(self, B: Array) -> Array:
-        """``T^-1 B`` for ``B`` ``[M, K]``."""
+    def solve(self, B: Float[Array, "M K"]) -> Float[Array, "M K"]:
+        """``T^-1 B``."""
         return _solve(self.x, B)
 
-    def diagonal(self) -> Array:
-        """The diagonal of ``T^-1``, ``[M]``."""
+    def diagonal(self) -> Float[Array, " M"]:
+        """The diagonal of ``T^-1``."""
         x = self.x
         reflected = jnp.concatenate([jnp.zeros(1, x.dtype), x[:0:-1]])
         return jnp.cumsum(jnp.square(x) - jnp.square(reflected)) / x[0]
 
 
-def _solve(x: Array, B: Array) -> Array:
+def _solve(x: Float[Array, " M"], B: Float[Array, "M K"]) -> Float[Array, "M K"]:
     M = x.shape[0]
     reflected = jnp.concatenate([jnp.zeros(1, x.dtype), x[:0:-1]])
     forward, backward = (jnp.fft.rfft(v, n=2 * M)[:, None] for v in (x, reflected))
@@ -84,7 +80,7 @@ def _solve(x: Array, B: Array) -> Array:
 
 
 @jax.custom_vjp
-def _durbin(column: Array) -> tuple[Array, Array]:
+def _durbin(column: Float[Array, " M"]) -> tuple[Float[Array, " M"], Float[Array, ""]]:
     """First column of the inverse, and log determinant."""
     M = column.shape[0]
     ratio = column[1:] / column[0]
@@ -108,12 +104,16 @@ def _durbin(column: Array) -> tuple[Array, Array]:
     return x, M * jnp.log(column[0]) + jnp.sum(logs)
 
 
-def _durbin_forward(column: Array) -> tuple[tuple[Array, Array], Array]:
+def _durbin_forward(
+    column: Float[Array, " M"],
+) -> tuple[tuple[Float[Array, " M"], Float[Array, ""]], Float[Array, " M"]]:
     x, log_det = _durbin(column)
     return (x, log_det), x
 
 
-def _durbin_backward(x: Array, cotangents: tuple[Array, Array]) -> tuple[Array]:
+def _durbin_backward(
+    x: Float[Array, " M"], cotangents: tuple[Float[Array, " M"], Float[Array, ""]]
+) -> tuple[Float[Array, " M"]]:
     d_x, d_log_det = cotangents
     M = x.shape[0]
     correlate = partial(_diagonal_sums, M=M)
@@ -130,7 +130,7 @@ def _durbin_backward(x: Array, cotangents: tuple[Array, Array]) -> tuple[Array]:
 _durbin.defvjp(_durbin_forward, _durbin_backward)
 
 
-def _diagonal_sums(a: Array, b: Array, M: int) -> Array:
+def _diagonal_sums(a: Float[Array, " M"], b: Float[Array, " M"], M: int) -> Float[Array, " M"]:
     """``sum_i a_i b_(i+k)`` for ``k`` from 0: sums along the diagonals of ``a b^T``."""
     spectrum = jnp.conj(jnp.fft.rfft(a, n=2 * M)) * jnp.fft.rfft(b, n=2 * M)
     return jnp.fft.irfft(spectrum, n=2 * M)[:M].astype(a.dtype)

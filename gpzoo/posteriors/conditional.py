@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo import _platform, linalg
 from gpzoo._checks import is_concrete
@@ -79,35 +80,35 @@ class Conditional(Fields):
         """
         raise NotImplementedError
 
-    def start_variances(self) -> Array:
-        """Variances that ``q(u)`` starts at where it has nothing else, ``[M]`` or ``[D, M]``."""
+    def start_variances(self) -> Float[Array, "*D M"]:
+        """Variances that ``q(u)`` starts at where it has nothing else."""
         raise NotImplementedError
 
-    def mean(self, m: Array) -> Array:
-        """Mean of the zero-mean part of ``f``, ``[D, N]``."""
+    def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
+        """Mean of the zero-mean part of ``f``."""
         raise NotImplementedError
 
-    def marginals(self, m: Array, form: Form) -> tuple[Array, Array]:
-        """Mean of the zero-mean part of ``f`` and its variance, ``[D, N]`` each."""
+    def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
+        """Mean of the zero-mean part of ``f`` and its variance."""
         raise NotImplementedError
 
-    def moments(self, m: Array, form: Form) -> tuple[Array, Array]:
-        """Mean of the zero-mean part of ``f``, ``[D, N]``, and its covariance, ``[D, N, N]``."""
+    def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
+        """Mean of the zero-mean part of ``f`` and its covariance."""
         raise NotImplementedError
 
-    def inducing_moments(self, m: Array, form: Form) -> tuple[Array, Any]:
-        """Mean ``[D, M]`` and covariance of ``u``, ``[D, M, M]`` or Kronecker, whitened or not."""
+    def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
+        """Mean and covariance of ``u``, ``[D, M, M]`` or Kronecker, whitened or not."""
         raise NotImplementedError
 
-    def draw(self, m: Array, form: Form, key: Array) -> Array:
-        """A draw of ``u`` or ``v``, ``[M, D]``."""
+    def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
+        """A draw of ``u`` or ``v``."""
         raise NotImplementedError
 
     def given_draw(self) -> Self:
         """This conditional for a value that :meth:`draw` has drawn."""
         return self
 
-    def kl(self, m: Array, form: Form) -> Array:
+    def kl(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
         """``KL[q(u) || p(u)]`` summed over outputs, in nats."""
         raise NotImplementedError
 
@@ -145,7 +146,7 @@ class Projection(Conditional):
             return self.L.map(lambda block: jnp.eye(block.shape[-1], dtype=self.dtype))
         return jnp.eye(self.num_inducing, dtype=self.dtype)
 
-    def start_variances(self) -> Array:
+    def start_variances(self) -> Float[Array, "*D M"]:
         """One where whitened, the prior's where not."""
         if self.whiten:
             return jnp.ones(self.num_inducing, self.dtype)
@@ -153,25 +154,25 @@ class Projection(Conditional):
 
     # -- q(f) --------------------------------------------------------------------------------------------------------
 
-    def solved(self, columns: Array, transpose: bool = False) -> Array:
-        """``L^-1`` or ``L^-T`` times columns ``[M, N]`` or ``[D, M, N]``."""
+    def solved(self, columns: Float[Array, "... M N"], transpose: bool = False) -> Float[Array, "... M N"]:
+        """``L^-1`` or ``L^-T`` times columns."""
         # In training the factor's derivative has the inverse anyway; elsewhere few inputs do not repay forming it.
         if 8 * columns.shape[-1] < self.num_inducing:
             return linalg.solve_lower(self.L, columns, transpose=transpose)
         return matmul(self.L_inverse.mT if transpose else self.L_inverse, columns)
 
-    def _projections(self, X: Array) -> tuple[Array, Array]:
-        """``A`` and the outer factor ``B``, ``[M, N]`` or ``[D, M, N]``, at inputs ``X``."""
+    def _projections(self, X: Float[Array, "..."]) -> tuple[Float[Array, "*D M N"], Float[Array, "*D M N"]]:
+        """``A`` and the outer factor ``B`` at inputs ``X``."""
         A = self.solved(Kuf(self.inducing, self.prior.kernel, X))
         return A, A if self.whiten else self.solved(A, transpose=True)
 
-    def mean(self, m: Array) -> Array:
+    def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
         """See :meth:`Conditional.mean`."""
         _, B = self._projections(self.prior.X)
         return mean_at(B, m)
 
-    def marginals(self, m: Array, form: Form) -> tuple[Array, Array]:
-        """Mean of the zero-mean part of ``f`` and its variance, ``[D, N]`` each (eq. 7 and 8)."""
+    def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
+        """Mean of the zero-mean part of ``f`` and its variance (eq. 7 and 8)."""
         X, N = self.prior.X, self.prior.event_shape[0]
         axis = 1 if self.prior.kernel.has_outputs(X) else 0
         size = _platform.inputs_at_a_time(N)
@@ -186,7 +187,9 @@ class Projection(Conditional):
             mean, variance = (jnp.concatenate(x, axis=1) for x in zip(first, (mean, variance), strict=True))
         return mean, variance
 
-    def _marginals_at(self, X: Array, m: Array, form: Form) -> tuple[Array, Array]:
+    def _marginals_at(
+        self, X: Float[Array, "..."], m: Float[Array, "M D"], form: Form
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
         A, B = self._projections(X)
         kff = self.prior.kernel.diag(X)
         variance = kff - jnp.sum(A * A, axis=-2) + form.squares(B)
@@ -194,8 +197,8 @@ class Projection(Conditional):
         variance = jnp.maximum(variance, jnp.finfo(variance.dtype).eps * kff)
         return mean_at(B, m), variance
 
-    def moments(self, m: Array, form: Form) -> tuple[Array, Array]:
-        """Mean of the zero-mean part of ``f``, ``[D, N]``, and its covariance, ``[D, N, N]``."""
+    def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
+        """Mean of the zero-mean part of ``f`` and its covariance."""
         A, B = self._projections(self.prior.X)
         root = form.spread(B)
         Kff = self.prior.kernel(self.prior.X)
@@ -203,8 +206,8 @@ class Projection(Conditional):
 
     # -- q(u) --------------------------------------------------------------------------------------------------------
 
-    def inducing_moments(self, m: Array, form: Form) -> tuple[Array, Array]:
-        """Mean ``[D, M]`` and covariance ``[D, M, M]`` of ``u``, whitened or not."""
+    def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Float[Array, "D M M"]]:
+        """Mean and covariance of ``u``, whitened or not."""
         root, mean = form.root(), m.T
         if self.whiten:
             root, mean = self.L @ root, (self.L @ mean[:, :, None])[:, :, 0]
@@ -212,11 +215,11 @@ class Projection(Conditional):
             return mean, root.map(lambda block: block @ jnp.swapaxes(block, -1, -2)).dense()
         return mean, root @ jnp.swapaxes(root, -1, -2)
 
-    def draw(self, m: Array, form: Form, key: Array) -> Array:
-        """A draw of what the form is of, ``v`` where whitened and ``u`` where not: ``[M, D]``."""
+    def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
+        """A draw of what the form is of, ``v`` where whitened and ``u`` where not."""
         return m + form.draw(key)
 
-    def kl(self, m: Array, form: Form) -> Array:
+    def kl(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
         """``KL[q(u) || p(u)]`` summed over outputs, in nats (eq. C.26)."""
         M, D = m.shape
         log_det_q = form.log_det()
@@ -233,13 +236,13 @@ class Projection(Conditional):
         return (squares - M * D + log_det_p - log_det_q) / 2
 
 
-def mean_at(B: Array, m: Array) -> Array:
-    """``B^T m``, ``[D, N]``, for ``B`` ``[M, N]`` or ``[D, M, N]`` and ``m`` ``[M, D]``."""
+def mean_at(B: Float[Array, "M N"] | Float[Array, "D M N"], m: Float[Array, "M D"]) -> Float[Array, "D N"]:
+    """``B^T m``."""
     return matmul(m.T, B) if B.ndim == 2 else jnp.einsum("dmn,md->dn", B, m)
 
 
-def _whitened(inverse: Any, columns: Array) -> Array:
-    """``L^-1`` times ``[D, M, K]``, the columns of all outputs in one product where they share ``L``."""
+def _whitened(inverse: Any, columns: Float[Array, "D M K"]) -> Float[Array, "*_ M _"]:
+    """``L^-1`` times columns, the columns of all outputs in one product where they share ``L``."""
     if inverse.ndim == 2:
         columns = columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)
     return matmul(inverse, columns)
@@ -303,7 +306,7 @@ class Interpolation(Conditional):
         return self.inducing.num_inducing
 
     @property
-    def outside(self) -> Array:
+    def outside(self) -> Integer[Array, "*D"]:
         """How many inputs lie outside the grid's bounds (of each output's, with one set of inputs per output)."""
         return self.inducing.outside(self.prior.X)
 
@@ -313,7 +316,7 @@ class Interpolation(Conditional):
             return self.L
         return Kronecker(*(jnp.eye(size, dtype=self.dtype) for size in self.inducing.sizes))
 
-    def start_variances(self) -> Array:
+    def start_variances(self) -> Float[Array, "*D M"]:
         """The prior's conditional variances: those of the best independent variables."""
         if self.toeplitz:
             column = self._prior_column()
@@ -325,8 +328,8 @@ class Interpolation(Conditional):
 
     # -- q(u) --------------------------------------------------------------------------------------------------------
 
-    def _coloured(self, columns: Array) -> Array:
-        """Columns ``[D, M, K]`` in terms of ``u``."""
+    def _coloured(self, columns: Float[Array, "D M K"]) -> Float[Array, "D M K"]:
+        """Columns in terms of ``u``."""
         if not self.whiten:
             return columns
         if not self.toeplitz:
@@ -335,12 +338,12 @@ class Interpolation(Conditional):
         times = lambda column, B: toeplitz_matmul(toeplitz_root(column), B)  # noqa: E731
         return jax.vmap(times, in_axes=(0 if column.ndim == 2 else None, 0))(column, columns)
 
-    def _mean_of_u(self, m: Array) -> Array:
-        """Mean of ``u``, ``[D, M]``."""
+    def _mean_of_u(self, m: Float[Array, "M D"]) -> Float[Array, "D M"]:
+        """Mean of ``u``."""
         return self._coloured(m.T[..., None])[..., 0]
 
-    def _roots(self, form: Form) -> tuple[tuple[Array, ...], Array | None]:
-        """Factors ``F_d`` ``[D, M_d, .]`` and variances ``[D, M]``: ``cov(u)`` is ``prod_d F_d F_d^T + diag``."""
+    def _roots(self, form: Form) -> tuple[tuple[Float[Array, "D M_i R_i"], ...], Float[Array, "D M"] | None]:
+        """Factors ``F_d`` and variances: ``cov(u)`` is ``prod_d F_d F_d^T + diag``."""
         if form.has_diagonal and (self.toeplitz or not self.whiten):
             return self._parts(form)
         roots = _factors(form)
@@ -348,13 +351,13 @@ class Interpolation(Conditional):
             roots = tuple(matmul(L, F) for L, F in zip(self.L.factors, roots, strict=True))
         return roots, None
 
-    def _parts(self, form: Form) -> tuple[tuple[Array, ...], Array]:
+    def _parts(self, form: Form) -> tuple[tuple[Float[Array, "D M R"], ...], Float[Array, "D M"]]:
         """The same of a form that has a diagonal."""
         V, variances = form.parts()
         return (() if V is None else (self._coloured(V),)), variances
 
-    def inducing_moments(self, m: Array, form: Form) -> tuple[Array, Any]:
-        """Mean ``[D, M]`` and covariance of ``u``, ``[D, M, M]`` or on several axes Kronecker, whitened or not."""
+    def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
+        """Mean and covariance of ``u``, ``[D, M, M]`` or on several axes Kronecker, whitened or not."""
         roots, variances = self._roots(form)
         covariances = tuple(matmul(F, F.mT) for F in roots)
         covariance = covariances[0] if covariances else 0
@@ -362,8 +365,8 @@ class Interpolation(Conditional):
             covariance = covariance + variances[..., None] * jnp.eye(variances.shape[-1], dtype=variances.dtype)
         return self._mean_of_u(m), Kronecker(*covariances) if len(covariances) > 1 else covariance
 
-    def draw(self, m: Array, form: Form, key: Array) -> Array:
-        """A draw of ``u``, whitened or not: ``[M, D]``."""
+    def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
+        """A draw of ``u``, whitened or not."""
         (roots, variances), u = self._roots(form), self._mean_of_u(m)
         key_roots, key_own = random.split(key)
         if roots:
@@ -381,15 +384,15 @@ class Interpolation(Conditional):
 
     # -- q(f) --------------------------------------------------------------------------------------------------------
 
-    def _interpolate(self, u: Array) -> Array:
+    def _interpolate(self, u: Float[Array, "D M"]) -> Float[Array, "D N"]:
         return _interpolated(u, self.inducing.sizes, *self.inducing.weights(self.prior.X))
 
-    def mean(self, m: Array) -> Array:
+    def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
         """See :meth:`Conditional.mean`."""
         return self._interpolate(self._mean_of_u(m))
 
-    def marginals(self, m: Array, form: Form) -> tuple[Array, Array]:
-        """Mean of the zero-mean part of ``f`` and its variance, ``[D, N]`` each."""
+    def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
+        """Mean of the zero-mean part of ``f`` and its variance."""
         first, weights = self.inducing.weights(self.prior.X)
         roots, variances = self._roots(form)
         mean = _interpolated(self._mean_of_u(m), self.inducing.sizes, first, weights)
@@ -402,8 +405,8 @@ class Interpolation(Conditional):
             parts.append(_interpolated(variances, self.inducing.sizes, first, squares))
         return mean, linalg.total(parts)
 
-    def moments(self, m: Array, form: Form) -> tuple[Array, Array]:
-        """Mean of the zero-mean part, ``[D, N]``, and covariance ``[D, N, N]``, through the dense weights."""
+    def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
+        """Mean of the zero-mean part of ``f`` and its covariance, through the dense weights."""
         W = self.inducing.dense_weights(self.prior.X)
         roots, variances = self._roots(form)
         covariance = jnp.zeros((), W.dtype)
@@ -416,7 +419,7 @@ class Interpolation(Conditional):
 
     # -- KL ----------------------------------------------------------------------------------------------------------
 
-    def kl(self, m: Array, form: Form) -> Array:
+    def kl(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
         """``KL[q(u) || p(u)]`` summed over outputs, in nats, from factors along the axes (eq. 10-11)."""
         if self.toeplitz:
             return self._kl_toeplitz(m, form)
@@ -435,7 +438,7 @@ class Interpolation(Conditional):
             )
         return (trace + jnp.sum(jnp.square(m)) - D * M + log_det_p - form.log_det()) / 2
 
-    def _kl_toeplitz(self, m: Array, form: Form) -> Array:
+    def _kl_toeplitz(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
         mean, (roots, variances) = self._mean_of_u(m), self._parts(form)  # a form without a diagonal is refused
         D, M = mean.shape
         columns, log_det_q = jnp.concatenate([mean[..., None], *roots], axis=-1), jnp.sum(jnp.log(variances))
@@ -460,8 +463,8 @@ class Interpolation(Conditional):
             )
         return value
 
-    def _prior_column(self) -> Array:
-        """First column of the prior covariance on a grid of one axis, ``[M]`` or ``[D, M]``, jitter included."""
+    def _prior_column(self) -> Float[Array, "*D M"]:
+        """First column of the prior covariance on a grid of one axis, jitter included."""
         column, jitter = axis_column(self.inducing, self.prior.kernel, self.dtype), self.prior.jitter
         if jitter is None:
             jitter = TOEPLITZ_JITTER[column.dtype.name] * jax.lax.stop_gradient(column[..., :1])
@@ -477,7 +480,7 @@ def conditional_of(prior: GaussianProcess, inducing: Any, form: Form, *, whiten:
     )
 
 
-def _factors(form: Form) -> tuple[Array, ...]:
+def _factors(form: Form) -> tuple[Float[Array, "D M_i R_i"], ...]:
     """The root's factors along the axes."""
     root = form.root()
     return root.factors if isinstance(root, Kronecker) else (root,)
@@ -486,8 +489,13 @@ def _factors(form: Form) -> tuple[Array, ...]:
 # -- interpolation -----------------------------------------------------------------------------------------------------
 
 
-def _interpolated(u: Array, sizes: tuple[int, ...], first: tuple[Array, ...], weights: tuple[Array, ...]) -> Array:
-    """``W u``, ``[D, N]``, for ``u`` ``[D, M]`` and the nodes and weights along each axis."""
+def _interpolated(
+    u: Float[Array, "D M"],
+    sizes: tuple[int, ...],
+    first: tuple[Integer[Array, "*D N"], ...],
+    weights: tuple[Float[Array, "*D N n"], ...],
+) -> Float[Array, "D N"]:
+    """``W u``, from the nodes and weights along each axis."""
     n = weights[0].shape[-1]
     # Along the last axis the nodes of an input are neighbours in memory: one row of a table holds them.
     cells = sizes[-1] - n + 1
@@ -508,8 +516,10 @@ def _interpolated(u: Array, sizes: tuple[int, ...], first: tuple[Array, ...], we
     return total
 
 
-def _quadratic_form(F: Array, first: Array, weights: Array) -> Array:
-    """``w^T F F^T w``, ``[D, N]``, of a factor ``[D, M, R]`` along one axis; what it costs per input knows no ``M``."""
+def _quadratic_form(
+    F: Float[Array, "D M R"], first: Integer[Array, "*D N"], weights: Float[Array, "*D N n"]
+) -> Float[Array, "D N"]:
+    """``w^T F F^T w`` of a factor along one axis; what it costs per input knows no ``M``."""
     n = weights.shape[-1]
     cells = F.shape[-2] - n + 1
     # The covariance is needed between neighbours only: n bands of it.
@@ -520,8 +530,8 @@ def _quadratic_form(F: Array, first: Array, weights: Array) -> Array:
     return jnp.sum(_rows(table, first) * jnp.stack(products, axis=-1), axis=-1)
 
 
-def _rows(table: Array, index: Array) -> Array:
-    """Rows of ``[D, cells, K]``: ``[D, N, K]``, for indices ``[N]`` that outputs share or ``[D, N]``."""
+def _rows(table: Float[Array, "_ cells K"], index: Integer[Array, "*D N"]) -> Float[Array, "_ N K"]:
+    """Rows of a table ``[D, cells, K]``, for indices that outputs share or ``[D, N]``."""
     if index.ndim == 1:
         return table[:, index]
     return jax.vmap(lambda rows, i: rows[i])(jnp.broadcast_to(table, (index.shape[0], *table.shape[1:])), index)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
@@ -144,31 +145,31 @@ class Form(Fields):
         """
         raise NotImplementedError
 
-    def parts(self) -> tuple[Array | None, Array]:
-        """``V``, ``[D, M, R]`` or ``None``, and variances ``d``, ``[D, M]``: ``S = V V^T + diag(d)``.
+    def parts(self) -> tuple[Float[Array, "D M R"] | None, Float[Array, "D M"]]:
+        """``V``, if it has one, and variances ``d``: ``S = V V^T + diag(d)``.
 
         Only where :attr:`has_diagonal`.
         """
         raise NotImplementedError
 
-    def spread(self, B: Array) -> Array:
-        """``R^T B``, ``[D, K, N]``, for ``B`` ``[M, N]`` or ``[D, M, N]``."""
+    def spread(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D K N"]:
+        """``R^T B``."""
         return spread(B, self.root())
 
-    def squares(self, B: Array) -> Array:
-        """``diag(B^T S B)``, ``[D, N]``, for ``B`` ``[M, N]`` or ``[D, M, N]``."""
+    def squares(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
+        """``diag(B^T S B)``."""
         return squares(B, self.root())
 
-    def log_det(self) -> Array:
+    def log_det(self) -> Float[Array, ""]:
         """``log |S|``, summed over outputs."""
         return jnp.sum(jnp.log(jnp.square(linalg.diagonal(self.root()))))
 
-    def trace(self) -> Array:
+    def trace(self) -> Float[Array, ""]:
         """The trace of ``S``, summed over outputs."""
         return linalg.total(jnp.sum(s * s) for s in jax.tree.leaves(self.root()))
 
-    def draw(self, key: Array) -> Array:
-        """A draw of ``u`` less its mean, ``[M, D]``."""
+    def draw(self, key: PRNGKeyArray) -> Float[Array, "M D"]:
+        """A draw of ``u`` less its mean."""
         R = self.root()
         noise = random.normal(key, (R.shape[-1], R.shape[0]), R.dtype)
         return (R @ noise.T[:, :, None])[:, :, 0].T
@@ -193,8 +194,8 @@ class Full(Form):
         """See :meth:`Form.by_output`."""
         return Full(jnp.tril(self.scale if num_outputs is not None else self.scale[None]))
 
-    def root(self) -> Array:
-        """``L``, ``[D, M, M]``."""
+    def root(self) -> Float[Array, "D M M"]:
+        """``L``."""
         return self.scale
 
 
@@ -259,13 +260,13 @@ class Kronecker(Form):
         """The product of the factors."""
         return linalg.Kronecker(*self.scale)
 
-    def log_det(self) -> Array:
+    def log_det(self) -> Float[Array, ""]:
         """See :meth:`Form.log_det`."""
         R = self.root()
         pairs = zip(R.sizes, self.scale, strict=True)
         return linalg.total(R.shape[-1] / size * jnp.sum(jnp.log(jnp.square(linalg.diagonal(F)))) for size, F in pairs)
 
-    def trace(self) -> Array:
+    def trace(self) -> Float[Array, ""]:
         """See :meth:`Form.trace`."""
         return jnp.sum(math.prod(jnp.sum(jnp.square(F), axis=(-2, -1)) for F in self.scale))
 
@@ -289,31 +290,31 @@ class Diagonal(Form):
         """The standard deviations of each output in a column."""
         return self if num_outputs is not None else Diagonal(self.scale[:, None])
 
-    def root(self) -> Array:
-        """The diagonal matrices, ``[D, M, M]``."""
+    def root(self) -> Float[Array, "D M M"]:
+        """The diagonal matrices."""
         return self.scale.T[:, :, None] * jnp.eye(self.scale.shape[0], dtype=self.scale.dtype)
 
-    def parts(self) -> tuple[None, Array]:
+    def parts(self) -> tuple[None, Float[Array, "D M"]]:
         """No columns, and the variances."""
         return None, jnp.square(self.scale.T)
 
-    def spread(self, B: Array) -> Array:
+    def spread(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D K N"]:
         """See :meth:`Form.spread`."""
         return self.scale.T[:, :, None] * B
 
-    def squares(self, B: Array) -> Array:
+    def squares(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
         """See :meth:`Form.squares`."""
         return jnp.einsum("md,mn->dn" if B.ndim == 2 else "md,dmn->dn", jnp.square(self.scale), jnp.square(B))
 
-    def log_det(self) -> Array:
+    def log_det(self) -> Float[Array, ""]:
         """See :meth:`Form.log_det`."""
         return jnp.sum(jnp.log(jnp.square(self.scale)))
 
-    def trace(self) -> Array:
+    def trace(self) -> Float[Array, ""]:
         """See :meth:`Form.trace`."""
         return jnp.sum(self.scale * self.scale)
 
-    def draw(self, key: Array) -> Array:
+    def draw(self, key: PRNGKeyArray) -> Float[Array, "M D"]:
         """See :meth:`Form.draw`."""
         return self.scale * random.normal(key, self.scale.shape, self.scale.dtype)
 
@@ -355,7 +356,7 @@ class LowRank(Form):
         """The deviations of each output in a column, and the factors of each output."""
         return self if num_outputs is not None else LowRank(self.scale[:, None], self.factor[None])
 
-    def parts(self) -> tuple[Array, Array]:
+    def parts(self) -> tuple[Float[Array, "D M R"], Float[Array, "D M"]]:
         """``V`` and the variances ``d^2``."""
         return self.factor, jnp.square(self.scale.T)
 
@@ -420,15 +421,18 @@ def _shapes(value: Any) -> Any:
     return [x.shape for x in value] if isinstance(value, tuple | list) else value.shape
 
 
-def _triangular(factors: tuple[Array, ...], num_outputs: int | None) -> tuple[Array, ...]:
+def _triangular(
+    factors: tuple[Float[Array, "*D _ _"], ...], num_outputs: int | None
+) -> tuple[Float[Array, "D M_i M_i"], ...]:
     return tuple(jnp.tril(F if num_outputs is not None else F[None]) for F in factors)
 
 
-def _each_output(root: Array, conditional: Conditional, scale: float | Array) -> Array:
+def _each_output(
+    root: Float[Array, "... M K"], conditional: Conditional, scale: float | Array
+) -> Float[Array, "*D M K"]:
     return scale * jnp.broadcast_to(root, (*conditional.outputs, *root.shape[-2:]))
 
 
-def _start_deviations(conditional: Conditional, scale: float | Array) -> Array:
-    """``[M]`` or ``[M, D]``."""
+def _start_deviations(conditional: Conditional, scale: float | Array) -> Float[Array, "M *D"]:
     shape = (conditional.num_inducing, *conditional.outputs)
     return scale * jnp.sqrt(rows_first(conditional.start_variances(), shape))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 import jax
 import jax.numpy as jnp
 from jax import Array, random
+from jaxtyping import Float
 from numpyro.distributions.kl import kl_divergence
 
 from gpzoo.inducing.variables import InducingVariable
@@ -91,7 +92,7 @@ class InducingPosterior(ProcessAtInputs):
         """The prior's jitter."""
         return self.prior.jitter
 
-    def _prior_variance(self) -> Array:
+    def _prior_variance(self) -> Float[Array, "*D N"]:
         return self.prior.kernel.diag(self.prior.X)
 
     @property
@@ -102,18 +103,18 @@ class InducingPosterior(ProcessAtInputs):
     def _covariance_name(self) -> str:
         return f"the joint posterior covariance of site {self.site!r} at {self.event_shape[0]} inputs"
 
-    def _q(self) -> tuple[Array, Form]:
-        """Mean ``[M, D]`` and covariance of ``q(u)`` with an axis of outputs."""
+    def _q(self) -> tuple[Float[Array, "M D"], Form]:
+        """Mean and covariance of ``q(u)`` with an axis of outputs."""
         m = self.u_mean if self.num_outputs is not None else self.u_mean[:, None]
         return m, self.form.by_output(m.shape[0], self.num_outputs)
 
-    def marginals(self) -> tuple[Array, Array]:
-        """Mean and variance at every input, both of the event's shape."""
+    def marginals(self) -> tuple[Float[Array, "N *D"], Float[Array, "N *D"]]:
+        """Mean and variance at every input."""
         mean, variance = self.conditional.marginals(*self._q())
         return self._with_loc(mean), self._in_shape(variance)
 
-    def estimates(self, key: Array) -> tuple[Array, Array]:
-        """Unbiased estimates under sampled views, of the event's shape (learning invariances, eq. 16-21).
+    def estimates(self, key: Array) -> tuple[Float[Array, "N *D"], Float[Array, "N *D"]]:
+        """Unbiased estimates under sampled views (learning invariances, eq. 16-21).
 
         Args:
             key: of the views.
@@ -128,28 +129,28 @@ class InducingPosterior(ProcessAtInputs):
         mean, second = estimates(cast(Any, self.conditional), *self._q(), key)
         return self._with_loc(mean), self._in_shape(second - jnp.square(mean))
 
-    def _with_loc(self, per_output: Array) -> Array:
+    def _with_loc(self, per_output: Float[Array, "D N"]) -> Float[Array, "N *D"]:
         """The same for means, plus the prior's."""
         mean = self._in_shape(per_output)
         return mean if self.prior.loc is None else mean + self.prior.loc
 
-    def _in_shape(self, per_output: Array) -> Array:
+    def _in_shape(self, per_output: Float[Array, "D N"]) -> Float[Array, "N *D"]:
         """``[D, N]`` to the event's shape."""
         return per_output[0] if self.num_outputs is None else per_output.T
 
-    def moments(self) -> tuple[Array, Array]:
-        """Mean ``[N]`` or ``[N, D]`` and joint covariance ``[N, N]`` or ``[D, N, N]`` over the inputs."""
+    def moments(self) -> tuple[Float[Array, "N *D"], Float[Array, "... N N"]]:
+        """Mean and joint covariance ``[N, N]`` or ``[D, N, N]`` over the inputs."""
         mean, covariance = self.conditional.moments(*self._q())
         return self._with_loc(mean), covariance[0] if self.num_outputs is None else covariance
 
     @property
-    def mean(self) -> Array:
-        """Posterior mean, of the event's shape."""
+    def mean(self) -> Float[Array, "N *D"]:
+        """Posterior mean."""
         return self._with_loc(self.conditional.mean(self._q()[0]))
 
     @property
-    def variance(self) -> Array:
-        """Posterior variance at every input, of the event's shape."""
+    def variance(self) -> Float[Array, "N *D"]:
+        """Posterior variance at every input."""
         return self.marginals()[1]
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Any:
@@ -164,7 +165,7 @@ class InducingPosterior(ProcessAtInputs):
             raise ValueError(f"Site {self.site!r} gives one value at a time, which is no joint draw: vmap over keys.")
         return self.value(self, key)
 
-    def _joint_draw(self, key: Array, sample_shape: tuple[int, ...]) -> Array:
+    def _joint_draw(self, key: Array, sample_shape: tuple[int, ...]) -> Float[Array, "..."]:
         if not self.conditional.deterministic:
             return super().sample(key, sample_shape)
         if sample_shape == ():
@@ -172,7 +173,7 @@ class InducingPosterior(ProcessAtInputs):
         keys = random.split(key, sample_shape)
         return jnp.vectorize(self.sample, signature="()->" + ("(n)" if self.num_outputs is None else "(n,d)"))(keys)
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    def log_prob(self, value: Array, intermediates: Any = None) -> Float[Array, "*S"]:
         """Joint log density of ``value`` under ``q(f)``.
 
         Raises:
@@ -190,8 +191,8 @@ class InducingPosterior(ProcessAtInputs):
             )
         return super().log_prob(value)
 
-    def inducing_moments(self) -> tuple[Array, Any]:
-        """Mean ``[M]`` or ``[M, D]`` of ``u``, whitened or not, and its covariance ``[M, M]`` or ``[D, M, M]``.
+    def inducing_moments(self) -> tuple[Float[Array, "M *D"], Any]:
+        """Mean of ``u``, whitened or not, and its covariance ``[M, M]`` or ``[D, M, M]``.
 
         On a grid of several axes the covariance is a :class:`~gpzoo.linalg.Kronecker` product.
         """
@@ -200,11 +201,11 @@ class InducingPosterior(ProcessAtInputs):
             covariance = jax.tree.map(lambda K: K[0], covariance)
         return self._in_shape(mean), covariance
 
-    def draw_inducing(self, key: Array) -> Array:
+    def draw_inducing(self, key: Array) -> Float[Array, "M *D"]:
         """A draw from ``q``, of the shape of ``u_mean``: on a grid of ``u``, else of ``v`` where whitened."""
         return self.conditional.draw(*self._q(), key).reshape(self.u_mean.shape)
 
-    def given(self, u: Array) -> InducingPosterior:
+    def given(self, u: Float[Array, "M *D"]) -> InducingPosterior:
         """``p(f | u)``: this posterior with ``q`` concentrated on ``u``, as :meth:`draw_inducing` gives it."""
         return self._replace(conditional=self.conditional.given_draw(), u_mean=u, form=Diagonal(jnp.zeros_like(u)))
 
@@ -218,7 +219,7 @@ class InducingPosterior(ProcessAtInputs):
 
 
 @kl_divergence.register(InducingPosterior, GaussianProcess)
-def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Array:
+def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Float[Array, ""]:
     """``KL[q(u) || p(u)]`` summed over outputs, in nats; ``p(u)`` is that of ``q``'s own prior (eq. C.26)."""
     if q.event_shape != p.event_shape:
         raise ValueError(f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model.")

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import linalg
 from gpzoo.inducing.covariances import Kuf, block_pairs
@@ -46,24 +47,26 @@ class PairWeights(NamedTuple):
             raise ValueError(f"{type(view).__name__} has num_views {S}: an unbiased estimate of a square needs two.")
         return cls(0.0 if S == 1 else (1 - 1 / P) / (S * (S - 1)), 1 / (P * S))
 
-    def square(self, of_sum: Array, of_each: Array) -> Array:
+    def square(self, of_sum: Float[Array, "*shape"], of_each: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """The estimate from ``r(sum_s x_s, sum_s x_s)`` and ``sum_s r(x_s, x_s)``."""
         return self.off * (of_sum - of_each) + self.on * of_each
 
 
-def estimates(conditional: Projection, m: Array, form: Form, key: Array) -> tuple[Array, Array]:
+def estimates(
+    conditional: Projection, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray
+) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
     """Unbiased estimates of the first two moments of the zero-mean part of ``f`` (eq. 16-21).
 
     All come from the same ``S`` views of every input.
 
     Args:
         conditional: of a kernel with sampled views.
-        m: mean of ``q(u)``, ``[M, D]``.
+        m: mean of ``q(u)``.
         form: covariance of ``q(u)``, with an axis of outputs.
         key: of the views.
 
     Returns:
-        Estimates of the mean ``mu`` and of ``mu ** 2 + sigma ** 2``, ``[D, N]`` each.
+        Estimates of the mean ``mu`` and of ``mu ** 2 + sigma ** 2``.
 
     Raises:
         TypeError: for inducing variables that are not those of the base process.
@@ -110,17 +113,19 @@ def _reachable(kernel: Kernel) -> list[DoubleSum]:
     return [kernel] if isinstance(kernel, DoubleSum) and isinstance(kernel.view, SampledView) else []
 
 
-def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array:
+def view_columns(
+    inducing: Any, kernel: Kernel, X: Float[Array, "N ..."], views: Float[Array, "N S e"]
+) -> Float[Array, "M N _"]:
     """Covariance of inducing variables with every view's contribution (eq. 17).
 
     Args:
         inducing: inducing variable of the kernel.
         kernel: with sampled views.
-        X: inputs ``[N, ...]``.
-        views: the views of every input, ``[N, S, view_size]``.
+        X: inputs.
+        views: the views of every input.
 
     Returns:
-        ``[M, N, S]``; their mean over ``S`` estimates ``Kuf``. A part without views has one column, ``[M, N, 1]``.
+        ``[M, N, S]``, whose mean over ``S`` estimates ``Kuf``. A part without views has one column, ``[M, N, 1]``.
 
     Raises:
         TypeError: for inducing variables that are not those of the base process.
@@ -131,7 +136,7 @@ def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array
     if isinstance(inducing, InducingBlocks):
         parts = [view_columns(u, part, X, views) for u, part in block_pairs(inducing, kernel)]
         whole = [jnp.broadcast_to(part, (*part.shape[:-1], views.shape[1])) for part in parts]
-        return linalg.concatenate(whole, -3)
+        return jnp.concatenate(whole)
     if isinstance(kernel, Scaled):
         return jnp.asarray(kernel.scale, X.dtype) * view_columns(inducing, kernel.kernel, X, views)
     if isinstance(kernel, Sum):
@@ -157,8 +162,10 @@ def view_columns(inducing: Any, kernel: Kernel, X: Array, views: Array) -> Array
     return columns.reshape(-1, N, S)
 
 
-def view_variances(kernel: Kernel, X: Array, views: Array, pairs: PairWeights) -> Array:
-    """Estimates of ``k_f(x_n, x_n)``, ``[N]`` (eq. 20-21)."""
+def view_variances(
+    kernel: Kernel, X: Float[Array, "N ..."], views: Float[Array, "N S e"], pairs: PairWeights
+) -> Float[Array, " N"]:
+    """Estimates of ``k_f(x_n, x_n)`` (eq. 20-21)."""
     if not has_sampled_views(kernel):
         return kernel.diag(X)
     if isinstance(kernel, Scaled):

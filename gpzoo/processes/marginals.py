@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo._pytree import Fields, static
 
@@ -37,14 +38,11 @@ class DrawLog:
         self.sites |= sites
 
 
-def standard_deviation(variance: Array) -> Array:
+def standard_deviation(variance: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Square root of a variance whose gradient is finite where rounding left it zero or below.
 
     Args:
-        variance: any shape; values under the square of the machine epsilon count as that.
-
-    Returns:
-        The same shape.
+        variance: values under the square of the machine epsilon count as that.
     """
     return jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).eps ** 2))
 
@@ -76,11 +74,11 @@ class GaussianMarginals(Fields):
         rows: ``[N]`` integers that identify the rows; given, a row's draws do not depend on the batch it is in.
     """
 
-    mean: Array
-    source_variance: Array
-    key: Array | None
-    loading: Array | None
-    rows: Array | None
+    mean: Float[Array, "N *K"]
+    source_variance: Float[Array, "N *J"]
+    key: PRNGKeyArray | None
+    loading: Float[Array, "J K"] | None
+    rows: Integer[Array, " N"] | None
     sites: frozenset[str] = static()
     log: DrawLog | None = static()
 
@@ -130,7 +128,7 @@ class GaussianMarginals(Fields):
         return self.shape[0]
 
     @property
-    def variance(self) -> Array:
+    def variance(self) -> Float[Array, "N *K"]:
         """Marginal variance of every entry, the shape of ``mean``."""
         if self.loading is None:
             return self.source_variance
@@ -141,14 +139,11 @@ class GaussianMarginals(Fields):
         """Whether the outputs of a row are independent of each other."""
         return self.loading is None or self.shape[-1] == 1
 
-    def noise(self, num_draws: int) -> Array:
+    def noise(self, num_draws: int) -> Float[Array, "{num_draws} N *J"]:
         """The standard-normal noise of the independent sources that :meth:`draws` is made of.
 
         Args:
-            num_draws: how many, ``S``.
-
-        Returns:
-            ``[S, N]`` or ``[S, N, J]``.
+            num_draws: how many.
 
         Raises:
             ValueError: if the marginals carry no key.
@@ -162,14 +157,14 @@ class GaussianMarginals(Fields):
         keys = jax.vmap(lambda row: random.fold_in(own, row))(self.rows)
         return jax.vmap(lambda key: random.normal(key, (num_draws, *shape[1:]), self.dtype), out_axes=1)(keys)
 
-    def draws(self, num_draws: int) -> Array:
+    def draws(self, num_draws: int) -> Float[Array, "{num_draws} N *K"]:
         """Reparameterised draws, independent over rows, joint over the outputs of a row.
 
         Args:
-            num_draws: how many, ``S``.
+            num_draws: how many.
 
         Returns:
-            ``[S, N]`` or ``[S, N, K]``. The same marginals give the same draws.
+            The draws; the same marginals give the same ones.
 
         Raises:
             ValueError: if the marginals carry no key.
@@ -179,7 +174,7 @@ class GaussianMarginals(Fields):
             deviation = deviation @ self.loading
         return self.mean + deviation
 
-    def __jax_array__(self) -> Array:
+    def __jax_array__(self) -> Float[Array, "N *K"]:
         if self.log is not None:
             self.log.asked(self.sites)
         return self.draws(1)[0]

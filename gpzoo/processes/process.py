@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
@@ -45,11 +46,11 @@ class ProcessAtInputs(dist.Distribution):
             setattr(copy, name, value)
         return copy
 
-    def moments(self) -> tuple[Array, Array]:
-        """Mean, of the event's shape, and joint covariance, ``[N, N]`` or ``[D, N, N]`` (outputs are independent)."""
+    def moments(self) -> tuple[Float[Array, "N *D"], Float[Array, "... N N"]]:
+        """Mean and joint covariance, ``[N, N]`` or ``[D, N, N]`` (outputs are independent)."""
         raise NotImplementedError
 
-    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
         """Joint draws over all inputs, ``sample_shape + [N]`` or ``sample_shape + [N, D]``, finite if the moments are.
 
         Raises:
@@ -63,7 +64,7 @@ class ProcessAtInputs(dist.Distribution):
             return mean + jnp.einsum(rows, root, noise)
         return mean + jnp.einsum("dij,...jd->...id", root, noise)
 
-    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Array:
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S"]:
         """Joint log density of ``value``, ``[..., N]`` or ``[..., N, D]``, in nats: shape ``[...]``.
 
         Under ``jit`` it is minus infinity if the covariance is not positive definite: a divergence for NUTS.
@@ -93,7 +94,7 @@ class ProcessAtInputs(dist.Distribution):
         density = -(square + num_inputs * num_outputs * _LOG_2PI) / 2 - log_det
         return jnp.where(jnp.all(factorised == 1), density, -jnp.inf)
 
-    def _prior_variance(self) -> Array:
+    def _prior_variance(self) -> Float[Array, "*D N"]:
         """Variances of the prior, whose rounding errors every covariance made from it carries."""
         raise NotImplementedError
 
@@ -222,22 +223,22 @@ class GaussianProcess(ProcessAtInputs):
         return jax.eval_shape(lambda k, x: k.diag(x), kernel, self.X).shape[0]
 
     @property
-    def mean(self) -> Array:
-        """Prior mean, of the event's shape."""
+    def mean(self) -> Float[Array, "N *D"]:
+        """Prior mean."""
         if self.loc is None:
             return jnp.zeros(self.event_shape, self.X.dtype)
         return jnp.broadcast_to(self.loc, self.event_shape)
 
     @property
-    def variance(self) -> Array:
-        """Prior variance, of the event's shape."""
+    def variance(self) -> Float[Array, "N *D"]:
+        """Prior variance."""
         return rows_first(self.kernel.diag(self.X), self.event_shape)
 
-    def moments(self) -> tuple[Array, Array]:
+    def moments(self) -> tuple[Float[Array, "N *D"], Float[Array, "... N N"]]:
         """Prior mean and covariance of ``f(X)``; see :class:`GaussianProcess`."""
         return self.mean, self.kernel(self.X)
 
-    def _prior_variance(self) -> Array:
+    def _prior_variance(self) -> Float[Array, "*D N"]:
         return self.kernel.diag(self.X)
 
     @property
@@ -245,11 +246,11 @@ class GaussianProcess(ProcessAtInputs):
         """Whether the kernel has sampled views in it, so that only estimates of its moments exist."""
         return has_sampled_views(self.kernel)
 
-    def with_fixed_views(self, key: Array) -> GaussianProcess:
+    def with_fixed_views(self, key: PRNGKeyArray) -> GaussianProcess:
         """This process with its sampled views drawn, the same for every input."""
         return self._replace(kernel=with_fixed_views(self.kernel, key))
 
-    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
         """Joint draws over all inputs; sampled views are drawn first, with the same key for all draws."""
         if self.samples_views:
             key, key_views = random.split(key)
@@ -257,7 +258,7 @@ class GaussianProcess(ProcessAtInputs):
         return super().sample(key, sample_shape)
 
 
-def rows_first(per_output: Array, event_shape: tuple[int, ...]) -> Array:
+def rows_first(per_output: Float[Array, "... N"], event_shape: tuple[int, ...]) -> Float[Array, "N *D"]:
     """``[N]`` or ``[D, N]`` to the event's shape ``[N]`` or ``[N, D]``."""
     if per_output.ndim == 2:
         return per_output.T

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 #: Pixels by which a position may miss the image and still count as on its border, as rounding makes them.
 _TOLERANCE = 1e-3
 
 
-def bilinear(image: Array, rows: Array, columns: Array) -> Array:
+def bilinear(image: Array, rows: Float[Array, "*shape"], columns: Float[Array, "*shape"]) -> Float[Array, "*shape _"]:
     """Values of an image between its pixels; zero outside the pixels' centres, as in spatial transformers.
 
     Equal to ``scipy.ndimage.map_coordinates(order=1, mode="constant")`` in every channel, but that positions within a
@@ -18,11 +19,8 @@ def bilinear(image: Array, rows: Array, columns: Array) -> Array:
 
     Args:
         image: ``[H, W, C]``, at least two pixels high and wide.
-        rows: positions along the height, in pixels from the centre of the first; any shape.
-        columns: positions along the width, of the same shape.
-
-    Returns:
-        ``rows.shape + [C]``.
+        rows: positions along the height, in pixels from the centre of the first.
+        columns: positions along the width.
 
     Raises:
         ValueError: if the image has another rank or is thinner than two pixels.
@@ -40,7 +38,7 @@ def bilinear(image: Array, rows: Array, columns: Array) -> Array:
     return jnp.where((beyond[0] | beyond[1])[..., None], 0, (1 - down) * upper + down * lower)
 
 
-def affine_matrix(parameters: Array, aspect: float = 1.0) -> Array:
+def affine_matrix(parameters: Float[Array, "*batch 6"], aspect: float = 1.0) -> Float[Array, "*batch 2 3"]:
     """The matrix of :func:`affine_positions` from parameters that have a meaning.
 
     What the image shows is rotated, then sheared, then scaled, then shifted. The matrix leads back, from a position in
@@ -48,12 +46,9 @@ def affine_matrix(parameters: Array, aspect: float = 1.0) -> Array:
     form of the authors' code.
 
     Args:
-        parameters: ``[..., 6]``: rotation in degrees, counter-clockwise; scale along the width and the height (2 shows
+        parameters: rotation in degrees, counter-clockwise; scale along the width and the height (2 shows
             everything at half the size); shear; shift to the right and down, in halves of the image's width and height.
         aspect: height over width, between the centres of the outer pixels, so that angles are those of the image.
-
-    Returns:
-        ``[..., 2, 3]``.
     """
     rotation, scale_x, scale_y, shear, right, down = jnp.moveaxis(parameters, -1, 0)
     angle = rotation * (jnp.pi / 180)
@@ -64,17 +59,19 @@ def affine_matrix(parameters: Array, aspect: float = 1.0) -> Array:
     return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
 
 
-def affine_positions(matrix: Array, height: int, width: int) -> tuple[Array, Array]:
+def affine_positions(
+    matrix: Float[Array, "2 3"], height: int, width: int
+) -> tuple[Float[Array, "{height} {width}"], Float[Array, "{height} {width}"]]:
     """Where in an image the pixels of its affine transform come from (spatial transformers, Jaderberg et al. 2015).
 
     Args:
-        matrix: ``[2, 3]``; takes ``(x, y, 1)`` of the output to ``(x, y)`` of the image, where ``x`` runs to the right
+        matrix: takes ``(x, y, 1)`` of the output to ``(x, y)`` of the image, where ``x`` runs to the right
             and ``y`` down, from -1 to 1 between the centres of the outer pixels.
         height: of the image, in pixels.
         width: of the image.
 
     Returns:
-        Rows and columns, ``[H, W]`` each, in pixels.
+        Rows and columns, in pixels.
     """
     x = jnp.linspace(-1, 1, width, dtype=matrix.dtype)
     y = jnp.linspace(-1, 1, height, dtype=matrix.dtype)[:, None]
@@ -82,24 +79,26 @@ def affine_positions(matrix: Array, height: int, width: int) -> tuple[Array, Arr
     return (y_from + 1) * ((height - 1) / 2), (x_from + 1) * ((width - 1) / 2)
 
 
-def smooth_displacements(noise: Array, amplitude: Array, smoothness: Array) -> Array:
+def smooth_displacements(
+    noise: Float[Array, "2 H W"], amplitude: Float[Array, ""], smoothness: Float[Array, ""]
+) -> Float[Array, "2 H W"]:
     """Random fields of displacements, smooth over the image, as in Simard et al. (2000) and Loosli et al. (2007).
 
     White noise under a Gaussian filter, normalised so that every pixel's displacement has the same distribution.
 
     Args:
-        noise: standard normal, ``[2, H, W]``: for rows and columns.
+        noise: standard normal, for rows and columns.
         amplitude: standard deviation of a displacement along each axis, in pixels.
         smoothness: standard deviation of the filter, in pixels.
 
     Returns:
-        ``[2, H, W]``, in pixels.
+        Displacements in pixels.
     """
     down, across = (_smoother(size, smoothness, noise.dtype) for size in noise.shape[-2:])
     return amplitude * (down @ noise @ across.T)
 
 
-def _smoother(size: int, smoothness: Array, dtype: jnp.dtype) -> Array:
+def _smoother(size: int, smoothness: Float[Array, ""], dtype: jnp.dtype) -> Float[Array, "{size} {size}"]:
     """A Gaussian filter along one axis, whose rows have unit length."""
     position = jnp.arange(size, dtype=dtype)
     weights = jnp.exp(-jnp.square((position[:, None] - position) / smoothness) / 2)

@@ -8,7 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo._checks import positive_int
 from gpzoo._pytree import Fields, static
@@ -55,8 +57,8 @@ class View(Fields):
         """Numbers per view."""
         raise NotImplementedError(f"{type(self).__name__} does not define view_size.")
 
-    def view(self, X: Array) -> Array:
-        """The views of inputs ``[N, ...]``: ``[N, num_views, view_size]``.
+    def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
+        """The views of inputs, ``num_views`` of ``view_size`` numbers each.
 
         Raises:
             ValueError: if an input has another shape than the view takes.
@@ -93,8 +95,8 @@ class Composed(View):
         """That of ``inner``."""
         return self.inner.view_size
 
-    def view(self, X: Array) -> Array:
-        """The views of inputs ``[N, ...]``: ``[N, num_views, view_size]``.
+    def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
+        """The views of inputs, ``num_views`` of ``view_size`` numbers each.
 
         Raises:
             ValueError: if an input has another shape than one of the views takes.
@@ -167,11 +169,11 @@ class SampledView(Fields):
         """How many views an input has in all, if :meth:`noise` draws them without replacement; else infinite."""
         return math.inf
 
-    def noise(self, key: Array, num_views: int) -> Any:
+    def noise(self, key: PRNGKeyArray, num_views: int) -> Any:
         """The randomness of ``num_views`` views of one input, a pytree with a leading axis of views."""
         raise NotImplementedError(f"{type(self).__name__} does not define noise(key, num_views).")
 
-    def transform(self, x: Array, noise: Any) -> Array:
+    def transform(self, x: Float[Array, "*shape"], noise: Any) -> Float[Array, "*shape"]:
         """One view of one input ``x``, whose shape it has."""
         raise NotImplementedError(f"{type(self).__name__} does not define transform(x, noise).")
 
@@ -187,8 +189,8 @@ class SampledView(Fields):
         """Numbers per view."""
         return math.prod(self.input_shape)
 
-    def sample(self, key: Array, X: Array) -> Array:
-        """Views of inputs ``[N, ...]``, each input's own: ``[N, num_views, view_size]``.
+    def sample(self, key: PRNGKeyArray, X: Float[Array, "N ..."]) -> Float[Array, "N S e"]:
+        """Views of inputs, each input's own: ``num_views`` of ``view_size`` numbers.
 
         Raises:
             ValueError: if an input has another shape.
@@ -197,7 +199,7 @@ class SampledView(Fields):
         noise = jax.vmap(lambda key: self.noise(key, self.num_views))(random.split(key, X.shape[0]))
         return self._views(X, noise, (0, 0))
 
-    def fixed(self, key: Array, num_views: int | None = None) -> FixedViews:
+    def fixed(self, key: PRNGKeyArray, num_views: int | None = None) -> FixedViews:
         """A view with ``num_views`` (or ``num_fixed``) transformations drawn now, the same for every input.
 
         Raises:
@@ -208,7 +210,7 @@ class SampledView(Fields):
             raise ValueError(f"num_views is {num_views}, but there are {self.orbit_size} views.")
         return FixedViews(self, self.noise(key, num_views))
 
-    def _views(self, X: Array, noise: Any, axes: tuple) -> Array:
+    def _views(self, X: Float[Array, "N ..."], noise: Any, axes: tuple) -> Float[Array, "N P e"]:
         of_input = jax.vmap(self.transform, in_axes=(None, 0))
         views = jax.vmap(of_input, in_axes=axes)(X, noise)
         if views.shape[2:] != self.input_shape:
@@ -218,7 +220,7 @@ class SampledView(Fields):
             )
         return views.reshape(*views.shape[:2], self.view_size)
 
-    def check_inputs(self, X: Array) -> None:
+    def check_inputs(self, X: Array | np.ndarray) -> None:
         """Refuse inputs of another shape than ``input_shape``.
 
         Raises:
@@ -259,11 +261,11 @@ class FixedViews(View):
         """How many transformations there are."""
         return jax.tree.leaves(self.noise)[0].shape[0]
 
-    def view(self, X: Array) -> Array:
-        """The views of inputs ``[N, ...]``: ``[N, num_views, view_size]``.
+    def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
+        """The views of inputs, ``num_views`` of ``view_size`` numbers each.
 
         Raises:
             ValueError: if an input has another shape.
         """
         self.sampled.check_inputs(X)
-        return self.sampled._views(X, self.noise, (0, None))
+        return self.sampled._views(jnp.asarray(X), self.noise, (0, None))

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import static
@@ -37,8 +38,8 @@ class Affine(SampledView):
             finite numbers ``[6]``, or fewer than two views in training.
     """
 
-    low: Array
-    high: Array
+    low: Float[Array, "6"]
+    high: Float[Array, "6"]
     raw: bool = static()
 
     def __init__(
@@ -58,16 +59,16 @@ class Affine(SampledView):
         self.low, self.high = _parameters("low", low, (6,)), _parameters("high", high, (6,))
         self.raw = bool(raw)
 
-    def noise(self, key: Array, num_views: int) -> Array:
-        """Uniform numbers ``[num_views, 6]``."""
+    def noise(self, key: PRNGKeyArray, num_views: int) -> Float[Array, "{num_views} 6"]:
+        """Uniform numbers."""
         return random.uniform(key, (num_views, 6), jnp.result_type(self.low))
 
-    def _matrix(self, uniform: Array) -> Array:
+    def _matrix(self, uniform: Float[Array, "6"]) -> Float[Array, "2 3"]:
         phi = self.low + (self.high - self.low) * uniform
         height, width = (size - 1 for size in self.input_shape[:2])
         return phi.reshape(2, 3) if self.raw else affine_matrix(phi, height / width)
 
-    def transform(self, x: Array, noise: Array) -> Array:
+    def transform(self, x: Float[Array, "H W C"], noise: Float[Array, "6"]) -> Float[Array, "H W C"]:
         """One transformed image."""
         return bilinear(x, *affine_positions(self._matrix(noise).astype(x.dtype), *x.shape[:2]))
 
@@ -108,8 +109,8 @@ class Deformation(Affine):
             without the other.
     """
 
-    amplitude: Array
-    smoothness: Array
+    amplitude: Float[Array, ""]
+    smoothness: Float[Array, ""]
 
     def __init__(
         self,
@@ -132,13 +133,17 @@ class Deformation(Affine):
         low, high = (at_rest if bound is None else bound for bound in (low, high))
         super().__init__(image_shape, low, high, num_views=num_views, num_fixed=num_fixed)
 
-    def noise(self, key: Array, num_views: int) -> tuple[Array, Array]:
-        """Uniform numbers ``[num_views, 6]`` and standard normal ones ``[num_views, 2, H, W]``."""
+    def noise(
+        self, key: PRNGKeyArray, num_views: int
+    ) -> tuple[Float[Array, "{num_views} 6"], Float[Array, "{num_views} 2 H W"]]:
+        """Uniform numbers and standard normal ones."""
         key_affine, key_field = random.split(key)
         field = random.normal(key_field, (num_views, 2, *self.input_shape[:2]), self.amplitude.dtype)
         return super().noise(key_affine, num_views), field
 
-    def transform(self, x: Array, noise: tuple[Array, Array]) -> Array:
+    def transform(
+        self, x: Float[Array, "H W C"], noise: tuple[Float[Array, "6"], Float[Array, "2 H W"]]
+    ) -> Float[Array, "H W C"]:
         """One deformed image."""
         uniform, field = noise
         rows, columns = affine_positions(self._matrix(uniform).astype(x.dtype), *x.shape[:2])
@@ -146,7 +151,7 @@ class Deformation(Affine):
         return bilinear(x, rows + down, columns + right)
 
 
-def _parameters(name: str, value: Any, shape: tuple[int, ...]) -> Array:
+def _parameters(name: str, value: Any, shape: tuple[int, ...]) -> Float[Array, "..."]:
     value = checks.floating(name, value)
     if value.shape != shape:
         wanted = "one number" if shape == () else "the six parameters of an affine map"

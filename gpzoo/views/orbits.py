@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo._pytree import static
 from gpzoo.views.base import SampledView, View, whole_sizes
@@ -31,7 +32,7 @@ class Orbit(View):
         ValueError: if the table does not have two axes, or an entry is out of range or twice in a row.
     """
 
-    table: np.ndarray = static()
+    table: Integer[np.ndarray, "P e"] = static()
     input_shape: tuple[int, ...] = static()
 
     def __init__(self, table: Any, input_shape: Sequence[int] | None = None) -> None:
@@ -107,8 +108,8 @@ class Orbit(View):
         """Numbers per input."""
         return self.table.shape[1]
 
-    def view(self, X: Array) -> Array:
-        """The orbits of inputs ``[N, ...]``: ``[N, P, size]``.
+    def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
+        """The orbits of inputs.
 
         Raises:
             ValueError: if an input has another shape.
@@ -118,8 +119,8 @@ class Orbit(View):
         return rearranged(X.reshape(X.shape[0], -1), self.table)
 
 
-def rearranged(rows: Array, table: Any) -> Array:
-    """Entries ``table [P, size]`` of ``rows [N, size]``, zero where the table has -1: ``[N, P, size]``."""
+def rearranged(rows: Float[Array | np.ndarray, "N e"], table: Any) -> Float[Array, "N P e"]:
+    """Entries ``table [P, e]`` of rows, zero where the table has -1."""
     # Out of range in jnp.take, -1 would count from the end.
     inside = jnp.where(jnp.asarray(table) < 0, rows.shape[1], table)
     return jnp.take(rows, inside, axis=1, mode="fill", fill_value=0)
@@ -160,10 +161,10 @@ class Subsampled(SampledView):
         """How many views there are."""
         return self.orbit.num_views
 
-    def noise(self, key: Array, num_views: int) -> Array:
-        """Rows of the orbit's table, all different: ``[num_views, view_size]``."""
+    def noise(self, key: PRNGKeyArray, num_views: int) -> Integer[Array, "{num_views} e"]:
+        """Rows of the orbit's table, all different."""
         return jnp.asarray(self.orbit.table)[random.permutation(key, self.orbit.num_views)[:num_views]]
 
-    def transform(self, x: Array, noise: Array) -> Array:
+    def transform(self, x: Float[Array, "*shape"], noise: Integer[Array, " e"]) -> Float[Array, "*shape"]:
         """One of the views."""
         return rearranged(x.reshape(1, -1), noise[None])[0, 0].reshape(x.shape)

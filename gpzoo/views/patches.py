@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from gpzoo._pytree import static
 from gpzoo.views.base import View, whole_sizes
@@ -76,8 +77,8 @@ class Patches(View):
         """Numbers per patch: ``h w``, or ``C h w`` where channels are joint."""
         return (self.image_shape[2] if self.channels == "joint" else 1) * self.patch_shape[0] * self.patch_shape[1]
 
-    def view(self, X: Array) -> Array:
-        """The patches of images ``[N, H, W, C]``: ``[N, P, view_size]``.
+    def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
+        """The patches of images ``[N, H, W, C]``.
 
         Raises:
             ValueError: if ``X`` has another rank or another image shape.
