@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array, random
+from jax.core import eval_jaxpr
 from numpyro import handlers
 from numpyro.distributions import MaskedDistribution
 
@@ -92,7 +93,7 @@ def at_once(function: Callable[[], Any]) -> Any:
     Operation by operation every one of them is a program of its own. To be used where it is called once.
     """
     traced, shapes = jax.make_jaxpr(function, return_shape=True)()
-    leaves = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))(traced.consts)
+    leaves = jax.jit(partial(eval_jaxpr, traced.jaxpr))(traced.consts)
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 

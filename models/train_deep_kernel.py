@@ -211,23 +211,28 @@ def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Rows) -> di
 
     From there training improves on the network; from zero it would have to learn again what the network knows.
     """
-    q = Trained(guide.model, guide, params).posterior(random.key(0), X[:2])["f"]
+    return params | jax.jit(partial(_changed, guide))(params, X[:2])
+
+
+def _changed(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str, Array]:
+    """Those parameters that :func:`_as_the_network` changes, none where the prior is not factorised."""
+    q = Trained(guide.model, guide, params).posterior(random.key(0), X)["f"]
     if q.conditional.L is None:
-        return params
+        return {}
     Z = q.inducing.points(q.prior.X.dtype) if isinstance(q.inducing, InducingGrid) else q.inducing.Z
     columns = _columns(guide.model.keywords.get("subsets"), params["feature_shift"].shape[0])[:, 0]
     inner = jnp.arctanh(jnp.clip(jnp.atleast_2d(Z[..., 0]), -0.98, 0.98))
     u = (params["feature_shift"][columns] + params["feature_scale"][columns] * inner.T).astype(inner.dtype)
-    scale, params = jnp.mean(jnp.square(u), axis=0), dict(params)
+    scale, changed = jnp.mean(jnp.square(u), axis=0), {}
     if "f_variance" in params:  # a kernel of one's own starts as it is
-        params["f_variance"] = jnp.broadcast_to(scale, params["f_variance"].shape)
-    q = Trained(guide.model, guide, params).posterior(random.key(0), X[:2])["f"]
+        changed["f_variance"] = jnp.broadcast_to(scale, params["f_variance"].shape)
+    q = Trained(guide.model, guide, params | changed).posterior(random.key(0), X)["f"]
     L = q.conditional.L
     L = L.factors[0] if isinstance(L, Kronecker) else L
     # What a GP with this prior makes of noisy values: their corner at the bounds itself would be dear.
     K = linalg.matmul(L, L.mT) + (1e-2 * scale)[:, None, None] * jnp.eye(L.shape[-1], dtype=L.dtype)
     v = linalg.matmul(L.mT, jnp.linalg.solve(K, u.T[..., None]))[..., 0].T
-    return params | {"f_mean": v, "f_scale": 0.1 * params["f_scale"]}
+    return changed | {"f_mean": v, "f_scale": 0.1 * params["f_scale"]}
 
 
 def _no_guide(*args: Any, **kwargs: Any) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import random
+from jax import Array, random
 
 from gpzoo._extras import needs
 from gpzoo.inference import SitePrediction
@@ -190,8 +191,13 @@ def _kernels(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
     rng = np.random.RandomState(0)
     order = np.sort(rng.permutation(len(data.y_test))[:500])
     order = order[np.argsort(data.y_test[order], kind="stable")]
-    q = fit.joint.posterior(random.key(0), jnp.asarray(data.X_test[order]))["f"]
-    matrices = np.asarray(q.prior.kernel(q.prior.X))
+
+    @jax.jit
+    def of_features(X: Array) -> Array:
+        prior = fit.joint.posterior(random.key(0), X)["f"].prior
+        return prior.kernel(prior.X)
+
+    matrices = np.asarray(of_features(data.X_test[order]))
     shown = np.sort(rng.permutation(len(matrices))[:4])
     figure = blank(3 * (len(shown) + 1), 3.2)
     panels = figure.subplots(1, len(shown) + 1)

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 #: Steps that are timed, after as many that are not.
 _TIMED = 20
 
+#: By preset, which parts of the training rows are trained on, the last one all of them.
+_PARTS = {"quick": (9, 3, 1), "cpu": (27, 9, 3, 1), "paper": (50, 10, 3, 1)}
+
+#: By preset, the grid points that a step is timed with.
+_GRIDS = {"quick": (16, 70, 256), "cpu": (16, 70, 256, 1024, 4096), "paper": (16, 70, 256, 1024, 4096)}
+
 
 def scaling(run: Run) -> Outcome:
     """Accuracy and time in training against rows, and seconds of a step against grid points.
@@ -47,14 +53,12 @@ def scaling(run: Run) -> Outcome:
         "paper": Phases((20, 5, 20), 50_000),
     }[run.preset]
     total = len(data.y_train)
-    shares = {"quick": (9, 3, 1), "cpu": (27, 9, 3, 1), "paper": (50, 10, 3, 1)}[run.preset]
-    by_rows, losses, steps = [], np.zeros(0), 0
-    for rows in (total // share for share in shares):
+    by_rows, losses, steps = [], [], 0
+    for rows in (total // part for part in _PARTS[run.preset]):
         scores, losses, own = _with_rows(run, data, rows, setting)
         by_rows.append(scores)
         steps += sum(own)
-    grids = (16, 70, 256) if run.preset == "quick" else (16, 70, 256, 1024, 4096)
-    by_grid = _by_grid(run, data, min(setting.batch_size, total), grids)
+    by_grid = _by_grid(run, data, min(setting.batch_size, total), _GRIDS[run.preset])
     at_70 = next(each for each in by_grid if each["points"] == 70)
     metrics = {key: by_rows[-1][key] for key in by_rows[-1] if key.endswith(("accuracy", "nlpp"))}
     settings = {
@@ -74,7 +78,7 @@ def scaling(run: Run) -> Outcome:
         seconds_training=sum(own["svdkl_seconds"] for own in by_rows),
         data=data,
         dtype="float32",
-        elbo=-losses,
+        elbo=-np.asarray(losses),
         figures={"figure_2": partial(figure_2, {run.variant: {"settings": settings}})},
         stands_in=run.preset == "cpu" or data.name.endswith(("-generated", "-subset")),
         subset=subset(whole, data, f"random, seed {run.seed}"),
@@ -95,25 +99,28 @@ def _data(run: Run) -> tuple[datasets.Dataset, datasets.Dataset]:
 
 def _with_rows(
     run: Run, data: datasets.Dataset, rows: int, setting: Phases
-) -> tuple[dict[str, float], np.ndarray, tuple[int, int, int]]:
-    """Scores and times of the network and the deep kernel trained on some rows; losses; steps of the phases."""
+) -> tuple[dict[str, float], list[float], tuple[int, int, int]]:
+    """Scores and times of the network and the deep kernel trained on some rows; losses; steps of the phases.
+
+    All are kept, so that a run that goes on trains on the other numbers of rows only.
+    """
     # The largest set contains the others.
     part, options = data.subset(rows, seed=run.seed), setting.options(rows)
-    X, y = jnp.asarray(part.X_train), jnp.asarray(part.y_train)
-    network, key = network_of(connected(False, data, run.seed)), random.key(run.seed)
-    found = fit_deep_kernel(key, X, y, network=network, checkpoint=run.checkpoint / f"rows-{rows}", **options)
 
-    def scored() -> dict[str, float]:
+    def scored() -> dict[str, Any]:
+        X, y = jnp.asarray(part.X_train), jnp.asarray(part.y_train)
+        network, key = network_of(connected(False, data, run.seed)), random.key(run.seed)
+        found = fit_deep_kernel(key, X, y, network=network, checkpoint=run.checkpoint / f"rows-{rows}", **options)
         test = data.X_test, data.y_test
         scores = {"rows": rows} | scored_as("dnn", of_network_alone(network, found.network.params, *test), test[1])
         scores |= scored_as("svdkl", predicted(key, found.joint, *test, TEST_ROWS), test[1])
         scores["dnn_seconds"] = found.network.seconds
         scores["svdkl_seconds"] = sum(phase.seconds for phase in (found.network, found.features, found.joint))
-        return scores
+        return {"scores": scores, "losses": found.joint.losses}
 
     described = {"batch_size": setting.batch_size, "rates": setting.rates, "steps": options["num_steps"], "rows": rows}
-    scores = kept(run.output / f"rows-{rows}.json", run.made_by(described, data), scored)
-    return scores, found.joint.losses, options["num_steps"]
+    found = kept(run.output / f"rows-{rows}.json", run.made_by(described, data), scored)
+    return found["scores"], found["losses"], options["num_steps"]
 
 
 def _by_grid(run: Run, data: datasets.Dataset, batch: int, grids: Sequence[int]) -> list[dict[str, float]]:

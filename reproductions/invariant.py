@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -109,9 +110,13 @@ def _train(
 def _samples(view: Callable, params: Mapping[str, Any], X: np.ndarray, key: Array) -> Figure:
     """Figure 1: images (left) and what the trained distribution makes of them."""
     images = jnp.asarray(X[:6])
-    with handlers.block(), handlers.substitute(data=dict(params)):
-        seen = view(images)
-    views = np.asarray(seen.sample(key, images))[:, :8]
+
+    @jax.jit
+    def drawn(params: dict[str, Any]) -> Array:
+        with handlers.block(), handlers.substitute(data=params):
+            return view(images).sample(key, images)
+
+    views = np.asarray(drawn(dict(params)))[:, :8]
     figure = blank(0.9 * (views.shape[1] + 1), 0.9 * len(images))
     rows = figure.subplots(len(images), views.shape[1] + 1)
     for row, image, own in zip(rows, X, views, strict=False):

@@ -41,7 +41,9 @@ def latent(kind, columns, dtype=jnp.float64, key=KEY):
 
 LABELS, BINARY, COUNTS = np.array([0, 2, 1, 1, 2]), np.array([0, 1, 1, 0, 1]), np.array([0, 3, 1, 2, 0])
 REAL = np.linspace(-1, 1, N)
-REALS, BINARIES = np.random.default_rng(1).normal(size=(N, K)), np.random.default_rng(2).integers(0, 2, (N, K))
+# Numbers of single precision, so that they may be given in either.
+REALS = np.random.default_rng(1).normal(size=(N, K)).astype(np.float32).astype(np.float64)
+BINARIES = np.random.default_rng(2).integers(0, 2, (N, K))
 NOISES, SCALES = np.array([0.1, 0.2, 0.3]), np.linspace(0.5, 2, N)
 
 # name: (make from f, columns of f, y)
@@ -74,15 +76,5 @@ def build(case, kind, dtype=jnp.float64, key=KEY):
 
 
 @jax.jit
-def both_log_probs(likelihood, y):
+def log_probs(likelihood, y):
     return likelihood.log_prob(y), likelihood.predictive_log_prob(y)
-
-
-@jax.jit
-def log_prob(likelihood, y):
-    return likelihood.log_prob(y)
-
-
-@jax.jit
-def predictive_log_prob(likelihood, y):
-    return likelihood.predictive_log_prob(y)

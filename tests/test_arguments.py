@@ -138,13 +138,13 @@ def test_whole_numbers_serve_as_inputs():
     program = deep_gp
     guide = InducingGuide(program, kmeans(2))
     layers = linear_layers(whole, [2])
-    posteriors = []
+
+    def mean(inputs):
+        return Trained(guide.model, guide, params).posterior(KEY, inputs, y, model_kwargs={"layers": layers})["f"].mean
+
     with jax.numpy_dtype_promotion("standard"):
         params = guide.init_params(KEY, whole.astype(float), y, model_kwargs={"layers": layers})
-        for inputs in (whole, whole.astype(float)):
-            posteriors.append(
-                Trained(guide.model, guide, params).posterior(KEY, inputs, y, model_kwargs={"layers": layers})["f"].mean
-            )
+        posteriors = jax.jit(lambda: [mean(inputs) for inputs in (whole, whole.astype(float))])()
         assert all(
             jnp.issubdtype(x.dtype, jnp.floating)
             for x in guide.init_params(KEY, whole, y, model_kwargs={"layers": layers}).values()

@@ -11,6 +11,7 @@ import pytest
 from helpers import bayesian_regression, regression, sine
 from jax import random
 from numpyro.handlers import scope
+from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints
 from gpzoo.inference import InducingGuide, Trained
@@ -70,7 +71,7 @@ def test_groups_and_shapes(exported):
 def test_log_likelihood_uses_the_trained_noise(exported):
     _, params, data = exported
     f = np.asarray(group(data, "posterior")["f"])
-    expected = dist.Normal(f, np.sqrt(params["noise"])).log_prob(y)
+    expected = norm(f, np.sqrt(params["noise"])).logpdf(y)
     np.testing.assert_allclose(group(data, "log_likelihood")["y"], expected, rtol=1e-10)
     residual = np.asarray(group(data, "posterior_predictive")["y"]) - f
     np.testing.assert_allclose(residual.var(), params["noise"], rtol=5 * np.sqrt(2 / residual.size))
@@ -118,7 +119,7 @@ def test_normal_hyperparameters_are_in_the_posterior():
     np.testing.assert_allclose(logs.mean(), params["noise_loc"], atol=5 * 0.1 / np.sqrt(200))
     np.testing.assert_allclose(logs.std(), 0.1, rtol=0.3)
     f, noise = np.asarray(posterior["f"]), np.asarray(posterior["noise"])
-    expected = dist.Normal(f, np.sqrt(noise)[..., None]).log_prob(y)
+    expected = norm(f, np.sqrt(noise)[..., None]).logpdf(y)
     np.testing.assert_allclose(group(data, "log_likelihood")["y"], expected, rtol=1e-10)
 
 
@@ -181,9 +182,9 @@ def test_masked_data_are_left_out():
     np.testing.assert_array_equal(logs["entries"]["entries_observed"], np.flatnonzero(mask))
     assert group(data, "constant_data")["entries_mask"].dims == ("row", "output")
     f = np.asarray(group(data, "posterior")["f"])
-    by_hand = dist.Normal(f, np.sqrt(10.0)).log_prob(values).sum(-1)[..., kept]
+    by_hand = norm(f, np.sqrt(10.0)).logpdf(values).sum(-1)[..., kept]
     np.testing.assert_allclose(logs["rows"], by_hand, rtol=1e-8)
-    np.testing.assert_allclose(logs["entries"], dist.Normal(f, 0.3).log_prob(values)[..., mask], rtol=1e-8)
+    np.testing.assert_allclose(logs["entries"], norm(f, 0.3).logpdf(values)[..., mask], rtol=1e-8)
     np.testing.assert_array_equal(group(data, "observed_data")["rows"], values[kept])
     np.testing.assert_array_equal(group(data, "observed_data")["entries"], values[mask])
     np.testing.assert_array_equal(group(data, "constant_data")["entries_mask"], mask)

@@ -1,5 +1,7 @@
 """Views that are sampled: what they draw, what they refuse, and what a kernel over them can do."""
 
+from functools import lru_cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,33 +38,60 @@ VIEWS = {
 }
 
 
+@jax.jit
+def looked_at(view, X):
+    """One compilation for all that is looked at."""
+
+    def score(view):
+        sampled = view.sample(KEY, X)
+        return jnp.sum(jnp.sin(sampled)), sampled
+
+    (value, sampled), gradient = jax.value_and_grad(score, has_aux=True)(view)
+    fixed = view.fixed(KEY)
+    return {
+        "score": value,
+        "sampled": sampled,
+        "gradient": gradient,
+        "same input": view.sample(KEY, jnp.stack([X[0]] * 3)),
+        "fixed": fixed.view(X),
+        "fixed of some": fixed.view(X[1:]),
+        "three fixed": view.fixed(KEY, 3).view(X),
+    }
+
+
+@lru_cache
+def seen(name, dtype):
+    return looked_at(VIEWS[name](), X.astype(dtype))
+
+
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_every_view_samples_and_can_be_fixed(name, dtype):
-    view = VIEWS[name]()
-    sampled = view.sample(KEY, X.astype(dtype))
+    found = seen(name, dtype)
+    sampled, views = found["sampled"], found["fixed"]
     assert sampled.shape == (3, 4, 36) and sampled.dtype == dtype and np.isfinite(sampled).all()
     # Every input has transformations of its own; fixed ones are the same for all, and do not depend on the batch.
-    same = view.sample(KEY, jnp.stack([X[0]] * 3).astype(dtype))
+    same = np.asarray(found["same input"])
     assert not np.allclose(same[0], same[1])
-    fixed = view.fixed(KEY)
-    assert fixed.num_views == 7
-    views = fixed.view(X.astype(dtype))
+    assert VIEWS[name]().fixed(KEY).num_views == 7
     assert views.shape == (3, 7, 36) and views.dtype == dtype
-    np.testing.assert_allclose(fixed.view(X[1:].astype(dtype)), views[1:], atol=1e-6)
-    assert view.fixed(KEY, 3).view(X).shape == (3, 3, 36)
+    np.testing.assert_allclose(found["fixed of some"], np.asarray(views)[1:], atol=1e-6)
+    assert found["three fixed"].shape == (3, 3, 36)
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_are_pytrees_that_compile_and_differentiate(name):
-    view = VIEWS[name]()
-    score = lambda view: jnp.sum(jnp.sin(view.sample(KEY, X)))  # noqa: E731
-    value, gradient = jax.jit(jax.value_and_grad(score))(view)
-    np.testing.assert_allclose(value, score(view), rtol=1e-8)
-    leaves = jax.tree.leaves(gradient)
+    found = seen(name, jnp.float64)
+    np.testing.assert_allclose(found["score"], np.sin(found["sampled"]).sum(), rtol=1e-8)
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(found["gradient"])]
     assert all(np.isfinite(leaf).all() for leaf in leaves)
     if name != "subsampled":
         assert any(np.abs(leaf).max() > 0 for leaf in leaves)
+
+
+def test_samples_are_the_same_without_jit():
+    sampled = VIEWS["rotation"]().sample(KEY, X)
+    np.testing.assert_allclose(sampled, seen("rotation", jnp.float64)["sampled"], rtol=1e-8, atol=1e-12)
 
 
 def test_rotations_are_uniform_up_to_the_angle():
@@ -74,17 +103,22 @@ def test_rotations_are_uniform_up_to_the_angle():
 
 
 def test_the_angle_gets_the_gradient_of_finite_differences():
-    score = lambda angle: jnp.sum(jnp.square(Rotation((6, 6), angle, num_views=4).sample(KEY, X)))  # noqa: E731
     step = 1e-5
-    wanted = (score(jnp.asarray(20 + step)) - score(jnp.asarray(20 - step))) / (2 * step)
-    np.testing.assert_allclose(jax.grad(score)(jnp.asarray(20.0)), wanted, rtol=1e-5)
+
+    @jax.jit
+    def scores(angle):
+        score = lambda angle: jnp.sum(jnp.square(Rotation((6, 6), angle, num_views=4).sample(KEY, X)))  # noqa: E731
+        return jax.grad(score)(angle), jax.vmap(score)(angle + jnp.asarray([step, -step]))
+
+    gradient, (up, down) = scores(20.0)
+    np.testing.assert_allclose(gradient, (up - down) / (2 * step), rtol=1e-5)
 
 
 def test_a_subsample_has_no_view_twice():
     orbit = Orbit([(i, (i + 1) % 5, (i + 2) % 5, (i + 3) % 5, (i + 4) % 5) for i in range(5)])
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(50, 5)))
-    whole, some = orbit.view(x), Subsampled(orbit, 3).sample(KEY, x)
-    matches = jnp.all(some[:, :, None] == whole[:, None], -1)
+    x = np.random.default_rng(1).normal(size=(50, 5))
+    whole, some = jax.jit(lambda x: (orbit.view(x), Subsampled(orbit, 3).sample(KEY, x)))(x)
+    matches = np.all(np.asarray(some)[:, :, None] == np.asarray(whole)[:, None], -1)
     assert (matches.sum(-1) == 1).all() and matches.any(1).sum(-1).tolist() == [3] * 50
     assert matches.any(1).any(0).all()  # and none is left out for ever
 
@@ -175,12 +209,17 @@ def test_parameters_that_are_no_numbers_show():
 def test_rotations_of_oblong_images_are_rotations():
     bar = np.zeros((9, 17, 1))
     bar[4, 4:13] = 1
-    matrix = affine_matrix(jnp.asarray([90.0, 1, 1, 0, 0, 0]), 8 / 16)
-    turned = bilinear(jnp.asarray(bar), *affine_positions(matrix, 9, 17))
+    view = Rotation((9, 17), 90.0)
+
+    @jax.jit
+    def everything(bar):
+        matrix = affine_matrix(jnp.asarray([90.0, 1, 1, 0, 0, 0]), 8 / 16)
+        turned = bilinear(bar, *affine_positions(matrix, 9, 17))
+        return matrix, turned, view._matrix(jnp.ones(6)), view._matrix(jnp.zeros(6))
+
+    matrix, turned, *ends = (np.asarray(found) for found in everything(bar))
     np.testing.assert_allclose(turned[:, 8], 1, atol=1e-6)
     assert abs(turned.sum() - 9) < 1e-6
-    view = Rotation((9, 17), 90.0)
-    ends = view._matrix(jnp.ones(6)), view._matrix(jnp.zeros(6))
     np.testing.assert_allclose(ends[0], matrix, atol=1e-12)
     np.testing.assert_allclose(ends[0][:, :2] @ ends[1][:, :2], np.eye(2), atol=1e-12)
 
@@ -209,31 +248,40 @@ def test_no_closed_form_is_pretended(use):
 
 
 def test_fixed_views_make_a_kernel_like_any_other():
-    fixed = with_fixed_views(2.0 * kernel() + White(0.1), KEY)
-    gram = fixed(X)
+    @jax.jit
+    def everything(X):
+        fixed = with_fixed_views(2.0 * kernel() + White(0.1), KEY)
+        part = fixed.parts[0].kernel
+        views = part.view.view(X)
+        brute = jnp.mean(jax.vmap(lambda v: jax.vmap(lambda w: part.base(v, w))(views))(views), (2, 3))
+        other = with_fixed_views(RBF(1.0, 1.0), KEY)
+        return fixed(X), fixed.diag(X), brute, other(X.reshape(3, -1))
+
+    gram, variances, brute, other = (np.asarray(found) for found in everything(X))
     assert np.linalg.eigvalsh(gram).min() > 0
-    np.testing.assert_allclose(jnp.diag(gram), fixed.diag(X), rtol=1e-10)
-    part = fixed.parts[0].kernel
-    views = part.view.view(X)
-    brute = jnp.mean(jax.vmap(lambda v: jax.vmap(lambda w: part.base(v, w))(views))(views), (2, 3))
+    np.testing.assert_allclose(np.diagonal(gram), variances, rtol=1e-10)
     np.testing.assert_allclose(gram - 0.1 * np.eye(3), 2 * brute, rtol=1e-8)
-    assert with_fixed_views(RBF(1.0, 1.0), KEY)(X.reshape(3, -1)).shape == (3, 3)
+    assert other.shape == (3, 3)
 
 
 def test_the_prior_can_be_drawn():
-    prior = GaussianProcess(kernel(), X, num_outputs=2)
-    draws = prior.sample(KEY, (4000,))
+    @jax.jit
+    def everything(X):
+        prior = GaussianProcess(kernel(), X, num_outputs=2)
+        gram = with_fixed_views(kernel(), jax.random.split(KEY)[1])(X)
+        return prior.sample(KEY, (4000,)), gram, prior.sample(KEY), prior.sample(KEY)
+
+    draws, gram, *twice = (np.asarray(found) for found in everything(X))
     assert draws.shape == (4000, 3, 2)
-    gram = with_fixed_views(kernel(), jax.random.split(KEY)[1])(X)
     np.testing.assert_allclose(np.cov(draws[..., 0].T), gram, atol=0.1)
-    np.testing.assert_array_equal(prior.sample(KEY), prior.sample(KEY))
+    np.testing.assert_array_equal(*twice)
 
 
 def test_inducing_variables_start_at_views():
     u = unique_patches(5)(KEY, X, kernel() + White(1e-3))
     assert isinstance(u, InducingPatches) and u.Z.shape == (5, 36)
     assert len(np.unique(u.Z, axis=0)) == 5
-    np.testing.assert_allclose(Kuu(u, kernel()), RBF(1.3, 0.9)(u.Z))
+    np.testing.assert_allclose(*jax.jit(lambda u: (Kuu(u, kernel()), RBF(1.3, 0.9)(u.Z)))(u))
     with pytest.raises(TypeError, match="unique_patches"):
         Kuu(kmeans(2)(KEY, X, kernel()), kernel())
 
@@ -241,19 +289,27 @@ def test_inducing_variables_start_at_views():
 @pytest.mark.parametrize("weights", [None, "trained"])
 @pytest.mark.parametrize("mean", [True, False])
 def test_views_of_views_are_one_sum(weights, mean):
-    weights = None if weights is None else jnp.linspace(-1, 1, 16)
+    weights = None if weights is None else np.linspace(-1, 1, 16)
     conv = Convolutional(RBF(1.3, 0.9), (6, 6), (3, 3), weights, mean=mean)
     orbit = Orbit.of_images((6, 6), rotations=True)
-    turned = [jnp.rot90(X, k, axes=(1, 2)) for k in range(4)]
-    brute = sum(conv(a, b) for a in turned for b in turned) / 16
-    whole = Invariant(conv, orbit)
+    whole, sampled = Invariant(conv, orbit), Invariant(conv, Subsampled(orbit, 4))
     assert isinstance(whole.view, Composed) and whole.view.num_views == 64
-    np.testing.assert_allclose(whole(X), brute, rtol=1e-9)
-    np.testing.assert_allclose(whole.diag(X), jnp.diag(brute), rtol=1e-9)
-    Z = X[:2, :3, :3, 0].reshape(2, 9)
-    np.testing.assert_allclose(whole.cross_view(X, Z), sum(conv.cross_view(a, Z) for a in turned) / 4, rtol=1e-9)
+    images = np.asarray(X)
+    turned = np.concatenate([np.rot90(images, k, axes=(1, 2)) for k in range(4)])
+    Z = images[:2, :3, :3, 0].reshape(2, 9)
+
+    @jax.jit
+    def everything(conv, X, turned, Z):
+        whole, sampled = Invariant(conv, orbit), Invariant(conv, Subsampled(orbit, 4))
+        of_views = conv(turned), conv.cross_view(turned, Z)
+        return *of_views, whole(X), whole.diag(X), whole.cross_view(X, Z), with_fixed_views(sampled, KEY)(X)
+
+    of_views, cross_of_views, gram, variances, cross, of_sampled = everything(conv, X, turned, Z)
+    brute = np.asarray(of_views).reshape(4, 3, 4, 3).mean((0, 2))
+    np.testing.assert_allclose(gram, brute, rtol=1e-9)
+    np.testing.assert_allclose(variances, np.diagonal(brute), rtol=1e-9)
+    np.testing.assert_allclose(cross, np.asarray(cross_of_views).reshape(4, 3, 2).mean(0), rtol=1e-9)
     # A sampled view that has all of the orbit is the same sum, once it is fixed.
-    sampled = Invariant(conv, Subsampled(orbit, 4))
-    np.testing.assert_allclose(with_fixed_views(sampled, KEY)(X), brute, rtol=1e-9)
+    np.testing.assert_allclose(of_sampled, brute, rtol=1e-9)
     with pytest.raises(ValueError, match="outside of the others"):
         Invariant(sampled, orbit)

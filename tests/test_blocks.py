@@ -31,7 +31,7 @@ def images(N=12, channels=1, seed=0):
 
 
 def labels(X):
-    return jnp.asarray(np.asarray(jnp.mean(X, axis=(1, 2, 3)) > 0.5), int)
+    return jnp.asarray(np.mean(np.asarray(X), axis=(1, 2, 3)) > 0.5, int)
 
 
 def two_kernels():
@@ -53,35 +53,43 @@ def inducing():
 
 def spd(rng, *shape):
     A = rng.normal(size=(*shape, shape[-1]))
-    return jnp.asarray(A @ np.swapaxes(A, -1, -2) + np.eye(shape[-1]))
+    return A @ np.swapaxes(A, -1, -2) + np.eye(shape[-1])
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_block_diagonal_matrices_equal_dense_ones(batch):
     rng = np.random.default_rng(0)
-    K = BlockDiagonal(spd(rng, *batch, 3), spd(rng, *batch, 2))
-    B = jnp.asarray(rng.normal(size=(*batch, 5, 4)))
-    dense = K.dense()
-    assert K.shape == dense.shape == (*batch, 5, 5) and K.sizes == (3, 2) and K.ndim == dense.ndim
-    L = cholesky(K, "K", 0.01)
-    whole = cholesky(dense, "K", 0.01)
-    pairs = [
-        (L.dense(), whole),
-        (K @ B, dense @ B),
-        ((K @ L).dense(), dense @ L.dense()),
-        (diagonal(K), diagonal(dense)),
-        (solve_lower(L, B), solve_lower(whole, B)),
-        (solve_lower(L, B, transpose=True), solve_lower(whole, B, transpose=True)),
-    ]
-    for ours, wanted in pairs:
+    blocks = spd(rng, *batch, 3), spd(rng, *batch, 2)
+    B = rng.normal(size=(*batch, 5, 4))
+
+    @jax.jit
+    def pairs(blocks, B):
+        K = BlockDiagonal(*blocks)
+        dense = K.dense()
+        assert K.shape == dense.shape == (*batch, 5, 5) and K.sizes == (3, 2) and K.ndim == dense.ndim
+        L = cholesky(K, "K", 0.01)
+        whole = cholesky(dense, "K", 0.01)
+        return [
+            (L.dense(), whole),
+            (K @ B, dense @ B),
+            ((K @ L).dense(), dense @ L.dense()),
+            (diagonal(K), diagonal(dense)),
+            (solve_lower(L, B), solve_lower(whole, B)),
+            (solve_lower(L, B, transpose=True), solve_lower(whole, B, transpose=True)),
+        ]
+
+    for ours, wanted in pairs(blocks, B):
         np.testing.assert_allclose(ours, wanted, atol=1e-12)
 
 
 def test_blocks_that_differ_in_outputs_are_broadcast():
     rng = np.random.default_rng(0)
-    L = BlockDiagonal(cholesky(spd(rng, 2, 3)), cholesky(spd(rng, 2)))
-    B = jnp.asarray(rng.normal(size=(5, 4)))
-    np.testing.assert_allclose(solve_lower(L, B), jnp.linalg.solve(L.dense(), jnp.stack([B, B])), atol=1e-12)
+    factors = np.linalg.cholesky(spd(rng, 2, 3)), np.linalg.cholesky(spd(rng, 2))
+    B = rng.normal(size=(5, 4))
+    found = jax.jit(lambda factors, B: solve_lower(BlockDiagonal(*factors), B))(factors, B)
+    for d in range(2):
+        np.testing.assert_allclose(found[d, :3], np.linalg.solve(factors[0][d], B[:3]), atol=1e-12)
+        np.testing.assert_allclose(found[d, 3:], np.linalg.solve(factors[1], B[3:]), atol=1e-12)
 
 
 def test_jitter_is_relative_to_each_block():
@@ -101,19 +109,22 @@ def test_blocks_are_square():
 
 
 def test_covariances_of_blocks():
-    u, X = inducing(), images()
-    conv, whole = two_kernels()
-    K, cross = Kuu(u, sum_kernel()), Kuf(u, sum_kernel(), X)
-    assert [block.shape for block in K.blocks] == [(3, 3), (2, 2)]
-    np.testing.assert_allclose(K.blocks[0], RBF(1.3, 0.7)(u.parts[0].Z))
-    np.testing.assert_allclose(K.blocks[1], whole(u.parts[1].Z.reshape(2, -1)))
-    np.testing.assert_allclose(cross[:3], Kuf(u.parts[0], conv, X))
-    np.testing.assert_allclose(cross[3:], whole(u.parts[1].Z.reshape(2, -1), X.reshape(12, -1)))
+    @jax.jit
+    def found(u, X):
+        conv, whole = two_kernels()
+        K, Z = Kuu(u, sum_kernel()), u.parts[1].Z.reshape(2, -1)
+        expected = [RBF(1.3, 0.7)(u.parts[0].Z), whole(Z), Kuf(u.parts[0], conv, X), whole(Z, X.reshape(12, -1))]
+        return K.blocks, Kuf(u, sum_kernel(), X), expected
+
+    blocks, cross, expected = found(inducing(), images())
+    assert [block.shape for block in blocks] == [(3, 3), (2, 2)]
+    for ours, wanted in zip([*blocks, cross[:3], cross[3:]], expected, strict=True):
+        np.testing.assert_allclose(ours, wanted)
 
 
 def test_joint_covariance_with_blocks_is_positive_definite():
-    u, X, kernel = inducing(), images(), sum_kernel(white=False)
-    joint = jnp.block([[Kuu(u, kernel).dense(), Kuf(u, kernel, X)], [Kuf(u, kernel, X).T, kernel(X)]])
+    K, cross, prior = map(np.asarray, covariances_of(1.0, images()))
+    joint = np.block([[K, cross], [cross.T, prior - 0.1 * np.eye(12)]])
     assert np.linalg.eigvalsh(joint).min() > -1e-10
 
 
@@ -127,21 +138,26 @@ def test_channels_with_one_base_kernel_share_a_block():
 
 
 def test_factors_before_a_sum_belong_to_its_parts():
-    u, X = inducing(), images()
     conv, whole = two_kernels()
-    scaled = 2.0 * (conv + Flattened(whole) + 3.0 * White(0.1))
-    plain = Kuu(u, conv + Flattened(whole))
-    for block, wanted in zip(Kuu(u, scaled).blocks, plain.blocks, strict=True):
-        np.testing.assert_allclose(block, 2 * wanted)
-    np.testing.assert_allclose(Kuf(u, scaled, X), 2 * Kuf(u, conv + Flattened(whole), X))
+
+    @jax.jit
+    def scaled(u, X):
+        kernel = 2.0 * (conv + Flattened(whole) + 3.0 * White(0.1))
+        return Kuu(u, kernel).dense(), Kuf(u, kernel, X)
+
+    for ours, wanted in zip(scaled(inducing(), images()), covariances_of(1.0, images()), strict=False):
+        np.testing.assert_allclose(ours, 2 * wanted)
 
 
 def test_blocks_of_outputs_with_their_own_kernels():
-    conv, _ = two_kernels()
-    many = conv + Flattened(RBF(jnp.asarray([0.6, 1.0]), 2.0))
-    u, X = inducing(), images()
-    assert [block.shape for block in Kuu(u, many).blocks] == [(2, 3, 3), (2, 2, 2)]
-    np.testing.assert_allclose(Kuf(u, many, X)[0], Kuf(u, conv + Flattened(RBF(0.6, 2.0)), X))
+    @jax.jit
+    def found(u, X):
+        many = two_kernels()[0] + Flattened(RBF(jnp.asarray([0.6, 1.0]), 2.0))
+        return Kuu(u, many).blocks, Kuf(u, many, X)
+
+    blocks, cross = found(inducing(), images())
+    assert [block.shape for block in blocks] == [(2, 3, 3), (2, 2, 2)]
+    np.testing.assert_allclose(cross[0], covariances_of(1.0, images())[1])
 
 
 def test_errors_name_the_way_out():
@@ -174,29 +190,34 @@ def test_errors_name_the_way_out():
 # -- posteriors --------------------------------------------------------------------------------------------------------
 
 
-def posterior(covariance, num_outputs, whiten=True, own_kernels=False):
+def numbers(covariance, num_outputs):
+    """The mean, the form's own numbers, and the dense factor ``[outputs, 5, 5]`` that they stand for."""
     rng = np.random.default_rng(2)
     outputs = () if num_outputs is None else (num_outputs,)
+    mean = rng.normal(size=(5, *outputs))
+    if covariance == "diagonal":
+        scale = rng.uniform(0.5, 1.5, size=(5, *outputs))
+        return mean, scale, np.eye(5) * np.atleast_2d(scale.T)[:, None, :]
+    factor = lambda M: np.tril(rng.normal(size=(*outputs, M, M))) + 2 * np.eye(M)  # noqa: E731
+    scale = factor(5) if covariance == "full" else (factor(3), factor(2))
+    if covariance == "full":
+        return mean, scale, scale.reshape(-1, 5, 5)
+    dense = np.zeros((num_outputs or 1, 5, 5))
+    dense[:, :3, :3], dense[:, 3:, 3:] = scale
+    return mean, scale, dense
+
+
+FORMS = {"full": forms.Full, "block_diagonal": forms.BlockDiagonal, "diagonal": forms.Diagonal}
+
+
+def posterior(covariance, num_outputs, whiten=True, own_kernels=False):
     kernel = sum_kernel()
     if own_kernels:
         conv, _ = two_kernels()
         kernel = conv + jnp.asarray([1.0, 2.0]) * Flattened(RBF(0.6, 2.0)) + White(0.1)
     prior = GaussianProcess(kernel, images(), num_outputs=num_outputs)
-    mean = jnp.asarray(rng.normal(size=(5, *outputs)))
-    factor = lambda M: jnp.asarray(np.tril(rng.normal(size=(*outputs, M, M))) + 2 * np.eye(M))  # noqa: E731
-    if covariance == "diagonal":
-        form = forms.Diagonal(jnp.asarray(rng.uniform(0.5, 1.5, size=(5, *outputs))))
-    else:
-        form = forms.Full(factor(5)) if covariance == "full" else forms.BlockDiagonal((factor(3), factor(2)))
-    return InducingPosterior(Projection(prior, inducing(), whiten=whiten), mean, form)
-
-
-def dense_scale(q):
-    scale = q.form.scale
-    if isinstance(q.form, forms.Diagonal):
-        return np.eye(5) * np.atleast_2d(scale.T)[:, None, :]
-    scale = BlockDiagonal(*scale).dense() if isinstance(q.form, forms.BlockDiagonal) else scale
-    return np.tril(np.asarray(scale).reshape(-1, 5, 5))
+    mean, scale, _ = jax.tree.map(jnp.asarray, numbers(covariance, num_outputs))
+    return InducingPosterior(Projection(prior, inducing(), whiten=whiten), mean, FORMS[covariance](scale))
 
 
 @jax.jit
@@ -206,33 +227,42 @@ def covariances_of(factor, X):
     return Kuu(inducing(), kernel).dense(), Kuf(inducing(), kernel, X), kernel(X)
 
 
-@pytest.mark.parametrize("whiten", [True, False])
-@pytest.mark.parametrize("num_outputs, own_kernels", [(None, False), (2, False), (2, True)])
+@partial(jax.jit, static_argnums=range(4))
+def laws(*options):
+    """Everything that a posterior says, in one program."""
+    q = posterior(*options)
+    return q.moments(), q.marginals()[1], kl_divergence(q, q.prior), q.inducing_moments()
+
+
+@pytest.mark.parametrize(
+    "num_outputs, own_kernels, whiten",
+    [(None, False, True), (None, False, False), (2, False, True), (2, True, False)],
+)
 @pytest.mark.parametrize("covariance", ["full", "block_diagonal", "diagonal"])
 def test_posterior_and_kl_equal_dense_algebra(covariance, num_outputs, own_kernels, whiten):
-    q = posterior(covariance, num_outputs, whiten, own_kernels)
-    X = q.prior.X
-    m, S = np.asarray(q.u_mean).reshape(5, -1), dense_scale(q)
+    found = jax.tree.map(np.asarray, laws(covariance, num_outputs, whiten, own_kernels))
+    (mean, covariance_matrix), variance, distance, (u_mean, u_covariance) = found
+    m, _, S = numbers(covariance, num_outputs)
+    m = m.reshape(5, -1)
     whites, means, covariances, divergence = [], [], [], 0.0
     for d in range(num_outputs or 1):
         factor = 1.0 + d if own_kernels else 1.0
-        K, cross, prior = map(np.asarray, covariances_of(factor, X))
+        K, cross, prior = map(np.asarray, covariances_of(factor, images()))
         K = K + np.diag(np.repeat([1.3, 0.6 * factor], [3, 2]) * 1e-6)
         L = np.linalg.cholesky(K) if whiten else np.eye(5)
-        u_mean, root = L @ m[:, d], L @ S[d]
+        at, root = L @ m[:, d], L @ S[d]
         gain = np.linalg.solve(K, cross).T
-        means.append(gain @ u_mean)
+        means.append(gain @ at)
         covariances.append(prior + gain @ (root @ root.T - K) @ gain.T)
-        whites.append((u_mean, root @ root.T))
+        whites.append((at, root @ root.T))
         inverse, logs = np.linalg.inv(K), np.linalg.slogdet(K)[1] - 2 * np.linalg.slogdet(root)[1]
-        divergence += (np.trace(inverse @ root @ root.T) + u_mean @ inverse @ u_mean - 5 + logs) / 2
-    mean, covariance_matrix = q.moments()
+        divergence += (np.trace(inverse @ root @ root.T) + at @ inverse @ at - 5 + logs) / 2
     np.testing.assert_allclose(mean.reshape(12, -1), np.stack(means, 1), atol=1e-8)
     np.testing.assert_allclose(covariance_matrix.reshape(-1, 12, 12), np.stack(covariances), atol=1e-8)
-    variance = q.marginals()[1].reshape(12, -1)
-    np.testing.assert_allclose(variance.T, np.diagonal(np.stack(covariances), axis1=1, axis2=2), atol=1e-8)
-    np.testing.assert_allclose(kl_divergence(q, q.prior), divergence, rtol=1e-7)
-    u_mean, u_covariance = q.inducing_moments()
+    np.testing.assert_allclose(
+        variance.reshape(12, -1).T, np.diagonal(np.stack(covariances), axis1=1, axis2=2), atol=1e-8
+    )
+    np.testing.assert_allclose(distance, divergence, rtol=1e-7)
     for d, (wanted_mean, wanted_covariance) in enumerate(whites):
         np.testing.assert_allclose(u_mean.reshape(5, -1)[:, d], wanted_mean, atol=1e-10)
         np.testing.assert_allclose(u_covariance.reshape(-1, 5, 5)[d], wanted_covariance, atol=1e-10)
@@ -240,12 +270,15 @@ def test_posterior_and_kl_equal_dense_algebra(covariance, num_outputs, own_kerne
 
 @pytest.mark.parametrize("num_outputs", [None, 2])
 def test_draws_of_u_have_the_law_of_q(num_outputs):
-    q = posterior("block_diagonal", num_outputs)
-    draws = jax.jit(jax.vmap(q.draw_inducing))(jax.random.split(KEY, 20_000)).reshape(20_000, 5, -1)
-    S = dense_scale(q)
+    @jax.jit
+    def draw(key):
+        q = posterior("block_diagonal", num_outputs)
+        return jax.vmap(q.draw_inducing)(jax.random.split(key, 20_000)).reshape(20_000, 5, -1)
+
+    draws, (*_, S) = draw(KEY), numbers("block_diagonal", num_outputs)
     for d in range(num_outputs or 1):
         wanted = S[d] @ S[d].T
-        np.testing.assert_allclose(np.cov(draws[:, :, d].T), wanted, atol=0.05 * np.abs(wanted).max())
+        np.testing.assert_allclose(np.cov(np.asarray(draws)[:, :, d].T), wanted, atol=0.05 * np.abs(wanted).max())
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
@@ -348,7 +381,7 @@ def sum_of_channels(X, y=None):
 
 def test_multi_channel_equals_the_sum_of_channel_processes():
     X = images(channels=2)
-    y = jnp.sin(jnp.sum(X, axis=(1, 2, 3)))
+    y = jnp.asarray(np.sin(np.sum(np.asarray(X), axis=(1, 2, 3))))
     Z = jnp.asarray(np.random.default_rng(1).uniform(size=(3, 4)))
     together = InducingGuide(multi_channel, InducingBlocks(InducingPatches(Z)), covariance="block_diagonal")
     apart = InducingGuide(sum_of_channels, InducingPatches(Z))
@@ -371,9 +404,14 @@ def test_multi_channel_equals_the_sum_of_channel_processes():
 def test_full_covariance_explains_data_better_than_mean_field():
     """The best of either has a closed form here; they differ by what mean-field leaves out of the precision."""
     X, u, blocks = images(30), inducing(), (slice(3), slice(3, 5))
-    y = jnp.mean(X, axis=(1, 2, 3)) - 0.5
-    L = np.asarray(cholesky(Kuu(u, sum_kernel(white=False))).dense())
-    A = np.linalg.solve(L, Kuf(u, sum_kernel(white=False), X))
+    y = jnp.asarray(np.mean(np.asarray(X), axis=(1, 2, 3)) - 0.5)
+
+    @jax.jit
+    def factors(u, X):
+        kernel = sum_kernel(white=False)
+        return cholesky(Kuu(u, kernel)).dense(), Kuf(u, kernel, X)
+
+    A = np.linalg.solve(*factors(u, X))
     precision = np.eye(5) + A @ A.T / 0.3
     mean = jnp.asarray(np.linalg.solve(precision, A @ np.asarray(y) / 0.3))
 

@@ -1,7 +1,6 @@
 """The command line: arguments, exit statuses, one-line errors."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -129,23 +128,43 @@ def test_a_platform_that_is_not_there_is_one_line(gpzoo_command):
     assert isinstance(gpzoo_command("reproduce", "toy", "squares", "--debug", run=run).exception, RuntimeError)
 
 
-@pytest.mark.parametrize("buffered", ["", "1"])
-def test_output_that_cannot_be_written_is_one_line_and_a_closed_pipe_none(buffered):
-    """In processes of their own: what is left in buffers is written when the interpreter ends."""
-    code = "from test_execute import experiment; from gpzoo.reproductions import cli\n"
-    code += "cli.all_experiments = lambda: (experiment(),); cli.main(['list', '--all'])"
-    options = {"cwd": Path(__file__).parent, "env": os.environ | {"PYTHONUNBUFFERED": buffered}, "text": True}
-    options["stderr"] = subprocess.PIPE
-    if Path("/dev/full").exists():
-        with open("/dev/full", "w") as full:
-            done = subprocess.run([sys.executable, "-c", code], stdout=full, **options)
-        assert done.returncode == 1
-        assert done.stderr == "gpzoo: cannot write to standard output: No space left on device.\n"
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run([sys.executable, "-c", code], stdout=write, **options)
-    os.close(write)
-    assert done.returncode == 1 and done.stderr == ""
+#: Imports once, and then is a process of its own for each way to write: to a full disk, to a closed pipe, and well.
+PROCESSES = """
+import io, os, runpy, sys
+from test_execute import experiment
+from gpzoo.reproductions import cli
+cli.all_experiments = lambda: (experiment(),)
+read, closed = os.pipe()
+os.close(read)
+for name in sys.argv[2:]:
+    kind, buffered = name.split("-")
+    if (child := os.fork()) == 0:
+        os.dup2(os.open(f"{sys.argv[1]}/{name}.err", os.O_WRONLY | os.O_CREAT), 2)
+        os.dup2({"full": lambda: os.open("/dev/full", os.O_WRONLY), "closed": lambda: closed}.get(kind, lambda: 1)(), 1)
+        # As Python opens it with and without PYTHONUNBUFFERED.
+        sys.stdout = sys.__stdout__ = io.TextIOWrapper(
+            open(1, "wb", -1 if buffered == "1" else 0, closefd=False), write_through=buffered == "0"
+        )
+        if kind == "version":
+            sys.argv = ["gpzoo", "--version"]
+            runpy.run_module("gpzoo.reproductions", run_name="__main__", alter_sys=True)
+        cli.main(["list", "--all"])
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(status, file=open(f"{sys.argv[1]}/{name}.status", "w"))
+"""
+
+
+def test_output_in_processes_of_their_own(tmp_path):
+    """What is left in buffers is written when the interpreter ends: one line if it cannot be, of a closed pipe none."""
+    kinds = ["closed", *(["full"] if Path("/dev/full").exists() else [])]
+    names = [f"{kind}-{buffered}" for kind in kinds for buffered in "01"] + ["version-1"]
+    command = [sys.executable, "-W", "ignore", "-c", PROCESSES, str(tmp_path), *names]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    told = "gpzoo: cannot write to standard output: No space left on device.\n"
+    expected = {name: ["1\n", told if "full" in name else ""] for name in names[:-1]} | {"version-1": ["0\n", ""]}
+    assert done.stdout == f"gpzoo {gpzoo.__version__}\n"
+    found = {name: [(tmp_path / f"{name}.{part}").read_text() for part in ("status", "err")] for name in names}
+    assert found == expected
 
 
 def test_list_has_a_line_per_experiment(gpzoo_command, monkeypatch):
@@ -213,9 +232,3 @@ def test_a_papers_script_runs_its_own_experiments(monkeypatch, tmp_path, capsys)
         cli.script_main([experiment()], ["circles"])
     assert ended.value.code == 2
     assert "choose from: squares" in capsys.readouterr().err
-
-
-def test_version_in_a_process_of_its_own():
-    command = [sys.executable, "-m", "gpzoo.reproductions", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"gpzoo {gpzoo.__version__}\n"

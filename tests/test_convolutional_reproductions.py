@@ -106,12 +106,12 @@ def test_the_schedule_of_the_authors():
 
 def test_a_run_from_end_to_end(standard_promotion, tmp_path, capsys):
     digits = datasets.load("digits").subset(300, 100)
-    setting = Setting(120, 50, 12, 0.05, {"variance": 10.0}, evaluations=3)
+    setting = Setting(60, 50, 12, 0.05, {"variance": 10.0}, evaluations=3)
     train = lambda run: paper._train(run, digits, setting, (3, 3))  # noqa: E731
     experiment = replace(EXPERIMENTS["mnist"], run=train)
     run = Run("convolutional", "mnist", "weighted-rbf", "quick", 0, tmp_path)
     result = execute(experiment, run)
-    assert [point["step"] for point in result["curve"]] == [40, 80, 120]
+    assert [point["step"] for point in result["curve"]] == [20, 40, 60]
     errors = [point["error"] for point in result["curve"]]
     assert errors[-1] == result["metrics"]["error"] < 0.5 and result["metrics"]["wrong_images"] == 100 * errors[-1]
     assert result["settings"]["inducing"] == "blocks(unique_patches, kmeans)"
@@ -122,7 +122,7 @@ def test_a_run_from_end_to_end(standard_promotion, tmp_path, capsys):
     assert "Training 'weighted-rbf' on the CPU; its evidence lower bound (ELBO) should rise." in capsys.readouterr().out
     # Started again, there is nothing left to train.
     again = execute(experiment, run)
-    said = "Training 'weighted-rbf' is already finished at step 120; nothing to train."
+    said = "Training 'weighted-rbf' is already finished at step 60; nothing to train."
     assert " ".join(capsys.readouterr().out.split()) == said
     assert again["metrics"] == result["metrics"] and again["curve"][:2] == result["curve"][:2]
-    assert again["resumed_from"] == [120] and again["commit"] == result["commit"]
+    assert again["resumed_from"] == [60] and again["commit"] == result["commit"]

@@ -10,7 +10,6 @@ from helpers import KEY, randomised, terms
 from jax import random
 from numpyro import handlers
 
-from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.kernels import RBF
@@ -18,17 +17,24 @@ from gpzoo.linalg.factorise import cholesky
 from gpzoo.models import deep_gp, gp_regression, inner_scales, linear_layers
 
 RNG = np.random.default_rng(0)
-X = jnp.asarray(RNG.standard_normal((12, 3)) * np.array([2.0, 1.0, 0.5]))
-y = jnp.asarray(np.sin(X[:, 0]) + 0.1 * RNG.standard_normal(12))
-NEW = jnp.asarray(RNG.standard_normal((5, 3)))
-LAYERS = linear_layers(X, [3, 2])
+X = RNG.standard_normal((12, 3)) * np.array([2.0, 1.0, 0.5])
+y = np.sin(X[:, 0]) + 0.1 * RNG.standard_normal(12)
+NEW = RNG.standard_normal((5, 3))
+LAYERS = [np.asarray(W) for W in linear_layers(X, [3, 2])]
 THREE = partial(deep_gp, layers=LAYERS)
+SOME = X[::3] + 0.1
 
 
-def prepared(model, *args, inducing=None):
+def points(*Z):
+    """Inducing inputs of each layer, the last one ``f``."""
+    names = [*(f"layer_{i}" for i in range(len(Z) - 1)), "f"]
+    return {name: InducingPoints(z) for name, z in zip(names, Z, strict=True)}
+
+
+def prepared(model, *args, inducing):
     """A guide, and parameters away from their start."""
-    guide = InducingGuide(model, inducing or kmeans(4), initial_scale=0.3)
-    return guide, randomised(guide.init_params(KEY, *args))
+    guide = InducingGuide(model, inducing, initial_scale=0.3)
+    return guide, randomised(jax.jit(lambda: guide.init_params(KEY, *args))())
 
 
 def make_bound(model, guide, *args, **kwargs):
@@ -36,9 +42,12 @@ def make_bound(model, guide, *args, **kwargs):
     return lambda params, key=KEY: -objective.loss(key, params, model, guide, *args)
 
 
+INDUCING = points(SOME, SOME, SOME @ LAYERS[1])
+
+
 @pytest.fixture(scope="module")
 def three():
-    guide, params = prepared(THREE, X, y)
+    guide, params = prepared(THREE, X, y, inducing=INDUCING)
     return guide, params | {"layer_0_noise_variance": jnp.array(0.02), "layer_1_noise_variance": jnp.array(0.03)}
 
 
@@ -48,14 +57,20 @@ def gradient(three):
     return jax.jit(jax.value_and_grad(make_bound(THREE, three[0], X, y)))
 
 
+@pytest.fixture(scope="module")
+def of_sites(three):
+    """What every site adds to that bound."""
+    return terms(THREE, *three, X, y)
+
+
 # -- against single processes ------------------------------------------------------------------------------------------
 
 
 def test_without_inner_layers_it_is_sparse_regression():
     found = []
     for model in (deep_gp, gp_regression):
-        guide = InducingGuide(model, kmeans(4))
-        params = randomised(guide.init_params(KEY, X, y)) | {"noise_variance": jnp.array(0.2)}
+        guide, params = prepared(model, X, y, inducing=InducingPoints(SOME))
+        params |= {"noise_variance": jnp.array(0.2)}
         value = jax.jit(jax.value_and_grad(make_bound(model, guide, X, y)))(params)
         prediction = Trained(model, guide, params).predict(KEY, NEW, test_data={"y": y[:5]})
         found.append((params, value, prediction["y"][:3], prediction["f"][:2]))
@@ -68,8 +83,7 @@ def test_without_inner_variance_it_is_one_process_at_the_composed_means(layers):
     H = X
     for W in layers:
         H = H @ W
-    Z = {name: InducingPoints(X[:4] if name == "layer_0" else X[:4] @ LAYERS[0]) for name in inner_scales(layers)}
-    Z["f"] = InducingPoints(H[:4])
+    Z = points(*(X[:4] if i == 0 else X[:4] @ LAYERS[0] for i in range(len(layers))), H[:4])
     guide, params = prepared(model, X, y, inducing=Z)
     params |= {f"{name}_variance": jnp.array(1e-20) for name in inner_scales(layers)}
     alone, rest = prepared(gp_regression, H, y, inducing=InducingPoints(H[:4]))
@@ -81,9 +95,8 @@ def test_without_inner_variance_it_is_one_process_at_the_composed_means(layers):
 # -- the terms of the bound --------------------------------------------------------------------------------------------
 
 
-def test_the_bound_is_expectations_less_the_kl_of_every_layer(three, gradient):
-    guide, params = three
-    found = terms(THREE, guide, params, X, y)
+def test_the_bound_is_expectations_less_the_kl_of_every_layer(three, gradient, of_sites):
+    (_, params), found = three, of_sites
     assert set(found) == {"layer_0", "layer_1", "f", "y"}
     np.testing.assert_allclose(gradient(params)[0], sum(found.values()), rtol=1e-12)
     for name, width in {"layer_0": 3, "layer_1": 2, "f": 1}.items():
@@ -93,19 +106,23 @@ def test_the_bound_is_expectations_less_the_kl_of_every_layer(three, gradient):
         np.testing.assert_allclose(-found[name], ((m**2).sum() + (S**2).sum() - m.size - logs) / 2, rtol=1e-12)
 
 
-def test_whitened_or_not_the_bound_is_the_same(three):
-    guide, params = three
-    plain = InducingGuide(THREE, kmeans(4), whiten=False)
+def test_whitened_or_not_the_bound_is_the_same(three, of_sites):
+    _, params = three
+    plain = InducingGuide(THREE, INDUCING, whiten=False)
     plain.setup(X, y)
     corresponding = dict(params)
-    for name, noise in {"layer_0": True, "layer_1": True, "f": False}.items():
+
+    @jax.jit
+    def of_layer(kernel, Z, noise, mean, scale):
+        L = cholesky(kernel(Z) + noise * jnp.eye(4))
+        return L @ mean, L @ jnp.tril(scale)
+
+    for name in ("layer_0", "layer_1", "f"):
         kernel = RBF(params[f"{name}_variance"], params[f"{name}_lengthscale"])
-        K = kernel(params[f"{name}_inducing"])
-        L = cholesky(K + (params[f"{name}_noise_variance"] * jnp.eye(4) if noise else 0.0))
-        corresponding[f"{name}_mean"] = L @ params[f"{name}_mean"]
-        corresponding[f"{name}_scale"] = L @ jnp.tril(params[f"{name}_scale"])
-    ours, theirs = terms(THREE, guide, params, X, y), terms(THREE, plain, corresponding, X, y)
-    for name, value in ours.items():
+        own = [params.get(f"{name}_{part}", 0.0) for part in ("inducing", "noise_variance", "mean", "scale")]
+        corresponding[f"{name}_mean"], corresponding[f"{name}_scale"] = of_layer(kernel, *own)
+    theirs = terms(THREE, plain, corresponding, X, y)
+    for name, value in of_sites.items():
         np.testing.assert_allclose(theirs[name], value, rtol=1e-9)
 
 
@@ -138,7 +155,7 @@ def by_quadrature(params):
 
 
 def test_the_estimator_and_its_gradient_are_unbiased():
-    guide, params = prepared(NARROW, x, targets, inducing=kmeans(3))
+    guide, params = prepared(NARROW, x, targets, inducing=points(x[:3] + 0.1, x[:3] + 0.1))
     params |= {"noise_variance": jnp.array(0.3), "layer_0_variance": jnp.array(0.7), "f_lengthscale": jnp.array([0.8])}
     moving = {name: params[name] for name in ("layer_0_mean", "layer_0_variance", "layer_0_scale")}
     bound = make_bound(NARROW, guide, x, targets)
@@ -183,12 +200,12 @@ def test_draws_share_factorisations(three, transform):
 
 
 def test_the_gradient_of_several_draws_is_their_mean():
-    guide, params = prepared(NARROW, x, targets, inducing=kmeans(3))
+    guide, params = prepared(NARROW, x, targets, inducing=points(x[:3] + 0.1, x[:3] + 0.1))
     several, one = (
         jax.jit(jax.grad(make_bound(NARROW, guide, x, targets, num_particles=num_particles)))
         for num_particles in (5, 1)
     )
-    each = [one(params, key) for key in random.split(KEY, 5)]
+    each = [jax.tree.map(np.asarray, one(params, key)) for key in random.split(KEY, 5)]
     for name, ours in several(params).items():
         parts = np.stack([part[name] for part in each])
         np.testing.assert_allclose(ours, parts.mean(0), rtol=1e-9, atol=1e-9 * np.abs(parts).max())
@@ -204,8 +221,10 @@ def test_gradients_against_differences(three, gradient):
     assert set(params) == own | {*layers, "f_variance", "f_lengthscale", "noise_variance"}
     for name, value in params.items():
         entry = np.unravel_index(np.argmax(np.abs(gradients[name])), value.shape)
-        step = 1e-5 * max(1.0, float(jnp.abs(value[entry])))
-        plus, minus = (gradient(params | {name: value.at[entry].add(sign * step)})[0] for sign in (1, -1))
+        step = 1e-5 * max(1.0, float(np.abs(value[entry])))
+        move = np.zeros(value.shape)
+        move[entry] = step
+        plus, minus = (gradient(params | {name: jnp.asarray(np.asarray(value) + sign * move)})[0] for sign in (1, -1))
         assert np.abs(gradients[name][entry]) > 1e-3
         np.testing.assert_allclose(gradients[name][entry], (plus - minus) / (2 * step), rtol=2e-5, err_msg=name)
 
@@ -242,7 +261,7 @@ def test_layers_see_the_layer_below_and_the_inputs(propagate):
             np.testing.assert_array_equal(inputs[name][:, :3], X)
     # At the posterior mean a layer of zero mean is one and the same number: k-means has nothing to cluster.
     columns = {name: shape[1] for name, shape in seen.items()}
-    Z = {name: InducingPoints(jnp.asarray(RNG.standard_normal((4, width)))) for name, width in columns.items()}
+    Z = {name: InducingPoints(RNG.standard_normal((4, width))) for name, width in columns.items()}
     guide, params = prepared(model, X, y, inducing=Z)
     for name, width in columns.items():
         assert params[f"{name}_lengthscale"].shape == (width,)
@@ -267,6 +286,7 @@ def test_layer_noise_is_in_the_kernel():
         return prior.moments()[1], prior.variance, trace["f"]["fn"].moments()[1]
 
     noisy, exact = jax.jit(lambda: site(0.25))(), jax.jit(lambda: site(None))()
+    noisy, exact = (jax.tree.map(np.asarray, found) for found in (noisy, exact))
     np.testing.assert_allclose(noisy[0] - exact[0], 0.25 * np.eye(12), atol=1e-12)
     np.testing.assert_allclose(noisy[1] - exact[1], np.full((12, 2), 0.25), rtol=1e-12)
     # The last layer has none.
@@ -276,17 +296,19 @@ def test_layer_noise_is_in_the_kernel():
     assert names == {"layer_0_noise_variance", "noise_variance"}
     # In q as well: far from all inducing inputs the variance of a draw is larger by the noise.
     model = partial(deep_gp, layers=LAYERS[:1])
-    guide, params = prepared(model, X, y)
+    guide, params = prepared(model, X, y, inducing=points(SOME, SOME))
     far = jax.jit(lambda p: Trained(guide.model, guide, p).posterior(KEY, X + 100.0)["layer_0"].marginals()[1])
     with_noise = far(params | {"layer_0_noise_variance": jnp.array(0.25)})
     np.testing.assert_allclose(with_noise, params["layer_0_variance"] + 0.25, rtol=1e-9)
 
 
 def test_single_precision_stays_single():
-    model = partial(deep_gp, layers=linear_layers(X.astype(jnp.float32), [2]))
-    data = X.astype(jnp.float32), y.astype(jnp.float32)
-    guide = InducingGuide(model, kmeans(4), initial_scale=inner_scales([2]))
-    params = guide.init_params(KEY, *data)
+    data = X.astype(np.float32), y.astype(np.float32)
+    layers = [np.asarray(W) for W in linear_layers(data[0], [2])]
+    model = partial(deep_gp, layers=layers)
+    Z = SOME.astype(np.float32)
+    guide = InducingGuide(model, points(Z, Z @ layers[0]), initial_scale=inner_scales([2]))
+    params = jax.jit(lambda: guide.init_params(KEY, *data))()
     assert {value.dtype for value in params.values()} == {jnp.dtype("float32")}
     value, gradients = jax.jit(jax.value_and_grad(make_bound(model, guide, *data)))(params)
     assert {g.dtype for g in gradients.values()} == {value.dtype} == {jnp.dtype("float32")}

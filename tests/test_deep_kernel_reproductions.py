@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from gpzoo.reproductions import deep_kernel_models as models
 from gpzoo.reproductions import deep_kernel_scaling as figures
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Outcome, Run
+from gpzoo.reproductions.figures import blank
 from gpzoo.reproductions.page import shortfall, verdict
 
-pytest.importorskip("flax")
+nnx = pytest.importorskip("flax.nnx")
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
 IMAGES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
@@ -51,35 +53,59 @@ def few(monkeypatch, standard_promotion):
     monkeypatch.setattr(
         paper, "_ON_CPU", {k: replace(v, epochs=(0.5, 0.5, 0.5), batch_size=10) for k, v in paper._ON_CPU.items()}
     )
+    # Narrow networks: those of the paper are made where it is asked what would be trained.
+    monkeypatch.setattr(figures, "connected", narrow)
     return asked
 
 
-def test_all_models_are_trained_and_recorded(few, tmp_path):
+def narrow(extra, data, seed):
+    from gpzoo.models.networks import FullyConnected
+
+    classes, inputs = data.sizes["classes"], int(np.prod(data.X_train.shape[1:]))
+    return FullyConnected(inputs, classes, (20, *((classes,) if extra else ())), rngs=nnx.Rngs(seed))
+
+
+@pytest.fixture
+def not_drawn(monkeypatch):
+    """No posterior is exported, no kernel drawn: these are the same calls in every run, and seen in that of digits."""
+    monkeypatch.setattr(models, "exported", lambda *given, **options: None)
+    monkeypatch.setattr(models, "_kernels", lambda fit, data: blank(1, 1))
+
+
+def test_all_models_are_trained_and_recorded(few, request, monkeypatch, tmp_path):
     name = "digits"
+    trained = []
+    inner = models.fit_deep_kernel
+    monkeypatch.setattr(models, "fit_deep_kernel", lambda *a, **k: trained.append(inner(*a, **k)) or trained[0])
     result = execute(EXPERIMENTS[name], run_of(name, tmp_path))
     assert {f"{model}_{metric}" for model in paper.MODELS for metric in ("accuracy", "nlpp")} <= set(result["metrics"])
     assert result["steps"] == (2 + 2 + 2) + 2 + 4 and result["settings"]["steps_network_features_joint"] == [2, 2, 2]
     files = {path.name for path in (tmp_path / name).iterdir()}
     assert {"figure_3.png", "learning_curve.png", "posterior.nc", "split-0.json"} <= files
-    # Once more: everything is taken up, nothing is trained or evaluated again.
+    # Once more: nothing is evaluated again, and no network trained for it.
+    request.getfixturevalue("not_drawn")
+    monkeypatch.setattr(models, "fit_deep_kernel", lambda *given, **options: trained[0])
+    monkeypatch.setattr(models, "fit_network", None)
     again = execute(EXPERIMENTS[name], run_of(name, tmp_path))
     assert again["metrics"] == result["metrics"]
 
 
-def test_what_the_paper_does_not_have_is_not_trained(few, monkeypatch, tmp_path):
-    monkeypatch.setattr(paper, "_resnet", paper._small)
+def test_what_the_paper_does_not_have_is_not_trained(few, not_drawn, monkeypatch, tmp_path):
+    monkeypatch.setattr(paper, "_resnet", narrow)
+    monkeypatch.setitem(IMAGES, "cifar10", IMAGES["digits"])
     result = execute(EXPERIMENTS["cifar10-resnet20"], run_of("cifar10-resnet20", tmp_path))
     assert set(result["metrics"]) == set(result["paper_metrics"])
     assert "dnn+_nlpp" not in result["metrics"] and result["paper_metrics"]["svdkl_accuracy"] == 0.910
     assert result["steps"] == (2 + 2 + 2) + 4
 
 
-def test_splits_have_means_and_standard_errors_and_decay_reaches_every_network(few, monkeypatch, tmp_path):
+def test_splits_have_means_and_standard_errors_and_decay_reaches_every_network(few, not_drawn, monkeypatch, tmp_path):
     seen = []
     for name in ("fit_network", "fit_deep_kernel"):
         inner = getattr(models, name)
         spy = lambda *a, inner=inner, **k: seen.append((k["weight_decay"], k["batch_size"])) or inner(*a, **k)  # noqa: E731
         monkeypatch.setattr(models, name, spy)
+    monkeypatch.setattr(paper, "connected", narrow)
     monkeypatch.setitem(paper._ON_CPU, "diabetes", replace(paper._ON_CPU["diabetes"], splits=2))
     result = execute(EXPERIMENTS["diabetes"], run_of("diabetes", tmp_path, "cpu"))
     assert [split for _, split in few] == [0, 1]
@@ -118,13 +144,14 @@ def test_covtype_is_its_subset_where_only_that_is_at_hand(few, monkeypatch, tmp_
 
 @pytest.fixture
 def asked_for(monkeypatch, few):
-    """What an experiment would train: its data, its networks, its setting."""
+    """What an experiment would train: its data, the shapes of its networks, its setting."""
     found = []
 
     def train(run, load, make, setting, notes=None, models=paper.MODELS, stands_in=False, selection=None, **said):
         data = load(0)
         extras = (False, True) if "dnn+" in models else (False,)
-        found.append((data, [make(extra, data, 0) for extra in extras], setting, notes, stands_in, selection))
+        networks = [nnx.eval_shape(partial(make, extra, data, 0)) for extra in extras]
+        found.append((data, networks, setting, notes, stands_in, selection))
         return Outcome({}, {}, 0, 0.0, data, "float32", np.zeros(1))
 
     monkeypatch.setattr(paper, "train", train)
@@ -137,7 +164,7 @@ def test_colours_are_centred_and_networks_have_a_feature_per_class(name, asked_f
     data, networks, setting, notes, stands_in, _ = asked_for[0]
     np.testing.assert_allclose(data.X_train.mean(0), 0, atol=1e-5)
     for network in networks:
-        assert network(data.X_train[:2]).shape == (2, 3)
+        assert nnx.eval_shape(lambda network: network(data.X_train[:2]), network).shape == (2, 3)
     if name in ("cifar10", "svhn"):
         assert len(networks[1].top.layers) == len(networks[0].top.layers) + 1
     else:
@@ -185,16 +212,20 @@ def test_scaling_trains_more_rows_and_times_grids(few, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *rows, seed: taken.append(rows[0]) or self)
     monkeypatch.setattr(figures, "Phases", lambda *a, **k: paper.Phases())
     monkeypatch.setattr(figures, "_TIMED", 1)
+    monkeypatch.setitem(figures._PARTS, "quick", (3, 1))
+    monkeypatch.setitem(figures._GRIDS, "quick", (16, 70))
     run = Run("deep_kernel", "scaling", "airline", "quick", 0, tmp_path / "scaling")
     result = execute(EXPERIMENTS["scaling"], run)
-    assert [each["rows"] for each in result["settings"]["by_rows"]] == taken[1:] == [4, 13, 40]
-    assert [each["points"] for each in result["settings"]["by_grid"]] == [16, 70, 256]
+    assert [each["rows"] for each in result["settings"]["by_rows"]] == taken[1:] == [13, 40]
+    assert [each["points"] for each in result["settings"]["by_grid"]] == [16, 70]
     assert result["stands_in"] and result["metrics"]["step_ratio_70"] > 0
     assert (tmp_path / "scaling" / "figure_2.png").is_file()
+    # Once more: everything is taken up.
+    monkeypatch.setattr(figures, "fit_deep_kernel", None)
     assert execute(EXPERIMENTS["scaling"], run)["settings"] == result["settings"]
     drawn = EXPERIMENTS["scaling"].figure({"airline": result, "covtype": result}).axes
     assert len(drawn) == 6 and drawn[3].get_xlabel() == "training rows of covtype"
-    np.testing.assert_array_equal(drawn[0].lines[1].get_xdata(), [4, 13, 40])
+    np.testing.assert_array_equal(drawn[0].lines[1].get_xdata(), [13, 40])
 
 
 @pytest.mark.parametrize(("metric", "ours", "behind"), [("svdkl_accuracy", 0.8, 0.1), ("dnn_nlpp", 0.8, None)])

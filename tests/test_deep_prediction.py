@@ -25,33 +25,34 @@ from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
 RNG = np.random.default_rng(0)
-X = jnp.asarray(RNG.standard_normal((20, 2)))
-NEW = jnp.asarray(RNG.standard_normal((7, 2)))
-TARGETS = jnp.asarray(RNG.standard_normal(7))
+X = RNG.standard_normal((20, 2))
+NEW = RNG.standard_normal((7, 2))
+TARGETS = RNG.standard_normal(7)
 THREE = partial(deep_gp, layers=linear_layers(X, [2, 1]))
+#: Of the mixture.
+S = 2000
 
 
 def prepared(model, *args, inducing=X[::4], **kwargs):
     guide = InducingGuide(model, inducing if isinstance(inducing, dict) else InducingPoints(inducing), **kwargs)
-    return guide, randomised(guide.init_params(KEY, *args))
+    return guide, randomised(jax.jit(lambda: guide.init_params(KEY, *args))())
 
 
 @pytest.fixture(scope="module")
 def three():
     inducing = {"layer_0": X[::4], "layer_1": X[::4], "f": X[::4, :1]}
     inducing = {name: InducingPoints(Z) for name, Z in inducing.items()}
-    return prepared(THREE, X, X[:, 0], inducing=inducing, initial_scale=0.4)
+    guide, params = prepared(THREE, X, X[:, 0], inducing=inducing, initial_scale=0.4)
+    arguments = {"num_draws": S, "test_data": {"y": TARGETS}, "quantiles": QUANTILES, "keep_draws": True}
+    predict = partial(Trained(THREE, guide, params).predict, KEY, NEW, **arguments)
+    return guide, params, predict, predict()
 
 
 # -- the mixture of eq. 18, path by path -------------------------------------------------------------------------------
 
 
 def test_three_layers_are_the_mixture_of_their_paths(three):
-    guide, params = three
-    S = 30
-    arguments = {"num_draws": S, "test_data": {"y": TARGETS}, "quantiles": QUANTILES, "keep_draws": True}
-    predict = partial(Trained(THREE, guide, params).predict, KEY, NEW, **arguments)
-    found = predict()
+    guide, params, predict, found = three
     assert_same(found, predict(batch_size=3))
 
     def one(key):
@@ -62,15 +63,12 @@ def test_three_layers_are_the_mixture_of_their_paths(three):
             name: (*trace[name]["fn"].marginals(), jnp.asarray(trace[name]["value"])) for name in guide.sites.drawn
         }, (trace["f"]["fn"].marginals())
 
-    one = jax.jit(one)
-    paths = [one(key) for key in random.split(named_key(KEY, "draws"), S)]
-    means, variances = (np.stack([path[1][i] for path in paths]) for i in (0, 1))
+    paths = jax.jit(lambda: jax.vmap(one)(random.split(named_key(KEY, "draws"), S)))()
+    inner, (means, variances) = jax.tree.map(np.asarray, paths)
     assert means.std(0).min() > 0.01
     noisy = variances + float(params["noise_variance"])
-    logs = norm.logpdf(np.asarray(TARGETS), means, np.sqrt(noisy))
-    by_hand = np.log(np.mean(np.exp(logs), axis=0))
+    by_hand = np.log(np.mean(np.exp(norm.logpdf(TARGETS, means, np.sqrt(noisy))), axis=0))
     np.testing.assert_allclose(found["y"].log_density, by_hand, rtol=1e-9)
-    inner = {name: [np.stack([path[0][name][i] for path in paths]) for i in range(3)] for name in guide.sites.drawn}
     assert set(inner) == {"layer_0", "layer_1"}
     for name, (mean, variance, draws) in inner.items():
         np.testing.assert_allclose(found[name].draws, draws, rtol=1e-9, atol=1e-11)
@@ -80,9 +78,7 @@ def test_three_layers_are_the_mixture_of_their_paths(three):
 
 
 def test_draws_have_the_moments_that_are_reported(three):
-    guide, params = three
-    S = 4000
-    found = Trained(THREE, guide, params).predict(random.key(3), NEW, num_draws=S, keep_draws=True)
+    _, params, _, found = three
     for name, shape in {"layer_0": (S, 7, 2), "layer_1": (S, 7, 1), "f": (S, 7), "y": (S, 7)}.items():
         site = found[name]
         assert site.draws.shape == shape
@@ -117,7 +113,7 @@ def counts(X, y=None, w=None, z=None):
 
 
 def test_counts_stay_whole_and_do_not_depend_on_the_batch():
-    guide, params = prepared(counts, X, jnp.ones(20, int), jnp.ones(20, int), jnp.zeros(20))
+    guide, params = prepared(counts, X, np.ones(20, int), np.ones(20, int), np.zeros(20))
     S = 1000
     go = partial(Trained(counts, guide, params).predict, KEY, NEW, num_draws=S, quantiles=QUANTILES)
     found, again = go(keep_draws=True), go(batch_size=3)
@@ -142,7 +138,7 @@ def test_labels_are_drawn_and_have_no_quantiles():
         with numpyro.plate("data", len(X)):
             numpyro.sample("y", Softmax(f), obs=y)
 
-    guide, params = prepared(labels, X, jnp.arange(20) % 3)
+    guide, params = prepared(labels, X, np.arange(20) % 3)
     go = partial(Trained(labels, guide, params).predict, KEY, NEW, num_draws=2000, quantiles=[0.5])
     found = go(keep_draws=True)
     assert found["y"].quantiles is None and found["f"].quantiles.shape == (1, 7, 3)

@@ -9,7 +9,7 @@ import numpy as np
 import numpyro
 import optax
 import pytest
-from helpers import relaxed, sine
+from helpers import around_constant, constant, relaxed, sine
 from jax import random
 from numpyro.distributions import constraints
 from numpyro.infer import SVI
@@ -83,8 +83,13 @@ def ended(case, dtype):
         return svi, X, y, error
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("case", CASES)
+#: Of these float64 is the same training with more room.
+ROOMY = {"inputs of 1e30", "noise of 1e-30", "constant targets"}
+
+
+@pytest.mark.parametrize(
+    "case, dtype", [(c, d) for c in CASES for d in (np.float32, np.float64) if d is np.float32 or c not in ROOMY]
+)
 def test_a_hard_training_improves_or_keeps_what_was_good(case, dtype):
     *_, result = ended(case, dtype)
     if isinstance(result, GPZooError):
@@ -149,13 +154,14 @@ def stopped(error):
         if step == 4:
             raise error
 
+    svi = SVI(constant, around_constant, relaxed(optax.adam(0.02)), GaussianProcessELBO())
     with pytest.raises(type(error)) as caught:
-        fit(KEY, make(inducing=points(X[:4], X.dtype)), 8, X, y, callback=callback, callback_steps=2, progress=False)
+        fit(KEY, svi, 8, X, y, callback=callback, callback_steps=2, progress=False)
     assert caught.value is error
     return error
 
 
-@pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, GPZooError])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GPZooError])
 def test_a_callback_that_raises_loses_nothing(kind):
     error = stopped(kind("mine"))
     assert error.result.losses.shape == (4,) and np.isfinite(error.result.losses).all()
@@ -268,9 +274,9 @@ def crowded(count, distinct, dtype, whiten=False, **process):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_training_of_crowded_inducing_variables_that_are_not_whitened_cannot_begin(dtype):
-    svi, X, y = crowded(500, 5, dtype)
+    svi, X, y = crowded(60, 5, dtype)
     with pytest.raises(
-        FactorisationError, match=r"495 of the 500 inducing variables of site 'f' coincide.*whiten=True.*\.result\.$"
+        FactorisationError, match=r"55 of the 60 inducing variables of site 'f' coincide.*whiten=True.*\.result\.$"
     ) as caught:
         fit(KEY, svi, 150, X, y, progress=False)
     result = caught.value.result
@@ -305,7 +311,7 @@ def test_a_training_of_crowded_inducing_variables_with_a_way_out_gets_better(cas
 
 def test_forty_points_of_a_smooth_function_do_not_coincide():
     X, y = sine(200, dtype=np.float32)
-    guide = InducingGuide(regression, kmeans(40), whiten=False)
+    guide = InducingGuide(regression, InducingPoints(X[::5]), whiten=False)
     svi = SVI(regression, guide, relaxed(optax.adam(0.01)), GaussianProcessELBO())
     losses = fit(KEY, svi, 150, X, y, progress=False).losses
     assert losses[-1] < losses[0] / 2

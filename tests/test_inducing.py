@@ -37,60 +37,90 @@ def convolutional(**kwargs):
     ids=["rbf", "sum", "scaled", "white", "product"],
 )
 def test_points_go_with_every_kernel(kernel):
-    Z, X = vectors(5), vectors(7) + 1
-    np.testing.assert_allclose(Kuu(InducingPoints(Z), kernel), kernel(Z), rtol=1e-12)
-    np.testing.assert_allclose(Kuf(InducingPoints(Z), kernel, X), kernel(Z, X), rtol=1e-12)
+    @jax.jit
+    def both(kernel, Z, X):
+        return (Kuu(InducingPoints(Z), kernel), Kuf(InducingPoints(Z), kernel, X)), (kernel(Z), kernel(Z, X))
+
+    for found, wanted in zip(*both(kernel, vectors(5), vectors(7) + 1), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
 def test_points_are_images_for_kernels_on_images():
-    kernel, Z, X = convolutional(), images(2), images(3)
-    np.testing.assert_allclose(Kuf(InducingPoints(Z), kernel, X), kernel(Z, X), rtol=1e-12)
+    Z, X = images(2), images(3)
+    found, wanted = jax.jit(lambda kernel: (Kuf(InducingPoints(Z), kernel, X), kernel(Z, X)))(convolutional())
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
 def test_points_for_each_output():
     Z, X = np.stack([vectors(5), vectors(5) + 1]), vectors(7)
     kernel = RBF(jnp.asarray([1.0, 2.0]), jnp.asarray([0.5, 0.7])[:, None])
-    assert Kuu(InducingPoints(Z), kernel).shape == (2, 5, 5)
-    for d in range(2):
-        single = RBF(kernel.variance[d], kernel.lengthscale[d, 0])
-        np.testing.assert_allclose(Kuf(InducingPoints(Z), kernel, X)[d], single(Z[d], X), rtol=1e-12)
+
+    @jax.jit
+    def together_and_alone(kernel):
+        alone = jnp.stack([RBF(kernel.variance[d], kernel.lengthscale[d, 0])(Z[d], X) for d in range(2)])
+        return Kuu(InducingPoints(Z), kernel), Kuf(InducingPoints(Z), kernel, X), alone
+
+    own, cross, alone = together_and_alone(kernel)
+    assert own.shape == (2, 5, 5)
+    np.testing.assert_allclose(cross, alone, rtol=1e-12)
 
 
 def test_patches_in_sums_and_multiples():
-    kernel, other = convolutional(weights=jnp.linspace(-1, 1, 8)), Convolutional(Matern32(), (5, 4), (2, 3))
     Z, X = InducingPatches(vectors(4, 6)), images(3)
-    a, b = (Kuu(Z, kernel), Kuf(Z, kernel, X)), (Kuu(Z, other), Kuf(Z, other, X))
+
+    @jax.jit
+    def parts_and_sums():
+        kernel, other = convolutional(weights=jnp.linspace(-1, 1, 8)), Convolutional(Matern32(), (5, 4), (2, 3))
+        total = kernel + 2.0 * other + White(0.1) + Constant(3.0)
+        parts = [(Kuu(Z, k), Kuf(Z, k, X)) for k in (kernel, other)]
+        return parts, Kuu(Z, total), Kuf(Z, total, X), Kuf(Z, 2.0 * kernel, X), Kuf(Z, White(0.1), X)
+
+    (a, b), own, cross, twice, white = jax.tree.map(np.asarray, parts_and_sums())
     assert a[1].shape == (4, 3)
-    total = kernel + 2.0 * other + White(0.1) + Constant(3.0)
-    np.testing.assert_allclose(Kuu(Z, total), a[0] + 2 * b[0] + 0.1 * np.eye(4) + 3, rtol=1e-12)
-    np.testing.assert_allclose(Kuf(Z, total, X), a[1] + 2 * b[1] + 3, rtol=1e-12)
-    np.testing.assert_allclose(Kuf(Z, 2.0 * kernel, X), 2 * a[1], rtol=1e-12)
-    np.testing.assert_array_equal(Kuf(Z, White(0.1), X), np.zeros((4, 3)))
+    np.testing.assert_allclose(own, a[0] + 2 * b[0] + 0.1 * np.eye(4) + 3, rtol=1e-12)
+    np.testing.assert_allclose(cross, a[1] + 2 * b[1] + 3, rtol=1e-12)
+    np.testing.assert_allclose(twice, 2 * a[1], rtol=1e-12)
+    np.testing.assert_array_equal(white, np.zeros((4, 3)))
 
 
 def test_joint_covariance_of_patches_and_function_is_positive_definite():
-    kernel = (2.0 * convolutional(weights=jnp.linspace(-1, 1, 8))) + Constant(3.0) + White(1e-6)
     Z, X = InducingPatches(vectors(4, 6)), images(3)
-    cross = Kuf(Z, kernel, X)
-    joint = np.block([[Kuu(Z, kernel), cross], [cross.T, kernel(X)]])
-    assert np.linalg.eigvalsh(joint).min() > 0
+
+    @jax.jit
+    def covariances():
+        kernel = (2.0 * convolutional(weights=jnp.linspace(-1, 1, 8))) + Constant(3.0) + White(1e-6)
+        return Kuu(Z, kernel), Kuf(Z, kernel, X), kernel(X)
+
+    own, cross, whole = (np.asarray(K) for K in covariances())
+    assert np.linalg.eigvalsh(np.block([[own, cross], [cross.T, whole]])).min() > 0
 
 
 def test_patches_for_each_output():
     many_Z, many_X = np.stack([vectors(4, 6), vectors(4, 6) + 1]), np.stack([images(3), 1 - images(3)])
-    weights = jnp.stack([jnp.linspace(-1, 1, 8), jnp.linspace(1, 2, 8)])
-    scale, white = jnp.asarray([2.0, 3.0]), jnp.asarray([0.1, 0.2])
-    kernel = Constant(1.0) + scale * convolutional(weights=weights) + White(white)
-    together = Kuu(InducingPatches(many_Z), kernel), Kuf(InducingPatches(many_Z), kernel, many_X)
-    shared = Kuu(InducingPatches(many_Z[0]), kernel), Kuf(InducingPatches(many_Z[0]), kernel, many_X[0])
+
+    @jax.jit
+    def together_and_alone():
+        weights = jnp.stack([jnp.linspace(-1, 1, 8), jnp.linspace(1, 2, 8)])
+        scale, white = jnp.asarray([2.0, 3.0]), jnp.asarray([0.1, 0.2])
+        kernel = Constant(1.0) + scale * convolutional(weights=weights) + White(white)
+        together = Kuu(InducingPatches(many_Z), kernel), Kuf(InducingPatches(many_Z), kernel, many_X)
+        shared = Kuu(InducingPatches(many_Z[0]), kernel), Kuf(InducingPatches(many_Z[0]), kernel, many_X[0])
+
+        def alone(weights, scale, white, Z, X):
+            single = scale * convolutional(weights=weights) + White(white) + Constant(1.0)
+            return Kuu(InducingPatches(Z), single), Kuf(InducingPatches(Z), single, X)
+
+        each = [
+            (alone(*of, many_Z[d], many_X[d]), alone(*of, many_Z[0], many_X[0]))
+            for d, of in enumerate(zip(weights, scale, white, strict=True))
+        ]
+        return together, shared, each
+
+    together, shared, alone = jax.tree.map(np.asarray, together_and_alone())
     for d in range(2):
-        single = scale[d] * convolutional(weights=weights[d]) + White(white[d]) + Constant(1.0)
-        Z = InducingPatches(many_Z[d])
-        np.testing.assert_allclose(together[0][d], Kuu(Z, single), rtol=1e-12)
-        np.testing.assert_allclose(together[1][d], Kuf(Z, single, many_X[d]), rtol=1e-12)
-        Z = InducingPatches(many_Z[0])
-        np.testing.assert_allclose(shared[0][d], Kuu(Z, single), rtol=1e-12)
-        np.testing.assert_allclose(shared[1][d], Kuf(Z, single, many_X[0]), rtol=1e-12)
+        for found, wanted in zip((together, shared), alone[d], strict=True):
+            np.testing.assert_allclose(found[0][d], wanted[0], rtol=1e-12)
+            np.testing.assert_allclose(found[1][d], wanted[1], rtol=1e-12)
 
 
 def test_gradients_and_vmap_pass_through_dispatch():
@@ -99,9 +129,10 @@ def test_gradients_and_vmap_pass_through_dispatch():
     def loss(variable):
         return jnp.sum(Kuf(variable, convolutional(), X)) + jnp.sum(Kuu(variable, convolutional()))
 
-    gradient = jax.jit(jax.grad(loss))(InducingPatches(Z))
+    many = InducingPatches(np.stack([Z, np.asarray(Z) + 1]))
+    gradient, values = jax.jit(lambda: (jax.grad(loss)(InducingPatches(Z)), jax.vmap(loss)(many)))()
     assert isinstance(gradient, InducingPatches) and gradient.Z.shape == Z.shape
-    assert jax.vmap(loss)(InducingPatches(jnp.stack([Z, Z + 1]))).shape == (2,)
+    assert values.shape == (2,) and np.isfinite(gradient.Z).all()
 
 
 @pytest.mark.parametrize("kernel", [RBF(), convolutional() * Constant(2.0)], ids=["rbf", "product"])
@@ -137,14 +168,17 @@ def test_users_register_their_own_inducing_variables():
             r = (X[None, :, 0] - variable.where[:, None]) / kernel.lengthscale
             return kernel.variance / kernel.lengthscale * r * jnp.exp(-(r**2) / 2)
 
-        slopes = Slopes(jnp.linspace(-1, 1, 3), name="a")
-        cross = jax.jit(lambda *arguments: Kuf(*arguments))(slopes, RBF(1.3, 0.7), vectors(5, 1))
-        assert Kuu(slopes, RBF(1.3, 0.7)).shape == (3, 3)
+        slopes = Slopes(jnp.asarray(np.linspace(-1, 1, 3)), name="a")
+        kernel = RBF(1.3, 0.7)
+        own, cross = jax.jit(lambda slopes, kernel, X: (Kuu(slopes, kernel), Kuf(slopes, kernel, X)))(
+            slopes, kernel, vectors(5, 1)
+        )
+        assert own.shape == (3, 3)
 
     def k(z, x):
         return RBF(1.3, 0.7)(z[None, None], x[None, None])[0, 0]
 
-    exact = jax.vmap(jax.vmap(jax.grad(k), (None, 0)), (0, None))(slopes.where, vectors(5, 1)[:, 0])
+    exact = jax.jit(jax.vmap(jax.vmap(jax.grad(k), (None, 0)), (0, None)))(slopes.where, vectors(5, 1)[:, 0])
     np.testing.assert_allclose(cross, exact, rtol=1e-10)
     assert jax.tree.map(lambda a: a, slopes).name == "a"
     with pytest.raises(TypeError, match=r"the pair \(Slopes, Matern32\)"):

@@ -15,6 +15,10 @@ from gpzoo.processes.marginals import GaussianMarginals
 KEY = jax.random.key(3)
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
 both = pytest.mark.parametrize("dtype", ["float64", "float32"])
+# Precision and the number of classes have nothing to do with each other.
+several_classes = pytest.mark.parametrize(
+    ("K", "dtype"), [(2, "float64"), (3, "float64"), (3, "float32"), (4, "float64")]
+)
 
 
 def marginals(mean, variance, dtype="float64", loading=None, key=KEY):
@@ -23,20 +27,13 @@ def marginals(mean, variance, dtype="float64", loading=None, key=KEY):
     return f if loading is None else f @ jnp.asarray(loading, dtype)
 
 
-@jax.jit
 def log_probs(likelihood, y):
-    """One compilation for all of it: most of the time here is XLA's."""
     return likelihood.log_prob(y), likelihood.predictive_log_prob(y)
 
 
-@jax.jit
-def moments(likelihood):
-    return likelihood.mean, likelihood.variance
-
-
-@jax.jit
-def probabilities(likelihood):
-    return likelihood.probs
+def evaluated(*functions):
+    """``evaluated(*functions)(*likelihoods)`` is each function of its likelihood, all by one compilation."""
+    return jax.jit(lambda *likelihoods: [f(d) for f, d in zip(functions, likelihoods, strict=True)])
 
 
 def column(values):
@@ -69,37 +66,38 @@ def test_golden_one_latent(golden, dtype):
     values, _ = golden("lik_01_expectations")
     f = marginals(column(values["in_mu"]), column(values["in_var"]), dtype)
     y, y_real = column(values["in_y01"]), column(values["in_y_real"])
-    gaussian = Gaussian(f, values["in_gaussian_noise_variance"])
-    expectation, density = log_probs(gaussian, y_real)
-    assert_golden(expectation, values["out_gaussian_var_exp"], dtype)
-    assert_golden(density, values["out_gaussian_log_density"], dtype)
-    probit, logit = Bernoulli(f, squash=1e-3), Bernoulli(f, "logit")
-    expectation, density = log_probs(probit, y)
-    assert_golden(expectation, values["out_bernoulli_probit_var_exp_gh20"], dtype)
-    assert_golden(density, values["out_bernoulli_probit_log_density"], dtype)
-    expectation, density = log_probs(logit, y)
-    assert_golden(expectation, values["out_bernoulli_logit_var_exp_gh20"], dtype)
-    assert_golden(density, values["out_bernoulli_logit_log_density_gh20"], dtype)
-    exact = Bernoulli(f, "logit", num_points=300)
-    assert_golden(exact.log_prob(y), values["out_bernoulli_logit_var_exp_exact"], dtype)
+    likelihoods = (
+        Gaussian(f, values["in_gaussian_noise_variance"]),
+        Bernoulli(f, squash=1e-3),
+        Bernoulli(f, "logit"),
+        Bernoulli(f, "logit", num_points=300),
+    )
+    gaussian, probit, logit, exact = evaluated(
+        lambda d: log_probs(d, y_real), *[lambda d: log_probs(d, y)] * 2, lambda d: d.log_prob(y)
+    )(*likelihoods)
+    assert_golden(gaussian[0], values["out_gaussian_var_exp"], dtype)
+    assert_golden(gaussian[1], values["out_gaussian_log_density"], dtype)
+    assert_golden(probit[0], values["out_bernoulli_probit_var_exp_gh20"], dtype)
+    assert_golden(probit[1], values["out_bernoulli_probit_log_density"], dtype)
+    assert_golden(logit[0], values["out_bernoulli_logit_var_exp_gh20"], dtype)
+    assert_golden(logit[1], values["out_bernoulli_logit_log_density_gh20"], dtype)
+    assert_golden(exact, values["out_bernoulli_logit_var_exp_exact"], dtype)
 
 
-@both
-@pytest.mark.parametrize("K", [2, 3, 4])
+@several_classes
 def test_golden_robustmax(golden, dtype, K):
     values, description = golden("lik_01_expectations")
     f = marginals(values[f"in_mu_K{K}"], values[f"in_var_K{K}"], dtype)
     y = column(values[f"in_y_K{K}"])
     robustmax = RobustMax(f, squash=description["robustmax_cdf_squash"])
     assert robustmax.expectation == "quadrature"
-    expectation, density = log_probs(robustmax, y)
+    expectation, density, probs = evaluated(lambda d: (*log_probs(d, y), d.probs))(robustmax)[0]
     assert_golden(expectation, values[f"out_robustmax_var_exp_gh20_K{K}"], dtype)
     assert_golden(density, values[f"out_robustmax_log_density_gh20_K{K}"], dtype)
-    assert_golden(probabilities(robustmax), values[f"out_robustmax_predict_gh20_K{K}"], dtype)
+    assert_golden(probs, values[f"out_robustmax_predict_gh20_K{K}"], dtype)
 
 
-@both
-@pytest.mark.parametrize("K", [2, 3, 4])
+@several_classes
 def test_golden_softmax_within_the_error_of_its_draws(golden, dtype, K):
     values, _ = golden("lik_01_expectations")
     mean, variance = values[f"in_mu_K{K}"], values[f"in_var_K{K}"]
@@ -123,17 +121,13 @@ def assert_unbiased(estimates, truth, floor=0.0):
     assert error.max() < 0.05 * max(np.abs(truth).max(), 1)
 
 
-@both
+ONE_OF_EACH = ("svgp_01_ard_whitened_gaussian", "svgp_03_bernoulli_qdiag", "convgp_03_weighted_digits_robustmax")
+OTHERS = ("convgp_01_ti_rect_bernoulli", "convgp_05_weighted_unwhitened_gaussian", "convgp_12_weighted_plus_white")
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        "svgp_01_ard_whitened_gaussian",
-        "svgp_03_bernoulli_qdiag",
-        "convgp_01_ti_rect_bernoulli",
-        "convgp_03_weighted_digits_robustmax",
-        "convgp_05_weighted_unwhitened_gaussian",
-        "convgp_12_weighted_plus_white",
-    ],
+    ("name", "dtype"),
+    [(name, "float64") for name in ONE_OF_EACH + OTHERS] + [(name, "float32") for name in ONE_OF_EACH],
 )
 def test_golden_expectations_and_predictions_of_whole_models(golden, dtype, name):
     values, description = golden(name)
@@ -150,13 +144,20 @@ def test_golden_expectations_and_predictions_of_whole_models(golden, dtype, name
         return stored.sum(-1) if stored.ndim == 2 else stored
 
     train = likelihood(values["out_fmean"], values["out_fvar"])
-    assert_golden(log_probs(train, column(values["in_Y"]))[0], total(values["out_var_exp"]), dtype)
     test = likelihood(values["out_fmean_test"], values["out_fvar_test"])
-    assert_golden(log_probs(test, column(values["in_Y_test"]))[1], total(values["out_log_density_test"]), dtype)
     classes = description["likelihood"] == "robustmax"
-    mean, variance = (probabilities(test), None) if classes else moments(test)
+    expectation, (density, mean, variance) = evaluated(
+        lambda d: d.log_prob(column(values["in_Y"])),
+        lambda d: (
+            d.predictive_log_prob(column(values["in_Y_test"])),
+            *((d.probs, None) if classes else (d.mean, d.variance)),
+        ),
+    )(train, test)
+    assert_golden(expectation, total(values["out_var_exp"]), dtype)
+    assert_golden(density, total(values["out_log_density_test"]), dtype)
     assert_golden(mean, values["out_ymean_test"], dtype)
     if "out_yvar_test" in values:
+        mean = np.asarray(mean)
         assert_golden(mean * (1 - mean) if classes else variance, values["out_yvar_test"], dtype)
 
 
@@ -213,16 +214,17 @@ ONE_LATENT = {
 def test_one_latent_expectations_against_adaptive_quadrature(case):
     make, y, log_density = ONE_LATENT[case]
     y = np.asarray(y)
-    for points, tolerance in ((20, 2e-3), (100, 1e-6)):
-        likelihood = make(marginals(MEAN, VARIANCE), points)
-        truth = [integral(lambda f, n=n: log_density(f, y[n], n), MEAN[n], VARIANCE[n]) for n in range(3)]
-        expectation, density = log_probs(likelihood, y)
-        np.testing.assert_allclose(expectation, truth, rtol=tolerance)
-        truth = [integral(lambda f, n=n: log_density(f, y[n], n), MEAN[n], VARIANCE[n], np.exp) for n in range(3)]
-        np.testing.assert_allclose(np.exp(density), truth, rtol=tolerance)
-    array = make(jnp.asarray(MEAN), 20)
-    np.testing.assert_allclose(array.log_prob(y), [log_density(MEAN[n], y[n], n) for n in range(3)], rtol=1e-9)
-    np.testing.assert_allclose(array.predictive_log_prob(y), array.log_prob(y))
+    expectations, densities = (
+        [integral(lambda f, n=n: log_density(f, y[n], n), MEAN[n], VARIANCE[n], *of) for n in range(3)]
+        for of in ((), (np.exp,))
+    )
+    f = marginals(MEAN, VARIANCE)
+    coarse, fine, array = evaluated(*[lambda d: log_probs(d, y)] * 3)(make(f, 20), make(f, 100), make(MEAN, 20))
+    for (expectation, density), tolerance in ((coarse, 2e-3), (fine, 1e-6)):
+        np.testing.assert_allclose(expectation, expectations, rtol=tolerance)
+        np.testing.assert_allclose(np.exp(density), densities, rtol=tolerance)
+    np.testing.assert_allclose(array[0], [log_density(MEAN[n], y[n], n) for n in range(3)], rtol=1e-9)
+    np.testing.assert_allclose(array[1], array[0])
 
 
 @pytest.mark.parametrize("shape", ["[N]", "[N, 1]"])
@@ -233,9 +235,10 @@ def test_poisson_moments_are_those_of_the_log_normal_mixture(shape):
     assert likelihood.expectation == "quadrature"
     rate = np.exp(MEAN + VARIANCE / 2)
     y = np.array([0, 2, 7])
-    np.testing.assert_allclose(likelihood.log_prob(y), y * MEAN - rate - scipy.special.gammaln(y + 1.0), rtol=1e-9)
-    np.testing.assert_allclose(likelihood.mean, rate, rtol=1e-9)
-    np.testing.assert_allclose(likelihood.variance, rate + rate**2 * np.expm1(VARIANCE), rtol=1e-6)
+    log_prob, mean, variance = evaluated(lambda d: (d.log_prob(y), d.mean, d.variance))(likelihood)[0]
+    np.testing.assert_allclose(log_prob, y * MEAN - rate - scipy.special.gammaln(y + 1.0), rtol=1e-9)
+    np.testing.assert_allclose(mean, rate, rtol=1e-9)
+    np.testing.assert_allclose(variance, rate + rate**2 * np.expm1(VARIANCE), rtol=1e-6)
 
 
 def correlated(key=KEY):
@@ -261,13 +264,17 @@ def test_softmax_of_a_map_over_outputs_uses_its_covariance():
         softmax = Softmax(correlated(key), num_draws=20, num_predictive_draws=20)
         return softmax.log_prob(y), softmax.probs
 
-    log_prob, estimated_probs = jax.jit(jax.vmap(estimates))(jax.random.split(KEY, 2000))
+    f = correlated()
+    alone = Softmax(GaussianMarginals(f.mean, f.variance, KEY), num_draws=20_000)
+
+    @jax.jit
+    def both_laws(alone):
+        return *jax.vmap(estimates)(jax.random.split(KEY, 2000)), alone.log_prob(y)
+
+    log_prob, estimated_probs, wrong = both_laws(alone)
     assert_unbiased(log_prob, log_softmax)
     assert_unbiased(estimated_probs, probs)
     # Output variances alone are another law: what they give is far outside the error.
-    f = correlated()
-    alone = GaussianMarginals(f.mean, f.variance, KEY)
-    wrong = Softmax(alone, num_draws=20_000).log_prob(y)
     assert np.abs(wrong - log_softmax).max() > 0.08
 
 
@@ -277,32 +284,44 @@ def test_gaussian_with_correlated_outputs():
         np.array([0.1, 0.2, 0.3]),
         np.array([[0.3, -1.0, 0.5], [2.0, 0.1, 0.0], [0.0, 0.0, 1.0]]),
     )
-    gaussian = Gaussian(f, noise)
+    log_prob, predictive, twice, variance, own, mean = evaluated(
+        lambda d: (
+            *log_probs(d, y),
+            d.predictive_log_prob(np.stack([y, y + 1]))[0],
+            d.variance,
+            d.f.variance,
+            d.f.mean,
+        )
+    )(Gaussian(f, noise))[0]
     truth = over_sources(lambda f: scipy.stats.norm.logpdf(y, f, np.sqrt(noise)).sum(-1))
-    np.testing.assert_allclose(gaussian.log_prob(y), truth, rtol=1e-9)
+    np.testing.assert_allclose(log_prob, truth, rtol=1e-9)
     A = CORRELATED["loading"]
     joint = [
         scipy.stats.multivariate_normal.logpdf(
-            y[n], f.mean[n], A.T @ np.diag(CORRELATED["variance"][n]) @ A + np.diag(noise)
+            y[n], mean[n], A.T @ np.diag(CORRELATED["variance"][n]) @ A + np.diag(noise)
         )
         for n in range(3)
     ]
-    np.testing.assert_allclose(gaussian.predictive_log_prob(y), joint, rtol=1e-9)
-    np.testing.assert_allclose(gaussian.predictive_log_prob(np.stack([y, y + 1]))[0], joint, rtol=1e-9)
-    np.testing.assert_allclose(gaussian.variance, np.asarray(f.variance) + noise)
+    np.testing.assert_allclose(predictive, joint, rtol=1e-9)
+    np.testing.assert_allclose(twice, joint, rtol=1e-9)
+    np.testing.assert_allclose(variance, np.asarray(own) + noise)
 
 
 def test_bernoulli_with_correlated_labels():
     y, signs = np.array([[0, 1, 1], [1, 1, 0], [0, 0, 0]]), np.array([[-1, 1, 1], [1, 1, -1], [-1, -1, -1]])
     bernoulli = Bernoulli(correlated(), "logit", num_points=60, num_predictive_draws=30_000)
+    # The first value of y is given alone too, and draws the same.
+    log_prob, predictive, twice, mean = evaluated(
+        lambda d: (*log_probs(d, y), d.predictive_log_prob(np.stack([y, 1 - y])), d.mean)
+    )(bernoulli)[0]
+    mean = np.asarray(mean)
     truth = over_sources(lambda f: scipy.special.log_expit(signs * f).sum(-1))
-    np.testing.assert_allclose(bernoulli.log_prob(y), truth, rtol=1e-6)
+    np.testing.assert_allclose(log_prob, truth, rtol=1e-6)
     joint = over_sources(lambda f: scipy.special.expit(signs * f).prod(-1))
-    np.testing.assert_allclose(np.exp(bernoulli.predictive_log_prob(y)), joint, rtol=0.02)
-    product = np.prod(np.where(y == 1, bernoulli.mean, 1 - bernoulli.mean), -1)
+    np.testing.assert_allclose(np.exp(predictive), joint, rtol=0.02)
+    product = np.prod(np.where(y == 1, mean, 1 - mean), -1)
     assert np.abs(product / joint - 1).max() > 0.1
-    twice = bernoulli.predictive_log_prob(np.stack([y, 1 - y]))
-    np.testing.assert_allclose(twice[0], bernoulli.predictive_log_prob(y))
+    np.testing.assert_allclose(twice[0], predictive)
 
 
 def largest(mean, covariance, y):
@@ -337,9 +356,16 @@ def test_robustmax_of_a_map_over_outputs_and_its_gradient_are_unbiased():
     mean, variance = jnp.asarray(CORRELATED["mean"]), jnp.asarray(CORRELATED["variance"])
     keys = jax.random.split(KEY, 8_000)
     assert RobustMax(correlated()).expectation == "draw"
-    assert_unbiased(jax.jit(jax.vmap(estimate, (None, None, 0)))(mean, variance, keys), truth)
-    gradient = jax.grad(lambda m, v, key: estimate(m, v, key).sum(), (0, 1))
-    by_mean, by_variance = jax.jit(jax.vmap(gradient, (None, None, 0)))(mean, variance, keys)
+
+    def estimate_and_gradient(mean, variance, key):
+        def total(mean, variance):
+            value = estimate(mean, variance, key)
+            return value.sum(), value
+
+        return jax.grad(total, (0, 1), has_aux=True)(mean, variance)
+
+    (by_mean, by_variance), values = jax.jit(jax.vmap(estimate_and_gradient, (None, None, 0)))(mean, variance, keys)
+    assert_unbiased(values, truth)
     step = 1e-4
     for estimates, name in ((by_mean, "mean"), (by_variance, "variance")):
         differences = np.zeros((3, 2))
@@ -358,24 +384,25 @@ def test_robustmax_draws_agree_with_quadrature_where_outputs_are_independent():
     quadrature = RobustMax(marginals(mean, variance), num_points=200)
     drawn = RobustMax(marginals(mean, variance, loading=np.eye(4)), num_draws=1, num_predictive_draws=20_000)
 
-    @jax.jit
-    @jax.vmap
     def drawn_log_prob(key):
         return RobustMax(marginals(mean, variance, loading=np.eye(4), key=key), num_draws=1).log_prob(y)
 
-    assert_unbiased(drawn_log_prob(jax.random.split(KEY, 5_000)), log_probs(quadrature, y)[0])
-    probs = probabilities(drawn)
-    np.testing.assert_allclose(probs, probabilities(quadrature), atol=0.01)
+    (probs, density), (exact, expectation, exact_density), estimates = evaluated(
+        lambda d: (d.probs, d.predictive_log_prob(y)),
+        lambda d: (d.probs, *log_probs(d, y)),
+        jax.vmap(drawn_log_prob),
+    )(drawn, quadrature, jax.random.split(KEY, 5_000))
+    assert_unbiased(estimates, expectation)
+    np.testing.assert_allclose(probs, exact, atol=0.01)
     np.testing.assert_allclose(probs.sum(-1), 1.0, atol=0.01)
-    np.testing.assert_allclose(log_probs(drawn, y)[1], log_probs(quadrature, y)[1], atol=0.05)
+    np.testing.assert_allclose(density, exact_density, atol=0.05)
 
 
 def test_two_classes_need_no_quadrature_by_draws():
     f = marginals(np.array([[0.3, -0.2]]), np.array([[1.0, 0.5]]), loading=np.eye(2))
     p = scipy.stats.norm.cdf(0.5 / np.sqrt(1.5))
-    np.testing.assert_allclose(
-        RobustMax(f, num_predictive_draws=1).probs[0], [p * 0.999 + (1 - p) * 0.001, p * 0.001 + (1 - p) * 0.999]
-    )
+    probs = evaluated(lambda d: d.probs)(RobustMax(f, num_predictive_draws=1))[0]
+    np.testing.assert_allclose(probs[0], [p * 0.999 + (1 - p) * 0.001, p * 0.001 + (1 - p) * 0.999])
 
 
 def test_several_latents_are_drawn_without_bias():

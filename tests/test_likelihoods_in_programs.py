@@ -1,11 +1,12 @@
-"""Likelihoods as NumPyro distributions: shapes, precision, plates, masks, pytrees, and what they refuse."""
+"""Likelihoods as NumPyro distributions: shapes, precision, gradients, plates, masks, pytrees, and what they refuse."""
+
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
-from jax.test_util import check_grads
 from likelihood_cases import (
     CASES,
     FAST_KEY,
@@ -16,11 +17,10 @@ from likelihood_cases import (
     A,
     K,
     N,
-    both_log_probs,
     build,
     every_kind_of_case,
     latent,
-    log_prob,
+    log_probs,
     poisson,
     scaled_normal,
 )
@@ -31,7 +31,72 @@ from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Likelihood, RobustM
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals
 
-# -- shapes, precision, pytrees ---------------------------------------------------------------------------------------
+KEPT = np.array([True, False, True, True, False])
+STEP = 1e-5
+
+
+def in_a_plate(likelihood, y, mask):
+    """Some of the data, of which some are masked."""
+    with numpyro.plate("data", 4 * N, subsample_size=N), handlers.mask(mask=mask):
+        return numpyro.sample("y", likelihood, obs=jnp.asarray(y))
+
+
+def log_density_in_a_plate(likelihood, y, mask):
+    model = handlers.substitute(in_a_plate, {"data": jnp.arange(N)})
+    return log_density(model, (likelihood, y, mask), {}, {})
+
+
+def has_mask(case, kind):
+    """Correlated outputs are masked as independent ones are."""
+    return kind != "independent" or CASES[case][1] is None
+
+
+@lru_cache
+def seen(case, kind):
+    """One compilation for all that is looked at: values, gradients, values under vmap, and what is masked."""
+    likelihood, y = build(case, kind, key=FAST_KEY)
+    make, rng = CASES[case][0], np.random.default_rng(3)
+    several = np.stack([y, y]).astype(np.float32)
+    spoilt = y.astype(float)
+    spoilt[~KEPT] = np.nan if np.issubdtype(y.dtype, np.floating) else 9
+    direction, weights = rng.normal(size=(2, *likelihood.f.shape)), rng.normal(size=(2, N))
+
+    @jax.jit
+    def everything(likelihood):
+        f = likelihood.f
+        start = (f,) if kind == "array" else (f.mean, f.source_variance)
+
+        def at(*moments):
+            return make(*moments if kind == "array" else [GaussianMarginals(*moments, f.key, f.loading, sites=f.sites)])
+
+        def values(d, y):
+            return jnp.stack([d.log_prob(y), d.predictive_log_prob(y)])
+
+        value, pull = jax.vjp(lambda *moments: values(at(*moments), y), *start)
+        slope = sum((g * v).sum() for g, v in zip(pull(jnp.asarray(weights)), direction, strict=False))
+        # All have the same key, whose draws are then the same.
+        axes = jax.tree.map(lambda x: None if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else 0, likelihood)
+        moved = jax.vmap(lambda s: at(*(x + s * v for x, v in zip(start, direction, strict=False))), out_axes=axes)(
+            jnp.asarray([0.0, STEP, -STEP])
+        )
+        under_vmap = jax.vmap(values, (axes, None))(moved, several)
+        masked = None
+        if has_mask(case, kind):
+            total = lambda d: log_density_in_a_plate(d, spoilt, KEPT)[0]  # noqa: E731
+            masked = jax.value_and_grad(total, allow_int=True)(likelihood)
+        return {
+            "likelihood": likelihood,
+            "values": value,
+            "slope": slope,
+            "moved": moved,
+            "under vmap": under_vmap,
+            "masked": masked,
+        }
+
+    return likelihood, y, weights, everything(likelihood)
+
+
+# -- shapes, precision, gradients, pytrees ----------------------------------------------------------------------------
 
 
 @every_kind_of_case
@@ -42,16 +107,13 @@ def test_shapes_and_precision(case, kind):
     assert not likelihood.has_rsample
     assert likelihood.expectation in ("closed form", "quadrature", "draw")
     assert (likelihood.expectation == "draw") or kind != "array"
-    values = []
-    for labels in (y, np.stack([y, y]).astype(np.float32)):
-        pair = both_log_probs(likelihood, labels)
-        for value in pair:
-            assert value.shape == (*labels.shape[: labels.ndim - y.ndim], N) and value.dtype == dtype
-        values.append(np.asarray(pair).reshape(2, -1, N)[:, -1])
-    assert np.isfinite(values[0]).all()
-    np.testing.assert_allclose(values[1], values[0], rtol=1e-4)
+    several = np.stack([y, y]).astype(np.float32)
+    for value in jax.eval_shape(log_probs, likelihood, several):
+        assert value.shape == (2, N) and value.dtype == dtype
+    values = seen(case, kind)[-1]["values"]
+    assert np.isfinite(values).all()
     if kind == "array":
-        np.testing.assert_allclose(*values[0], rtol=5e-5)
+        np.testing.assert_allclose(*values, rtol=1e-9)
     if isinstance(likelihood, ClassLikelihood):
         probs = jax.eval_shape(lambda d: d.probs, likelihood)
         assert probs.shape == (N, K) and probs.dtype == dtype
@@ -64,28 +126,55 @@ def test_shapes_and_precision(case, kind):
         assert mean.shape == variance.shape == y.shape and mean.dtype == variance.dtype == dtype
 
 
+@pytest.mark.parametrize("case", ["poisson", "normal", "categorical"])
+def test_values_are_finite_in_single_precision(case):
+    # Those of the other likelihoods are at extreme marginals, elsewhere.
+    likelihood, y = build(case, "independent", jnp.float32, FAST_KEY)
+    assert np.isfinite(log_probs(likelihood, y)).all()
+
+
 @every_kind_of_case
 def test_jit_and_vmap_round_trips(case, kind):
-    likelihood, y = build(case, kind)
-    again = jax.jit(lambda d: d)(likelihood)
+    likelihood, _, _, found = seen(case, kind)
+    again, moved = found["likelihood"], found["moved"]
     assert type(again) is type(likelihood) and again.batch_shape == (N,) and again.event_shape == likelihood.event_shape
-    expected = log_prob(likelihood, y)
-    np.testing.assert_allclose(log_prob(again, y), expected, rtol=1e-10)
-    stacked = jax.vmap(lambda shift: CASES[case][0](likelihood.f + shift))(jnp.arange(3.0))
-    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(stacked))
-    values = jax.jit(jax.vmap(log_prob, (0, None)))(stacked, y)
-    assert values.shape == (3, N)
-    np.testing.assert_allclose(values[0], expected, rtol=1e-10)
-    np.testing.assert_allclose(values[2], log_prob(CASES[case][0](likelihood.f + 2.0), y), rtol=1e-10)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(moved))
+    # [steps, methods, sample axes of y, N]
+    assert found["under vmap"].shape == (3, 2, 2, N)
+    for sample in range(2):
+        np.testing.assert_allclose(found["under vmap"][0, :, sample], found["values"], rtol=1e-10)
+
+
+@every_kind_of_case
+def test_gradients_against_finite_differences(case, kind):
+    likelihood, _, weights, found = seen(case, kind)
+    if isinstance(likelihood, RobustMax) and kind == "array":
+        assert found["slope"] == 0
+        return
+    if isinstance(likelihood, RobustMax) and kind == "correlated":
+        return  # unbiased for the gradient of the expectation, which is tested elsewhere; not that of one estimate
+    _, up, down = np.asarray(found["under vmap"])[:, :, 0]
+    np.testing.assert_allclose(found["slope"], (weights * (up - down)).sum() / (2 * STEP), rtol=1e-5, atol=1e-5)
 
 
 def test_params_are_leaves_and_differentiable():
     f, y = latent("independent", 2), REAL
-    value = lambda scale: Expected(scaled_normal, f, scale).log_prob(y)  # noqa: E731
-    check_grads(value, (jnp.asarray(SCALES),), order=1, modes=["rev"], rtol=1e-6)
-    gradient = jax.grad(lambda d: d.log_prob(y).sum(), allow_int=True)(Expected(scaled_normal, f, SCALES)).params[0]
-    assert gradient.shape == (N,) and np.abs(gradient).min() > 0
-    noise = jax.grad(lambda s: Gaussian(latent("independent", None), s).log_prob(y).sum())(0.3)
+
+    @jax.jit
+    def looked_at(f, one, scales, direction):
+        value, pull = jax.vjp(lambda scale: Expected(scaled_normal, f, scale).log_prob(y), scales)
+        moved = jax.vmap(lambda s: Expected(scaled_normal, f, scales + s * direction).log_prob(y))(
+            jnp.asarray([STEP, -STEP])
+        )
+        by_likelihood = jax.grad(lambda d: d.log_prob(y).sum(), allow_int=True)(Expected(scaled_normal, f, scales))
+        noise = jax.grad(lambda s: Gaussian(one, s).log_prob(y).sum())(0.3)
+        return pull(jnp.ones_like(value))[0], moved, by_likelihood.params[0], noise
+
+    direction = np.random.default_rng(0).normal(size=N)
+    gradient, moved, same, noise = looked_at(f, latent("independent", None), SCALES, direction)
+    np.testing.assert_allclose(gradient * direction, (moved[0] - moved[1]) / (2 * STEP), rtol=1e-6)
+    np.testing.assert_allclose(same, gradient, rtol=1e-10)
+    assert same.shape == (N,) and np.abs(same).min() > 0
     assert np.isfinite(noise)
 
 
@@ -178,55 +267,59 @@ def test_expected_needs_a_distribution():
 def test_draws_need_a_key():
     f = GaussianMarginals(jnp.zeros((N, K)), jnp.ones((N, K)))
     with pytest.raises(ValueError, match="no random key"):
-        Softmax(f).log_prob(LABELS)
+        jax.eval_shape(lambda f: Softmax(f).log_prob(LABELS), f)
     with pytest.raises(ValueError, match="no random key"):
-        RobustMax(f @ jnp.asarray(A)).log_prob(LABELS)
-    assert RobustMax(f).sample(KEY, (2,)).shape == (2, N)
+        jax.eval_shape(lambda f: RobustMax(f @ jnp.asarray(A)).log_prob(LABELS), f)
+    assert jax.eval_shape(lambda f: RobustMax(f).sample(KEY, (2,)), f).shape == (2, N)
 
 
 # -- plates and masks -------------------------------------------------------------------------------------------------
 
 
-@every_kind_of_case
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [
+        (c, k)
+        for c in CASES
+        for k in ("array", "independent", "correlated")
+        if has_mask(c, k) and (CASES[c][1] or k != "correlated")
+    ],
+)
 def test_in_a_plate_with_a_mask(case, kind):
-    likelihood, y = build(case, kind, key=FAST_KEY)
-    kept = np.array([True, False, True, True, False])
-    spoilt = y.astype(float)
-    spoilt[~kept] = np.nan if np.issubdtype(y.dtype, np.floating) else 9
-
-    def model(mask=None, y=y):
-        with numpyro.plate("data", 4 * N, subsample_size=N), handlers.mask(mask=True if mask is None else mask):
-            return numpyro.sample("y", likelihood, obs=jnp.asarray(y))
-
-    model = handlers.substitute(model, {"data": jnp.arange(N)})
-    expected = log_prob(likelihood, y)
-    total, trace = log_density(handlers.seed(model, KEY), (), {}, {})
-    np.testing.assert_allclose(total, 4 * expected.sum(), rtol=1e-10)
-    assert trace["y"]["fn"] is likelihood
-    total, _ = log_density(handlers.seed(model, KEY), (), {"mask": jnp.asarray(kept), "y": spoilt}, {})
-    np.testing.assert_allclose(total, 4 * expected[kept].sum(), rtol=1e-10)
-
-    @jax.jit
-    def gradient(likelihood, y):
-        return jax.grad(lambda d: d.mask(jnp.asarray(kept)).log_prob(y).sum(), allow_int=True)(likelihood)
-
-    gradient = gradient(likelihood, spoilt)
+    _, _, _, found = seen(case, kind)
+    total, gradient = found["masked"]
+    np.testing.assert_allclose(total, 4 * found["values"][0][KEPT].sum(), rtol=1e-10)
     leaves = [g for g in jax.tree.leaves(gradient) if jnp.issubdtype(g.dtype, jnp.floating)]
     assert leaves and all(np.isfinite(g).all() for g in leaves)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_in_a_plate_without_a_mask(case):
+    likelihood, y = build(case, "independent")
+
+    def unmasked(likelihood):
+        total, trace = log_density_in_a_plate(likelihood, y, True)
+        assert trace["y"]["fn"] is likelihood
+        return total
+
+    assert jax.eval_shape(unmasked, likelihood).shape == ()
 
 
 def test_mask_outside_the_plate_and_wrong_shapes():
     likelihood, y = build("probit", "independent")
     kept = jnp.array([True, False, True, True, False])
     masked = likelihood.mask(kept)
-    np.testing.assert_array_equal(masked.log_prob(y) != 0, kept)
+    ours, nothing, again = jax.jit(lambda d, masked: (masked.log_prob(y), d.mask(False).log_prob(y), masked))(
+        likelihood, masked
+    )
+    np.testing.assert_array_equal(ours != 0, kept)
+    np.testing.assert_array_equal(nothing, np.zeros(N))
+    assert again.batch_shape == (N,) and jax.eval_shape(lambda d: d.log_prob(y), again).shape == (N,)
     assert masked.expand((N,)) is masked and likelihood.mask(True) is likelihood
-    np.testing.assert_array_equal(likelihood.mask(False).log_prob(y), np.zeros(N))
     with pytest.raises(ValueError, match=r"y has shape \(5, 1\)"):
         masked.log_prob(y[:, None])
     with pytest.raises(ValueError, match="y holds 5"):
         masked.log_prob(np.array([5, 0, 1, 0, 1]))
-    assert jax.jit(lambda d: d)(masked).log_prob(y).shape == (N,)
     with pytest.raises(ValueError, match=r"mask of shape \(2, 5\) does not go with 5 data.*a site of its own"):
         likelihood.mask(jnp.ones((2, N), bool))
 

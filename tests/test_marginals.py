@@ -15,12 +15,15 @@ KEY = jax.random.key(0)
 
 
 def rng_array(seed, *shape, dtype=jnp.float64):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(dtype))
+
+
+REFUSING = DrawLog(refuse=True)  # one object, so that programs of marginals which carry it are shared
 
 
 def make(seed=0, columns=J, site="f", log=None, key=True, dtype=jnp.float64):
     shape = (N,) if columns is None else (N, columns)
-    mean, variance = rng_array(seed, *shape, dtype=dtype), jnp.exp(rng_array(seed + 100, *shape, dtype=dtype))
+    mean, variance = rng_array(seed, *shape, dtype=dtype), np.exp(rng_array(seed + 100, *shape, dtype=dtype))
     key = jax.random.key(seed) if key else None
     return GaussianMarginals(mean, variance, key, sites=frozenset({site}), log=log)
 
@@ -33,22 +36,26 @@ def row_covariance(f):
     return np.einsum("jk,nj,jl->nkl", A, np.asarray(f.source_variance), A)
 
 
+@jax.jit
+def account(f):
+    """Moments, noise and draws, by the marginals' own account."""
+    return f.mean, f.variance, f.noise(2), f.draws(2)
+
+
 def assert_law(f, mean, covariance):
-    """The moments of ``f`` are these, by its own account and by its draws."""
+    """The moments of ``f`` are these, and its draws map white noise to exactly this law."""
     assert isinstance(f, GaussianMarginals)
     assert f.shape == mean.shape
-    np.testing.assert_allclose(f.mean, mean, rtol=1e-12, atol=1e-12)
+    found, variance, noise, draws = (np.asarray(x) for x in account(f))
+    np.testing.assert_allclose(found, mean, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(row_covariance(f), covariance, rtol=1e-12, atol=1e-12)
     diagonal = np.diagonal(covariance, axis1=-2, axis2=-1)
-    np.testing.assert_allclose(f.variance, diagonal.reshape(f.shape), rtol=1e-12, atol=1e-12)
-    S = 20_000
-    draws = np.asarray(f.draws(S)).reshape(S, N if f.shape[0] == N else f.shape[0], -1) - np.asarray(mean).reshape(
-        f.shape[0], -1
-    )
-    estimate = np.einsum("snk,snl->nkl", draws, draws) / S
-    scale = np.sqrt(diagonal[:, :, None] * diagonal[:, None, :])
-    assert np.abs((estimate - covariance) / (scale + 1e-30)).max() < 6 * np.sqrt(2 / S)
-    assert np.abs(draws.mean(0) / (np.sqrt(diagonal) + 1e-30)).max() < 6 / np.sqrt(S)
+    np.testing.assert_allclose(variance, diagonal.reshape(f.shape), rtol=1e-12, atol=1e-12)
+    assert noise.shape == (2, *f.source_variance.shape) and len(np.unique(noise)) == noise.size
+    deviation = np.sqrt(np.asarray(f.source_variance)) * noise
+    if f.loading is not None:
+        deviation = deviation @ np.asarray(f.loading)
+    np.testing.assert_allclose(draws, mean + deviation, rtol=1e-12, atol=1e-12)
 
 
 A_SQUARE, A_WIDE = rng_array(7, J, J), rng_array(8, J, 5)
@@ -78,41 +85,72 @@ AFFINE = {
 }
 
 
+@pytest.fixture(scope="module")
+def mapped():
+    """All affine maps of the same marginals, by one program."""
+    f = make(log=REFUSING)
+    return f, jax.jit(lambda f: {case: operation(f) for case, (operation, _, _) in AFFINE.items()})(f)
+
+
 @pytest.mark.parametrize("case", AFFINE)
-def test_affine_maps_of_a_row_are_exact(case):
-    operation, A, b = AFFINE[case]
-    f = make(log=DrawLog(refuse=True))
-    mean = np.asarray(f.mean @ A + b)
+def test_affine_maps_of_a_row_are_exact(case, mapped):
+    f, found = mapped
+    _, A, b = AFFINE[case]
+    A = np.asarray(A)
+    mean = np.asarray(f.mean) @ A + np.asarray(b)
     covariance = np.einsum("jk,nj,jl->nkl", A, f.variance, A)
-    assert_law(operation(f), mean, covariance)
+    assert_law(found[case], mean, covariance)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_noise_is_white_and_draws_have_the_moments(rows):
+    S = 20_000
+    f = make()
+    f.rows = jnp.arange(N) if rows else None
+    f = f @ A_SQUARE
+    noise, draws = (np.asarray(x) for x in jax.jit(lambda f: (f.noise(S), f.draws(S)))(f))
+    for values, mean, covariance in (
+        (noise, np.zeros((N, J)), np.broadcast_to(np.eye(J), (N, J, J))),
+        (draws, np.asarray(f.mean), row_covariance(f)),
+    ):
+        deviations = (values - mean).transpose(1, 2, 0)
+        diagonal = np.diagonal(covariance, axis1=1, axis2=2)
+        scale = np.sqrt(diagonal[:, :, None] * diagonal[:, None, :])
+        estimate = deviations @ deviations.transpose(0, 2, 1) / S
+        assert np.abs((estimate - covariance) / scale).max() < 6 * np.sqrt(2 / S)
+        assert np.abs(deviations.mean(-1) / np.sqrt(diagonal)).max() < 6 / np.sqrt(S)
+        one, two = deviations[:-1].reshape(-1, S), deviations[1:].reshape(-1, S)  # of different rows
+        scale = np.sqrt(np.sum(one**2, axis=1) * np.sum(two**2, axis=1))
+        assert np.abs(np.sum(one * two, axis=1) / scale).max() < 6 / np.sqrt(S)
 
 
 def test_vectors_from_one_output_are_exact():
-    f = make(log=DrawLog(refuse=True))
-    g = f @ A_WIDE
-    weights = ROW
-    for vector, a in (
-        (f[:, 1], np.eye(J)[1]),
-        (f[..., jnp.asarray(2)], np.eye(J)[2]),
-        (g[:, 4], A_WIDE[:, 4]),
-        (f @ weights, weights),
-    ):
+    f = make(log=REFUSING)
+
+    @jax.jit
+    def vectors(f):
+        return f[:, 1], f[..., jnp.asarray(2)], (f @ A_WIDE)[:, 4], f @ ROW
+
+    rows = (np.eye(J)[1], np.eye(J)[2], np.asarray(A_WIDE)[:, 4], np.asarray(ROW))
+    for vector, a in zip(vectors(f), rows, strict=True):
         variance = np.asarray(f.variance) @ np.square(a)
-        assert_law(vector, np.asarray(f.mean @ jnp.asarray(a)), variance[:, None, None])
+        assert_law(vector, np.asarray(f.mean) @ a, variance[:, None, None])
         assert vector.independent
 
 
 def test_scaling_each_row_is_exact():
-    f = make(log=DrawLog(refuse=True))
-    covariance = np.einsum("jk,nj,jl->nkl", A_SQUARE, f.variance, A_SQUARE)
-    assert_law(f @ A_SQUARE * COLUMN, np.asarray(f.mean @ A_SQUARE * COLUMN), covariance * np.square(COLUMN)[..., None])
-    independent = np.asarray(f.variance * jnp.square(FULL))
-    assert_law(f * FULL, np.asarray(f.mean * FULL), np.einsum("nk,kl->nkl", independent, np.eye(J)))
+    f = make(log=REFUSING)
+    A, column, full = (np.asarray(x) for x in (A_SQUARE, COLUMN, FULL))
+    rows, entries = jax.jit(lambda f: (f @ A_SQUARE * COLUMN, f * FULL))(f)
+    covariance = np.einsum("jk,nj,jl->nkl", A, f.variance, A)
+    assert_law(rows, np.asarray(f.mean) @ A * column, covariance * np.square(column)[..., None])
+    independent = np.asarray(f.variance) * np.square(full)
+    assert_law(entries, np.asarray(f.mean) * full, np.einsum("nk,kl->nkl", independent, np.eye(J)))
 
 
-@pytest.mark.parametrize("rows", [slice(1, 4), jnp.array([3, 0]), np.array([True, False, True, True, False, False])])
+@pytest.mark.parametrize("rows", [slice(1, 4), jnp.array([3, 0, 2]), np.array([True, False, True, True, False, False])])
 def test_rows_are_exact(rows):
-    f = make(log=DrawLog(refuse=True)) @ A_SQUARE
+    f = make(log=REFUSING) @ A_SQUARE
     part = f[rows]
     assert part.loading is f.loading
     assert_law(part, np.asarray(f.mean)[rows], row_covariance(f)[rows])
@@ -120,16 +158,20 @@ def test_rows_are_exact(rows):
 
 
 def test_sums_of_different_sites_are_exact():
-    log = DrawLog(refuse=True)
-    f, g = make(0, site="f", log=log), make(1, site="g", log=log)
-    total = f + g
-    assert total.sites == {"f", "g"} and total.log is log and total.independent
-    assert_law(total, f.mean + g.mean, row_covariance(f) + row_covariance(g))
-    assert_law(f - g, f.mean - g.mean, row_covariance(f) + row_covariance(g))
-    for left, right in ((f @ A_SQUARE, g), (f, g @ A_SQUARE), (f @ A_SQUARE, g @ A_WIDE[:, :J])):
-        assert_law(left + right, left.mean + right.mean, row_covariance(left) + row_covariance(right))
-        assert_law(left - right, left.mean - right.mean, row_covariance(left) + row_covariance(right))
-    assert_law(f[:, 0] + g[:, 1], f.mean[:, 0] + g.mean[:, 1], (f.variance[:, 0] + g.variance[:, 1])[:, None, None])
+    f, g = make(0, site="f", log=REFUSING), make(1, site="g", log=REFUSING)
+
+    @jax.jit
+    def sums(f, g):
+        pairs = [(f, g), (f @ A_SQUARE, g), (f, g @ A_SQUARE), (f @ A_SQUARE, g @ A_WIDE[:, :J]), (f[:, 0], g[:, 1])]
+        return [(left, right, left + right, left - right) for left, right in pairs]
+
+    found = sums(f, g)
+    total = found[0][2]
+    assert total.sites == {"f", "g"} and total.log is REFUSING and total.independent
+    for left, right, plus, minus in found:
+        covariance = row_covariance(left) + row_covariance(right)
+        assert_law(plus, np.asarray(left.mean) + np.asarray(right.mean), covariance)
+        assert_law(minus, np.asarray(left.mean) - np.asarray(right.mean), covariance)
 
 
 def test_sum_keeps_the_log_and_rows_of_either_side():
@@ -145,13 +187,15 @@ def test_sums_within_a_site_take_a_draw():
     f = make(log=log)
     total = f + f
     assert not isinstance(total, GaussianMarginals) and log.sites == {"f"}
-    np.testing.assert_allclose(total, 2 * f.draws(1)[0])
+    np.testing.assert_allclose(total, 2 * np.asarray(f.draws(1))[0])
 
 
 def test_sums_of_unnamed_marginals_take_a_draw():
-    f = GaussianMarginals(jnp.zeros(N), jnp.ones(N), KEY)
-    np.testing.assert_allclose(f + f, 2 * f.draws(1)[0])
-    np.testing.assert_allclose(f - f, 0.0)
+    f = make(columns=None)
+    f.sites = frozenset()
+    total, difference, draws = jax.jit(lambda f: (f + f, f - f, f.draws(1)))(f)
+    np.testing.assert_allclose(total, 2 * np.asarray(draws)[0])
+    np.testing.assert_allclose(difference, 0.0)
 
 
 DRAWN = {
@@ -181,20 +225,40 @@ DRAWN = {
 }
 
 
+@pytest.fixture(scope="module")
+def drawn():
+    """What each operation gives, which sites it noted, and the operation on the draw itself, by one program."""
+    noted = {}
+
+    def all_of_them(f):
+        found = {}
+        for case, operation in DRAWN.items():
+            if "numpy" not in case:
+                own = f._with(f.mean, f.source_variance, f.loading)
+                own.log = noted[case] = DrawLog()
+                value, draw = operation(own), f.draws(1)[0]
+                if case == "rows and columns":
+                    expected = (f @ A_SQUARE).draws(1)[0] * FULL
+                elif case == "equality":
+                    expected = jnp.ones((N, J), bool)
+                else:
+                    expected = operation(draw)
+                found[case] = value, expected
+        return found
+
+    return jax.jit(all_of_them)(make()), noted
+
+
 @pytest.mark.parametrize("case", DRAWN)
-def test_everything_else_takes_a_draw_and_notes_it(case):
-    log = DrawLog()
-    f = make(log=log)
-    value = DRAWN[case](f)
+def test_everything_else_takes_a_draw_and_notes_it(case, drawn):
+    if "numpy" in case:  # which runs outside of any program
+        log = DrawLog()
+        f = make(log=log)
+        value, expected = DRAWN[case](f), DRAWN[case](f.draws(1)[0])
+    else:
+        (value, expected), log = drawn[0][case], drawn[1][case]
     assert log.sites == {"f"}
     assert not isinstance(value, GaussianMarginals)
-    draw = f.draws(1)[0]
-    if case == "rows and columns":
-        expected = (f @ A_SQUARE).draws(1)[0] * FULL
-    elif case == "equality":
-        expected = np.ones((N, J), bool)
-    else:
-        expected = DRAWN[case](draw)
     np.testing.assert_allclose(value, expected, rtol=1e-12)
 
 
@@ -225,22 +289,27 @@ def test_unknown_attributes_raise():
 
 
 def test_draws_are_reproducible_and_follow_the_dtype():
+    @jax.jit
+    def some(f, A):
+        return f.draws(4), (f @ A).draws(2), jnp.asarray(f), jnp.asarray(f)
+
     for dtype in (jnp.float32, jnp.float64):
-        f = make(dtype=dtype)
-        draws = f.draws(4)
+        A = A_WIDE.astype(dtype)
+        draws, wide, one, two = some(make(dtype=dtype), A)
         assert draws.shape == (4, N, J) and draws.dtype == dtype
-        np.testing.assert_array_equal(draws, make(dtype=dtype).draws(4))
-        np.testing.assert_array_equal(jnp.asarray(f), jnp.asarray(f))
-        assert (f @ A_WIDE.astype(dtype)).draws(2).shape == (2, N, 5)
+        np.testing.assert_array_equal(draws, some(make(dtype=dtype), A)[0])
+        np.testing.assert_array_equal(one, two)
+        assert wide.shape == (2, N, 5)
     assert not np.allclose(draws[0], draws[1])
 
 
 def test_draws_of_named_rows_do_not_depend_on_the_batch():
     f = make()
-    f.rows = jnp.arange(N) + 10
-    order = jnp.array([4, 1, 3])
-    np.testing.assert_allclose(f[order].draws(3), f.draws(3)[:, order], rtol=1e-12)
-    np.testing.assert_array_equal(f[order].rows, f.rows[order])
+    f.rows = np.arange(N) + 10
+    order = np.array([4, 1, 3])
+    part, of_part, of_all = jax.jit(lambda f: (f[order], f[order].draws(3), f.draws(3)))(f)
+    np.testing.assert_allclose(of_part, np.asarray(of_all)[:, order], rtol=1e-12)
+    np.testing.assert_array_equal(part.rows, f.rows[order])
 
 
 def test_marginals_without_a_key_are_not_drawn():
@@ -252,43 +321,53 @@ def test_marginals_without_a_key_are_not_drawn():
 
 
 def test_gradients_through_draws_are_reparameterised():
-    f = make() @ A_SQUARE
+    key = jax.random.key(0)
 
+    @jax.jit
     def loss(mean, variance, A):
-        g = GaussianMarginals(mean, variance, f.key) @ A
+        g = GaussianMarginals(mean, variance, key) @ A
         return jnp.sum(jnp.sin(jnp.asarray(g)))
 
-    arguments = (f.mean @ jnp.linalg.inv(A_SQUARE), f.source_variance, A_SQUARE)
-    check_grads(jax.jit(loss), arguments, order=1, modes=["rev"], rtol=1e-6, atol=1e-6)
+    f = make()
+    check_grads(loss, (f.mean, f.source_variance, A_SQUARE), order=1, modes=["rev"], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_zero_and_rounded_variances_have_finite_draws_and_gradients(dtype):
-    variance = jnp.asarray([0.0, -1e-7, 1e-30, 1.0], dtype)
-    value, gradient = jax.vmap(jax.value_and_grad(standard_deviation))(variance)
+    @jax.jit
+    def all_at_once(mean, variance):
+        value, gradient = jax.vmap(jax.value_and_grad(standard_deviation))(variance)
+        return value, gradient, GaussianMarginals(mean, variance, KEY).draws(1)[0]
+
+    value, gradient, draw = all_at_once(np.ones(4, dtype), np.asarray([0.0, -1e-7, 1e-30, 1.0], dtype))
     assert np.isfinite(value).all() and np.isfinite(gradient).all()
     np.testing.assert_allclose(value[-1], 1.0)
     np.testing.assert_allclose(gradient[-1], 0.5)
-    f = GaussianMarginals(jnp.ones(4, dtype), variance, KEY)
-    np.testing.assert_allclose(f.draws(1)[0][:3], 1.0, atol=1e-5)
+    np.testing.assert_allclose(draw[:3], 1.0, atol=1e-5)
 
 
 @pytest.mark.parametrize("loading", [False, True])
 def test_jit_and_vmap_round_trips(loading):
-    f = make(log=DrawLog(refuse=True))
-    f.rows = jnp.arange(N)
+    f = make(log=REFUSING)
+    f.rows = np.arange(N)
     f = f @ A_SQUARE if loading else f
-    g = jax.jit(lambda m: m * 2.0)(f)
+
+    @jax.jit
+    def doubled(f):
+        g = f * 2.0
+        stacked = jax.vmap(lambda c: f * c)(jnp.arange(1.0, 4.0))
+        totals = jax.vmap(lambda m: m.variance.sum())(stacked)
+        return g, g.draws(3), stacked, totals, f.variance.sum(), f.draws(2)
+
+    g, inside, stacked, totals, total, draws = doubled(f)
     assert g.sites == f.sites and g.log is f.log
-    np.testing.assert_allclose(g.mean, f.mean * 2)
-    np.testing.assert_allclose(g.draws(3), (f * 2.0).draws(3))
-    stacked = jax.vmap(lambda c: f * c)(jnp.arange(1.0, 4.0))
+    np.testing.assert_allclose(g.mean, np.asarray(f.mean) * 2)
+    np.testing.assert_allclose(inside, (f * 2.0).draws(3))
     assert stacked.mean.shape == (3, N, J)
-    totals = jax.vmap(lambda m: m.variance.sum())(stacked)
-    np.testing.assert_allclose(totals, np.asarray(f.variance.sum()) * np.arange(1, 4) ** 2)
+    np.testing.assert_allclose(totals, np.asarray(total) * np.arange(1, 4) ** 2)
     leaves, structure = jax.tree.flatten(f)
     again = jax.tree.unflatten(structure, leaves)
-    np.testing.assert_array_equal(again.draws(2), f.draws(2))
+    np.testing.assert_array_equal(jax.jit(lambda f: f.draws(2))(again), draws)
     assert (again.loading is None) == (not loading)
 
 

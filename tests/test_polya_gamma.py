@@ -31,10 +31,15 @@ def exact_expectation(sign, mean, variance):
     return integrate.quad(value, -12, 12, limit=200)[0]
 
 
+@jax.jit
+def binary(mean, variance, y, c=None):
+    return PolyaGamma(marginals(mean, variance), c).log_prob(y)
+
+
 @given(moments, st.sampled_from([0, 1]))
 def test_at_the_optimum_it_is_the_bound_of_jaakkola_and_jordan(moments, y):
     mean, variance = moments
-    ours = PolyaGamma(marginals([mean], [variance])).log_prob(np.array([y]))[0]
+    ours = binary(np.array([mean]), np.array([variance]), np.array([y]))[0]
     xi = np.sqrt(mean**2 + variance)
     weight = (sigmoid(xi) - 0.5) / (2 * xi)
     theirs = special.log_expit(xi) + ((2 * y - 1) * mean - xi) / 2 - weight * (mean**2 + variance - xi**2)
@@ -44,12 +49,12 @@ def test_at_the_optimum_it_is_the_bound_of_jaakkola_and_jordan(moments, y):
 @given(moments, st.sampled_from([0, 1]), st.floats(-10, 10))
 def test_it_is_below_the_expectation_and_best_at_the_optimum(moments, y, c):
     mean, variance = moments
-    f, label = marginals([mean], [variance]), np.array([y])
+    given = np.array([mean]), np.array([variance]), np.array([y])
     exact = exact_expectation(2 * y - 1, mean, variance)
-    best, other = PolyaGamma(f).log_prob(label)[0], PolyaGamma(f, jnp.asarray([c])).log_prob(label)[0]
+    best, other, mirrored = (np.asarray(binary(*given, c))[0] for c in (None, np.array([c]), np.array([-c])))
     assert other <= best + 1e-12
     assert best <= exact + 1e-9
-    np.testing.assert_allclose(PolyaGamma(f, jnp.asarray([-c])).log_prob(label)[0], other)
+    np.testing.assert_allclose(mirrored, other)
 
 
 def test_the_divergence_is_that_of_polya_gamma_variables():
@@ -71,8 +76,8 @@ def test_the_ratio_and_its_gradient_hold_at_zero(dtype):
     wide = np.asarray(x, np.longdouble)
     with np.errstate(invalid="ignore"):
         exact = np.where(wide == 0, 1, np.tanh(wide) / np.where(wide == 0, 1, wide))
-    np.testing.assert_allclose(_tanh_ratio(x), exact.astype(float), rtol=8 * jnp.finfo(dtype).eps)
-    gradient = jax.vmap(jax.grad(_tanh_ratio))(x)
+    ratio, gradient = (np.asarray(v) for v in jax.jit(jax.vmap(jax.value_and_grad(_tanh_ratio)))(x))
+    np.testing.assert_allclose(ratio, exact.astype(float), rtol=8 * jnp.finfo(dtype).eps)
     series = -2 * wide / 3 + 8 * wide**3 / 15
     np.testing.assert_allclose(gradient[:3], series[:3].astype(float), rtol=1e-5, atol=1e-30)
     assert np.isfinite(gradient).all()
@@ -85,6 +90,7 @@ def test_gradients_are_those_of_finite_differences(c):
     y, rng = np.array([0, 2, 1]), np.random.default_rng(0)
     c = None if c is None else jnp.asarray(rng.normal(size=(3, 2)))
 
+    @jax.jit
     def score(mean, variance):
         sticks = StickBreaking(marginals(mean, variance), c).log_prob(y)
         return jnp.sum(sticks) + jnp.sum(PolyaGamma(marginals(mean, variance), c).log_prob(y[:, None] > [0, 1]))
@@ -109,32 +115,48 @@ def test_arrays_and_predictions_are_logistic():
 # -- several classes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("columns", [1, 2, 5])
+@jax.jit
+def predicted(f):
+    """Probabilities of the classes, and the predictive densities of all labels."""
+    site = StickBreaking(f)
+    assert site.num_classes == f.shape[1] + 1
+    labels = [np.full(len(f), k) for k in range(site.num_classes)]
+    return site.probs, jnp.stack([site.predictive_log_prob(y) for y in labels], axis=1)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
 def test_probabilities_of_classes_sum_to_one(columns):
     rng = np.random.default_rng(columns)
     mean, variance = rng.normal(size=(7, columns)) * 3, rng.gamma(1.0, size=(7, columns))
-    for f in (
-        jnp.asarray(mean),
-        marginals(mean, variance),
-        marginals(mean, variance) @ rng.normal(size=(columns, columns)),
-    ):
-        sticks = StickBreaking(f)
-        assert sticks.probs.shape == (7, columns + 1) and sticks.num_classes == columns + 1
-        np.testing.assert_allclose(sticks.probs.sum(1), 1, rtol=1e-9)
-        every = np.stack([sticks.predictive_log_prob(np.full(7, k)) for k in range(columns + 1)], 1)
-        np.testing.assert_allclose(np.exp(every), sticks.probs, rtol=1e-9)
+    f = marginals(mean, variance)
+    for site in (jnp.asarray(mean), f, f @ rng.normal(size=(columns, columns))):
+        probs, every = (np.asarray(x) for x in predicted(site))
+        assert probs.shape == (7, columns + 1)
+        np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-9)
+        np.testing.assert_allclose(np.exp(every), probs, rtol=1e-9)
 
 
 def test_the_sticks_are_what_the_paper_breaks():
     f, s = np.array([[0.4, -1.0]]), sigmoid
     wanted = [s(0.4), s(-0.4) * s(-1.0), s(-0.4) * s(1.0)]
-    np.testing.assert_allclose(StickBreaking(jnp.asarray(f)).probs[0], wanted, rtol=1e-12)
-    np.testing.assert_allclose(StickBreaking(jnp.asarray(f)).log_prob(np.array([2])), np.log(wanted[2]), rtol=1e-12)
+    probs, every = predicted(jnp.asarray(f))
+    np.testing.assert_allclose(probs[0], wanted, rtol=1e-12)
+    np.testing.assert_allclose(every[0], np.log(wanted), rtol=1e-12)
+
     # One function and two classes: class 0 is the label 1 of the binary likelihood.
-    q = marginals([[0.4]], [[0.8]])
-    np.testing.assert_allclose(
-        StickBreaking(q).log_prob(np.array([0])), PolyaGamma(q[:, 0]).log_prob(np.array([1])), rtol=1e-12
-    )
+    @jax.jit
+    def two_ways(q):
+        scored = StickBreaking(jnp.asarray(f)).log_prob(np.array([2]))
+        return scored, StickBreaking(q).log_prob(np.array([0])), PolyaGamma(q[:, 0]).log_prob(np.array([1]))
+
+    scored, of_classes, of_labels = two_ways(marginals([[0.4]], [[0.8]]))
+    np.testing.assert_allclose(scored, np.log(wanted[2]), rtol=1e-12)
+    np.testing.assert_allclose(of_classes, of_labels, rtol=1e-12)
+
+
+@jax.jit
+def sticks(mean, variance, y):
+    return StickBreaking(marginals(mean, variance)).log_prob(y)
 
 
 @given(st.integers(0, 1000), st.integers(0, 3))
@@ -142,7 +164,7 @@ def test_the_bound_is_below_the_expectation_for_classes(seed, y):
     rng = np.random.default_rng(seed)
     mean, variance = rng.normal(size=(1, 3)) * 2, rng.gamma(1.0, size=(1, 3))
     exact = sum(exact_expectation(1 if j == y else -1, mean[0, j], variance[0, j]) for j in range(3) if j <= y)
-    assert StickBreaking(marginals(mean, variance)).log_prob(np.array([y]))[0] <= exact + 1e-9
+    assert sticks(mean, variance, np.array([y]))[0] <= exact + 1e-9
 
 
 def test_draws_have_the_probabilities():

@@ -15,7 +15,6 @@ import numpy as np
 import numpyro
 import optax
 import pytest
-from helpers import bayesian_regression, sine
 from jax import random
 from numpyro.infer import SVI, init_to_value
 
@@ -25,12 +24,11 @@ from gpzoo.inducing.variables import InducingBlocks
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load
 from gpzoo.inference._saved import _decoded, _encoded
 from gpzoo.models import (
-    convolutional_gp,
     deep_gp,
     deep_kernel_gp,
     gp_regression,
     inner_scales,
-    invariant_gp,
+    invariant_convolutional_gp,
     network_of,
     rotation,
 )
@@ -42,7 +40,6 @@ X = RNG.standard_normal((30, 2)).astype(np.float32)
 IMAGES = RNG.uniform(size=(12, 5, 5, 1)).astype(np.float32)
 NEW, NEW_IMAGES = X[:7] + np.float32(0.1), IMAGES[:3] * np.float32(0.9)
 LAYERS = {"layers": (np.eye(2, 1, dtype=np.float32),)}
-BATCH = {"model_kwargs": {"training": True}, "batch_size": 10}
 
 
 def network():
@@ -58,28 +55,26 @@ def network():
 
 
 def cases():
-    """The program, its guide, data, options of ``fit``, new inputs, the program's arguments there; by name."""
+    """The program, its guide, data, its arguments in training, new inputs, its arguments there; by name."""
     y, labels = X[:, 0] ** 2, (X[:, 0] > 0).astype(np.int32)
-    conv = partial(convolutional_gp, patch_shape=(3, 3))
-    turned = partial(invariant_gp, view=rotation(20.0, num_views=2, num_fixed=3))
+    turned = partial(invariant_convolutional_gp, view=rotation(20.0, num_views=2, num_fixed=3), patch_shape=(3, 3))
     deep_kernel = partial(deep_kernel_gp, network=network())
     return {
         "sparse": (gp_regression, InducingGuide(gp_regression, kmeans(5)), (X, y), {}, NEW, {}),
-        "convolutional": (conv, InducingGuide(conv, unique_patches(4)), (IMAGES, labels[:12]), {}, NEW_IMAGES, {}),
         "deep": (
             deep_gp,
-            InducingGuide(deep_gp, kmeans(4), initial_scale=inner_scales([1])),
+            InducingGuide(deep_gp, kmeans(5), initial_scale=inner_scales([1])),
             (X, y),
-            {"model_kwargs": LAYERS},
+            LAYERS,
             NEW,
             LAYERS,
         ),
-        "invariant": (turned, InducingGuide(turned, unique_patches(4)), (IMAGES, y[:12]), {}, NEW_IMAGES, {}),
+        "invariant": (turned, InducingGuide(turned, unique_patches(5)), (IMAGES, y[:12]), {}, NEW_IMAGES, {}),
         "deep kernel": (
             deep_kernel,
             InducingGuide(deep_kernel, InducingGrid(8)),
             (X, labels),
-            BATCH,
+            {"training": True},
             NEW,
             {},
         ),
@@ -93,11 +88,16 @@ def predicted(trained, new, model_kwargs):
 
 @pytest.fixture(scope="module")
 def trained():
+    """A training of three steps, and the others as they start."""
     found = {}
     with jax.numpy_dtype_promotion("standard"):
-        for name, (program, guide, data, options, *_) in cases().items():
-            svi = SVI(program, guide, optax.adam(0.02), GaussianProcessELBO())
-            found[name] = fit(KEY, svi, 3, *data, progress=False, **options)
+        for name, (program, guide, data, model_kwargs, *_) in cases().items():
+            if name == "sparse":
+                svi = SVI(program, guide, optax.adam(0.02), GaussianProcessELBO())
+                found[name] = fit(KEY, svi, 3, *data, progress=False)
+            else:
+                params = guide.init_params(KEY, *data, model_kwargs=model_kwargs)
+                found[name] = Trained(program, guide, params)
     return found
 
 
@@ -105,6 +105,10 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 import conftest, jax, numpy
+# What is compiled here is not compiled again.
+jax.config.update("jax_compilation_cache_dir", {cache!r})
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 from pathlib import Path
 from test_saved import cases, load, predicted
 folder = Path({folder!r})
@@ -115,16 +119,18 @@ with jax.numpy_dtype_promotion("standard"):
 
 
 def test_a_fresh_process_predicts_the_same_bits_without_data(trained, tmp_path):
-    for name, model in trained.items():
-        model.save(tmp_path / name)
-    script = SCRIPT.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    ours = {}
+    with jax.numpy_dtype_promotion("standard"):
+        for name, (*_, new, model_kwargs) in cases().items():
+            trained[name].save(tmp_path / name)
+            ours[name] = predicted(trained[name], new, model_kwargs)
+    cache = jax.config.jax_compilation_cache_dir
+    script = SCRIPT.format(tests=str(Path(__file__).parent), folder=str(tmp_path), cache=cache)
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=500)
-    for name, (*_, new, model_kwargs) in cases().items():
-        with jax.numpy_dtype_promotion("standard"):
-            ours = predicted(trained[name], new, model_kwargs)
+    for name, expected in ours.items():
         with np.load(tmp_path / f"{name}.npz") as theirs:
-            assert set(theirs) == set(ours)
-            for field, values in ours.items():
+            assert set(theirs) == set(expected)
+            for field, values in expected.items():
                 np.testing.assert_array_equal(theirs[field], values, err_msg=f"{name}: {field}")
 
 
@@ -153,15 +159,15 @@ def test_everything_but_the_state_comes_back(trained, saved):
     assert b"pickle" not in saved.read_bytes() and b"__reduce__" not in saved.read_bytes()
 
 
-def test_what_a_table_held_and_several_trainings_come_back(tmp_path):
-    x, y = sine(12)
-    svi = SVI(bayesian_regression, InducingGuide(bayesian_regression, kmeans(3)), optax.sgd(0.0), GaussianProcessELBO())
-    one = fit(KEY, svi, 1, ArrayTable(x, y), batch_size=4, progress=False)
+def test_what_a_table_held_and_several_trainings_come_back(trained, tmp_path, standard_promotion):
+    program, guide, data, *_ = cases()["sparse"]
+    svi = SVI(program, guide, optax.adam(0.02), GaussianProcessELBO())
+    one = fit(KEY, svi, 0, ArrayTable(*data), batch_size=30, progress=False)
     one.save(tmp_path / "one")
-    assert load(tmp_path / "one", bayesian_regression).data == one.data and "table rows" in str(one.data)
-    both = fit(random.split(KEY, 2), svi, 1, x, y, in_axes=None, progress=False)
+    assert load(tmp_path / "one", program).data == one.data and "table rows" in str(one.data)
+    both = fit(random.split(KEY, 2), svi, 1, *data, in_axes=None, progress=False)
     both.save(tmp_path / "both")
-    assert_same(load(tmp_path / "both", bayesian_regression).member(1), both.member(1))
+    assert_same(load(tmp_path / "both", program).member(1), both.member(1))
 
 
 OPTIONS = {
@@ -193,27 +199,28 @@ class Mine(kmeans):
     """An initialiser of somebody's own."""
 
 
-def test_a_guide_with_parts_of_ones_own_is_given_to_load(tmp_path):
-    x, y = sine(8)
-    for number, options in enumerate([{"inducing": Mine(3)}, {"inducing": kmeans(3), "init_loc_fn": init_to_value}]):
-        guide = InducingGuide(bayesian_regression, **options)
-        one = Trained(bayesian_regression, guide, guide.init_params(KEY, x, y))
+def test_a_guide_with_parts_of_ones_own_is_given_to_load(trained, tmp_path, standard_promotion):
+    params = trained["sparse"].params
+    for number, options in enumerate([{"inducing": Mine(5)}, {"inducing": kmeans(5), "init_loc_fn": init_to_value}]):
+        guide = InducingGuide(gp_regression, **options)
+        guide.setup(*cases()["sparse"][2])
+        one = Trained(gp_regression, guide, params)
         one.save(tmp_path / "mine")
         what = ("inducing, of type Mine", "init_loc_fn, init_to_value")[number]
         with pytest.raises(ValueError, match=rf"which has guide {what}.*load\(path, program, guide="):
-            load(tmp_path / "mine", bayesian_regression)
-        again = load(tmp_path / "mine", bayesian_regression, guide=InducingGuide(bayesian_regression, **options))
-        np.testing.assert_array_equal(again.predict(KEY, x)["f"].mean, one.predict(KEY, x)["f"].mean)
-    module = Trained(bayesian_regression, guide, {"network": Mine(2)})
+            load(tmp_path / "mine", gp_regression)
+        again = load(tmp_path / "mine", gp_regression, guide=InducingGuide(gp_regression, **options))
+        np.testing.assert_array_equal(again.predict(KEY, NEW)["f"].mean, one.predict(KEY, NEW)["f"].mean)
+    module = Trained(gp_regression, guide, {"network": Mine(2)})
     with pytest.raises(TypeError, match=r"A file holds arrays in .*, not params\['network'\], of type Mine"):
         module.save(tmp_path / "mine")
 
 
-def test_float64_is_not_cut_to_float32(tmp_path):
-    guide = InducingGuide(bayesian_regression, kmeans(3))
-    Trained(bayesian_regression, guide, guide.init_params(KEY, *sine(8))).save(tmp_path / "long")
+def test_float64_is_not_cut_to_float32(trained, tmp_path):
+    one = trained["sparse"]
+    one.with_params({name: np.asarray(x, np.float64) for name, x in one.params.items()}).save(tmp_path / "long")
     with jax.enable_x64(False), pytest.raises(CheckpointError, match=r"float64; call numpyro.enable_x64\(\) before"):
-        load(tmp_path / "long", bayesian_regression)
+        load(tmp_path / "long", gp_regression)
 
 
 # -- bad files ---------------------------------------------------------------------------------------------------------

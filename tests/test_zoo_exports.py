@@ -58,7 +58,7 @@ PROGRAMS = {
         partial(convolutional_plus_rbf_gp, patch_shape=(3, 3)),
         IMAGES,
         LABELS,
-        blocks(unique_patches(8), kmeans(6)),
+        blocks(unique_patches(6), kmeans(6)),
     ),
     "channels": lambda: (
         partial(multi_channel_gp, patch_shape=(3, 3)),
@@ -78,15 +78,15 @@ PROGRAMS = {
         partial(invariant_convolutional_gp, view=rotation(num_views=3, num_fixed=4), patch_shape=(3, 3)),
         IMAGES,
         NUMBERS,
-        unique_patches(8),
+        unique_patches(6),
     ),
     "classes": lambda: (partial(gp_classification, num_classes=3), X, np.arange(12) % 3, kmeans(6)),
-    "convolution": lambda: (partial(convolutional_gp, patch_shape=(3, 3)), IMAGES, LABELS, unique_patches(8)),
+    "convolution": lambda: (partial(convolutional_gp, patch_shape=(3, 3)), IMAGES, LABELS, unique_patches(6)),
     "colours": lambda: (
         partial(colour_patch_gp, patch_shape=(3, 3), additive=True),
         COLOUR,
         LABELS,
-        unique_patches(8),
+        unique_patches(6),
     ),
     "invariant regression": lambda: (
         partial(invariant_gp, view=affine(num_views=3, num_fixed=4)),
