@@ -12,7 +12,7 @@ STAMP := $(VENV)/installed
 UV := $(shell command -v uv 2>/dev/null)
 
 # Files that meet ArviZ, NumPyro and JAX where their versions differ.
-PART := $(addprefix tests/test_, arviz checkpoints functions golden guides_in_numpyro prediction saved steps training \
+PART := $(addprefix tests/test_, arviz checkpoints functions golden guides_in_numpyro platform prediction saved training \
 	zoo_exports)
 
 .PHONY: test part stress lint demo clean

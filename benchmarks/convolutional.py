@@ -99,7 +99,7 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
 
     from gpzoo import InducingPatches, InducingPoints
     from gpzoo.inference import GaussianProcessELBO, InducingGuide
-    from gpzoo.inference.representation import Marginals, representing
+    from gpzoo.inference.gp_sites import Marginals, representing
     from gpzoo.models import convolutional_gp, gp_classification
 
     numpyro.enable_x64(dtype == "float64")

@@ -75,7 +75,7 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
 
     from gpzoo import InducingPoints
     from gpzoo.inference import GaussianProcessELBO, InducingGuide
-    from gpzoo.inference.representation import Marginals, representing
+    from gpzoo.inference.gp_sites import Marginals, representing
     from gpzoo.models import deep_gp, inner_scales, linear_layers
     from gpzoo.models.parameters import gaussian, rbf
 

@@ -19,7 +19,7 @@ from gpzoo._numpyro import Messenger, outside
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference._runs import check_value
-from gpzoo.inference.representation import Missing, Start, current
+from gpzoo.inference.gp_sites import Missing, Start, current
 from gpzoo.inference.variational import posterior_at
 from gpzoo.posteriors.forms import form_of
 from gpzoo.processes.process import GaussianProcess

@@ -16,7 +16,7 @@ from numpyro.distributions import MaskedDistribution
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
-from gpzoo.inference.representation import Representation, representing
+from gpzoo.inference.gp_sites import Representation, representing
 
 #: The sites of a run by name, as :class:`numpyro.handlers.trace` records them.
 Trace = dict[str, dict[str, Any]]

@@ -26,7 +26,7 @@ from gpzoo.errors import CheckpointError, plain
 from gpzoo.inducing.initialisers import Initialiser, blocks
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference import _files
-from gpzoo.inference._sites import Sites
+from gpzoo.inference._program import Sites
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.posteriors import forms
 from gpzoo.posteriors.forms import Form

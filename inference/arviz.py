@@ -17,11 +17,11 @@ from numpyro.distributions import MaskedDistribution
 import gpzoo
 from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
+from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import Runs, run, unmasked
-from gpzoo.inference.finite import refuse_not_finite
+from gpzoo.inference.gp_sites import Recorded
 from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.representation import Recorded
 from gpzoo.inference.training._sources import split_arrays
 from gpzoo.processes.process import GaussianProcess
 

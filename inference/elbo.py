@@ -14,7 +14,7 @@ from numpyro.infer import TraceMeanField_ELBO
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.inference._runs import ParameterNames
-from gpzoo.inference.representation import Bound, representing
+from gpzoo.inference.gp_sites import Bound, representing
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 

@@ -14,16 +14,16 @@ from numpyro.infer import init_to_median
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._types import Argument
-from gpzoo.inducing.covariances import Kuu
 from gpzoo.inducing.initialisers import Initialiser, structure
+from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference._calls import entry_point, removed
+from gpzoo.inference._finite import all_finite
 from gpzoo.inference._handler import _for_site, _parameter, _PosteriorHandler
 from gpzoo.inference._keys import named_key
+from gpzoo.inference._program import Look, Sites, find_sites, look, parameters_of
 from gpzoo.inference._runs import Trace, at_once, run, shapes_of
-from gpzoo.inference._sites import Look, Sites, find_sites, look, parameters_of
-from gpzoo.inference.finite import all_finite
-from gpzoo.inference.representation import Functions, Marginals, Missing, Start
+from gpzoo.inference.gp_sites import Functions, Marginals, Missing, Start
 from gpzoo.posteriors.forms import Form, form_of
 from gpzoo.posteriors.posterior import InducingPosterior
 

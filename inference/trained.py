@@ -16,8 +16,8 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference import _saved
 from gpzoo.inference._calls import entry_point
+from gpzoo.inference._finite import all_finite
 from gpzoo.inference.arviz import exported
-from gpzoo.inference.finite import all_finite
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction.functions import values_of_functions
 from gpzoo.inference.prediction.predict import identity_of, predictions

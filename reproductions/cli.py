@@ -19,21 +19,13 @@ from gpzoo.inference.training._progress import on_device
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions import page as report
 from gpzoo.reproductions.execute import execute
-from gpzoo.reproductions.experiment import PRESETS, Experiment, ReproductionError, Run
+from gpzoo.reproductions.experiment import PRESETS, Experiment, ReproductionError, Run, all_experiments
 
 with needs("reproductions", "The command line"):
     import click
 
 #: Failures whose message says all there is to say.
 KNOWN_FAILURES = (ReproductionError, DatasetError, GPZooError, MissingExtraError, OSError)
-
-
-def all_experiments() -> tuple[Experiment, ...]:
-    """Every experiment of every paper, in the order in which they are listed."""
-    from gpzoo.reproductions import convolutional, deep, deep_kernel, invariant
-
-    papers = (convolutional, deep, invariant, deep_kernel)
-    return tuple(experiment for paper in papers for experiment in paper.EXPERIMENTS)
 
 
 class Failed(click.ClickException):

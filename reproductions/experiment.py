@@ -1,4 +1,4 @@
-"""What is an experiment, a run of it, and its result?"""
+"""What is an experiment, a run of it, and its result? And which experiments are there?"""
 
 from __future__ import annotations
 
@@ -216,3 +216,11 @@ def by_hand(what: str, data: str = "not recorded", rule: str = "by hand") -> dic
         rule: how.
     """
     return {"what": what, "rule": rule, "data": data, "candidates": None}
+
+
+def all_experiments() -> tuple[Experiment, ...]:
+    """Every experiment of every paper, in the order in which they are listed."""
+    from gpzoo.reproductions import convolutional, deep, deep_kernel, invariant
+
+    papers = (convolutional, deep, invariant, deep_kernel)
+    return tuple(experiment for paper in papers for experiment in paper.EXPERIMENTS)

@@ -18,8 +18,8 @@ from gpzoo import (
     SampledView,
     Subsampled,
 )
-from gpzoo.inducing.covariances import Kuu
 from gpzoo.inducing.initialisers import kmeans, unique_patches
+from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.kernels import RBF, Convolutional, DoubleSum, Invariant, White, with_fixed_views
 from gpzoo.posteriors.sampled_views import PairWeights
 from gpzoo.views._warp import affine_matrix, affine_positions, bilinear

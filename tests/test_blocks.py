@@ -12,8 +12,8 @@ from helpers import KEY, adam, bound, marginals, randomised, terms, trained
 from numpyro.distributions.kl import kl_divergence
 from numpyro.infer import SVI
 
-from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.initialisers import blocks, kmeans, unique_patches
+from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, Convolutional, Flattened, Matern32, MultiChannel, White

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpzoo.inducing.covariances import Kuf, Kuu
+from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches
 from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Flattened, Linear, Matern32, MultiChannel, White
 from gpzoo.views.orbits import Orbit

@@ -17,7 +17,7 @@ from scipy.stats import norm
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained
 from gpzoo.inference._keys import named_key
-from gpzoo.inference.representation import Marginals, representing
+from gpzoo.inference.gp_sites import Marginals, representing
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Expected, Gaussian, Softmax
 from gpzoo.models import deep_gp, linear_layers

@@ -157,7 +157,7 @@ def test_journeys_are_streamed(short, not_exported, monkeypatch, tmp_path):
     assert result["curve"]
 
 
-def test_steps_are_timed_without_compilation(monkeypatch, standard_promotion, tmp_path):
+def test_platform_are_timed_without_compilation(monkeypatch, standard_promotion, tmp_path):
     monkeypatch.setattr(paper, "MODELS", paper.MODELS | {"sgp": (1, 10)})
     run = run_of("timing", "sgp", tmp_path)
     result = execute(EXPERIMENTS["timing"], run)

@@ -19,7 +19,7 @@ from numpyro.infer import SVI, Predictive
 from gpzoo import GaussianProcess, InducingPoints, InducingPosterior
 from gpzoo.errors import FactorisationError
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, Trained, fit
-from gpzoo.inference.finite import is_finite
+from gpzoo.inference._finite import is_finite
 from gpzoo.kernels import RBF, Matern32, Matern52, Periodic
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.linalg.factorise import root

@@ -9,7 +9,7 @@ from jax import random
 
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.inference import InducingGuide, Trained
-from gpzoo.inference.representation import Functions, representing
+from gpzoo.inference.gp_sites import Functions, representing
 from gpzoo.kernels import RBF, ArcCosine, Constant, Convolutional, Linear, Matern32, Matern52, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.processes.process import GaussianProcess

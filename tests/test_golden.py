@@ -8,7 +8,7 @@ import numpy as np
 import numpyro
 import pytest
 
-from gpzoo.inducing.covariances import Kuf, Kuu
+from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.kernels import RBF, Convolutional, Flattened, White

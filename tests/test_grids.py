@@ -20,8 +20,8 @@ from scipy.stats import multivariate_normal
 
 from gpzoo import linalg
 from gpzoo.errors import FactorisationError
-from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.grid import InducingGrid
+from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.kernels import RBF, Linear, Matern32, Matern52, Periodic, White
 from gpzoo.likelihoods import Gaussian, Softmax

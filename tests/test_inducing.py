@@ -9,7 +9,7 @@ import pytest
 from multipledispatch.conflict import AmbiguityWarning
 
 from gpzoo._pytree import static
-from gpzoo.inducing.covariances import Kuf, Kuu
+from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingPatches, InducingPoints, InducingVariable
 from gpzoo.kernels import RBF, Constant, Convolutional, Matern32, White
 

@@ -22,7 +22,7 @@ from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, NonFiniteError, fit
 from gpzoo.inference._keys import named_key
-from gpzoo.inference.representation import Marginals, representing
+from gpzoo.inference.gp_sites import Marginals, representing
 from gpzoo.inference.training import fit as training
 from gpzoo.inference.training._sources import indices, order_seed
 from gpzoo.kernels import RBF

@@ -18,7 +18,7 @@ from scipy.stats import norm
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained, predict
 from gpzoo.inference._keys import named_key
-from gpzoo.inference.representation import Marginals, representing
+from gpzoo.inference.gp_sites import Marginals, representing
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
 from gpzoo.processes.process import GaussianProcess

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpzoo.reproductions.cli import all_experiments
+from gpzoo.reproductions.experiment import all_experiments
 from gpzoo.reproductions.page import results_page
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -502,6 +502,6 @@ def test_a_callback_that_fails_loses_nothing(seen_by_step, tmp_path):
     np.testing.assert_array_equal(resumed.losses, seen_by_step[0].losses)
 
 
-def test_steps_between_callbacks_are_checked():
+def test_platform_between_callbacks_are_checked():
     with pytest.raises(ValueError, match="callback_steps must be an integer of at least 1, got 0"):
         watched(5, 0, [])

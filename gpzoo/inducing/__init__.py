@@ -1,8 +1,8 @@
 """Inducing variables: what they are, their covariances with a process, and where they start."""
 
-from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import Initialiser, blocks, kmeans, random_subset, uniform_patches, unique_patches
+from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints, InducingVariable
 
 __all__ = [

@@ -14,7 +14,7 @@ from jaxtyping import Float, Integer
 from gpzoo import _checks as checks
 from gpzoo._checks import positive_int
 from gpzoo._pytree import static
-from gpzoo.inducing.covariances import Kuf, Kuu
+from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.kernels.base import Kernel
 from gpzoo.kernels.combine import Product, Scaled, Sum

@@ -15,7 +15,7 @@ from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
-from gpzoo.inducing.covariances import block_pairs
+from gpzoo.inducing.kuu_kuf import block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints, InducingVariable
 from gpzoo.kernels.base import Kernel
 from gpzoo.kernels.combine import addends

@@ -2,6 +2,7 @@
 
 from gpzoo.linalg.factorise import (
     RELATIVE_JITTER,
+    TOEPLITZ_JITTER,
     add_jitter,
     cholesky,
     cholesky_and_inverse,
@@ -15,6 +16,7 @@ from gpzoo.linalg.toeplitz import ToeplitzInverse
 
 __all__ = [
     "RELATIVE_JITTER",
+    "TOEPLITZ_JITTER",
     "BlockDiagonal",
     "Kronecker",
     "ToeplitzInverse",

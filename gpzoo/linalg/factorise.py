@@ -19,6 +19,10 @@ from gpzoo.linalg.operators import BlockDiagonal, concatenate, diagonal, matmul
 #: Jitter relative to the mean diagonal of a covariance matrix, by dtype.
 RELATIVE_JITTER = {"float64": 1e-6, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
 
+#: Jitter of the prior over large grids relative to its variance, where its Toeplitz structure is used. A smooth kernel
+#: on many points is singular in float32: with less, recursions over a thousand points lose their last digits.
+TOEPLITZ_JITTER = {"float64": 1e-6, "float32": 1e-2}
+
 #: Negative eigenvalues that a draw may leave out, in all, relative to the variance: rounding leaves far fewer.
 NEGLIGIBLE = 1e-3
 

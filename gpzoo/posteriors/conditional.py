@@ -19,16 +19,12 @@ from gpzoo import _platform, linalg
 from gpzoo._checks import is_concrete
 from gpzoo._pytree import Fields, static
 from gpzoo.errors import FactorisationError
-from gpzoo.inducing.covariances import Kuf, Kuu
 from gpzoo.inducing.grid import InducingGrid, axis_column, axis_covariances
+from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.linalg.operators import BlockDiagonal, Kronecker, kronecker_matmul, matmul
 from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
 from gpzoo.posteriors.forms import Form
 from gpzoo.processes.process import GaussianProcess
-
-#: Jitter of the prior over large grids relative to its variance, where its Toeplitz structure is used. A smooth kernel
-#: on many points is singular in float32: with less, recursions over a thousand points lose their last digits.
-TOEPLITZ_JITTER = {"float64": 1e-6, "float32": 1e-2}
 
 
 class Conditional(Fields):

@@ -18,7 +18,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import linalg
-from gpzoo.inducing.covariances import Kuf, block_pairs
+from gpzoo.inducing.kuu_kuf import Kuf, block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.kernels.base import Kernel
 from gpzoo.kernels.combine import Scaled, Sum

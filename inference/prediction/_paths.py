@@ -15,9 +15,9 @@ from gpzoo._numpyro import Messenger
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import run, unmasked
+from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction.summaries import Asked, Path, SitePrediction
-from gpzoo.inference.representation import Marginals
 from gpzoo.likelihoods import Expected, Gaussian, Likelihood
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.posteriors.conditional import Projection

@@ -14,18 +14,18 @@ from jax import Array, random
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._platform import one_blas_thread
-from gpzoo.inducing.covariances import Kuu, block_pairs
+from gpzoo.inducing.kuu_kuf import Kuu, block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
+from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import run
-from gpzoo.inference.finite import refuse_not_finite
+from gpzoo.inference.gp_sites import Functions
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction.predict import check_run, count_rows, identity_of
-from gpzoo.inference.representation import Functions
 from gpzoo.inference.training._sources import split_arrays
 from gpzoo.kernels import Kernel, Scaled
 from gpzoo.kernels.combine import addends
-from gpzoo.kernels.spectral import function_values
+from gpzoo.kernels.fourier_features import function_values
 from gpzoo.linalg.operators import BlockDiagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 

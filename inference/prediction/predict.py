@@ -14,9 +14,9 @@ from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference._calls import entry_point
+from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._keys import named_key
-from gpzoo.inference._sites import find_sites, look
-from gpzoo.inference.finite import refuse_not_finite
+from gpzoo.inference._program import find_sites, look
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._paths import Runner
 from gpzoo.inference.prediction.summaries import (

@@ -18,7 +18,7 @@ from gpzoo._numpyro import Messenger
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference._runs import Runs, run, unmasked
 from gpzoo.inference.elbo import GaussianProcessELBO
-from gpzoo.inference.representation import Bound
+from gpzoo.inference.gp_sites import Bound
 from gpzoo.inference.trained import Trained
 from gpzoo.likelihoods import Expected, Likelihood
 from gpzoo.processes.process import GaussianProcess

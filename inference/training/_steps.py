@@ -1,4 +1,7 @@
-"""The compiled step of a training, and the loop of steps on the device."""
+"""The compiled step of a training, and the loop of steps on the device.
+
+Programs with convolutions are stepped from the host instead, where :func:`gpzoo._platform.steps_on_host` says so.
+"""
 
 from __future__ import annotations
 

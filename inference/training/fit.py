@@ -24,10 +24,10 @@ from gpzoo._types import Argument
 from gpzoo.errors import FactorisationError, keep_in
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
-from gpzoo.inference._sites import Look, look
+from gpzoo.inference._program import Look, look
 from gpzoo.inference.elbo import GaussianProcessELBO
+from gpzoo.inference.gp_sites import Bound, representing
 from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.representation import Bound, representing
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._diagnose import Watch, check_scales, expectations, explain_failure, extreme_data
 from gpzoo.inference.training._progress import Bar

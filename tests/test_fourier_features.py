@@ -18,7 +18,7 @@ from gpzoo.kernels import (
     RationalQuadratic,
     White,
 )
-from gpzoo.kernels.spectral import function_values
+from gpzoo.kernels.fourier_features import function_values
 
 KEY = random.key(0)
 RNG = np.random.default_rng(0)
