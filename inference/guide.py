@@ -200,6 +200,9 @@ class InducingGuide:
         ``None`` where that is no way to do it: values that are no arrays, or not finite; what initialisers refuse.
         Operation by operation it is done all the same, or what is wrong is said.
         """
+        # The program is run once more for each site that is looked at, and was where it is drawn from.
+        if len(self._looked_at(given)) + bool(self.sites.drawn) > 1:
+            return None
         if not all(map(checks.is_concrete, jax.tree.leaves((rng_key, args, kwargs, given)))):
             return None
         made: dict[str, Any] = {}
@@ -244,8 +247,11 @@ class InducingGuide:
 
         Inducing variables of one's own, grids among them, and values in ``given`` need none.
         """
-        missing = [site for site in self.sites.processes if f"{site}_inducing" not in (given or {})]
-        return any(not isinstance(_for_site(self.inducing, site), InducingVariable) for site in missing)
+        return bool(self._looked_at(given or {}))
+
+    def _looked_at(self, given: Mapping[str, Any]) -> list[str]:
+        missing = [site for site in self.sites.processes if f"{site}_inducing" not in given]
+        return [site for site in missing if not isinstance(_for_site(self.inducing, site), InducingVariable)]
 
     def posteriors(self, rng_key: Array, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
         """:meth:`gpzoo.inference.Trained.posterior` for parameters and arguments that were checked."""

@@ -1,5 +1,6 @@
 """What every test shares: float64, strict dtype promotion, one BLAS thread, seeded property tests, golden numbers."""
 
+import gc
 import hashlib
 import json
 import os
@@ -9,13 +10,17 @@ from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
-# Most of a test's time is compilation, which takes half as long without the compiler's last optimisations. The programs
-# that users have are tested with XLA_FLAGS=--xla_backend_optimization_level=3.
-# Later versions end the process at the second flag, which they do not know.
+# Most of a test's time is compilation, which takes half as long without the compiler's last optimisations and again a
+# quarter less in one piece. The programs that users have are tested with XLA_FLAGS=--xla_backend_optimization_level=3.
+# Later versions end the process at flags that they do not know.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0"
-    + (" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""),
+    + (
+        " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        if version("jaxlib").startswith("0.10.")
+        else ""
+    ),
 )
 
 import hypothesis
@@ -62,6 +67,13 @@ def compiled_once():
     # Thousands of programs of one operation take more time together than the long ones.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def old_objects_left_alone():
+    """What earlier files compiled stays; looking through gigabytes of it at every collection takes seconds."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,7 +2,9 @@
 
 from typing import Any, get_args
 
+import jax
 import jaxtyping
+import numpy as np
 from beartype import beartype
 
 
@@ -17,5 +19,7 @@ def checked(function: Any) -> Any:
 
 def _has_shape(hint: Any) -> bool:
     if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
+        # Parameters that somebody substitutes may be NumPy's.
+        hint.array_type = jax.Array | np.ndarray
         return True
-    return any(map(_has_shape, get_args(hint)))
+    return any([_has_shape(part) for part in get_args(hint)])

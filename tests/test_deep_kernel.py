@@ -178,19 +178,19 @@ def test_a_network_sees_all_rows_at_once_only_for_initialisers_that_look(digits,
     inner, ran = network_of(connected()), []
 
     def network(X, training):
-        h = inner(X, training)
-        if not isinstance(h, jax.core.Tracer):
-            ran.append(len(X))
-        return h
+        jax.debug.callback(ran.append, len(X))
+        return inner(X, training)
 
     model = small(network)
     svi = SVI(model, InducingGuide(model, inducing), optax.adam(0.01), GaussianProcessELBO())
     options = {"batch_size": 200, "model_kwargs": {"num_data": len(X)}, "progress": False}
     result = fit(KEY, svi, 1, X, y, **options)
+    jax.effects_barrier()
     assert max(ran) == (len(X) if looks else 200)
     if looks:
         ran.clear()
         fit(KEY, svi, 1, X, y, init_params=dict(result.params), **options)
+        jax.effects_barrier()
         assert max(ran) == 200
 
 

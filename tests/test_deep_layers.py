@@ -172,9 +172,11 @@ def test_a_step_is_better_explained_by_three_layers_than_by_one():
     for model, scales in ((gp_regression, 1.0), (partial(deep_gp, layers=layers), inner_scales(layers))):
         guide = InducingGuide(model, kmeans(8), initial_scale=scales)
         svi = SVI(model, guide, adam(0.02), GaussianProcessELBO())
-        result = fit(random.key(0), svi, 2000, X, y, progress=False)
-        found = Trained(model, guide, result.params).predict(KEY, X_test, test_data={"y": y_test}, num_draws=50)
-        bounds.append(-result.losses[-200:].mean())
+        # Of three starts the one with the best bound: some come to rest at one smooth function.
+        several = fit(random.split(random.key(0), 3), svi, 2000, X, y, in_axes=None, progress=False)
+        best = several.losses[:, -200:].mean(axis=1).argmin()
+        found = several.member(best).predict(KEY, X_test, test_data={"y": y_test}, num_draws=50)
+        bounds.append(-several.losses[best, -200:].mean())
         densities.append(found["y"].log_density.mean())
     assert bounds[1] > bounds[0] + 20
     assert densities[1] > densities[0] + 0.6

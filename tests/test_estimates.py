@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
-from helpers import KEY, adam, bound, trained
+from helpers import KEY, adam, trained
 from numpyro.distributions.kl import kl_divergence
 from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
 
@@ -25,7 +25,7 @@ from gpzoo import (
     unique_patches,
 )
 from gpzoo._pytree import static
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, representation
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, gp_sites
 from gpzoo.kernels import RBF, Invariant, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma, RobustMax, Softmax, StickBreaking
 from gpzoo.posteriors import Projection, forms
@@ -78,7 +78,7 @@ def test_golden_estimates(golden, dtype):
         base = RBF(given["variance"], given["lengthscales"])
         prior = GaussianProcess(Invariant(base, Given(given["Xorbit"])), given["X"], num_outputs=2, jitter=jitter)
         at = Projection(prior, InducingPatches(given["Z"]))
-        q = InducingPosterior(at, given["q_mu"], forms.Full(given["q_sqrt"]), value=representation.estimates)
+        q = InducingPosterior(at, given["q_mu"], forms.Full(given["q_sqrt"]), value=gp_sites.estimates)
         f = q.sample(KEY)
         pairs = PairWeights.of(prior.kernel.view)
         expectation = Gaussian(f, given["noise_variance"]).log_prob(given["Y"])
@@ -109,7 +109,7 @@ def test_golden_orbit(golden):
             Invariant(RBF(p["variance"], p["lengthscales"]), swap), X, num_outputs=1, jitter=float(given["jitter"])
         )
         at = Projection(prior, InducingPatches(p["Z"]))
-        return InducingPosterior(at, p["q_mu"], forms.Full(p["q_sqrt"]), value=representation.marginals)
+        return InducingPosterior(at, p["q_mu"], forms.Full(p["q_sqrt"]), value=gp_sites.marginals)
 
     @jax.jit
     def everything():
@@ -237,18 +237,23 @@ def test_sums_scales_and_blocks_of_kernels_are_unbiased():
     part, rest = Invariant(RBF(1.3, 0.8), WithReplacement(ORBIT, 3)), RBF(0.5, 1.5)
     exact = 0.7 * Invariant(RBF(1.3, 0.8), ORBIT) + rest + White(0.1)
     two = InducingBlocks(InducingPatches(Z), InducingPoints(Z + 0.1))
-    scale = jnp.asarray(np.tril(RNG.normal(size=(2, 8, 8))) * 0.3 + np.eye(8))
-    mean = jnp.asarray(RNG.normal(size=(8, 2)))
+    scale, mean = np.tril(RNG.normal(size=(2, 8, 8))) * 0.3 + np.eye(8), RNG.normal(size=(8, 2))
     options = {"mean": mean, "form": forms.Full(scale), "inducing": two}
-    wanted_mean, wanted_variance = posterior(exact, **options).marginals()
-    q = posterior(0.7 * part + rest + White(0.1), **options)
-    means, seconds = jax.jit(jax.vmap(q.estimates))(jax.random.split(jax.random.key(3), 20_000))
+
+    @jax.jit
+    def everything(keys):
+        q = posterior(0.7 * part + rest + White(0.1), **options)
+        # Shared inducing variables: white noise is a part of u, and of no covariance with f.
+        one = posterior(Invariant(RBF(1.3, 0.8), Subsampled(ORBIT, 6)) + White(0.1)).estimates(KEY)[1]
+        other = posterior(Invariant(RBF(1.3, 0.8), ORBIT) + White(0.1)).marginals()[1]
+        return posterior(exact, **options).marginals(), jax.vmap(q.estimates)(keys), (one, other)
+
+    found = jax.tree.map(np.asarray, everything(jax.random.split(jax.random.key(3), 20_000)))
+    (wanted_mean, wanted_variance), (means, seconds), white = found
     for draws, wanted in ((means, wanted_mean), (seconds + means**2, wanted_variance + wanted_mean**2)):
         error = draws.std(0, ddof=1) / np.sqrt(len(draws))
         assert (np.abs(draws.mean(0) - wanted) / error).max() < 5
-    # Shared inducing variables: white noise is a part of u, and of no covariance with f.
-    one = posterior(Invariant(RBF(1.3, 0.8), Subsampled(ORBIT, 6)) + White(0.1)).estimates(KEY)[1]
-    np.testing.assert_allclose(one, posterior(Invariant(RBF(1.3, 0.8), ORBIT) + White(0.1)).marginals()[1], rtol=1e-8)
+    np.testing.assert_allclose(*white, rtol=1e-8)
 
 
 def test_blocks_may_differ_in_their_numbers():
@@ -294,20 +299,26 @@ def estimates(columns=2):
 
 
 def test_operations_that_are_exact_keep_the_estimates():
+    @jax.jit
+    def everything(f):
+        scaled = [(f * 2 + 1, 2, 1), (1 - f / 2, -0.5, 1), (-f, -1, 0)]
+        assert all(type(g) is EstimatedMarginals for g, _, _ in scaled)
+        some = f[jnp.asarray([2, 0])]
+        assert type(f[:, 1]) is type(some) is EstimatedMarginals
+        other = EstimatedMarginals(f.mean + 1, f.variance, sites=frozenset({"g"}))
+        plain = GaussianMarginals(f.mean, jnp.ones((3, 2)), sites=frozenset({"h"}))
+        assert all(type(total) is EstimatedMarginals for total in (f + other, f + plain, plain - f))
+        return [(g.mean, g.variance, factor, shift) for g, factor, shift in scaled], some.variance, plain - f
+
     f = estimates()
-    for g, factor, shift in ((f * 2 + 1, 2, 1), (1 - f / 2, -0.5, 1), (-f, -1, 0)):
-        assert type(g) is EstimatedMarginals
-        np.testing.assert_allclose(g.mean, factor * f.mean + shift)
-        np.testing.assert_allclose(g.variance, factor**2 * f.variance)
-    assert type(f[:, 1]) is type(f[jnp.asarray([2, 0])]) is EstimatedMarginals
-    np.testing.assert_allclose(f[jnp.asarray([2, 0])].variance, f.variance[jnp.asarray([2, 0])])
-    other = EstimatedMarginals(f.mean + 1, f.variance, sites=frozenset({"g"}))
-    plain = GaussianMarginals(f.mean, jnp.ones((3, 2)), sites=frozenset({"h"}))
-    for total in (f + other, f + plain, plain - f):
-        assert type(total) is EstimatedMarginals
-    np.testing.assert_allclose((plain - f).variance, 1 + f.variance)
-    leaves, structure = jax.tree.flatten(f)
-    assert type(jax.tree.unflatten(structure, leaves)) is EstimatedMarginals
+    mean, variance = np.asarray(f.mean), np.asarray(f.variance)
+    scaled, some, difference = everything(f)
+    for of_mean, of_variance, factor, shift in scaled:
+        np.testing.assert_allclose(of_mean, factor * mean + shift)
+        np.testing.assert_allclose(of_variance, factor**2 * variance)
+    np.testing.assert_allclose(some, variance[[2, 0]])
+    assert type(difference) is EstimatedMarginals  # as a pytree
+    np.testing.assert_allclose(difference.variance, 1 + variance)
 
 
 @pytest.mark.parametrize(
@@ -431,13 +442,19 @@ def test_a_program_is_trained_and_predicts_invariant_functions():
     assert not np.allclose(other["f"].mean, test["f"].mean, rtol=1e-6)
 
 
-def test_numpyros_own_predictive_draws_functions():
+@pytest.fixture(scope="module")
+def short():
+    """A short training on 20 rows, and those rows."""
     X, y = data(20)
-    guide = InducingGuide(regression, unique_patches(8))
-    params = trained(regression, guide, X, y)
-    draws = Predictive(guide, params=params, num_samples=50)(KEY, X, y)["f"]
+    svi = SVI(regression, InducingGuide(regression, unique_patches(8)), adam(0.02), GaussianProcessELBO())
+    return fit(KEY, svi, 20, X, y, progress=False), X, y
+
+
+def test_numpyros_own_predictive_draws_functions(short):
+    result, X, y = short
+    draws = Predictive(result.guide, params=result.params, num_samples=50)(KEY, X, y)["f"]
     assert draws.shape == (50, 20) and np.isfinite(draws).all()
-    prior = Predictive(regression, params=params, num_samples=3)(KEY, X)
+    prior = Predictive(regression, params=result.params, num_samples=3)(KEY, X)
     assert prior["y"].shape == (3, 20)
 
 
@@ -459,15 +476,14 @@ def test_inducing_points_of_f_are_refused_with_a_way_out():
             InducingGuide(regression, start).init_params(KEY, X, y)
 
 
-def test_every_estimate_of_the_posterior_uses_the_views_of_its_key():
-    X, y = data(20)
-    guide = InducingGuide(regression, unique_patches(8))
-    params = trained(regression, guide, X, y, steps=20)
-    test = Trained(regression, guide, params).predict(KEY, X)["f"]
-    mean = jax.jit(lambda params: Trained(guide.model, guide, params).posterior(KEY, X, y)["f"].mean)(params)
+def test_every_estimate_of_the_posterior_uses_the_views_of_its_key(short):
+    result, X, y = short
+    test = result.predict(KEY, X)["f"]
+    posterior = lambda params: result.with_params(params).posterior(KEY, X, y)["f"]  # noqa: E731
+    mean = jax.jit(lambda params: posterior(params).mean)(result.params)
     np.testing.assert_allclose(mean, test.mean, rtol=1e-7, atol=1e-9)
     # Draws of one posterior: their spread is that of its variance.
-    idata = Trained(regression, guide, params).to_arviz(KEY, X, y, num_draws=400)
+    idata = result.to_arviz(KEY, X, y, num_draws=400)
     np.testing.assert_allclose(np.asarray(idata["posterior"]["f"])[0].mean(0), test.mean, atol=0.1)
 
 
@@ -478,29 +494,29 @@ def test_a_site_cannot_be_joint():
         guide.init_params(KEY, X, y)
 
 
-def test_what_fit_reports_is_what_it_trains():
-    X, y = data(10)
-    guide = InducingGuide(regression, unique_patches(5))
-    result = fit(KEY, SVI(regression, guide, adam(0.02), GaussianProcessELBO()), 1, X, y, progress=False)
-    assert result.expectations == {"y": "closed form"}
+def test_what_fit_reports_is_what_it_trains(short):
+    assert short[0].expectations == {"y": "closed form"}
 
 
-def test_several_trainings_scope_and_particles(standard_promotion):
-    X, y = data(20)
+def test_several_trainings_scope_and_particles(short, standard_promotion):
+    result, X, y = short
     guide = InducingGuide(regression, unique_patches(5))
     svi = SVI(regression, guide, adam(0.02), GaussianProcessELBO())
     keys = jax.random.split(KEY, 2)
     both = fit(keys, svi, 5, X, y, in_axes=None, progress=False)
-    for k, key in enumerate(keys):
-        alone = fit(key, svi, 5, X, y, progress=False)
-        np.testing.assert_allclose(both.losses[k], alone.losses, rtol=1e-8)
+    alone = fit(keys[1], svi, 5, X, y, progress=False)
+    np.testing.assert_allclose(both.losses[1], alone.losses, rtol=1e-8)
+    assert not np.allclose(both.losses[0], both.losses[1], rtol=1e-3)
     scoped = numpyro.handlers.scope(regression, prefix="left")
-    assert "left/f_mean" in trained(scoped, InducingGuide(scoped, unique_patches(5)), X, y, steps=2)
-    params = trained(regression, guide, X, y)
-    spread = []
-    for loss in (GaussianProcessELBO(1).loss, GaussianProcessELBO(8).loss):
-        losses = jax.jit(jax.vmap(lambda key, loss=loss: loss(key, params, regression, guide, X, y)))
-        spread.append(np.std(losses(jax.random.split(KEY, 40))))
+    assert "left/f_mean" in trained(scoped, InducingGuide(scoped, unique_patches(5)), X, y, steps=1)
+
+    @jax.jit
+    @jax.vmap
+    def losses(key):
+        several = GaussianProcessELBO(1), GaussianProcessELBO(8)
+        return [elbo.loss(key, result.params, regression, result.guide, X, y) for elbo in several]
+
+    spread = [np.std(values) for values in losses(jax.random.split(KEY, 40))]
     assert spread[1] < 0.6 * spread[0]
 
 
@@ -513,6 +529,6 @@ def test_beside_another_site():
 
     X, y = data(30)
     guide = InducingGuide(program, {"f": unique_patches(8), "g": kmeans(8)})
-    start, params = trained(program, guide, X, y), trained(program, guide, X, y, steps=150)
-    assert bound(program, guide, params, X, y) > bound(program, guide, start, X, y) + 10
-    assert Trained(program, guide, params).predict(KEY, X)["f"].mean.shape == (30,)
+    result = fit(KEY, SVI(program, guide, adam(0.02), GaussianProcessELBO()), 150, X, y, progress=False)
+    assert result.losses[:10].mean() > result.losses[-10:].mean() + 10
+    assert result.predict(KEY, X)["f"].mean.shape == (30,)

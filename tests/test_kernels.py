@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.flatten_util import ravel_pytree
 
 from gpzoo import kernels, linalg
 from gpzoo._pytree import static
@@ -189,7 +188,7 @@ def inputs(columns=3, rows=9, seed=0):
 
 
 def three_of(kernel):
-    return [jax.tree.map(partial(operator.mul, factor), kernel) for factor in (0.8, 1.0, 1.3)]
+    return [jax.tree.map(lambda leaf, factor=factor: factor * np.asarray(leaf), kernel) for factor in (0.8, 1.0, 1.3)]
 
 
 @jax.jit
@@ -197,8 +196,31 @@ def evaluate(kernel, X, Z):
     return kernel(X), kernel(X, Z), kernel.diag(X)
 
 
+def derive(kernel, X, Z):
+    """A number of everything, its gradient by kernel and inputs, and what :func:`evaluate` gives, in one program."""
+    # Numbers of Python have a type of their own in JAX, and would have programs of their own.
+    return derive_arrays(jax.tree.map(np.asarray, kernel), X, Z)
+
+
+@jax.jit
+def derive_arrays(kernel, X, Z):
+    def score(kernel, X, Z):
+        rng = np.random.default_rng(1)
+        values = kernel(X), kernel(X, Z), kernel.diag(X)
+        weights = [jnp.asarray(rng.normal(size=shape), X.dtype) for shape in ((9, 9), (9, 8), (9,))]
+        return sum(jnp.sum(w * value) for w, value in zip(weights, values, strict=True)), values
+
+    (value, values), gradient = jax.value_and_grad(score, argnums=(0, 1, 2), has_aux=True)(kernel, X, Z)
+    return value, gradient, values
+
+
+def values_of(kernel, X, Z):
+    """Those of :func:`evaluate`, from the program that other tests of the same kernel need."""
+    return derive(kernel, X, Z)[2]
+
+
 def stack(trees):
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 def test_every_exported_kernel_has_a_textbook_case():
@@ -218,7 +240,7 @@ def test_values_match_the_textbook(case):
     close = {"rtol": 1e-12, "atol": 1e-9 if case.name.startswith("arc") else 1e-13}
     if case.columns > 3:
         close["atol"] = 1e-7
-    gram, cross, variances = evaluate(case.kernel, X, Z)
+    gram, cross, variances = values_of(case.kernel, X, Z)
     np.testing.assert_allclose(gram, case.gram(X), **close)
     np.testing.assert_allclose(cross, case.cross(X, Z), **close)
     np.testing.assert_allclose(variances, np.diagonal(case.gram(X)), **close)
@@ -228,8 +250,8 @@ def test_values_match_the_textbook(case):
 def test_gram_is_exactly_symmetric_and_has_the_variances_on_its_diagonal(case):
     # Under jit: only there may the compiler contract an operation on one of two inputs with what follows.
     X, Z = inputs(case.columns)
-    for dtype in ("float64", "float32"):
-        K, _, variances = (np.asarray(a) for a in evaluate(case.kernel, X.astype(dtype), Z.astype(dtype)))
+    for dtype, of in (("float64", values_of), ("float32", evaluate)):
+        K, _, variances = (np.asarray(a) for a in of(case.kernel, X.astype(dtype), Z.astype(dtype)))
         np.testing.assert_array_equal(K, K.T)
         if isinstance(case.kernel, kernels.Stationary):
             np.testing.assert_array_equal(np.diagonal(K), variances)
@@ -241,7 +263,7 @@ def test_gram_is_exactly_symmetric_and_has_the_variances_on_its_diagonal(case):
 def test_gram_is_positive_semidefinite(case, seed, spread, offset, rows):
     X = offset + spread * np.random.default_rng(seed).normal(size=(9, 3))
     X[: rows // 2] = X[rows // 2 : 2 * (rows // 2)]
-    K = np.asarray(evaluate(case.kernel, X, X[:-1])[0])
+    K = np.asarray(values_of(case.kernel, X, X[:-1])[0])
     eigenvalues = np.linalg.eigvalsh(K)
     assert eigenvalues[0] >= -1e-13 * len(X) * eigenvalues[-1]
 
@@ -250,8 +272,8 @@ def test_gram_is_positive_semidefinite(case, seed, spread, offset, rows):
 def test_squared_distance(columns):
     X, Z = inputs(columns, rows=7)
     naive = np.sum((X[:, None] - Z[None]) ** 2, -1)
-    np.testing.assert_allclose(squared_distance(jnp.asarray(X), jnp.asarray(Z)), naive, rtol=1e-12, atol=1e-13)
-    gram = np.asarray(squared_distance(jnp.asarray(X)))
+    cross, gram = jax.jit(lambda X, Z: (squared_distance(X, Z), squared_distance(X)))(X, Z)
+    np.testing.assert_allclose(cross, naive, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(gram, np.sum((X[:, None] - X[None]) ** 2, -1), rtol=1e-12, atol=1e-13)
     np.testing.assert_array_equal(np.diagonal(gram), 0)
 
@@ -268,15 +290,17 @@ def test_distances_of_inputs_far_from_the_origin_and_from_each_other():
 
 def test_rational_quadratic_tends_to_an_rbf():
     X, Z = inputs()
-    np.testing.assert_allclose(RationalQuadratic(alpha=1e9)(X, Z), RBF()(X, Z), rtol=1e-7)
+    exact = [[rbf(x, z) for z in Z] for x in X]
+    np.testing.assert_allclose(evaluate(RationalQuadratic(alpha=1e9), X, Z)[1], exact, rtol=1e-7)
 
 
 def test_periodic_repeats_and_its_lengthscale_is_half_of_the_unit_circle_convention():
     X, Z = inputs(1)
     kernel = Periodic(1.3, 0.6, period=2.5)
-    np.testing.assert_allclose(kernel(X + 5.0, Z), kernel(X, Z), rtol=1e-12)
+    here, there = (evaluate(kernel, inputs, Z)[1] for inputs in (X, X + 5.0))
+    np.testing.assert_allclose(there, here, rtol=1e-12)
     other = 1.3 * np.exp(-2 * np.sin(np.pi * (X - Z.T) / 2.5) ** 2 / 1.2**2)
-    np.testing.assert_allclose(kernel(X, Z), other, rtol=1e-12)
+    np.testing.assert_allclose(here, other, rtol=1e-12)
 
 
 # -- golden numbers ----------------------------------------------------------------------------------------------------
@@ -286,22 +310,26 @@ def test_golden_rbf_and_white(golden):
     arrays, _ = golden("convgp_10_sum_meanfield")
     Z, X = arrays["in_Z_rbf"], arrays["in_X"]
     kernel = RBF(arrays["in_rbf_variance"], arrays["in_rbf_lengthscales"]) + White(arrays["in_white_variance"])
-    np.testing.assert_allclose(kernel(Z), arrays["out_Kzz_rbf"], rtol=1e-8)
-    np.testing.assert_allclose(kernel(Z, X), arrays["out_Kzx_rbf"], rtol=1e-8)
-    np.testing.assert_allclose(kernel.diag(X), arrays["out_Kdiag_rbf"], rtol=1e-8)
+    found = jax.jit(lambda kernel, Z, X: (kernel(Z), kernel(Z, X), kernel.diag(X)))(kernel, Z, X)
+    for ours, name in zip(found, ("Kzz", "Kzx", "Kdiag"), strict=True):
+        np.testing.assert_allclose(ours, arrays[f"out_{name}_rbf"], rtol=1e-8)
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [("float64", 1e-8), ("float32", 1e-4)])
 def test_golden_ard_in_a_predictive_covariance(golden, dtype, rtol):
     arrays, _ = golden("svgp_01_ard_whitened_gaussian")
-    a = {name: jnp.asarray(value, dtype) for name, value in arrays.items()}
-    kernel = RBF(a["in_variance"], a["in_lengthscales"])
-    L = linalg.cholesky(kernel(a["in_Z"]), jitter=a["in_jitter"])
-    A = linalg.solve_lower(L, kernel(a["in_Z"], a["in_X_test"]))
-    root = jnp.tril(a["in_q_sqrt"]).mT @ A
-    covariance = kernel(a["in_X_test"]) - A.T @ A + root.mT @ root
-    np.testing.assert_allclose(A.T @ a["in_q_mu"], a["out_fmean_test"], rtol=rtol, atol=rtol)
-    np.testing.assert_allclose(covariance, a["out_fcov_test"], rtol=rtol, atol=rtol)
+
+    @jax.jit
+    def moments(a):
+        kernel = RBF(a["in_variance"], a["in_lengthscales"])
+        L = linalg.cholesky(kernel(a["in_Z"]), jitter=a["in_jitter"])
+        A = linalg.solve_lower(L, kernel(a["in_Z"], a["in_X_test"]))
+        root = jnp.tril(a["in_q_sqrt"]).mT @ A
+        return A.T @ a["in_q_mu"], kernel(a["in_X_test"]) - A.T @ A + root.mT @ root
+
+    mean, covariance = moments({name: np.asarray(value, dtype) for name, value in arrays.items() if name[:2] == "in"})
+    np.testing.assert_allclose(mean, arrays["out_fmean_test"], rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(covariance, arrays["out_fcov_test"], rtol=rtol, atol=rtol)
 
 
 # -- derivatives -------------------------------------------------------------------------------------------------------
@@ -310,21 +338,22 @@ def test_golden_ard_in_a_predictive_covariance(golden, dtype, rtol):
 @over_cases
 def test_gradients_match_finite_differences_also_at_coincident_inputs(case):
     X, Z = inputs(case.columns)
-    rng = np.random.default_rng(1)
-    for_gram, for_cross, for_diag = rng.normal(size=(9, 9)), rng.normal(size=(9, 8)), rng.normal(size=9)
-    flat, unravel = ravel_pytree((case.kernel, jnp.asarray(X), jnp.asarray(Z)))
+    leaves, structure = jax.tree.flatten((case.kernel, X, Z))
+    leaves, step = [np.array(leaf) for leaf in leaves], 1e-5
 
-    @jax.jit
-    @jax.value_and_grad
-    def both(flat):
-        kernel, X, Z = unravel(flat)
-        return jnp.sum(for_gram * kernel(X)) + jnp.sum(for_cross * kernel(X, Z)) + for_diag @ kernel.diag(X)
+    def difference(leaf, i):
+        ends = []
+        for shift in (step, -step):
+            moved = [np.copy(other) for other in leaves]
+            moved[leaf].flat[i] += shift
+            ends.append(float(derive(*jax.tree.unflatten(structure, moved))[0]))
+        return (ends[0] - ends[1]) / (2 * step)
 
-    step = 1e-5
-    shifts = step * np.eye(len(flat))
-    differences = [(both(flat + shift)[0] - both(flat - shift)[0]) / (2 * step) for shift in shifts]
-    # At the kink of order 0 the error of a central difference is of second order in the step, not in its square.
-    np.testing.assert_allclose(both(flat)[1], differences, rtol=1e-6, atol=5e-6)
+    gradients = jax.tree.leaves(derive(case.kernel, X, Z)[1])
+    for k, gradient in enumerate(gradients):
+        differences = [difference(k, i) for i in range(leaves[k].size)]
+        # At the kink of order 0 the error of a central difference is of second order in the step, not in its square.
+        np.testing.assert_allclose(np.ravel(gradient), differences, rtol=1e-6, atol=5e-6)
 
 
 @pytest.mark.parametrize("columns", [2, 10])
@@ -340,15 +369,9 @@ def test_curvature_at_coincident_inputs(kernel, curvature, columns):
 def test_float32_gradients_are_finite_and_close_to_float64(case):
     X, Z = inputs(case.columns)
 
-    @jax.jit
-    @partial(jax.grad, argnums=(0, 1, 2))
-    def gradient(kernel, X, Z):
-        weights = jnp.asarray(np.random.default_rng(1).normal(size=(9, 8)), X.dtype)
-        return jnp.sum(weights * kernel(X, Z)) + jnp.sum(kernel(X) ** 2)
-
     X, Z = X.astype("float32"), Z.astype("float32")
-    single = gradient(case.kernel, X, Z)
-    double = gradient(case.kernel, X.astype("float64"), Z.astype("float64"))
+    single = derive(case.kernel, X, Z)[1]
+    double = derive(case.kernel, X.astype("float64"), Z.astype("float64"))[1]
     for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(double), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4 * (1 + np.max(np.abs(b))))
 
@@ -359,16 +382,16 @@ def test_float32_gradients_are_finite_and_close_to_float64(case):
 @over_cases
 def test_float32_inputs_give_float32_results(case):
     X, Z = (a.astype("float32") for a in inputs(case.columns))
-    references = evaluate(case.kernel, X.astype("float64"), Z.astype("float64"))
+    references = values_of(case.kernel, X.astype("float64"), Z.astype("float64"))
     for result, reference in zip(evaluate(case.kernel, X, Z), references, strict=True):
         assert result.dtype == "float32"
-        np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-5 * float(jnp.max(jnp.abs(reference))))
+        np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-5 * float(np.max(np.abs(reference))))
 
 
 @pytest.mark.parametrize("parameters", ["float32", "float64"])
 @over_some
 def test_results_follow_the_dtype_of_the_inputs_not_of_the_hyperparameters(case, parameters):
-    kernel = jax.tree.map(lambda leaf: jnp.array(leaf, parameters), case.kernel)
+    kernel = jax.tree.map(lambda leaf: np.asarray(leaf, parameters), case.kernel)
     for dtype in ("float32", "float64"):
         X, Z = (a.astype(dtype) for a in inputs(case.columns))
         shapes = jax.eval_shape(evaluate, kernel, X, Z)
@@ -377,7 +400,8 @@ def test_results_follow_the_dtype_of_the_inputs_not_of_the_hyperparameters(case,
 
 def test_integer_inputs_are_taken_as_numbers():
     X = np.arange(6).reshape(3, 2)
-    np.testing.assert_array_equal(RBF()(X), RBF()(X.astype(float)))
+    gram = jax.jit(lambda kernel, X: kernel(X))
+    np.testing.assert_array_equal(gram(RBF(), X), gram(RBF(), X.astype(float)))
 
 
 # -- pytrees and outputs -----------------------------------------------------------------------------------------------
@@ -388,17 +412,22 @@ def test_pytree_round_trips_keep_values(case):
     X, Z = inputs(case.columns)
     leaves, structure = jax.tree.flatten(case.kernel)
     assert all(isinstance(leaf, jax.Array) for leaf in leaves)
-    expected = evaluate(case.kernel, X, Z)
-    copies = jax.tree.unflatten(structure, leaves), jax.tree.map(lambda leaf: leaf + 0.0, case.kernel)
+    expected = values_of(case.kernel, X, Z)
+    copies = jax.tree.unflatten(structure, leaves), jax.tree.map(np.array, case.kernel)
     for copy in copies:
         assert jax.tree.structure(copy) == structure
-        jax.tree.map(np.testing.assert_array_equal, evaluate(copy, X, Z), expected)
+        jax.tree.map(np.testing.assert_array_equal, values_of(copy, X, Z), expected)
 
 
-@over_some
+#: One of few columns and one of many, one with several parts, one whose function is the user's.
+EAGER = ("periodic", "rbf-wide", "nested", "pointwise")
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in EAGER], ids=lambda case: case.name)
 def test_values_are_the_same_without_jit(case):
     X, Z = inputs(case.columns)
-    for a, b in zip((case.kernel(X), case.kernel(X, Z), case.kernel.diag(X)), evaluate(case.kernel, X, Z), strict=True):
+    jitted = values_of(case.kernel, X, Z)
+    for a, b in zip((case.kernel(X), case.kernel(X, Z), case.kernel.diag(X)), jitted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
 
 
@@ -412,18 +441,26 @@ def test_one_kernel_per_output(case):
     X, Z = sets[0]
     close = {"rtol": 1e-12, "atol": 1e-13}
 
-    expected = stack([evaluate(k, X, Z) for k in each])
-    for got in (jax.vmap(evaluate, in_axes=(0, None, None))(stacked, X, Z), evaluate(stacked, X, Z)):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), got, expected)
-    if case.kernel.input_ndim is None:
-        return
     Xs, Zs = (np.stack(arrays) for arrays in zip(*sets, strict=True))
-    separate = stack([evaluate(k, *pair) for k, pair in zip(each, sets, strict=True)])
-    shared_kernel = stack([evaluate(case.kernel, *pair) for pair in sets])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), evaluate(stacked, Xs, Zs), separate)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), evaluate(case.kernel, Xs, Zs), shared_kernel)
-    mixed = jnp.stack([evaluate(k, x, Z)[1] for k, (x, _) in zip(each, sets, strict=True)])
-    np.testing.assert_allclose(evaluate(stacked, Xs, Z)[1], mixed, **close)
+    vector_inputs = case.kernel.input_ndim is not None
+
+    @jax.jit
+    def everything(stacked, kernel):
+        of_one = jax.vmap(lambda k, X, Z: (k(X), k(X, Z), k.diag(X)), in_axes=(0, None, None))(stacked, X, Z)
+        found = {"under vmap": of_one, "when called": evaluate(stacked, X, Z)}
+        if vector_inputs:
+            found["separate inputs"] = evaluate(stacked, Xs, Zs)
+            found["one kernel"] = evaluate(kernel, Xs, Zs)
+            found["shared Z"] = stacked(Xs, Z)
+        return found
+
+    found = everything(stacked, case.kernel)
+    expected = {name: stack([values_of(k, X, Z) for k in each]) for name in ("under vmap", "when called")}
+    if vector_inputs:
+        expected["separate inputs"] = stack([values_of(k, *pair) for k, pair in zip(each, sets, strict=True)])
+        expected["one kernel"] = stack([values_of(case.kernel, *pair) for pair in sets])
+        expected["shared Z"] = np.stack([values_of(k, x, Z)[1] for k, (x, _) in zip(each, sets, strict=True)])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **close), found, expected)
 
 
 def test_shared_and_separate_hyperparameters_mix():
@@ -476,14 +513,15 @@ def test_a_number_times_a_kernel(scale):
     for kernel in (scale * RBF(), RBF() * scale):
         assert isinstance(kernel, Scaled)
         factor = np.asarray(scale, "float64")[..., None, None]
-        np.testing.assert_allclose(kernel(X, Z), factor * np.asarray(RBF()(X, Z)), rtol=1e-12)
+        exact = np.array([[rbf(x, z) for z in Z] for x in X])
+        np.testing.assert_allclose(evaluate(kernel, X, Z)[1], factor * exact, rtol=1e-12)
 
 
 def test_a_traced_number_times_a_kernel():
     X, _ = inputs()
     for multiply in (operator.mul, lambda a, b: b * a):
         gradient = jax.jit(jax.grad(lambda c, multiply=multiply: jnp.sum(multiply(c, RBF())(X))))(2.0)
-        np.testing.assert_allclose(gradient, jnp.sum(RBF()(X)), rtol=1e-12)
+        np.testing.assert_allclose(gradient, sum(rbf(x, z) for x in X for z in X), rtol=1e-12)
 
 
 def test_sums_and_products_flatten():
@@ -501,11 +539,12 @@ def test_sums_and_products_flatten():
 )
 def test_white_noise_is_on_the_diagonal_of_a_gram_matrix_and_nowhere_else(kernel):
     X, _ = inputs()
-    np.testing.assert_allclose(np.diagonal(kernel(X)) - np.diagonal(kernel(X, X)), 0.3, rtol=1e-12)
-    np.testing.assert_allclose(kernel.diag(X), np.diagonal(kernel(X)), rtol=1e-12)
+    gram, cross, variances = (np.asarray(value) for value in evaluate(kernel, X, X))
+    np.testing.assert_allclose(np.diagonal(gram) - np.diagonal(cross), 0.3, rtol=1e-12)
+    np.testing.assert_allclose(variances, np.diagonal(gram), rtol=1e-12)
     off = ~np.eye(len(X), dtype=bool)
     # The first row and the last are equal, and still do not share noise.
-    np.testing.assert_allclose(kernel(X)[off], kernel(X, X)[off], rtol=1e-12)
+    np.testing.assert_allclose(gram[off], cross[off], rtol=1e-12)
 
 
 class OnImages(Kernel):
@@ -529,10 +568,16 @@ def test_white_and_constant_join_kernels_on_images():
     kernel = OnImages(0.5) + White(0.3) + 2.0 * Constant(0.1)
     assert kernel.input_ndim == 3
     flat = images[0].reshape(3, -1)
-    np.testing.assert_allclose(kernel(images[0]), 0.5 * flat @ flat.T + 0.2 + 0.3 * np.eye(3), rtol=1e-12)
-    assert kernel(images).shape == (2, 3, 3)
-    assert kernel(images, images[0]).shape == (2, 3, 3)
-    np.testing.assert_allclose(kernel.diag(images)[0], np.diagonal(kernel(images)[0]), rtol=1e-12)
+
+    @jax.jit
+    def everything(kernel, images):
+        return kernel(images[0]), kernel(images), kernel(images, images[0]), kernel.diag(images)
+
+    one, gram, cross, variances = everything(kernel, images)
+    np.testing.assert_allclose(one, 0.5 * flat @ flat.T + 0.2 + 0.3 * np.eye(3), rtol=1e-12)
+    assert gram.shape == (2, 3, 3)
+    assert cross.shape == (2, 3, 3)
+    np.testing.assert_allclose(variances[0], np.diagonal(gram[0]), rtol=1e-12)
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -613,7 +658,7 @@ def test_traced_hyperparameters_are_not_refused():
 
 def test_a_function_of_two_points_has_kernels_per_output_and_gradients():
     X, Z = inputs(2)
-    lengthscale = jnp.asarray([[0.7, 1.3], [0.5, 2.0]])
+    lengthscale = np.asarray([[0.7, 1.3], [0.5, 2.0]])
 
     def ours(variance, lengthscale):
         axes = {"lengthscale": 1}
@@ -622,22 +667,36 @@ def test_a_function_of_two_points_has_kernels_per_output_and_gradients():
     def built_in(variance, lengthscale):
         return RBF(variance, lengthscale) + White(0.1)
 
-    for arguments in [(1.5, lengthscale[0]), (1.5, lengthscale), (jnp.asarray([1.0, 2.0]), lengthscale)]:
-        for mine, wanted in zip(*(evaluate(make(*arguments), X, Z) for make in (ours, built_in)), strict=True):
-            np.testing.assert_allclose(mine, wanted, rtol=1e-12)
-    one_per_output = ours(jnp.asarray([1.0, 2.0]), lengthscale[0])
-    np.testing.assert_allclose(one_per_output(X)[1], built_in(2.0, lengthscale[0])(X), rtol=1e-12)
-    gradients = [
-        jax.grad(lambda a, make=make: jnp.sum(jnp.sin(make(*a)(X, Z))))((1.5, lengthscale)) for make in (ours, built_in)
-    ]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), *gradients)
+    several = [(1.5, lengthscale[0]), (1.5, lengthscale), (np.asarray([1.0, 2.0]), lengthscale)]
+
+    @jax.jit
+    def everything(several):
+        def score(make, arguments):
+            return jnp.sum(jnp.sin(make(*arguments)(X, Z)))
+
+        found = [
+            (
+                [evaluate(make(*arguments), X, Z) for arguments in several],
+                jax.grad(partial(score, make))(several[1]),
+            )
+            for make in (ours, built_in)
+        ]
+        one_per_output = ours(several[2][0], lengthscale[0])(X)[1], built_in(2.0, lengthscale[0])(X)
+        return found, one_per_output
+
+    found, one_per_output = everything(several)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), *(gradient for _, gradient in found))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), *(values for values, _ in found))
+    np.testing.assert_allclose(*one_per_output, rtol=1e-12)
 
 
 def test_a_function_of_two_images():
     images = np.random.default_rng(0).normal(size=(3, 4, 4, 1))
     kernel = Pointwise(lambda x, z, scale: scale * jnp.sum(x * z), input_ndim=3, scale=0.5) + White(0.3)
     flat = images.reshape(3, -1)
-    np.testing.assert_allclose(kernel(images), 0.5 * flat @ flat.T + 0.3 * np.eye(3), rtol=1e-12)
+    np.testing.assert_allclose(
+        jax.jit(lambda k, X: k(X))(kernel, images), 0.5 * flat @ flat.T + 0.3 * np.eye(3), rtol=1e-12
+    )
 
 
 class Nothing(Kernel):
@@ -697,8 +756,16 @@ NOISY = {
 def test_a_kernel_is_a_function_and_noise(name):
     kernel, variance = NOISY[name]
     X, Z = inputs()
-    function, noise = kernel.split_noise()
-    np.testing.assert_allclose(0 if function is None else function(X, Z), kernel(X, Z), rtol=1e-12)
-    found = 0 if noise is None else noise(X)
+
+    @jax.jit
+    def everything(kernel):
+        function, noise = kernel.split_noise()
+        parts = [None if function is None else (function(X, Z), function(X)), None if noise is None else noise(X)]
+        return parts, kernel(X, Z), kernel(X)
+
+    (function, noise), cross, gram = everything(kernel)
+    of_cross, of_gram = (0, 0) if function is None else function
+    found = 0 if noise is None else np.asarray(noise)
+    np.testing.assert_allclose(of_cross, cross, rtol=1e-12)
     np.testing.assert_allclose(found, variance * np.eye(len(X)) if variance else 0, rtol=1e-12)
-    np.testing.assert_allclose((0 if function is None else function(X)) + found, kernel(X), rtol=1e-12)
+    np.testing.assert_allclose(of_gram + found, gram, rtol=1e-12)

@@ -18,9 +18,10 @@ def covariance(size=4, batch=(), seed=0):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_default_jitter_is_relative_to_the_mean_diagonal(dtype):
-    K = jnp.asarray(np.stack([np.diag([1.0, 3.0]), np.diag([100.0, 300.0])]), dtype)
-    added = np.asarray(add_jitter(K) - K, "float64")
-    assert add_jitter(K).dtype == dtype
+    K = np.stack([np.diag([1.0, 3.0]), np.diag([100.0, 300.0])])
+    jittered, added = jax.jit(lambda K: (K := K.astype(dtype), add_jitter(K), add_jitter(K) - K)[1:])(K)
+    added = np.asarray(added).astype("float64")
+    assert jittered.dtype == dtype
     off = added[:, [0, 1], [1, 0]]
     np.testing.assert_array_equal(off, 0)
     tolerance = float(jnp.finfo(dtype).eps) / RELATIVE_JITTER[dtype]
@@ -50,22 +51,27 @@ def test_cholesky_matches_numpy(batch):
 
 
 def test_gradient_of_cholesky_matches_finite_differences():
-    base, direction = jnp.asarray(covariance()), jnp.asarray(covariance(seed=1))
-    weights = jnp.asarray(np.random.default_rng(2).normal(size=(4, 4)))
+    base, direction = covariance(), covariance(seed=1)
+    weights, step = np.random.default_rng(2).normal(size=(4, 4)), 1e-5
 
     def value(t):
         return jnp.sum(weights * cholesky(base + t * direction, jitter=1e-6))
 
-    step = 1e-5
-    np.testing.assert_allclose(jax.grad(value)(0.0), (value(step) - value(-step)) / (2 * step), rtol=1e-8)
-    batched = jax.grad(lambda t: jnp.sum(jax.vmap(value)(jnp.stack([t, 2 * t]))))(0.0)
-    np.testing.assert_allclose(batched, 3 * jax.grad(value)(0.0), rtol=1e-10)
+    @jax.jit
+    def everything(zero):
+        several = lambda t: jnp.sum(jax.vmap(value)(jnp.stack([t, 2 * t])))  # noqa: E731
+        return jax.grad(value)(zero), value(zero + step), value(zero - step), jax.grad(several)(zero)
+
+    gradient, up, down, batched = everything(0.0)
+    np.testing.assert_allclose(gradient, (up - down) / (2 * step), rtol=1e-8)
+    np.testing.assert_allclose(batched, 3 * gradient, rtol=1e-10)
 
 
 def test_default_jitter_factorises_coincident_inputs():
     X = np.repeat(np.linspace(0, 1, 20), 3)[:, None]
+    factor = jax.jit(lambda kernel, X: cholesky(kernel(X)))
     for dtype in ("float64", "float32"):
-        assert np.isfinite(cholesky(RBF(5.0, 0.5)(X.astype(dtype)))).all()
+        assert np.isfinite(factor(RBF(5.0, 0.5), X.astype(dtype))).all()
 
 
 def test_failure_names_the_matrix_the_jitter_and_the_way_out():
@@ -194,26 +200,19 @@ def test_factor_and_inverse_under_vmap_and_in_single_precision():
     single = jax.jit(cholesky_and_inverse)(K.astype("float32"))
     assert [matrix.dtype for matrix in single] == ["float32"] * 2
     assert_close(single, jax.jit(cholesky_and_inverse)(K), 1e-4)
-    np.testing.assert_allclose(cholesky_and_inverse(K)[0], cholesky(K), rtol=1e-14)
+    np.testing.assert_allclose(*jax.jit(lambda K: (cholesky_and_inverse(K)[0], cholesky(K)))(K), rtol=1e-14)
 
 
 def test_factor_and_inverse_of_blocks():
-    first, second = jnp.asarray(covariance(3)), jnp.asarray(covariance(2, (5,), seed=1))
+    first, second = covariance(3), covariance(2, (5,), seed=1)
     K = BlockDiagonal(first, second, first)
-    L, inverse = jax.jit(ours)(K)
-    assert L.sizes == inverse.sizes == (3, 2, 3)
-    dense = jnp.broadcast_to(first, (5, 3, 3))
-    wanted = by_solving(BlockDiagonal(dense, second, dense).dense())
-    assert_close((L.dense(), inverse.dense()), wanted)
-    # InducingBlocks that are one object are factorised once.
-    assert all(matrix.blocks[0] is matrix.blocks[2] for matrix in ours(K))
-    weights = jnp.asarray(np.random.default_rng(3).normal(size=(2, 5, 8, 8)))
+    weights = np.random.default_rng(3).normal(size=(2, 5, 8, 8))
 
-    def score(function):
+    def score(function, a, b):
         def of(a, b):
             return jnp.sum(weights * jnp.stack(function(a, b)))
 
-        return symmetric(jax.jit(jax.grad(of, argnums=(0, 1)))(first, second))
+        return symmetric(jax.grad(of, argnums=(0, 1))(a, b))
 
     def in_blocks(a, b):
         return [matrix.dense() for matrix in ours(BlockDiagonal(a, b, a))]
@@ -221,7 +220,19 @@ def test_factor_and_inverse_of_blocks():
     def as_one(a, b):
         return by_solving(BlockDiagonal(*(jnp.broadcast_to(x, (5, *x.shape[-2:])) for x in (a, b, a))).dense())
 
-    assert_close(score(in_blocks), score(as_one))
+    @jax.jit
+    def everything(K):
+        L, inverse = ours(K)
+        # Blocks that are one object are factorised once.
+        shared = BlockDiagonal(first := K.blocks[0], second := K.blocks[1], first)
+        assert all(matrix.blocks[0] is matrix.blocks[2] for matrix in ours(shared))
+        values = (L.dense(), inverse.dense()), as_one(first, second)
+        return (L, inverse), values, (score(in_blocks, first, second), score(as_one, first, second))
+
+    (L, inverse), values, gradients = everything(K)
+    assert L.sizes == inverse.sizes == (3, 2, 3)
+    assert_close(*values)
+    assert_close(*gradients)
 
 
 def test_failure_of_factor_and_inverse():

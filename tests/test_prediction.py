@@ -116,7 +116,7 @@ def test_draws_of_inner_layers_make_a_mixture():
     logs = norm.logpdf(TARGETS, means, np.sqrt(variances + noise))
     np.testing.assert_allclose(found["y"].log_density, logsumexp(logs, axis=0) - np.log(S), rtol=1e-8)
     # Brute force with draws of whole functions by NumPyro itself.
-    predictive = Predictive(deep, guide=guide, params=params, num_samples=4000, parallel=True)
+    predictive = Predictive(deep, guide=guide, params=params, num_samples=4000)
     draws = np.asarray(jax.jit(lambda key: predictive(key, NEW)["y"])(random.key(5)))
     means, variances = (
         np.concatenate(parts) for parts in zip(*(many(k) for k in random.split(KEY, (20, S))), strict=True)

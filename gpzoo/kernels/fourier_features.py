@@ -60,7 +60,7 @@ def function_values(
 
 @singledispatch
 def _values(
-    kernel: Kernel, X: Float[Array, "N d"], key: PRNGKeyArray, num_functions: int, num_features: int
+    kernel: Kernel, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
 ) -> Float[Array, "N {num_functions}"]:
     key_frequencies, key_weights = random.split(key)
     half = max(num_features // 2, 1)

@@ -463,7 +463,7 @@ class Interpolation(Conditional):
         """First column of the prior covariance on a grid of one axis, jitter included."""
         column, jitter = axis_column(self.inducing, self.prior.kernel, self.dtype), self.prior.jitter
         if jitter is None:
-            jitter = TOEPLITZ_JITTER[column.dtype.name] * jax.lax.stop_gradient(column[..., :1])
+            jitter = linalg.TOEPLITZ_JITTER[column.dtype.name] * jax.lax.stop_gradient(column[..., :1])
         return column.at[..., :1].add(jitter)
 
 
