@@ -10,6 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# On two cores XLA has two threads, on which two batches of Cholesky factorisations in one program (jaxlib 0.10.2) can
+# wait for each other for ever.
+os.environ.setdefault("NPROC", "8")
 # Most of a test's time is compilation, which takes half as long without the compiler's last optimisations and again a
 # quarter less in one piece. The programs that users have are tested with XLA_FLAGS=--xla_backend_optimization_level=3.
 # Later versions end the process at flags that they do not know.
