@@ -112,7 +112,7 @@ class _PosteriorHandler(Messenger):
             return _parameter(initialiser)
         if isinstance(self.representation, Start) and self.representation.made is not None:
             if name not in self.representation.made:
-                raise Missing(name, (key, prior.X, prior.kernel))
+                raise Missing(key, prior.X, prior.kernel)
             return self.representation.made[name]
         if self.representation.starts:
             before = {site: value for site, value in self.values.items() if site in self.guide.sites.processes}

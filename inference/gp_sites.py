@@ -116,8 +116,8 @@ class Start(Representation):
     """The prior's mean, at which ``q(u)`` starts: for starting values.
 
     Args:
-        made: values of ``<site>_inducing``, by site, that initialisers gave in an earlier run, in which each that was
-            missing raised :class:`Missing`; initialisers run on the way if ``None``.
+        made: values of ``<site>_inducing``, by site, that initialisers gave before; one that is not there raises
+            :class:`Missing`. Initialisers run on the way if ``None``.
     """
 
     starts = True
@@ -139,13 +139,12 @@ class Missing(Exception):
     """In a run that computes nothing yet: an initialiser would have to look at numbers.
 
     Args:
-        site: its name.
         looked_at: a random key, the site's inputs and its kernel.
     """
 
-    def __init__(self, site: str, looked_at: tuple[Array, Array, Any]) -> None:
-        super().__init__(site)
-        self.site, self.looked_at = site, looked_at
+    def __init__(self, *looked_at: Any) -> None:
+        super().__init__(*looked_at)
+        self.looked_at = looked_at
 
 
 class Recorded(Representation):

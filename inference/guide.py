@@ -14,6 +14,7 @@ from numpyro.infer import init_to_median
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._types import Argument
+from gpzoo.errors import GPZooError
 from gpzoo.inducing.initialisers import Initialiser, structure
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
@@ -195,52 +196,55 @@ class InducingGuide:
         return run(rng_key, args, kwargs, guide=self, values=given, representation=how, complete=False).guide
 
     def _started_at_once(self, rng_key: Array, args: tuple, kwargs: dict, given: Mapping[str, Any]) -> Trace | None:
-        """The same in a few compiled programs, one more for each initialiser that looks at inputs.
+        """The same in one compiled program, after another one where an initialiser looks at inputs.
 
-        ``None`` where that is no way to do it: values that are no arrays, or not finite; what initialisers refuse.
-        Operation by operation it is done all the same, or what is wrong is said.
+        ``None`` where that is no way to do it: values that are no arrays, or not finite; what the program or an
+        initialiser refuses. Operation by operation it is done all the same, or what is wrong is said in numbers.
         """
-        # The program is run once more for each site that is looked at, and was where it is drawn from.
-        if len(self._looked_at(given)) + bool(self.sites.drawn) > 1:
+        looked_at = self._looked_at(given)
+        # The program is run once more where a site is looked at, and was where one is drawn from.
+        if len(looked_at) + bool(self.sites.drawn) > 1:
             return None
         if not all(map(checks.is_concrete, jax.tree.leaves((rng_key, args, kwargs, given)))):
             return None
-        made: dict[str, Any] = {}
-        while True:
-            # A new function for each run: JAX traces a function once.
-            missing: Missing | None = None
-            sites: Trace = {}
+        sites: Trace = {}
 
-            def once() -> Any:
-                nonlocal missing, sites
-                try:
-                    trace = self._started(rng_key, args, kwargs, given, Start(made))
-                except Missing as error:
-                    missing = error
-                    return [x for x in jax.tree.leaves(error.looked_at) if not checks.is_concrete(x)]
-                sites = _start_of(trace)
-                posteriors = [site["fn"] for site in trace.values() if site["type"] == "sample"]
-                factors = [fn.conditional for fn in posteriors if isinstance(fn, InducingPosterior)]
-                floats = [x for x in jax.tree.leaves(factors) if jnp.issubdtype(x.dtype, jnp.floating)]
-                values = {name: site["value"] for name, site in sites.items()}
-                return values, [jnp.isfinite(x).all() for x in floats]
+        def once() -> tuple[dict[str, Any], list[Array]]:
+            nonlocal sites
+            trace = self._started(rng_key, args, kwargs, given, Start(made))
+            sites = _start_of(trace)
+            posteriors = [site["fn"] for site in trace.values() if site["type"] == "sample"]
+            factors = [fn.conditional for fn in posteriors if isinstance(fn, InducingPosterior)]
+            floats = [x for x in jax.tree.leaves(factors) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
+            return {name: site["value"] for name, site in sites.items()}, [jnp.isfinite(x).all() for x in floats]
 
+        try:
+            made = {site: self._made(site, rng_key, args, kwargs, given) for site in looked_at}
+            values, finite = at_once(once)
+        except (TypeError, ValueError, IndexError, GPZooError):
+            return None
+        if not all(map(checks.is_concrete, jax.tree.leaves(values))):  # inside somebody else's jit
+            return None
+        options = [site["kwargs"] for site in sites.values()]
+        if not (all(finite) and all_finite(values) and all(map(checks.is_concrete, jax.tree.leaves(options)))):
+            return None
+        return {name: site | {"value": values[name]} for name, site in sites.items()}
+
+    def _made(self, site: str, rng_key: Array, args: tuple, kwargs: dict, given: Mapping[str, Any]) -> Any:
+        """``<site>_inducing`` as the site's initialiser has it, which looks at inputs that one program computes."""
+        seen: Any = None
+
+        def once() -> list[Array]:
+            nonlocal seen
             try:
-                found = at_once(once)
-                if not all(map(checks.is_concrete, jax.tree.leaves(found))):  # inside somebody else's jit
-                    return None
-                if missing is not None:
-                    computed = iter(found)
-                    seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), missing.looked_at)  # noqa: B023
-                    made[missing.site] = _parameter(_for_site(self.inducing, missing.site)(*seen))
-                    continue
-            except Exception:
-                return None
-            values, factorised = found
-            options = [site["kwargs"] for site in sites.values()]
-            if not (all(factorised) and all_finite(values) and all(map(checks.is_concrete, jax.tree.leaves(options)))):
-                return None
-            return {name: site | {"value": values[name]} for name, site in sites.items()}
+                self._started(rng_key, args, kwargs, given, Start({}))
+            except Missing as missing:
+                seen = missing.looked_at
+            return [x for x in jax.tree.leaves(seen) if not checks.is_concrete(x)]
+
+        computed = iter(at_once(once))
+        seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), seen)
+        return _parameter(_for_site(self.inducing, site)(*seen))
 
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> bool:
         """Whether :meth:`init_params` has an initialiser to show inputs to, after :meth:`setup`.

@@ -366,3 +366,19 @@ def test_latents_per_datum_in_a_minibatch_are_refused():
 
     with pytest.raises(ValueError, match="'outlier' is inside the subsampled plate 'data'"):
         InducingGuide(program, kmeans(3)).init_params(KEY, X, y, model_kwargs={"num_data": 100})
+
+
+# -- where the parameters start ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+def test_starts_of_one_program_are_those_of_single_operations(whiten, monkeypatch):
+    X, y = sine(6)
+    guide = InducingGuide(regression, kmeans(3), whiten=whiten)
+    guide.setup(X, y)
+    at_once = guide._started_at_once(KEY, (X, y), {}, {})
+    monkeypatch.setattr(InducingGuide, "_started_at_once", lambda *_: None)
+    one_by_one = guide.init_params(KEY, X, y)
+    assert list(at_once) == list(one_by_one)
+    for name, value in one_by_one.items():
+        np.testing.assert_allclose(at_once[name]["value"], value, rtol=1e-12, atol=1e-14, err_msg=name)
