@@ -7,6 +7,7 @@ from gpzoo.inference._calls import REMOVED, removed
 from gpzoo.inference.comparison import Candidate, Comparison, compare, error_rate, rmse
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.natural import NaturalGradients
 from gpzoo.inference.prediction.predict import predict
 from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.trained import Trained, load
@@ -18,6 +19,7 @@ __all__ = [
     "Comparison",
     "GaussianProcessELBO",
     "InducingGuide",
+    "NaturalGradients",
     "NonFiniteError",
     "SitePrediction",
     "Trained",

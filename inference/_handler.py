@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from gpzoo.inference.guide import InducingGuide
 
 
-def _for_site(value: Any, site: str, default: Any = None) -> Any:
+def for_site(value: Any, site: str, default: Any = None) -> Any:
+    """What an option of a guide says of a site: one value for all, or by name."""
     return value.get(site, default) if isinstance(value, Mapping) else value
 
 
@@ -86,15 +87,15 @@ class _PosteriorHandler(Messenger):
         if not isinstance(prior, GaussianProcess):
             raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
         guide = self.guide
-        initialiser = _for_site(guide.inducing, name)
+        initialiser = for_site(guide.inducing, name)
         inducing = self._inducing(name, initialiser, prior)
         posterior = posterior_at(
             name,
             self.representation.prior(name, prior),
             inducing,
-            form_of(_for_site(guide.covariance, name), inducing),
-            whiten=_for_site(guide.whiten, name, True),
-            initial_scale=_for_site(guide.initial_scale, name, 1.0),
+            form_of(for_site(guide.covariance, name), inducing),
+            whiten=for_site(guide.whiten, name, True),
+            initial_scale=for_site(guide.initial_scale, name, 1.0),
         )
         posterior = self.representation.posterior(posterior, drawn=name in guide.sites.drawn, joint=name in guide.joint)
         return numpyro.sample(name, posterior, infer=msg["infer"])

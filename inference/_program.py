@@ -28,6 +28,7 @@ class Sites:
         latents: names of the unobserved sample sites.
         processes: those of them that are GP sites.
         drawn: those GP sites whose value is used as an array somewhere.
+        inner: those GP sites that another GP site depends on, such as the inner layers of a deep GP.
         names: names of every sample and param site.
         parameters: the shapes of the program's own ``numpyro.param`` sites by name; ``None`` for its mutable sites, and
             for those whose values the user has substituted.
@@ -38,6 +39,7 @@ class Sites:
     latents: frozenset[str]
     processes: frozenset[str]
     drawn: frozenset[str]
+    inner: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     constraints: Mapping[str, Constraint] = field(default_factory=dict)
@@ -189,7 +191,8 @@ def find_sites(
     limits = {name: unmasked(found[name]["fn"]).support for name in latents - processes}
     limits |= {n: s["kwargs"].get("constraint") for n, s in found.items() if s["type"] == "param"}
     limits = {name: x for name, x in limits.items() if x is not None and all(map(is_concrete, jax.tree.leaves(x)))}
-    return Sites(frozenset(latents), frozenset(processes), drawn, names, seen.parameters, limits)
+    inner = frozenset().union(*(seen.needs.get(name, ()) for name in processes)) & processes
+    return Sites(frozenset(latents), frozenset(processes), drawn, inner, names, seen.parameters, limits)
 
 
 def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> GaussianMarginals:

@@ -99,7 +99,7 @@ def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _of_sites(sites: Sites) -> dict[str, Any]:
-    named = {name: sorted(getattr(sites, name)) for name in ("latents", "processes", "drawn", "names")}
+    named = {name: sorted(getattr(sites, name)) for name in ("latents", "processes", "drawn", "inner", "names")}
     # Constraints with numbers of their own are left out: what was trained fulfils them.
     limits = {name: _constraint_name(x) for name, x in sites.constraints.items()}
     limits = {name: public for name, public in limits.items() if public}
@@ -238,10 +238,11 @@ def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray
 
 def _sites(described: Mapping[str, Any]) -> Sites:
     named = {name: frozenset(described[name]) for name in ("latents", "processes", "drawn", "names")}
+    named["inner"] = frozenset(described.get("inner", ()))
     limits = described["constraints"]
     if not all(isinstance(x, str) for group in (*named.values(), limits, limits.values()) for x in group):
         raise ValueError("sites")
-    if not named["drawn"] <= named["processes"] <= named["latents"] <= named["names"]:
+    if not named["drawn"] | named["inner"] <= named["processes"] <= named["latents"] <= named["names"]:
         raise ValueError("sites")
     shapes = {
         name: None if parts is None else {at: tuple(map(int, shape)) for at, shape in parts.items()}

@@ -20,7 +20,7 @@ from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference._calls import entry_point, removed
 from gpzoo.inference._finite import all_finite
-from gpzoo.inference._handler import _for_site, _parameter, _PosteriorHandler
+from gpzoo.inference._handler import _parameter, _PosteriorHandler, for_site
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Look, Sites, find_sites, look, parameters_of
 from gpzoo.inference._runs import Trace, at_once, run, shapes_of
@@ -244,7 +244,7 @@ class InducingGuide:
 
         computed = iter(at_once(once))
         seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), seen)
-        return _parameter(_for_site(self.inducing, site)(*seen))
+        return _parameter(for_site(self.inducing, site)(*seen))
 
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> bool:
         """Whether :meth:`init_params` has an initialiser to show inputs to, after :meth:`setup`.
@@ -255,7 +255,7 @@ class InducingGuide:
 
     def _looked_at(self, given: Mapping[str, Any]) -> list[str]:
         missing = [site for site in self.sites.processes if f"{site}_inducing" not in given]
-        return [site for site in missing if not isinstance(_for_site(self.inducing, site), InducingVariable)]
+        return [site for site in missing if not isinstance(for_site(self.inducing, site), InducingVariable)]
 
     def posteriors(self, rng_key: Array, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
         """:meth:`gpzoo.inference.Trained.posterior` for parameters and arguments that were checked."""
@@ -312,7 +312,7 @@ class InducingGuide:
     @property
     def whitens_all(self) -> bool:
         """Whether ``q`` is over whitened variables at every site, after :meth:`setup`."""
-        return all(_for_site(self.whiten, site, True) for site in self.sites.processes)
+        return all(for_site(self.whiten, site, True) for site in self.sites.processes)
 
     def coinciding(
         self, rng_key: Array, params: Mapping[str, Any], args: tuple, kwargs: dict[str, Any]
@@ -336,12 +336,16 @@ class InducingGuide:
         """Names of the parameters of ``q``, which the posterior stands for; inducing variables are not among them."""
         return frozenset(self._own_parameters(self.sites) - {f"{site}_inducing" for site in self.sites.processes})
 
+    def form_at(self, site: str) -> Form:
+        """The form of ``q(u)`` of a GP site, without values."""
+        return form_of(for_site(self.covariance, site), for_site(self.inducing, site))
+
     def _own_parameters(self, sites: Sites) -> set[str]:
         """Names of the guide's own parameters."""
         own = set()
         for site in sites.processes:
-            inducing = _for_site(self.inducing, site)
-            parts = {"mean", *form_of(_for_site(self.covariance, site), inducing).data_fields}
+            inducing = for_site(self.inducing, site)
+            parts = {"mean", *self.form_at(site).data_fields}
             if inducing is None or structure(inducing).num_leaves:
                 parts |= {"inducing"}
             own |= {f"{site}_{part}" for part in parts}

@@ -48,6 +48,7 @@ class Trained:
         expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
             ``"draw"``; with ``" given draws of h"`` where the likelihood depends on draws of the latent site ``h``,
             over which it was not integrated.
+        backed_off: of each site with natural gradients, how many steps led to no covariance and were shortened.
         data: what it was trained on: type, shape and sha256 of every array, by name; empty where a training failed.
     """
 
@@ -59,6 +60,7 @@ class Trained:
     seconds: float = 0.0
     expectations: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    backed_off: Mapping[str, Any] = field(default_factory=dict)
     _compiled: dict[tuple, Callable] = field(default_factory=dict, repr=False)
 
     def member(self, k: int) -> Trained:
@@ -71,8 +73,8 @@ class Trained:
         if self.losses.ndim < 2:
             raise ValueError("This is the result of one training, which has no members.")
         losses = self.losses[k]  # arrays on the device would take the last member where k is too large
-        params, state = jax.tree.map(lambda x: x[k], (self.params, self.state))
-        return replace(self, params=params, losses=losses, state=state)
+        params, state, backed_off = jax.tree.map(lambda x: x[k], (self.params, self.state, dict(self.backed_off)))
+        return replace(self, params=params, losses=losses, state=state, backed_off=backed_off)
 
     def with_params(self, params: Mapping[str, Any]) -> Trained:
         """The same model and guide with other parameters, such as those that a callback of ``fit`` is given.

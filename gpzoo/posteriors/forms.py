@@ -7,12 +7,15 @@ Read as ``forms.Full``, ``forms.LowRank(rank=8)``: these are forms of a variatio
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
-from jax import Array, random
+from jax import Array, lax, random
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float, PRNGKeyArray
 from numpyro.distributions import constraints
 
@@ -136,6 +139,31 @@ class Form(Fields):
         """
         return self if num_outputs is not None else jax.tree.map(lambda x: x[None], self)
 
+    # -- as parameters that natural gradients train ------------------------------------------------------------------
+
+    def natural_step(
+        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
+    ) -> tuple[Float[Array, "M *D"], Form, Array]:
+        """A step of ``q(u)`` along the natural gradient of a loss (Salimbeni, Eleftheriadis and Hensman 2018).
+
+        With ``g`` the loss's derivatives by ``m`` and ``S``, ``S_new^-1 = S^-1 + 2 rate g_S`` and ``m_new = m - rate
+        S_new g_m``. The same for ``u`` and whitened ``v``.
+
+        Args:
+            mean: ``m``, ``[M]`` or ``[M, D]``.
+            slope: the loss's derivative by it.
+            slopes: its derivatives by the values of this form.
+            rate: step length, a number; 1 is exact where all but ``q(u)`` is fixed and the likelihood Gaussian.
+            step: number of the step, from 0.
+
+        Returns:
+            The new mean and form, and 1 if the step led to no covariance, so that it was shortened, else 0.
+
+        Raises:
+            NotImplementedError: if the form has none.
+        """
+        raise NotImplementedError
+
     # -- as a covariance, by output ----------------------------------------------------------------------------------
 
     def root(self) -> Any:
@@ -198,6 +226,14 @@ class Full(Form):
         """``L``."""
         return self.scale
 
+    def natural_step(
+        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
+    ) -> tuple[Float[Array, "M *D"], Form, Array]:
+        """See :meth:`Form.natural_step`."""
+        scale, shortened = _natural_factor(self.scale, slopes.scale, rate)
+        form = Full(scale)
+        return _natural_mean(mean, slope, form, rate), form, shortened
+
 
 class BlockDiagonal(Form):
     """Independent blocks of inducing variables, each with a full covariance (convolutional GPs, appendix C).
@@ -229,6 +265,15 @@ class BlockDiagonal(Form):
     def root(self) -> linalg.BlockDiagonal:
         """The factors on the diagonal."""
         return linalg.BlockDiagonal(*self.scale)
+
+    def natural_step(
+        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
+    ) -> tuple[Float[Array, "M *D"], Form, Array]:
+        """See :meth:`Form.natural_step`; every block is one by itself."""
+        found = [_natural_factor(L, g, rate) for L, g in zip(self.scale, slopes.scale, strict=True)]
+        scales, shortened = zip(*found, strict=True)
+        form = BlockDiagonal(tuple(scales))
+        return _natural_mean(mean, slope, form, rate), form, reduce(jnp.maximum, shortened)
 
 
 class Kronecker(Form):
@@ -269,6 +314,20 @@ class Kronecker(Form):
     def trace(self) -> Float[Array, ""]:
         """See :meth:`Form.trace`."""
         return jnp.sum(math.prod(jnp.sum(jnp.square(F), axis=(-2, -1)) for F in self.scale))
+
+    def natural_step(
+        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
+    ) -> tuple[Float[Array, "M *D"], Form, Array]:
+        """See :meth:`Form.natural_step`; the factors take turns, each as if the others were fixed."""
+        scales, shortened = [], jnp.zeros((), mean.dtype)
+        for axis, (L, g) in enumerate(zip(self.scale, slopes.scale, strict=True)):
+            # The others scale a factor's part of the metric.
+            own = jnp.where(step % len(self.scale) == axis, rate * (L.shape[-1] / mean.shape[0]), 0)
+            scale, over = _natural_factor(L, g, own)
+            scales.append(scale)
+            shortened = jnp.maximum(shortened, over)
+        form = Kronecker(tuple(scales))
+        return _natural_mean(mean, slope, form, rate), form, shortened
 
 
 class Diagonal(Form):
@@ -318,6 +377,15 @@ class Diagonal(Form):
         """See :meth:`Form.draw`."""
         return self.scale * random.normal(key, self.scale.shape, self.scale.dtype)
 
+    def natural_step(
+        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
+    ) -> tuple[Float[Array, "M *D"], Form, Array]:
+        """See :meth:`Form.natural_step`; every variable is one by itself, as in Jacobi's method."""
+        B = 1 + rate * self.scale * slopes.scale
+        inside = B > 4 * jnp.finfo(B.dtype).eps * jnp.maximum(jnp.abs(B), 1)
+        form = Diagonal(self.scale / jnp.sqrt(jnp.where(inside, B, 1 / LARGEST_GROWTH)))
+        return mean - rate * jnp.square(form.scale) * slope, form, 1 - jnp.all(inside).astype(mean.dtype)
+
 
 class LowRank(Form):
     """``S = V V^T + diag(d^2)``, for grids of one axis: with it the prior over them is never factorised.
@@ -359,6 +427,53 @@ class LowRank(Form):
     def parts(self) -> tuple[Float[Array, "D M R"], Float[Array, "D M"]]:
         """``V`` and the variances ``d^2``."""
         return self.factor, jnp.square(self.scale.T)
+
+
+# -- natural gradients -------------------------------------------------------------------------------------------------
+
+#: A variance that a step would make infinite or negative grows to four times what it was.
+LARGEST_GROWTH = 4.0
+
+
+def _natural_factor(
+    L: Float[Array, "*D M M"], slope: Float[Array, "*D M M"], rate: Array
+) -> tuple[Float[Array, "*D M M"], Float[Array, ""]]:
+    """The lower factor of ``S_new`` from that of ``S`` and a loss's derivative by it, and whether it backed off.
+
+    ``S_new = L B^-1 L^T`` with ``B = I + 2 rate L^T g_S L``, which the derivative by ``L`` alone makes: nothing is
+    divided by ``S``, which can be nearly singular.
+    """
+    L, M = jnp.tril(L), L.shape[-1]
+    half = jnp.tril(linalg.matmul(L.mT, jnp.tril(slope)))
+    B = jnp.eye(M, dtype=L.dtype) + rate * (half + jnp.tril(half, -1).mT)
+
+    def upper(B: Array) -> Array:
+        """``U`` with ``U U^T = B``, so that ``L U^-T`` is lower."""
+        return jnp.flip(jnp.linalg.cholesky(jnp.flip(B, (-2, -1)), symmetrize_input=False), (-2, -1))
+
+    def backed_off() -> Array:
+        values, vectors = jnp.linalg.eigh(B)
+        values = jnp.maximum(values, 1 / LARGEST_GROWTH)
+        held = upper(linalg.matmul(vectors * values[..., None, :], vectors.mT))
+        return jnp.where(inside[..., None, None], U, held)
+
+    U = upper(B)
+    # Pivots below are what rounding leaves of differences.
+    least = 4 * M * jnp.finfo(B.dtype).eps * jnp.max(jnp.abs(B), axis=(-2, -1))
+    inside = jnp.all(jnp.square(linalg.diagonal(U)) > least[..., None], axis=-1)
+    every = jnp.all(inside)
+    U = lax.cond(every, lambda: U, backed_off)
+    return jnp.tril(solve_triangular(U, L.mT, lower=False).mT), 1 - every.astype(L.dtype)
+
+
+def _natural_mean(
+    mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], form: Form, rate: Array
+) -> Float[Array, "M *D"]:
+    """``m - rate S g`` for each output."""
+    R = form.by_output(mean.shape[0], None if mean.ndim == 1 else mean.shape[1]).root()
+    times: Any = linalg.matmul if isinstance(R, Array) else operator.matmul
+    change = times(R, times(R.mT, slope.reshape(mean.shape[0], -1).T[..., None]))
+    return mean - rate * change[..., 0].T.reshape(mean.shape)
 
 
 #: Short names of forms.

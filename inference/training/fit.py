@@ -28,6 +28,7 @@ from gpzoo.inference._program import Look, look
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.gp_sites import Bound, representing
 from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.natural import NaturalGradients, Rate
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._diagnose import Watch, check_scales, expectations, explain_failure, extreme_data
 from gpzoo.inference.training._progress import Bar
@@ -66,6 +67,7 @@ def fit(
     in_axes: int | Sequence[int | None] | None = 0,
     member_kwargs: Collection[str] = (),
     init_params: Mapping[str, Any] | None = None,
+    natural: Rate | Mapping[str, Rate] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 180.0,
     callback: Callable[[int, float, dict[str, Any]], None] | None = None,
@@ -105,6 +107,9 @@ def fit(
             shared. ``init_params`` always have one.
         init_params: initial values by name; others come from the guide's ``init_params``, on the whole data where an
             initialiser such as k-means looks at inputs, else on the first minibatch.
+        natural: step length, or a schedule, of natural gradients of ``q(u)``, for the GP sites on which no other
+            depends; or by site name. ``None`` for none. The returned ``state`` is then that of
+            :class:`~gpzoo.inference.NaturalGradients`.
         checkpoint: folder for checkpoints, of which the newest two are kept. A training that was stopped goes on from
             there when started again with the same arguments, and ends with the same bits; with other data, told by the
             sha256 of each array's bytes, it is refused. Of a table only the first and last rows are looked at, 128 MB
@@ -143,6 +148,9 @@ def fit(
     """
     if not isinstance(svi, SVI):
         raise TypeError(f"svi must be SVI(model, guide, optimizer, GaussianProcessELBO()), got {type(svi).__name__}.")
+    if natural is not None:
+        optimizer = NaturalGradients(svi.optim, svi.guide, natural)
+        svi = SVI(svi.model, svi.guide, optimizer, svi.loss, **svi.static_kwargs)
     num_steps = checks.count("num_steps", num_steps)
     callback_steps = checks.positive_int("callback_steps", callback_steps)
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
@@ -427,8 +435,11 @@ class _Training:
     def result(self) -> Trained:
         """What has been computed so far."""
         losses = self.losses[:, : self.done].reshape(*self.members, self.done)
-        svi = self.svi
-        return Trained(svi.model, svi.guide, self.params, losses, self.state, self.seconds, self.ways, self.data)
+        svi, optim = self.svi, self.svi.optim
+        backed_off = optim.backed_off(self.state.optim_state) if isinstance(optim, NaturalGradients) else {}
+        return Trained(
+            svi.model, svi.guide, self.params, losses, self.state, self.seconds, self.ways, self.data, backed_off
+        )
 
     @property
     def params(self) -> dict[str, Any]:
