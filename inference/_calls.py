@@ -1,4 +1,4 @@
-"""Which call was meant? A call with keywords of the program, or as in gpzoo 0.1, is told the one that is right."""
+"""Which call was meant? The error of a call with the program's keywords, or as in gpzoo 0.1, shows the right one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 _OF = "trained.{0}, on what fit returns or on trained = Trained(model, guide, params)"
 
-#: What does the work of names that gpzoo 0.1 had; to be deleted in 0.3.
+#: Replacements of names of gpzoo 0.1; to be deleted in 0.3.
 REMOVED = {
     "FitResult": "fit returns a Trained, with the same attributes",
     "Predictor": "a Trained keeps its compiled programs, trained.with_params(params).predict(key, X)",
@@ -29,20 +29,20 @@ REMOVED = {
 
 
 def removed(owner: str, name: str) -> str:
-    """What to say of a name that ``owner`` does not have."""
+    """The message for a name that ``owner`` does not have."""
     if name in REMOVED:
         return f"{owner} has no {name} since gpzoo 0.2: {REMOVED[name]}."
     return f"{owner} has no attribute {name!r}"
 
 
 def entry_point(function: Callable[P, R]) -> Callable[P, R]:
-    """Have a call that the signature does not allow, as far as it can be told what was meant, print the right one.
+    """Make the error of a call that the signature does not allow show the right call, as far as that can be guessed.
 
     Args:
-        function: whose keywords are all the library's; the program's go into its ``model_kwargs``.
+        function: a function of the library, which takes the program's keywords in ``model_kwargs``.
 
     Raises:
-        TypeError: when called with keywords that are not its own, or as in gpzoo 0.1, with the call in its words.
+        TypeError: with the right call, if the function is called with unknown keywords or as in gpzoo 0.1.
     """
     parameters = inspect.signature(function).parameters
     own = {name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL}
@@ -68,12 +68,12 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
     return called
 
 
-#: Where a call's ``model_kwargs`` come.
+#: Placeholder of ``model_kwargs`` in a call.
 _HERE = "\0"
 
 
 def _shown(name: str, parameters: Mapping[str, Any], args: tuple, kwargs: Mapping[str, Any]) -> str:
-    """A call in words: numbers and texts as they are, the rest by the names of arguments."""
+    """The text of a call, with the values of numbers and strings, and names for all other arguments."""
     positional = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     fixed, data = args[: len(positional)], args[len(positional) :]
     words = [key if key == "rng_key" else _literal(x, key) for x, key in zip(fixed, positional, strict=False)]
@@ -88,7 +88,7 @@ def _shown(name: str, parameters: Mapping[str, Any], args: tuple, kwargs: Mappin
 
 
 def _of_trained(args: tuple, kwargs: Mapping[str, Any], unknown: dict[str, Any]) -> str:
-    """The call of a method for one of ``predict`` with a guide, which is taken out of ``unknown``."""
+    """The method call that replaces a call of ``predict`` with a guide, which is removed from ``unknown``."""
     unknown.pop("guide")
     data = checks.positional(args[1] if len(args) > 1 else None, max(len(args) - 2, 1))[0]
     words = ["key", *data, *_by_name({name: x for name, x in kwargs.items() if name != "params"})]
@@ -107,7 +107,7 @@ def _program_kwargs(unknown: Mapping[str, Any], known: Mapping[str, Any]) -> str
 
 
 def _literal(x: Any, name: str) -> str:
-    """What stands for a value in a call: the value where it is short, else the name."""
+    """The text of an argument: its value if that is short, else ``name``."""
     plain = x is None or isinstance(x, bool | int | float | str | np.generic)
     few = isinstance(x, tuple | list) and len(x) <= 4 and all(isinstance(i, bool | int | float) for i in tree.leaves(x))
     return f"{x!r:.60}" if plain or few else name

@@ -1,8 +1,8 @@
 """How are named arrays and a description of them kept in one file, every byte under a hash, written in one step?
 
-The first line is the sha256 of the next. That line is the description in JSON, with type, shape and sha256 of each
-array; the bytes of the arrays follow. Nothing in a file is interpreted before its hash is checked, no more is read than
-the file holds, and what is read is numbers and JSON: reading cannot run anything.
+The first line is the sha256 of the second. The second line is the description in JSON, with type, shape and sha256 of
+each array; the bytes of the arrays follow. Nothing in a file is interpreted before its hash is checked, and no more is
+read than the file holds. A file contains only numbers and JSON, so that reading it cannot run code.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-#: Bytes of a description, which is names and options.
+#: Largest number of bytes of a description.
 _MOST_DESCRIBED = 2**26
 
-#: Arrays that a message names.
+#: Largest number of arrays that a message names.
 _MOST_NAMED = 4
 
 
 def write(path: Path, unfinished: Path, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write a file, in one step: whoever reads ``path`` finds what was there before, or all of it.
+    """Write a file in one step: a reader of ``path`` finds either the previous file or the whole new one.
 
     Args:
-        path: of the file.
-        unfinished: what the file is called while it is written, in the same folder; nothing of it is left.
+        path: path of the file.
+        unfinished: a temporary path in the same folder, which is removed at the end.
         description: plain values by name, without ``"arrays"``.
-        arrays: by name.
+        arrays: arrays by name.
 
     Raises:
         OSError: if it cannot be written.
@@ -56,15 +56,15 @@ def write(path: Path, unfinished: Path, description: dict[str, Any], arrays: dic
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Description and arrays, by name, of a file that is whole.
+    """Description and arrays, by name, of an undamaged file.
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if it is damaged, naming what is.
+        ValueError: naming the damaged parts, if there are any.
     """
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise ValueError("it is no file")  # a pipe would be waited for
+        raise ValueError("it is not a file")  # reading a pipe could wait forever
     with open(path, "rb") as file:
         digest, line = file.readline(66), file.readline(_MOST_DESCRIBED)
         if digest != _sha256(line).encode() + b"\n":
@@ -79,7 +79,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _described(name: str, dtype: str, shape: list[int], digest: str) -> tuple[str, np.dtype, list[int], str]:
-    """One array's entry of a description, checked: it may come from anywhere."""
+    """One array's entry of a description, checked, because the file is not trusted."""
     kind = np.dtype(dtype) if isinstance(dtype, str) else None
     fine = kind is not None and kind.itemsize and not kind.hasobject and kind.names is None and kind.subdtype is None
     sizes = isinstance(shape, list) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 2**48 for n in shape)
@@ -89,7 +89,7 @@ def _described(name: str, dtype: str, shape: list[int], digest: str) -> tuple[st
 
 
 def _read_arrays(file: BinaryIO, described: list[tuple], left: int) -> dict[str, np.ndarray]:
-    """The arrays, of which no more than ``left`` bytes are there."""
+    """The arrays, from a file with ``left`` more bytes."""
     arrays, bad = {}, []
     for name, dtype, shape, digest in described:
         content = file.read(min(math.prod(shape) * dtype.itemsize, left))
@@ -102,17 +102,17 @@ def _read_arrays(file: BinaryIO, described: list[tuple], left: int) -> dict[str,
         more = f" and {len(bad) - _MOST_NAMED} more" if len(bad) > _MOST_NAMED else ""
         raise ValueError(f"{', '.join(bad[:_MOST_NAMED])}{more} damaged")
     if left:
-        raise ValueError("it goes on after its end")
+        raise ValueError("it continues after its end")
     return arrays
 
 
 def is_key(x: Any) -> bool:
-    """Whether ``x`` is a random key of the new kind, whose numbers are kept by ``jax.random.key_data``."""
+    """Whether ``x`` is a typed random key, which is saved by its ``jax.random.key_data``."""
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    # Types that NumPy does not know, such as bfloat16, have no buffer of their own.
+    # Types unknown to NumPy, such as bfloat16, do not export a buffer.
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
@@ -121,7 +121,7 @@ def _sha256(content: Any) -> str:
 
 
 def _sync(directory: Path) -> None:
-    """Let the renaming of a file survive a loss of power, where folders can be synchronised."""
+    """Make the renaming of a file survive a loss of power, on systems that can synchronise folders."""
     if os.name == "posix":
         handle = os.open(directory, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Nothing leaves gpzoo as NaN: what an entry point found is looked at before it is handed out."""
+"""Are all results finite? Entry points check theirs before they return them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpzoo.errors import FactorisationError, NonFiniteError
 
 
 def is_finite(values: Any) -> bool:
-    """Whether numbers on the host are all finite; whole numbers are."""
+    """Whether numbers on the host are all finite; integers are."""
     values = np.asarray(values)
-    # A sum is not finite if an entry is not, and needs no array of answers; it may overflow where no entry does.
+    # A sum is not finite if an entry is not, and it needs no array of booleans. It may also overflow by itself.
     with np.errstate(over="ignore", invalid="ignore"):
         return not np.issubdtype(values.dtype, np.floating) or bool(
             np.isfinite(values.sum()) or np.isfinite(values).all()
@@ -24,7 +24,7 @@ def is_finite(values: Any) -> bool:
 
 
 def all_finite(tree: Any) -> bool:
-    """Whether a pytree of arrays, among which tracers and random keys may be, has no number that is not finite."""
+    """Whether all concrete numbers of a pytree are finite; tracers and random keys are allowed and ignored."""
     leaves = [x for x in jax.tree.leaves(tree) if is_concrete(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
     return all(map(is_finite, leaves))
 
@@ -32,14 +32,14 @@ def all_finite(tree: Any) -> bool:
 def refuse_not_finite(
     site: str, what: str, values: Any, processes: Collection[str], run: Callable[[], Any] | None = None
 ) -> None:
-    """Refuse to hand out numbers that are not finite.
+    """Refuse to return numbers that are not finite.
 
     Args:
-        site: the site that they belong to.
-        what: they are, such as ``"draws"``.
-        values: on the host.
+        site: name of their site.
+        what: their kind, such as ``"draws"``.
+        values: the numbers, on the host.
         processes: names of the GP sites.
-        run: the guide or program outside ``jit``, where a factorisation that fails says so itself.
+        run: runs the guide or program outside ``jit``, where a failed factorisation raises its own error.
 
     Raises:
         FactorisationError: naming the site, if it or any other GP site's covariance is at fault.
@@ -53,7 +53,7 @@ def refuse_not_finite(
             run()
     except FactorisationError:
         raise
-    except Exception as error:  # a distribution may refuse the same numbers
+    except Exception as error:  # a distribution may refuse these numbers too
         cause = error
     bad = ~np.isfinite(values)
     first = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -64,6 +64,6 @@ def refuse_not_finite(
             "GaussianProcess(jitter=...), shorter lengthscales, or float64 (numpyro.enable_x64())."
         ) from cause
     raise NonFiniteError(
-        f"{text}, though GP sites are: its distribution overflows there. Look at its link function and parameters, "
+        f"{text}, though GP sites are: its distribution overflows there. Check its link function and parameters, "
         "or use float64 (numpyro.enable_x64())."
     ) from cause

@@ -1,4 +1,4 @@
-"""Random keys by name: what is drawn for one purpose does not depend on what else is drawn."""
+"""Random keys by name: the draws for one purpose do not depend on any other draws."""
 
 from __future__ import annotations
 

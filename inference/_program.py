@@ -1,4 +1,4 @@
-"""What a guide must know of a program to stand in for it: its latent sites, and how their values are used."""
+"""What does a guide need to know of a program? Its latent sites, and how it uses their values."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from gpzoo.processes.process import GaussianProcess
 
 @dataclass(frozen=True)
 class Sites:
-    """The sites of a program, as its first traced call with data found them.
+    """The sites of a program, found in its first traced call with data.
 
     Attributes:
         latents: names of the unobserved sample sites.
-        processes: those of them that are GP sites.
-        drawn: those GP sites whose value is used as an array somewhere.
-        inner: those GP sites that another GP site depends on, such as the inner layers of a deep GP.
-        names: names of every sample and param site.
-        parameters: the shapes of the program's own ``numpyro.param`` sites by name; ``None`` for its mutable sites, and
-            for those whose values the user has substituted.
-        constraints: of the program's parameters and of latent sites that are not GPs, by name, where they depend on
-            nothing else.
+        processes: names of the GP sites among them.
+        drawn: names of the GP sites whose value the program uses as an array.
+        inner: names of the GP sites on which another GP site depends, such as the inner layers of a deep GP.
+        names: names of all sample and param sites.
+        parameters: shapes of the program's own ``numpyro.param`` sites by name; ``None`` for mutable sites and for
+            sites with substituted values.
+        constraints: constraints of the program's parameters and of latent sites that are not GPs, by name, if they do
+            not depend on other values.
     """
 
     latents: frozenset[str]
@@ -47,13 +47,13 @@ class Sites:
 
 @dataclass(frozen=True)
 class Look:
-    """What one abstract run of a program shows, every latent GP site being marginals.
+    """The result of one abstract run of a program with marginals at every latent GP site.
 
     Attributes:
-        trace: the sites by name; their values are tracers, of use for shapes alone.
+        trace: the sites by name; their values are tracers, which only have shapes.
         parameters: see :class:`Sites`.
-        arrays: names of the GP sites of which the program takes an array.
-        needs: for each GP site and each site with data the latent sites that it depends on, through others too.
+        arrays: names of the GP sites whose value the program uses as an array.
+        needs: for each GP site and each data site, the latent sites on which it depends, directly or indirectly.
     """
 
     trace: Trace
@@ -63,16 +63,16 @@ class Look:
 
 
 def look(model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] | None = None) -> Look:
-    """Run a program once and compute nothing; likelihoods check their data on the way, which are constants there.
+    """Trace a program once without computing; likelihoods check their data, which are constants in the trace.
 
     Args:
         model: the program.
         args: its positional arguments, data included.
         kwargs: its keyword arguments.
-        values: of parameters and latent sites that are no GPs, by name, where they are known.
+        values: known values of parameters and of latent sites that are not GPs, by name.
 
     Raises:
-        ValueError: for data that a likelihood refuses.
+        ValueError: if a likelihood refuses its data.
     """
     log, runs = DrawLog(), Runs({}, {}, frozenset())
 
@@ -88,7 +88,7 @@ def look(model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] |
     reached = _reached(program.jaxpr, ends, zip(sources, sorted(latent), strict=True))
     needs: dict[str, frozenset[str]] = {}
     for (site, part), names in zip(sorted(terms), reached, strict=True):
-        if part != "prior":  # posteriors of latent sites that are no GPs depend on nothing
+        if part != "prior":  # posteriors of latent sites that are not GPs depend on nothing
             needs[site] = needs.get(site, frozenset()) | (names - {site})
     for site in filter(needs.__contains__, runs.model):  # in the order of the program
         needs[site] = needs[site].union(*(needs[name] for name in needs[site] if name in needs))
@@ -96,9 +96,9 @@ def look(model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] |
 
 
 def _reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]]) -> list[frozenset[str]]:
-    """For each of the variables ``ends`` of a traced program the names of those among ``named`` that it depends on.
+    """For each of the variables ``ends`` of a traced program, the names of the ``named`` variables it depends on.
 
-    It depends on what is before a named variable through that variable only, which does not count.
+    Dependence through another named variable does not count.
     """
     known: dict[Any, frozenset[str]] = {}
     of = lambda x: frozenset() if hasattr(x, "val") else known.get(x, frozenset())  # noqa: E731
@@ -107,7 +107,7 @@ def _reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]]
             known[variable] = of(variable) | {name}
     for equation in program.eqns:
         given = [of(x) for x in equation.invars]
-        # Of a loop or a function with a derivative of its own all outputs are taken to depend on all inputs.
+        # All outputs of a loop, or of a function with a custom derivative, count as dependent on all inputs.
         outputs = [frozenset().union(*given)] * len(equation.outvars)
         if equation.primitive.name in ("jit", "pjit"):
             inner = equation.params["jaxpr"].jaxpr
@@ -129,19 +129,19 @@ def find_sites(
     values: Mapping[str, Any] | None = None,
     where: str = "the guide's first call (init_params, svi.init or fit)",
 ) -> Sites:
-    """Find a program's latent sites and which GP sites it takes arrays of.
+    """Find a program's latent sites, and the GP sites that it uses as arrays.
 
-    A site whose draw is used anywhere is an array everywhere. Draws are independent over inputs in training, so every
-    term of the program must depend on one row of a drawn site only; this is checked, by gradients, on random draws.
+    If a site is drawn for one use, it is an array for all. Draws are independent over inputs in training, so that every
+    term of the program must depend on only one row of a drawn site; gradients at random draws check this.
 
     Args:
         seen: a look at the program, on these arguments or on more rows.
         model: the program.
-        args: its positional arguments, data included, on which rows are checked.
+        args: its positional arguments, data included, for the check of rows.
         kwargs: its keyword arguments.
         joint: names of GP sites that are drawn jointly.
-        values: those of the look.
-        where: the arguments were given, for messages.
+        values: the values of the look.
+        where: the name of the call in messages.
 
     Raises:
         ValueError: see :class:`~gpzoo.inference.InducingGuide`.
@@ -173,7 +173,7 @@ def find_sites(
             )
         if isinstance(fn, Likelihood) or fn.support is None or discrete:
             raise ValueError(
-                f"Site {name!r} ({type(fn).__name__}) has no data and would be a latent variable, which it cannot be. "
+                f"Site {name!r} ({type(fn).__name__}) has no data, and it cannot be a latent variable. "
                 f"Pass the data in {where}."
             )
         latents.add(name)
@@ -203,7 +203,7 @@ def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> Gaus
 
 
 def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
-    """Everything a draw can enter, by site and what it is of it: log densities, and what a GP site is made of."""
+    """All terms that a draw can enter, by site and part: log densities, and a GP site's inputs, mean and kernel."""
     terms: dict[tuple[str, str], Any] = {}
     for name, site in trace.items():
         if site["type"] != "sample":
@@ -225,7 +225,7 @@ def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
 def _check_rows(
     model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] | None, sites: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Refuse a term that depends on several rows of a site; ``sites`` have these shapes, or fewer rows here."""
+    """Refuse a term that depends on several rows of a site; ``sites`` are their shapes, possibly with more rows."""
     if not sites:
         return
     args, kwargs = jax.tree.map(_concrete, (args, kwargs))
@@ -261,9 +261,9 @@ def _check_rows(
 
 
 def _check_observed(name: str, fn: Any, value: Any) -> None:
-    """Refuse data that would blow up their site's density, such as ``[N, 1]`` for a site ``[N]`` to ``[N, N]``."""
+    """Refuse data that would broadcast their site's density, such as ``[N, 1]`` for a site ``[N]`` to ``[N, N]``."""
     if isinstance(unmasked(fn), Likelihood | GaussianProcess):
-        return  # they say it themselves
+        return  # these check their own data
     shape, wanted = tuple(np.shape(value)), tuple(fn.shape())
     try:
         fits = np.broadcast_shapes(shape, wanted) == wanted
@@ -275,7 +275,7 @@ def _check_observed(name: str, fn: Any, value: Any) -> None:
 
 
 def _concrete(x: Any) -> Any:
-    """Stand-in numbers for a tracer: which rows a term depends on does not depend on their values."""
+    """Random numbers in place of a tracer, whose values do not change the dependence on rows."""
     if not isinstance(x, Tracer):
         return x
     rng = np.random.default_rng(0)
@@ -308,7 +308,7 @@ def _run(
     values: Mapping[str, Any] | None,
     of_process: Callable[[str, GaussianProcess], Any],
 ) -> Runs:
-    """A run with given values, in which each latent GP site has the value ``of_process(name, fn)``."""
+    """A run with given values, and the value ``of_process(name, fn)`` for each latent GP site."""
 
     def value_of(site: dict[str, Any]) -> Any:
         if site["type"] == "sample" and site["value"] is None and isinstance(site["fn"], GaussianProcess):

@@ -1,4 +1,4 @@
-"""Runs of a guide and a program with given values: the one way in which they are run and traced outside training."""
+"""How are a guide and a program run and traced outside training? With given values, and always by :func:`run`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Trace = dict[str, dict[str, Any]]
 
 
 class Runs(NamedTuple):
-    """What a run was.
+    """The traces of a run.
 
     Attributes:
-        guide: the guide's trace; empty if there was none.
-        model: the program's trace; empty if there was none.
-        loose: names of ``numpyro.param`` sites that had no value, so that they took their start.
+        guide: the guide's trace; empty without a guide.
+        model: the program's trace; empty without a program.
+        loose: names of ``numpyro.param`` sites without a given value, which took their initial value.
     """
 
     guide: Trace
@@ -47,23 +47,23 @@ def run(
     representation: Representation | None = None,
     complete: bool = True,
 ) -> Runs:
-    """Run a guide, a program, or first the one and then the other with its values; handlers outside see nothing.
+    """Run a guide, a program, or a guide and then the program with its values; outer handlers see nothing.
 
-    Mutable state is recorded as it is before the run: networks write their new state into the dictionary they get.
+    Mutable state is recorded as it is before the run, because networks write their new state into the same dictionary.
 
     Args:
-        key: of the run; a guide and its program get the two that NumPyro's objectives split it into.
+        key: random key, split between guide and program as in NumPyro's objectives.
         args: positional arguments of both.
         kwargs: keyword arguments of both.
-        guide: an :class:`~gpzoo.inference.InducingGuide`, or any of NumPyro's.
+        guide: an :class:`~gpzoo.inference.InducingGuide`, or any NumPyro guide.
         model: the program.
-        values: of parameters, mutable state and latent sites, by name, those of sites that are not there being ignored;
-            or a function of a site's message that gives its value or ``None``.
-        representation: what GP sites of the guide are; joint draws if ``None``.
+        values: values of parameters, mutable state and latent sites by name, in which unknown names are ignored; or a
+            function from a site's message to its value or ``None``.
+        representation: the form in which the guide's GP sites pass their values on; joint draws if ``None``.
         complete: whether every parameter must have a value.
 
     Raises:
-        ValueError: naming parameters that have no value, or a latent site whose value has another shape.
+        ValueError: naming parameters without a value, or a latent site whose value has another shape.
     """
     model_key, guide_key = (key, key) if guide is None or model is None else random.split(key)
     given = values if callable(values) else partial(given_value, values)
@@ -88,9 +88,9 @@ def run(
 
 
 def at_once(function: Callable[[], Any]) -> Any:
-    """``function()``, traced and computed by one compiled program, of which the arrays it closes over are arguments.
+    """``function()`` as one compiled program, whose arguments are the arrays that the function closes over.
 
-    Operation by operation every one of them is a program of its own. To be used where it is called once.
+    Otherwise each operation would be compiled separately. Every call compiles anew: use it for functions called once.
     """
     traced, shapes = jax.make_jaxpr(function, return_shape=True)()
     leaves = jax.jit(partial(eval_jaxpr, traced.jaxpr))(traced.consts)
@@ -105,7 +105,7 @@ class _Trace(handlers.trace):
 
 
 def given_value(values: Mapping[str, Any], site: dict[str, Any]) -> Any:
-    """The value of a site; data keep theirs, and deterministic sites, which MCMC records too, compute their own."""
+    """The given value of a site, or ``None`` for data and for deterministic sites, which MCMC records too."""
     sampled = site["type"] == "sample"
     if site["type"] == "deterministic" or (sampled and site["value"] is not None):
         return None
@@ -116,9 +116,9 @@ def given_value(values: Mapping[str, Any], site: dict[str, Any]) -> Any:
 
 
 class ParameterNames(Messenger):
-    """Outside all other handlers: sees the names of a run's parameters, and which of them nobody gives a value.
+    """An outermost handler that records the names of a run's parameters, and those without a given value.
 
-    Those would stay at their start without a word.
+    The latter would silently stay at their initial values.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class ParameterNames(Messenger):
         return self
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Notes a site's name, after all handlers inside have had the chance to give it a value."""
+        """Record a site's name, after all inner handlers could give it a value."""
         kind = msg["type"]
         if kind in ("param", "mutable") or (kind == "sample" and not msg["is_observed"]):
             self.names.add(msg["name"])
@@ -139,12 +139,12 @@ class ParameterNames(Messenger):
             self._loose[msg["name"]] = kind
 
     def loose(self, *kinds: str) -> set[str]:
-        """Names of the sites of these kinds, ``"param"`` and ``"mutable"``, without a value."""
+        """Names of the sites of these kinds (``"param"``, ``"mutable"``) without a value."""
         return {name for name, kind in self._loose.items() if kind in kinds}
 
 
 def shapes_of(tree: Any) -> Any:
-    """The shapes of a pytree's arrays, by their place in it."""
+    """The shapes of a pytree's arrays, by their paths."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(path): tuple(np.shape(leaf)) for path, leaf in leaves}
 

@@ -1,7 +1,7 @@
-"""How is a trained model kept in a file? Its parameters, what its guide knows of the program, and what made it.
+"""How is a trained model kept in a file? With its parameters, its guide's options and sites, and the versions.
 
-Of classes only public ones of gpzoo are kept (inducing variables, initialisers, forms), by name and arguments, and made
-again by calling them. A file names no module, and none is imported for it.
+Objects are saved only if their class is public in gpzoo (inducing variables, initialisers, forms): by name and
+arguments, and loading calls the class with them. A file names no module, and loading imports none.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STRATEGIES = ("init_to_feasible", "init_to_mean", "init_to_median", "init_to_sa
 
 
 class _Foreign(TypeError):
-    """A value that is made of more than numbers, texts, containers of Python and public classes of gpzoo."""
+    """A value that contains more than numbers, strings, Python containers and public classes of gpzoo."""
 
 
 # -- to a file ---------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def _versions() -> dict[str, str]:
 
 
 def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Options and sites of a guide; in place of options that are not gpzoo's own, what they are."""
+    """Options and sites of a guide; a description replaces options that cannot be saved."""
     sites = getattr(guide, "sites", None) if isinstance(guide, InducingGuide) else None
     found: dict[str, Any] = {"sites": None if sites is None else _of_sites(sites)}
     if type(guide) is not InducingGuide:
@@ -100,7 +100,7 @@ def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 def _of_sites(sites: Sites) -> dict[str, Any]:
     named = {name: sorted(getattr(sites, name)) for name in ("latents", "processes", "drawn", "inner", "names")}
-    # Constraints with numbers of their own are left out: what was trained fulfils them.
+    # Constraints with parameters are left out; trained values fulfil them.
     limits = {name: _constraint_name(x) for name, x in sites.constraints.items()}
     limits = {name: public for name, public in limits.items() if public}
     shapes = {
@@ -115,10 +115,10 @@ def _constraint_name(constraint: Any) -> str | None:
 
 
 def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """A value in JSON, its arrays apart.
+    """A value in JSON; its arrays are added to ``arrays``.
 
     Raises:
-        _Foreign: for what is no number, text, array, container of these, or public class of gpzoo.
+        _Foreign: if it is not a number, string, array, container of these, or instance of a public class of gpzoo.
     """
 
     def each(values: Any) -> list[Any]:
@@ -136,7 +136,7 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(x, np.ndarray | jax.Array):
         arrays[name] = np.asarray(random.key_data(x) if _files.is_key(x) else x)
         kind = {"key": str(random.key_impl(x))} if _files.is_key(x) else {}
-        # A weak type gives way to others in the program.
+        # Type promotion in the program depends on weak types.
         return {"array": name, "weak": bool(getattr(x, "weak_type", False)), **kind}
     public = type(x).__name__
     own = _PUBLIC.get(public) is type(x)
@@ -164,20 +164,20 @@ def load(path: Path, program: Callable, guide: Any) -> dict[str, Any]:
     try:
         description, arrays = _files.read(path)
         if description.get("format") != _FORMAT:
-            raise ValueError("it is something else that gpzoo wrote")
+            raise ValueError("gpzoo wrote it for another purpose")
         _check_versions(path, description)
         try:
             found, options, sites, foreign = _decoded_all(description, arrays)
         except Exception as error:
-            raise ValueError("what it describes is no trained model") from error
+            raise ValueError("its description is not that of a trained model") from error
         _check_precision(arrays)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be loaded as a trained model: {plain(f'{error!s:.300}')}.") from error
     if guide is None:
         if options is None:
             raise ValueError(
-                f"{path} does not say how its guide is made, which {foreign}: give load a guide that is made as for "
-                "the training, load(path, program, guide=InducingGuide(...))."
+                f"{path} does not contain its guide, which {foreign}: make the guide as for the training and give it "
+                "to load, load(path, program, guide=InducingGuide(...))."
             )
         guide = InducingGuide(program, **options)
     if isinstance(guide, InducingGuide) and guide.sites is None:
@@ -186,7 +186,7 @@ def load(path: Path, program: Callable, guide: Any) -> dict[str, Any]:
 
 
 def _check_versions(path: Path, description: Mapping[str, Any]) -> None:
-    """Refuse other formats, naming the gpzoo that reads them; other versions of JAX and NumPyro are noted.
+    """Refuse other formats, naming the gpzoo that reads them; warn about other versions of JAX and NumPyro.
 
     Raises:
         ValueError: for another format.
@@ -211,11 +211,11 @@ def _check_versions(path: Path, description: Mapping[str, Any]) -> None:
 def _check_precision(arrays: Mapping[str, np.ndarray]) -> None:
     long = [name for name, x in arrays.items() if name != "losses" and x.dtype.itemsize == 8 and x.dtype.kind in "iuf"]
     if long and not jax.config.read("jax_enable_x64"):
-        raise ValueError(f"{long[0]} is {arrays[long[0]].dtype}; call numpyro.enable_x64() before")
+        raise ValueError(f"{long[0]} is {arrays[long[0]].dtype}; call numpyro.enable_x64() first")
 
 
 def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> tuple:
-    """Fields of the trained model; options and sites of its guide, or what the guide has of others."""
+    """Fields of the trained model, options and sites of its guide, and the reason why options are missing."""
     params = _decoded(description["params"], arrays)
     if not isinstance(params, dict) or not all(isinstance(name, str) for name in params):
         raise ValueError("params")
@@ -254,7 +254,7 @@ def _sites(described: Mapping[str, Any]) -> Sites:
 
 
 def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """What :func:`_encoded` made JSON of; whatever else it is raises some error."""
+    """The inverse of :func:`_encoded`; any other JSON raises some error."""
     if not isinstance(x, dict):
         if x is None or type(x) in (bool, int, float, str):
             return x
@@ -289,8 +289,8 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     """The path of a file.
 
     Raises:
-        TypeError: for what is no path.
-        ValueError: for an empty one.
+        TypeError: if it is not a path.
+        ValueError: if it is empty.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be the path of a file, got {path!r:.80}.")

@@ -1,4 +1,4 @@
-"""Which model do the data prefer? Candidates trained alike, their bounds and test errors side by side."""
+"""Which model do the data prefer? Candidates are trained in the same way; bounds and test errors are compared."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Candidate:
     """One trained program.
 
     Attributes:
-        bound: evidence lower bound per training row, in nats, the mean over the last twentieth of the steps.
+        bound: evidence lower bound per training row, in nats, averaged over the last twentieth of the steps.
         nlpp: mean negative log predictive density of the test rows, in nats; ``None`` without test data.
-        score: what ``score`` gave for the test rows, or ``None``.
+        score: value of ``score`` for the test rows, or ``None``.
         trained: the trained model.
     """
 
@@ -42,7 +42,7 @@ class Candidate:
 
 
 class Comparison(Mapping[str, Candidate]):
-    """Trained candidates by name, the one with the highest bound first; printed, a table."""
+    """Trained candidates by name, the highest bound first; it prints as a table."""
 
     def __init__(self, candidates: Mapping[str, Candidate], score: str = "score") -> None:
         self._score = score
@@ -68,10 +68,10 @@ class Comparison(Mapping[str, Candidate]):
 
 
 def error_rate(test: SitePrediction, y: np.ndarray) -> float:
-    """The fraction misclassified, for a ``score`` of :func:`compare`.
+    """The fraction of misclassified rows, as a ``score`` of :func:`compare`.
 
-    The predicted class is the most probable one; for two classes, 1 where the predicted mean of ``y`` is above one
-    half; for one-hot ``y [N, K]``, the largest predicted mean.
+    The predicted class is the most probable one; for two classes, 1 if the predicted mean of ``y`` is above one half;
+    for one-hot ``y [N, K]``, the class with the largest predicted mean.
     """
     if test.probs is not None:
         return float(np.mean(test.probs.argmax(axis=-1) != y))
@@ -81,7 +81,7 @@ def error_rate(test: SitePrediction, y: np.ndarray) -> float:
 
 
 def rmse(test: SitePrediction, y: np.ndarray) -> float:
-    """The root mean square error of the predicted mean, in the units of ``y``, for a ``score`` of :func:`compare`."""
+    """The root mean square error of the predicted mean, in the units of ``y``, as a ``score`` of :func:`compare`."""
     return float(np.sqrt(np.mean(np.square(test.mean - y), dtype=np.float64)))
 
 
@@ -103,36 +103,37 @@ def compare(
     progress: bool = True,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Train programs alike and compare their bounds on the evidence, which need no test data (learning invariances).
+    """Train programs and compare their bounds on the evidence, which need no test data (learning invariances).
 
-    All see the same rows in the same order, under Adam. A bound compares models only as far as it is tight: give all
-    of them enough inducing variables and steps.
+    All are trained with Adam on the same rows in the same order. Bounds compare models only as far as they are tight:
+    give all candidates enough inducing variables and steps.
 
     ``compare(key, {"none": (partial(invariant_gp, view=None), random_subset(200)), "rotation":
     (partial(invariant_gp, view=rotation()), unique_patches(200))}, X, y, num_steps=2000, batch_size=200)``
 
     Args:
         rng_key: key of every training, and of the predictions.
-        candidates: by name, a program of ``(X, y)``, and what initialises its inducing variables.
+        candidates: by name, a program of ``(X, y)`` and the initialiser of its inducing variables.
         X: training inputs ``[N, ...]``.
         y: training targets ``[N, ...]``.
         X_test: test inputs, for the test columns.
         y_test: test targets.
-        num_steps: updates of each training.
-        score: of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp alone.
+        num_steps: number of steps of each training.
+        score: function of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp
+            alone.
         site: the data site whose predictions are scored.
-        learning_rate: for Adam.
+        learning_rate: learning rate of Adam.
         batch_size: rows per minibatch, ``None`` for all.
-        checkpoint: folder for checkpoints, one below it for each candidate; a comparison started again resumes.
-        progress: whether to show bars.
+        checkpoint: folder for checkpoints, with a subfolder for each candidate; the same call then resumes.
+        progress: whether to show progress bars.
         model_kwargs: keyword arguments of all programs, by name.
 
     Raises:
-        TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
-        ValueError: if there are no candidates, one is no pair, there are no steps, only one of the test arrays is
-            given, data are not finite, or ``site`` is not a data site; before anything is trained.
+        TypeError: if data are not real numbers, or ``rng_key`` is not a key.
+        ValueError: before any training, if there are no candidates, one is not a pair, there are no steps, only one of
+            the test arrays is given, data are not finite, or ``site`` is not a data site.
 
-    Whatever error a candidate ends in has the candidates before it as ``.finished``, by name.
+    The error of a failed candidate carries the candidates before it as ``.finished``, by name.
     """
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError(f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}.")
@@ -164,7 +165,7 @@ def compare(
         folder = None if checkpoint is None else Path(checkpoint) / name
         options: dict[str, Any] = {"batch_size": batch_size, "checkpoint": folder, "model_kwargs": kwargs}
         with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrecisionWarning)  # said above, once for all candidates
+            warnings.simplefilter("ignore", PrecisionWarning)  # already given above, once for all candidates
             trained = fit(rng_key, svi, num_steps, *data, **options, progress=progress and str(name))
             nlpp = scored = None
             if tests is not None:
@@ -173,5 +174,5 @@ def compare(
                 scored = None if score is None else score(test, np.asarray(tests[1]))
         bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
         found[name] = Candidate(bound, nlpp, scored, trained)
-    # A partial has no name, and what has been trained must not be lost to that.
+    # A partial has no name; without a default, the trained candidates would be lost to an AttributeError.
     return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))

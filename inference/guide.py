@@ -1,4 +1,4 @@
-"""Guides made from a program: every GP site gets an inducing-variable posterior, in the program's own flow."""
+"""Guides made from a program: they run it with an inducing-variable posterior at every GP site."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from gpzoo.inference.gp_sites import Functions, Marginals, Missing, Start
 from gpzoo.posteriors.forms import Form, form_of
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: What initialises the inducing variables of one site, or of each by name.
+#: The inducing variables of all sites, or of each by name, or their initialisers.
 Inducing: TypeAlias = Initialiser | InducingVariable | Mapping[str, Initialiser | InducingVariable]
 
 
 class InducingGuide:
     """A guide that runs the model with each latent GP site replaced by its inducing posterior ``q(f)``.
 
-    Values flow through the program, so a stack of GP sites gets the layerwise posterior of Salimbeni and Deisenroth
-    (2017). Latent sites that are not GPs get a point (MAP) or a normal in unconstrained space, in the same run.
-    Observed sites are dropped; which sites are latent is fixed by the first call, which must therefore have the data.
+    Values flow through the program, so that a stack of GP sites gets the layerwise posterior of Salimbeni and
+    Deisenroth (2017). Latent sites that are not GPs get a point (MAP) or a normal in unconstrained space. Observed
+    sites are dropped. The first call fixes which sites are latent, and must therefore have the data.
 
-    Parameters are named after the site: ``<site>_inducing``, ``<site>_mean`` and those of the covariance's form,
-    ``<site>_scale`` as a rule, for a GP site, ``<site>_loc`` (and ``<site>_scale``) for any other.
+    Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and those of the
+    covariance's form, usually ``<site>_scale``; any other site has ``<site>_loc`` (and ``<site>_scale``).
 
     Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is its marginals if the program uses it in
-    exact operations only, and a draw per input otherwise; everywhere else it is a joint draw over the inputs.
+    exact operations only, and one draw per input otherwise. Everywhere else it is a joint draw over the inputs.
 
     Args:
         model: a NumPyro program.
-        inducing: what initialises the inducing variables: an initialiser such as
-            :func:`~gpzoo.kmeans`, an inducing variable, or a mapping from site name to either.
-        whiten: whether ``q`` is over ``v = L^-1 u``; one for all, or by site name. Where it is not, inducing variables
-            that nearly coincide make training slow or worse, and :func:`~gpzoo.inference.fit` refuses a site at which
-            more than half of them do, up to the jitter.
-        covariance: ``"full"``, ``"diagonal"`` or, with :class:`~gpzoo.InducingBlocks`, ``"block_diagonal"`` (the
-            mean-field approximation between blocks); with an :class:`~gpzoo.InducingGrid` of several axes
-            ``"kronecker"``, of one ``"full"``, ``"diagonal"`` or ``"low_rank"`` (plus a diagonal; the prior is never
-            factorised for these two). Or a form, such as ``forms.LowRank(rank=8)`` of :mod:`gpzoo.posteriors`, or
-            one of your own. One for all, or by site name. By default full, on grids of several axes Kronecker, on one
-            axis of more than 256 points of low rank.
+        inducing: an initialiser of the inducing variables such as :func:`~gpzoo.kmeans`, an inducing variable, or a
+            mapping from site name to either.
+        whiten: whether ``q`` is over ``v = L^-1 u``; one for all, or by site name. Without whitening, inducing
+            variables that nearly coincide make training slow or worse, and :func:`~gpzoo.inference.fit` refuses a site
+            if more than half of them coincide up to the jitter.
+        covariance: one for all, or by site name: ``"full"``, ``"diagonal"`` or, with :class:`~gpzoo.InducingBlocks`,
+            ``"block_diagonal"`` (the mean-field approximation between blocks). An :class:`~gpzoo.InducingGrid` of
+            several axes takes ``"kronecker"``; a grid of one axis takes ``"full"``, ``"diagonal"`` or ``"low_rank"``
+            (plus a diagonal), and the last two never factorise the prior. A form is also possible, such as
+            ``forms.LowRank(rank=8)`` of :mod:`gpzoo.posteriors`, or your own. The default is full; on grids of several
+            axes Kronecker, on one axis of more than 256 points low rank.
         initial_scale: factor of the initial standard deviations of ``q`` relative to the prior's; one for all, or by
             site name (deep GPs start inner layers at 1e-5).
         hyperparameters: ``"point"`` or ``"normal"``, for latent sites that are not GPs.
@@ -66,8 +66,8 @@ class InducingGuide:
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
 
     Raises:
-        TypeError: for a ``whiten`` that is no bool, or an ``inducing`` that initialises nothing.
-        ValueError: for other options out of range; at the first call, for an unknown site name in any argument, a
+        TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables.
+        ValueError: if another option is out of range; at the first call, for an unknown site name in any argument, a
             site without an initialiser, a discrete latent site, a likelihood without data, or a term that depends on
             several rows of a site.
     """
@@ -104,7 +104,7 @@ class InducingGuide:
         self.hyperparameters = hyperparameters
         self.joint = frozenset([joint] if isinstance(joint, str) else joint)
         self.init_loc_fn = init_loc_fn
-        self.sites: Sites | Any = None  # until the program is first seen
+        self.sites: Sites | Any = None  # until the program is first traced
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the guide; takes the model's arguments.
@@ -122,11 +122,11 @@ class InducingGuide:
 
     @entry_point
     def setup(self, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> Sites:
-        """Find the program's latent sites and how it uses them, once; later calls return what was found."""
+        """Find the program's latent sites and how it uses them; later calls return the same sites."""
         return self.sites_for(*checks.arguments(self.model, args, model_kwargs))
 
     def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Look | None = None) -> Sites:
-        """:meth:`setup` for arguments that were checked; ``seen`` is a look at the program on these or more rows."""
+        """:meth:`setup` for checked arguments; ``seen`` is a look at the program on these or more rows."""
         if self.sites is None:
             seen = look(self.model, args, kwargs) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
@@ -145,19 +145,19 @@ class InducingGuide:
         """Initial values of every parameter of the guide and the model, and of mutable state, by name.
 
         The program runs once, outside ``jit``, with every GP site at its posterior mean, and each site's initialiser
-        sees the site's own inputs. Give it the whole data, or the rows that initialisers shall look at.
+        sees the site's inputs. Pass the whole data, or a sample of rows for the initialisers.
 
         Args:
             rng_key: key for the initialisers.
             *args: the model's arguments.
-            given: values that are known already, by name; they are used as they are.
+            given: known values by name, which are used unchanged.
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
             Constrained values, to be passed as ``svi.init(..., init_params=...)``.
 
         Raises:
-            ValueError: for values in ``given`` of unknown names or of another shape.
+            ValueError: if ``given`` has an unknown name, or a value of another shape.
         """
         args, kwargs = checks.arguments(self.model, args, model_kwargs)
         return self.starting_values(checks.rng_key(rng_key), args, kwargs, given)
@@ -170,7 +170,7 @@ class InducingGuide:
         given: Mapping[str, Any] | None = None,
         name: str = "given",
     ) -> dict[str, Any]:
-        """:meth:`init_params` for arguments that were checked; ``name`` is what messages call ``given``."""
+        """:meth:`init_params` for checked arguments; ``name`` is the name of ``given`` in messages."""
         found = self.starting_sites(rng_key, args, kwargs, given, name)
         return {name: site["value"] for name, site in found.items()}
 
@@ -196,13 +196,13 @@ class InducingGuide:
         return run(rng_key, args, kwargs, guide=self, values=given, representation=how, complete=False).guide
 
     def _started_at_once(self, rng_key: Array, args: tuple, kwargs: dict, given: Mapping[str, Any]) -> Trace | None:
-        """The same in one compiled program, after another one where an initialiser looks at inputs.
+        """:meth:`_started` in one compiled program, after another one if an initialiser reads inputs.
 
-        ``None`` where that is no way to do it: values that are no arrays, or not finite; what the program or an
-        initialiser refuses. Operation by operation it is done all the same, or what is wrong is said in numbers.
+        Returns ``None`` if this fails: values that are not arrays or not finite, or a refusal by the program or an
+        initialiser. Single operations then give the values, or an error with concrete numbers.
         """
         looked_at = self._looked_at(given)
-        # The program is run once more where a site is looked at, and was where one is drawn from.
+        # Each initialiser that reads inputs costs one more run, and the check of drawn sites has cost one already.
         if len(looked_at) + bool(self.sites.drawn) > 1:
             return None
         if not all(map(checks.is_concrete, jax.tree.leaves((rng_key, args, kwargs, given)))):
@@ -223,7 +223,7 @@ class InducingGuide:
             values, finite = at_once(once)
         except (TypeError, ValueError, IndexError, GPZooError):
             return None
-        if not all(map(checks.is_concrete, jax.tree.leaves(values))):  # inside somebody else's jit
+        if not all(map(checks.is_concrete, jax.tree.leaves(values))):  # inside the caller's jit
             return None
         options = [site["kwargs"] for site in sites.values()]
         if not (all(finite) and all_finite(values) and all(map(checks.is_concrete, jax.tree.leaves(options)))):
@@ -231,7 +231,7 @@ class InducingGuide:
         return {name: site | {"value": values[name]} for name, site in sites.items()}
 
     def _made(self, site: str, rng_key: Array, args: tuple, kwargs: dict, given: Mapping[str, Any]) -> Any:
-        """``<site>_inducing`` as the site's initialiser has it, which looks at inputs that one program computes."""
+        """``<site>_inducing`` from the site's initialiser, whose inputs one compiled program computes."""
         seen: Any = None
 
         def once() -> list[Array]:
@@ -247,9 +247,9 @@ class InducingGuide:
         return _parameter(for_site(self.inducing, site)(*seen))
 
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> bool:
-        """Whether :meth:`init_params` has an initialiser to show inputs to, after :meth:`setup`.
+        """Whether any initialiser in :meth:`init_params` reads inputs; after :meth:`setup`.
 
-        Inducing variables of one's own, grids among them, and values in ``given`` need none.
+        Given inducing variables (grids among them) and values in ``given`` need no inputs.
         """
         return bool(self._looked_at(given or {}))
 
@@ -258,8 +258,8 @@ class InducingGuide:
         return [site for site in missing if not isinstance(for_site(self.inducing, site), InducingVariable)]
 
     def posteriors(self, rng_key: Array, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
-        """:meth:`gpzoo.inference.Trained.posterior` for parameters and arguments that were checked."""
-        # Inner sites are drawn per input, which is all that the marginals of later sites depend on.
+        """:meth:`gpzoo.inference.Trained.posterior` for checked parameters and arguments."""
+        # Inner sites are drawn per input, which suffices for the marginals of later sites.
         shown = Marginals(views=named_key(rng_key, "views"))
         trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, representation=shown).guide
         found = {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
@@ -268,25 +268,25 @@ class InducingGuide:
     def checked_params(
         self, params: Mapping[str, Any], args: tuple, kwargs: dict, *, name: str = "params", whole: bool = True
     ) -> dict[str, Any]:
-        """``params``, if they are those of guide and program; values of latent sites may be among them.
+        """``params``, if they are those of guide and program; values of latent sites are allowed too.
 
         Args:
             params: values by name.
-            args: positional arguments that the program is to be run with, which were checked.
+            args: the program's positional arguments, already checked.
             kwargs: its keyword arguments.
-            name: of the argument, for messages.
-            whole: whether none may be missing.
+            name: name of the argument in messages.
+            whole: whether all parameters are required.
 
         Raises:
             TypeError: if they are not a mapping from names to numbers.
-            ValueError: naming those that are missing, unknown, not finite, of another shape, or out of range.
+            ValueError: naming parameters that are missing, unknown, not finite, of another shape, or out of range.
         """
         params = checks.parameters(name, params)
         own, program = self._own_parameters(self.sites), self.sites.parameters
         needed = own | {k for k, shapes in program.items() if shapes}
         strange = [k for k, x in params.items() if program.get(k) is not None and shapes_of(x) != program[k]]
         if set(params) - own - set(program) - self.sites.latents or (whole and needed - set(params)) or strange:
-            # With other arguments the program may have other parameters than when the guide was set up.
+            # The program's parameters may depend on its arguments, which may differ from those of setup.
             now = parameters_of(self.model, args, kwargs)
             checks.names(
                 name,
@@ -317,9 +317,10 @@ class InducingGuide:
     def coinciding(
         self, rng_key: Array, params: Mapping[str, Any], args: tuple, kwargs: dict[str, Any]
     ) -> dict[str, tuple[int, int]]:
-        """Of each site that is not whitened: how many inducing variables coincide, of how many.
+        """For each site without whitening, the numbers of coinciding and of all inducing variables.
 
-        See :func:`gpzoo.linalg.coinciding`. The points of a grid are distinct, and left out. Takes checked arguments.
+        See :func:`gpzoo.linalg.coinciding`. Grids are left out, because their points are distinct. Takes checked
+        arguments.
         """
         found: dict[str, tuple[int, int]] = {}
 
@@ -333,7 +334,7 @@ class InducingGuide:
         return found
 
     def variational_parameters(self) -> frozenset[str]:
-        """Names of the parameters of ``q``, which the posterior stands for; inducing variables are not among them."""
+        """Names of the parameters of ``q``, without the inducing variables."""
         return frozenset(self._own_parameters(self.sites) - {f"{site}_inducing" for site in self.sites.processes})
 
     def form_at(self, site: str) -> Form:
@@ -354,7 +355,7 @@ class InducingGuide:
 
     @property
     def draws_anything(self) -> bool:
-        """Whether any latent site is random once marginals are taken: drawn GP sites, normal hyperparameters."""
+        """Whether any latent site is drawn when marginals are used: a drawn GP site, or normal hyperparameters."""
         others = self.sites.latents - self.sites.processes
         return bool(self.sites.drawn or self.joint or (others and self.hyperparameters == "normal"))
 
@@ -370,7 +371,7 @@ class InducingGuide:
                 )
         own = self._own_parameters(sites)
         if taken := sorted(own & sites.names):
-            raise ValueError(f"The guide's parameters would be named {taken}, as sites of the model are: rename those.")
+            raise ValueError(f"The guide's parameters would be named {taken}, like sites of the model: rename these.")
         if isinstance(self.inducing, Mapping) and (missing := sorted(sites.processes - set(self.inducing))):
             raise ValueError(f"InducingGuide(inducing=...) has no entry for the GP site(s) {missing}.")
 
@@ -380,5 +381,5 @@ def _start_of(trace: Trace) -> Trace:
 
 
 def _values_of(option: Any) -> tuple:
-    """What an option says, of all sites or of each."""
+    """The values of an option, given for all sites or by name."""
     return tuple(option.values()) if isinstance(option, Mapping) else (option,)

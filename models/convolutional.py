@@ -48,10 +48,10 @@ def convolutional_gp(
         patch_shape: height and width of a patch, in pixels.
         weighted: one weight per patch, trained (section 4.2), or none.
         num_classes: number of classes.
-        variance: where the variance of ``g`` starts.
-        lengthscale: where its lengthscale starts, in units of pixel values.
+        variance: initial variance of ``g``.
+        lengthscale: its initial lengthscale, in units of pixel values.
         white: variance of the white noise, fixed; 0 for none.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for that of the paper.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for the paper's.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
@@ -78,21 +78,21 @@ def convolutional_plus_rbf_gp(
 ) -> None:
     """``f(x) = f_conv(x) + f_rbf(x)``: weighted convolution, and an RBF of the whole image (section 4.3, eq. 20-21).
 
-    Inducing variables are patches for one, images for the other:
-    ``InducingGuide(convolutional_plus_rbf_gp, blocks(unique_patches(750), kmeans(750)))`` with correlations between
-    the two in ``q(u)``, and without them with ``covariance="block_diagonal"`` (mean-field).
+    Inducing variables are patches for the convolution and images for the RBF:
+    ``InducingGuide(convolutional_plus_rbf_gp, blocks(unique_patches(750), kmeans(750)))``. The two are correlated in
+    ``q(u)``, unless ``covariance="block_diagonal"`` (mean-field).
 
     Args:
         X: images ``[N, H, W, C]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         patch_shape: height and width of a patch, in pixels.
         num_classes: number of classes.
-        variance: where the variance of the patch response starts.
-        lengthscale: where its lengthscale starts, in units of pixel values.
-        rbf_variance: where the variance of the RBF of the image starts.
-        rbf_lengthscale: where its lengthscale starts.
+        variance: initial variance of the patch response.
+        lengthscale: its initial lengthscale, in units of pixel values.
+        rbf_variance: initial variance of the RBF of the image.
+        rbf_lengthscale: its initial lengthscale.
         white: variance of the white noise, fixed; it belongs to the RBF, as in the authors' code; 0 for none.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for that of the paper.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for the paper's.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
@@ -126,9 +126,8 @@ def colour_patch_gp(
 ) -> None:
     """``f(x) = sum_p w_p g(x[p])`` with ``g`` on patches of all channels together (section 4.4).
 
-    With ``additive=True`` the covariance of ``g`` is a sum over channels (eq. 24-25), each with a variance and a
-    lengthscale of its own. Inducing variables are colour patches: ``InducingGuide(colour_patch_gp,
-    unique_patches(1000))``.
+    With ``additive=True`` the covariance of ``g`` is a sum over channels (eq. 24-25), each with its own variance and
+    lengthscale. Inducing variables are colour patches: ``InducingGuide(colour_patch_gp, unique_patches(1000))``.
 
     Args:
         X: images ``[N, H, W, C]``.
@@ -136,10 +135,10 @@ def colour_patch_gp(
         patch_shape: height and width of a patch, in pixels.
         additive: whether channels add, or interact.
         num_classes: number of classes.
-        variance: where the variance of ``g`` starts, of each channel's part if additive.
-        lengthscale: where its lengthscale starts, in units of pixel values.
+        variance: initial variance of ``g``, or of each channel's part if additive.
+        lengthscale: its initial lengthscale, in units of pixel values.
         white: variance of the white noise, fixed; 0 for none.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for that of the paper.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for the paper's.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
@@ -178,10 +177,10 @@ def multi_channel_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``f(x) = sum_c sum_p w_pc g_c(x[pc])``: a patch response of its own for each channel (section 4.4, eq. 22).
+    """``f(x) = sum_c sum_p w_pc g_c(x[pc])``: one patch response per channel (section 4.4, eq. 22).
 
-    The responses have one kernel and share their inducing patches (eq. 23): ``InducingGuide(multi_channel_gp,
-    blocks(unique_patches(1000)), covariance="block_diagonal")`` is the paper's mean-field approximation,
+    The responses share their kernel and their inducing patches (eq. 23): ``InducingGuide(multi_channel_gp,
+    blocks(unique_patches(1000)), covariance="block_diagonal")`` is the paper's mean-field approximation;
     ``covariance="full"`` has all correlations between channels.
 
     Args:
@@ -189,10 +188,10 @@ def multi_channel_gp(
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         patch_shape: height and width of a patch, in pixels.
         num_classes: number of classes.
-        variance: where the variance of the responses starts.
-        lengthscale: where their lengthscale starts, in units of pixel values.
+        variance: initial variance of the responses.
+        lengthscale: their initial lengthscale, in units of pixel values.
         white: variance of the white noise on every patch response, fixed; 0 for none.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for that of the paper.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for the paper's.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
@@ -203,7 +202,7 @@ def multi_channel_gp(
 
 
 def _weights(X: Array, patch_shape: tuple[int, int], channels: str = "separate") -> Array:
-    """The trained weights of all patches, ones at first."""
+    """The trained weights of all patches, initially one."""
     view = Patches(X.shape[1:], patch_shape, channels=channels)
     return numpyro.param("weights", jnp.ones(view.num_views, precision(X)))
 

@@ -39,24 +39,23 @@ def deep_gp(
 
     Args:
         X: inputs ``[N, d]``, best standardised.
-        y: what the likelihood is of, ``[N, ...]``.
-        layers: the inner layers, first one first. A matrix ``W``, ``[width below, width]``, is a layer with the mean
-            ``h W`` (see :func:`linear_layers`), a number a layer of that width with mean zero (whose values are all
-            zero at the start, so that initialisers find no distinct inputs for the layer above unless inputs are
-            propagated: give that one ``InducingPoints``). None is a single GP.
-        propagate_inputs: whether every layer but the first sees ``x`` beside the layer below (Duvenaud et al. 2014),
-            the alternative to linear means: widths below are then ``d`` larger.
+        y: observations ``[N, ...]``.
+        layers: the inner layers, from the input upwards. A matrix ``W``, ``[width below, width]``, is a layer with the
+            mean ``h W`` (see :func:`linear_layers`); a number is a layer of that width with mean zero. Such a layer
+            starts at zero everywhere: give the layer above ``InducingPoints``, unless inputs are propagated, because
+            initialisers find no distinct inputs for it. Without inner layers this is a single GP.
+        propagate_inputs: whether every layer but the first also sees ``x`` (Duvenaud et al. 2014), the alternative to
+            linear means; widths below are then ``d`` larger.
         likelihood: distribution of ``y`` given ``f``, such as :class:`~gpzoo.likelihoods.Bernoulli` or
-            :class:`~gpzoo.likelihoods.RobustMax` or a function that declares parameters of its own.
+            :class:`~gpzoo.likelihoods.RobustMax`, or a function that declares its own parameters.
         num_outputs: number of functions in the last layer, for likelihoods that take ``[N, K]``; ``None`` for ``[N]``.
         kernel: makes a layer's kernel from the site's name and the layer's inputs.
-        layer_noise: where the variance of the noise of inner layers starts, which is part of their kernels (eq. 11);
-            ``None`` for no noise.
+        layer_noise: initial noise variance of inner layers, part of their kernels (eq. 11); ``None`` for no noise.
         jitter: absolute jitter on covariance diagonals of every layer; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
 
     Raises:
-        ValueError: if a matrix among ``layers`` does not fit the layer below, or a width is no count.
+        ValueError: if a matrix among ``layers`` does not fit the layer below, or a width is not a positive integer.
     """
     h = X
     for i, layer in enumerate(layers):
@@ -80,18 +79,18 @@ def deep_gp(
 def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
     """The paper's mean maps for inner layers of these widths ("Further Model Details").
 
-    A layer as wide as the one below has the identity; a narrower one projects onto the principal directions of the
-    data as they arrive there (right singular vectors, the data not centred); a wider one pads with zeros.
+    A layer as wide as the one below has the identity; a narrower one projects its inputs onto their principal
+    directions (right singular vectors, not centred); a wider one pads with zeros.
 
     Args:
         X: training inputs ``[N, d]``; only their second moments are used.
-        widths: of the inner layers, first one first.
+        widths: of the inner layers, from the input upwards.
 
     Returns:
-        A matrix ``[width below, width]`` for each, in the precision of ``X``.
+        One matrix ``[width below, width]`` per layer, in the precision of ``X``.
 
     Raises:
-        ValueError: if ``X`` is not ``[N, d]``, empty or not finite, or a width is no count.
+        ValueError: if ``X`` is not ``[N, d]``, is empty or not finite, or a width is not a positive integer.
     """
     X = checks.floating("X", X)
     if X.ndim != 2:
@@ -107,7 +106,7 @@ def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
             W = np.eye(below, width)
         else:
             W = np.linalg.eigh(moments)[1][:, ::-1][:, :width]
-            # Eigenvectors have no sign of their own: the largest entry is made positive.
+            # The sign of an eigenvector is arbitrary: its largest entry is made positive.
             W = W * np.sign(np.take_along_axis(W, np.abs(W).argmax(0)[None], 0))
         maps.append(jnp.asarray(W, precision(X)))
         moments = W.T @ moments @ W
@@ -115,9 +114,9 @@ def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
 
 
 def inner_scales(layers: Sequence[ArrayLike], scale: float = 1e-5) -> dict[str, float]:
-    """Initial standard deviations of ``q(u)``, for ``InducingGuide(initial_scale=...)``: almost none in inner layers.
+    """Initial standard deviations of ``q(u)``, for ``InducingGuide(initial_scale=...)``: near zero in inner layers.
 
-    The stack then starts as its means alone (supplement of the paper), and the first steps train the last layer.
+    Inner layers then start at their means (supplement of the paper), and the first steps train the last layer.
     """
     return {f"layer_{i}": scale for i in range(len(layers))}
 

@@ -37,21 +37,20 @@ def deep_kernel_gp(
 
     With ``InducingGuide(program, InducingGrid(64))`` every GP is interpolated from a grid (eq. 2), with
     ``InducingGuide(program, kmeans(100))`` the kernel is exact. Features are shifted, scaled and squashed to (-1, 1)
-    with ``tanh``, bounds that do not depend on the batch. Shifts and scales are trained, from
-    :func:`feature_range` or 0 and 1.
+    with ``tanh``, so that their bounds do not depend on the batch. Shifts and scales are trained; they start at those
+    of :func:`feature_range`, or at 0 and 1.
 
     Args:
         X: inputs ``[N, ...]``.
-        y: what the likelihood is of, such as class labels ``[N]``.
+        y: observations, such as class labels ``[N]``.
         network: of the inputs, see :func:`~gpzoo.models.network_of`.
         subsets: columns of the features that each GP sees, all of one length; ``None`` for a GP on every feature.
         likelihood: distribution of ``y`` given the mixed functions ``[N, num_outputs]``.
         num_outputs: functions after mixing; ``None`` for as many as there are GPs.
-        kernel: makes the kernels from the site's name and the inputs ``[D, N, G]``; ``None`` for an RBF of its own for
-            every GP.
+        kernel: makes the kernels from the site's name and the inputs ``[D, N, G]``; ``None`` for one RBF per GP.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
-        training: whether the network is in training (batch normalisation, dropout), as ``fit`` wants it,
+        training: whether the network is in training mode (batch normalisation, dropout): for ``fit``,
             ``model_kwargs={"training": True}``.
 
     Raises:
@@ -106,8 +105,8 @@ def rbf_each(name: str, X: Array, *, variance: float = 1.0, lengthscale: float =
     Args:
         name: prefix of the parameters.
         X: the inputs, for their shape and precision.
-        variance: where the variances start.
-        lengthscale: where the lengthscales start.
+        variance: initial variances.
+        lengthscale: initial lengthscales.
     """
     D, _, G = X.shape
     return RBF(
@@ -117,11 +116,11 @@ def rbf_each(name: str, X: Array, *, variance: float = 1.0, lengthscale: float =
 
 
 def feature_range(features: ArrayLike, spread: float = 2.0) -> dict[str, Array]:
-    """Initial values of shift and scale that put features well inside the bounds.
+    """Initial shifts and scales that put features well inside the bounds.
 
     Args:
         features: of training inputs, ``[N, q]``.
-        spread: standard deviations of a feature that become one unit before ``tanh``.
+        spread: how many standard deviations of a feature are one unit before ``tanh``.
 
     Returns:
         ``feature_shift`` and ``feature_scale``, ``[q]`` each, for ``fit(..., init_params=...)``.
@@ -135,7 +134,7 @@ def feature_range(features: ArrayLike, spread: float = 2.0) -> dict[str, Array]:
 
 
 def _columns(subsets: Sequence[Sequence[int]] | None, q: int) -> np.ndarray:
-    """Columns of each GP, ``[D, G]``."""
+    """The feature columns of each GP, ``[D, G]``."""
     if subsets is None:
         return np.arange(q)[:, None]
     lengths = {len(subset) for subset in subsets}

@@ -1,9 +1,9 @@
 """Gaussian processes with learned invariances (van der Wilk, Bauer, John, Hensman 2018).
 
-``f`` is the mean of a GP ``g`` over views of the input: transformed images, whose distribution is trained with all else
-by the bound. A view is an argument of every program: an orbit or sampled view as it stands; a function of ``X`` that
-gives one, such as :func:`rotation`, :func:`affine` and :func:`deformation` make (with parameters of their own); or
-``None`` for no invariance.
+``f`` is the mean of a GP ``g`` over views of the input: transformed images. Their distribution is trained with the
+other parameters, by the same bound. Every program takes a view: an orbit or sampled view; a function of ``X`` that
+returns one, such as :func:`rotation`, :func:`affine` and :func:`deformation` make, with trained parameters; or ``None``
+for no invariance.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpzoo.processes.process import GaussianProcess
 from gpzoo.views.base import SampledView, View
 from gpzoo.views.patches import Patches
 
-#: A view, or what makes one from the inputs.
+#: A view, or a function that makes one from the inputs.
 ViewOf: TypeAlias = View | SampledView | Callable[[Array], View | SampledView]
 
 
@@ -43,18 +43,18 @@ def invariant_gp(
 ) -> None:
     """``f(x) = mean of g(x_a) over p(x_a | x)``, ``g ~ GP(0, RBF)``, ``y ~ N(f(x), noise_variance)`` (eq. 8, 9, 15).
 
-    With one-hot ``y`` and as many outputs this is the paper's classifier for several classes. Inducing variables are
-    views: ``InducingGuide(partial(invariant_gp, view=rotation()), unique_patches(750))``; without a view they are
+    With one-hot ``y`` and one output per class this is the paper's classifier for several classes. Inducing variables
+    are views, ``InducingGuide(partial(invariant_gp, view=rotation()), unique_patches(750))``; without a view they are
     inputs, ``random_subset(750)``.
 
     Args:
         X: inputs ``[N, ...]``.
         y: targets ``[N]``, or ``[N, K]`` with ``num_outputs=K``.
-        view: the view, or what makes it from the inputs; ``None`` for a GP without invariance.
-        num_outputs: number of functions, with one kernel.
-        variance: where the variance of ``g`` starts.
-        lengthscale: where its lengthscale starts, in units of pixel values.
-        noise_variance: where the noise variance starts.
+        view: the view, or a function that makes it from the inputs; ``None`` for a GP without invariance.
+        num_outputs: number of functions, which share one kernel.
+        variance: initial variance of ``g``.
+        lengthscale: its initial lengthscale, in units of pixel values.
+        noise_variance: initial noise variance.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
@@ -77,20 +77,20 @@ def invariant_classifier(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """The same ``f``, and labels with logistic probabilities by the Pólya-Gamma bound (section 4.5).
+    """The ``f`` of :func:`invariant_gp`, and a logistic likelihood with the Pólya-Gamma bound (section 4.5).
 
-    Two classes are the paper's; more are broken from a stick, as it conjectures. ``q(omega)`` comes from
-    :func:`recognition` where views are sampled, and is the best one where moments are exact.
+    The paper has two classes; more are stick-breaking, as it conjectures. Where views are sampled, ``q(omega)`` comes
+    from :func:`recognition`; where moments are exact, it is the optimal one.
 
     Args:
         X: inputs ``[N, ...]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
-        view: the view, or what makes it from the inputs; ``None`` for a GP without invariance.
+        view: the view, or a function that makes it from the inputs; ``None`` for a GP without invariance.
         num_classes: number of classes ``K``, with ``K - 1`` functions.
-        variance: where the variance of ``g`` starts.
-        lengthscale: where its lengthscale starts, in units of pixel values.
-        likelihood: distribution of ``y`` given ``f``, ``[N, K]`` for more than two classes, in place of these; where
-            views are sampled it must take estimated moments.
+        variance: initial variance of ``g``.
+        lengthscale: its initial lengthscale, in units of pixel values.
+        likelihood: distribution of ``y`` given ``f`` (``[N, K]`` for more than two classes) that replaces these; it
+            must take estimated moments if views are sampled.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
 
@@ -124,19 +124,19 @@ def invariant_convolutional_gp(
 ) -> None:
     """Views of views: the mean over transformed images of a weighted convolution, ``sum_p w_p g(T_p x_a)``.
 
-    The convolution shares what it learns between positions, the view between transformations. Inducing variables are
-    patches: ``unique_patches(100)``. A sampled view costs ``num_views ** 2`` convolutional variances per input: take
-    few views and small minibatches.
+    The convolution shares statistical strength between positions, the view between transformations. Inducing variables
+    are patches: ``unique_patches(100)``. A sampled view costs ``num_views ** 2`` convolutional variances per input:
+    take few views and small minibatches.
 
     Args:
         X: images ``[N, H, W, C]``.
         y: targets ``[N]``, or ``[N, K]`` with ``num_outputs=K``.
-        view: the view, or what makes it from the inputs; ``None`` for the convolution alone.
+        view: the view, or a function that makes it from the inputs; ``None`` for the convolution alone.
         patch_shape: height and width of a patch, in pixels.
-        num_outputs: number of functions, with one kernel.
-        variance: where the variance of the patch response starts.
-        lengthscale: where its lengthscale starts, in units of pixel values.
-        noise_variance: where the noise variance starts.
+        num_outputs: number of functions, which share one kernel.
+        variance: initial variance of the patch response.
+        lengthscale: its initial lengthscale, in units of pixel values.
+        noise_variance: initial noise variance.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
@@ -163,21 +163,21 @@ def invariant_deep_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """A deep GP on invariant features: ``h = GP`` of the paper's kind with ``width`` outputs, ``f = GP(h)``.
+    """A deep GP on invariant features: ``h`` is the paper's GP with ``width`` outputs, ``f = GP(h)``.
 
-    The upper layer takes draws of ``h``, so the view must be enumerated: an :class:`~gpzoo.Orbit`. A sampled view
-    raises, since estimated moments have no draws. Features are zero at the start: give the upper layer
-    ``InducingPoints``, ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
+    The upper layer takes draws of ``h``, so the view must be an :class:`~gpzoo.Orbit`. A sampled view raises, because
+    draws cannot be made from estimated moments. Features start at zero: give the upper layer ``InducingPoints``, as in
+    ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
 
     Args:
         X: inputs ``[N, ...]``.
-        y: what the likelihood is of.
-        view: all of an orbit, or what makes it from the inputs.
-        width: functions of the first layer.
+        y: observations.
+        view: an orbit, or a function that makes it from the inputs.
+        width: number of functions of the first layer.
         likelihood: distribution of ``y`` given ``f``.
-        num_outputs: functions of the last layer, for likelihoods that take ``[N, K]``.
-        variance: where the variance of ``g`` starts.
-        lengthscale: where its lengthscale starts, in units of pixel values.
+        num_outputs: number of functions of the last layer, for likelihoods that take ``[N, K]``.
+        variance: initial variance of ``g``.
+        lengthscale: its initial lengthscale, in units of pixel values.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """

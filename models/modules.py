@@ -14,18 +14,18 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 
-#: What a network is in these programs: inputs, and whether it is in training, to features ``[N, q]``.
+#: A network of these programs: maps inputs, and whether it is in training mode, to features ``[N, q]``.
 Network = Callable[[Array, bool], Array]
 
 
 def network_of(module: Any, name: str = "network") -> Network:
-    """A network for these programs from a module of a library, whose weights become a ``numpyro.param`` site.
+    """A network for these programs from a library's module; its weights become a ``numpyro.param`` site.
 
     Args:
-        module: a flax ``nnx`` module (in training it is in its ``train()`` mode, else in ``eval()``), a flax ``linen``
-            module (called with ``training`` or ``train`` where it has such an argument), an equinox module, which is
-            mapped over the rows, or a pair ``(init, apply)`` as in ``jax.example_libraries.stax``. State such as the
-            running statistics of batch normalisation is kept for flax, and used frozen outside training.
+        module: a flax ``nnx`` module (in its ``train()`` mode in training, else in ``eval()``); a flax ``linen`` module
+            (called with ``training`` or ``train`` if it has such an argument); an equinox module, which is mapped over
+            the rows; or a pair ``(init, apply)`` as in ``jax.example_libraries.stax``. Flax state, such as the running
+            statistics of batch normalisation, is kept, and is frozen outside training.
         name: the parameter is ``<name>$params``, the state ``<name>$state``.
 
     Raises:
@@ -70,14 +70,14 @@ def _linen(libraries: Any, module: Any, name: str) -> Network:
 
 
 def shifted_and_mirrored(network: Network, pixels: int = 4) -> Network:
-    """A network that sees every image moved and perhaps mirrored at random in training, and as it is otherwise.
+    """A network that sees images randomly shifted and mirrored in training, and unchanged otherwise.
 
-    As residual networks are trained on CIFAR-10 (He et al. 2016). Pixels moved in are zero; the draws come from the
-    program's own random numbers, anew for every image and step.
+    Residual networks are trained in this way on CIFAR-10 (He et al. 2016). Pixels from outside the image are zero. The
+    draws come from the program's random numbers, new for every image and step.
 
     Args:
         network: of images ``[N, H, W, C]``.
-        pixels: the farthest that an image moves, up, down and sideways.
+        pixels: the largest shift, in pixels up, down and sideways.
 
     Raises:
         ValueError: if ``pixels`` is not positive, or inputs are not images ``[N, H, W, C]``.

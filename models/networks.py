@@ -45,7 +45,7 @@ class LeNet(nnx.Module):
     Args:
         num_features: ``c``.
         image_shape: ``(H, W, C)``.
-        hidden: units of the layers before the features; one more for the baseline CNN+.
+        hidden: units of the hidden layers before the features; the baseline CNN+ has one layer more.
         rngs: keys of the initial weights.
     """
 
@@ -98,7 +98,7 @@ class QuickCNN(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """Features ``[N, c]``."""
         for i, layer in enumerate(self.convolutions):
-            # A mean is of the pixels that there are, as in Caffe.
+            # Padding does not count in a mean, as in Caffe.
             pool = partial(nnx.avg_pool, count_include_pad=False) if i else nnx.max_pool
             x = pool(nnx.relu(layer(x)), (3, 3), strides=(2, 2), padding="SAME")
         return self.top(x)
@@ -108,7 +108,7 @@ class AlexNet(nnx.Module):
     """Five convolutions with max pooling and two wide hidden layers, after Krizhevsky et al. (2012), for small images.
 
     The paper does not say which variant it uses for ImageNet (section 5.3). Here the first convolution is 5x5 with
-    stride 2 in the place of 11x11 with stride 4, hidden layers have 1,024 units, and there is no dropout.
+    stride 2 instead of 11x11 with stride 4, hidden layers have 1,024 units, and there is no dropout.
 
     Args:
         num_features: ``c``.
@@ -130,7 +130,7 @@ class AlexNet(nnx.Module):
         self.first = nnx.Conv(C, 64, (5, 5), strides=(2, 2), **options)
         self.second = nnx.Conv(64, 192, (5, 5), **options)
         self.rest = nnx.List([nnx.Conv(a, b, (3, 3), **options) for a, b in ((192, 384), (384, 256), (256, 256))])
-        # Halved by the first convolution and by pooling three times.
+        # The first convolution and three poolings each halve the image.
         self.top = FullyConnected(-(-H // 16) * -(-W // 16) * 256, num_features, hidden, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
@@ -176,7 +176,7 @@ class _Residual(nnx.Module):
         self.stride = 1 if narrow == wide else 2
         strides = (self.stride, self.stride)
         options = {"use_bias": False, "kernel_init": _HE, "rngs": rngs}
-        # Around the pixels of the shortcut; "SAME" would be around their neighbours where pixels are left out.
+        # Centred on the pixels of the shortcut; with strides "SAME" would be centred on their neighbours.
         self.first = nnx.Conv(narrow, wide, (3, 3), strides=strides, padding=((1, 1), (1, 1)), **options)
         self.second = nnx.Conv(wide, wide, (3, 3), **options)
         self.norms = nnx.List([nnx.BatchNorm(wide, momentum=0.9, rngs=rngs) for _ in range(2)])
@@ -184,7 +184,7 @@ class _Residual(nnx.Module):
     def __call__(self, x: Array) -> Array:
         y = nnx.relu(self.norms[0](self.first(x)))
         y = self.norms[1](self.second(y))
-        # A shortcut without parameters: every other pixel, and zeros in the new channels.
+        # This shortcut has no parameters: every other pixel, and zeros in the new channels.
         x = x[:, :: self.stride, :: self.stride]
         return nnx.relu(y + jnp.pad(x, [(0, 0)] * 3 + [(0, y.shape[-1] - x.shape[-1])]))
 

@@ -20,7 +20,7 @@ def positive(name: str, value: float | Array, like: Array | GaussianMarginals) -
 
 
 def precision(like: Array | GaussianMarginals) -> Any:
-    """The floating dtype that ``like`` is computed with: its own, or the default one for integers."""
+    """The floating dtype of computations on ``like``: its own, or the default one for integers."""
     return like.dtype if jnp.issubdtype(like.dtype, jnp.floating) else jnp.result_type(float)
 
 
@@ -30,8 +30,8 @@ def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0,
     Args:
         name: prefix of the parameters, usually the GP site's name.
         X: the inputs ``[N, ...]``, for their precision and, with ``ard``, their number of dimensions.
-        variance: where the variance starts.
-        lengthscale: where the lengthscales start, in the units of ``X``.
+        variance: initial variance.
+        lengthscale: initial lengthscales, in the units of ``X``.
         ard: one lengthscale per dimension (automatic relevance determination), or one for all.
     """
     start = jnp.full(X.shape[-1:] if ard else (), lengthscale, precision(X))
@@ -39,5 +39,5 @@ def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0,
 
 
 def gaussian(f: Array | GaussianMarginals, noise_variance: float = 0.05) -> Gaussian:
-    """Gaussian likelihood with the parameter ``noise_variance``, which starts at the value given."""
+    """Gaussian likelihood with the parameter ``noise_variance``, which starts at the given value."""
     return Gaussian(f, positive("noise_variance", noise_variance, f))

@@ -33,7 +33,7 @@ def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: 
     class Network(linen.Module):
         @linen.compact
         def __call__(self, x: Array) -> Array:
-            # Units that saturate, unlike rectified ones, do not die of one large step.
+            # Unlike rectified units, saturating ones do not die after one large step.
             return linen.Dense(num_classes - 1)(jnp.tanh(linen.Dense(hidden)(x)))
 
     flat = X.reshape(len(X), -1)

@@ -29,9 +29,9 @@ def gp_regression(
 
     Args:
         X: inputs ``[N, d]``, best standardised.
-        y: targets ``[N]``, or ``[N, D]`` for ``D`` functions with one kernel.
+        y: targets ``[N]``, or ``[N, D]`` for ``D`` functions that share one kernel.
         kernel: makes the kernel from a site name and the inputs.
-        noise_variance: where the noise variance starts, in squared units of ``y``.
+        noise_variance: initial noise variance, in squared units of ``y``.
         num_outputs: ``D``, for targets ``[N, D]``.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
@@ -76,7 +76,7 @@ def classify(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """What every classifier of the zoo ends with: ``f ~ GP(0, kernel)``, and labels given ``f``.
+    """The last part of every classifier of the zoo: ``f ~ GP(0, kernel)``, and labels given ``f``.
 
     Two classes: one function and the probit Bernoulli likelihood; more: one function per class, with the same kernel,
     and the robust-max likelihood.

@@ -28,24 +28,24 @@ from gpzoo.linalg.operators import Kronecker
 from gpzoo.models.deep_kernel import _columns, deep_kernel_gp, feature_range, network_classifier
 from gpzoo.models.modules import Network
 
-#: Rows on whose features initial values are found.
+#: Number of rows whose features determine initial values.
 _START_ROWS = 5000
 
-#: Where squashed features lie, for ``InducingGrid(64, BOUNDS)``.
+#: Range of the squashed features, for ``InducingGrid(64, BOUNDS)``.
 BOUNDS = (-1.0, 1.0)
 
 
-#: Data that were checked: on the host, or on a device.
+#: Checked data, on the host or on a device.
 Rows: TypeAlias = np.ndarray | Array
 
 
 class DeepKernelFit(NamedTuple):
-    """What :func:`fit_deep_kernel` returns.
+    """The three trained models of :func:`fit_deep_kernel`.
 
     Attributes:
-        network: the network, trained alone; where its parameters were given, with these and no losses.
+        network: the network, trained alone; or with the given parameters, and then no losses.
         features: GPs trained on the features of that network (the baseline DNN+GP).
-        joint: everything trained together: ``joint.predict(key, X)``. Its program, as that of ``features``, is
+        joint: everything trained together: ``joint.predict(key, X)``. The program of this and of ``features`` is
             :func:`deep_kernel_gp` with its arguments.
     """
 
@@ -73,32 +73,32 @@ def fit_deep_kernel(
 ) -> DeepKernelFit:
     """Train a network, then GPs on its features, then both together (section 5, "Model Training").
 
-    Adam, with a cosine from each rate to a hundredth of it, and weight decay for the network. Every GP starts as the
-    feature that it sees first, so that the program begins where the network ended (on a grid of more than 256 points it
-    starts at zero).
+    The optimiser is Adam; each rate decays as a cosine to a hundredth of itself, and the network has weight decay.
+    Every GP starts as the first feature that it sees, so that the program begins where the network ended (on a grid of
+    more than 256 points GPs start at zero).
 
     Args:
         rng_key: fixes everything random.
         X: inputs ``[N, ...]``.
         y: class labels ``[N]``.
         network: of the inputs, one feature per class, see :func:`~gpzoo.models.network_of`.
-        inducing: inducing variables or what initialises them, which sees the features of 5,000 rows; ``None`` for a
-            grid of 64 points for every GP.
+        inducing: inducing variables or their initialiser, which sees the features of 5,000 rows; ``None`` for a grid of
+            64 points for every GP.
         num_steps: of the network alone, of GPs on its features, of both together.
-        learning_rates: of the network alone; of the GPs; of the network together with them.
-        weight_decay: by which all parameters of the network shrink in every step, times its rate (AdamW).
-        pretrained: parameters of a network trained before, ``.network.params`` of another call; the first phase is left
+        learning_rates: of the network alone; of the GPs; of the network when both are trained together.
+        weight_decay: the network's parameters shrink by this factor times the rate in every step (AdamW).
+        pretrained: parameters of a trained network, ``.network.params`` of another call; the first phase is then left
             out.
         batch_size: rows per minibatch; ``None`` for all.
-        checkpoint: folder for the checkpoints of all phases; a call that was stopped goes on from there.
+        checkpoint: folder for the checkpoints of all phases; a stopped call continues from there.
         progress: show progress bars; a string is shown as the training's name.
         model_kwargs: further arguments of :func:`deep_kernel_gp`, such as ``subsets`` and ``num_outputs``.
 
     Raises:
-        ValueError: for no inputs, inputs that are not finite, a negative ``weight_decay``, and as
+        ValueError: if inputs are empty or not finite, if ``weight_decay`` is negative, and as
             :func:`~gpzoo.inference.fit` and the programs.
 
-    Whatever error it ends in has the phases before, ``"network"`` and ``"features"``, as ``.finished``.
+    An error in a later phase carries the finished ones, ``"network"`` and ``"features"``, as ``.finished``.
     """
     (X, y), rng_key, batch_size, arguments = _checked(rng_key, X, y, batch_size, weight_decay, model_kwargs)
     if len(num_steps) != 3 or len(learning_rates) != 3:
@@ -148,7 +148,7 @@ def fit_deep_kernel(
         given = {**alone.params, **feature_range(features_of(network, alone.params, few))}
         start = guide.init_params(keys["features"], few, labels, given=given, model_kwargs={"num_data": num_data})
         start = _as_the_network(guide, start, X)
-        # The network is out of training here: its running statistics stay as well.
+        # The network is not in training mode, so that its running statistics stay as well.
         features = finished["features"] = phase("features", start, optax.set_to_zero(), False)
         joint = phase("joint", features.params, _adam(together, lengths["joint"], weight_decay), True)
     return DeepKernelFit(alone, features, joint)
@@ -179,7 +179,7 @@ def fit_network(
         site = handlers.trace(handlers.seed(model, 0)).get_trace(X, y)["y"]
         return site["fn"].log_prob(site["value"])
 
-    # The likelihood looks at all labels, which are numbers here; nothing is computed.
+    # The likelihood checks all labels, which are concrete here; nothing is computed.
     jax.eval_shape(look)
     svi = SVI(model, _no_guide, _adam(learning_rate, num_steps, weight_decay), Trace_ELBO())
     options = {"batch_size": batch_size, "checkpoint": checkpoint, "progress": progress}
@@ -195,7 +195,7 @@ def _checked(
     weight_decay: float,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[Rows, Rows], Array, int | None, dict[str, Any]]:
-    """Data, key, rows per minibatch and the program's arguments, when they have been checked."""
+    """The checked data, key, rows per minibatch and arguments of the program."""
     (X, y), kwargs = checks.arguments(("X", "y"), (X, y), model_kwargs)
     checks.positive_number("weight_decay", weight_decay, or_zero=True)
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
@@ -207,15 +207,15 @@ def _adam(rate: float, steps: int, weight_decay: float = 0.0) -> optax.GradientT
 
 
 def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Rows) -> dict[str, Any]:
-    """Parameters with which every GP is the feature that it sees first, so that the program predicts as the network.
+    """Parameters that make every GP the first feature that it sees, so that the program predicts as the network.
 
-    From there training improves on the network; from zero it would have to learn again what the network knows.
+    Training then improves on the network; from zero it would first have to relearn what the network knows.
     """
     return params | jax.jit(partial(_changed, guide))(params, X[:2])
 
 
 def _changed(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str, Array]:
-    """Those parameters that :func:`_as_the_network` changes, none where the prior is not factorised."""
+    """The parameters that :func:`_as_the_network` changes; none if the prior is not factorised."""
     q = Trained(guide.model, guide, params).posterior(random.key(0), X)["f"]
     if q.conditional.L is None:
         return {}
@@ -224,27 +224,27 @@ def _changed(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str
     inner = jnp.arctanh(jnp.clip(jnp.atleast_2d(Z[..., 0]), -0.98, 0.98))
     u = (params["feature_shift"][columns] + params["feature_scale"][columns] * inner.T).astype(inner.dtype)
     scale, changed = jnp.mean(jnp.square(u), axis=0), {}
-    if "f_variance" in params:  # a kernel of one's own starts as it is
+    if "f_variance" in params:  # another kernel starts as it is
         changed["f_variance"] = jnp.broadcast_to(scale, params["f_variance"].shape)
     q = Trained(guide.model, guide, params | changed).posterior(random.key(0), X)["f"]
     L = q.conditional.L
     L = L.factors[0] if isinstance(L, Kronecker) else L
-    # What a GP with this prior makes of noisy values: their corner at the bounds itself would be dear.
+    # The GP's smooth fit to noisy values: under this prior their corner at the bounds would have a large norm.
     K = linalg.matmul(L, L.mT) + (1e-2 * scale)[:, None, None] * jnp.eye(L.shape[-1], dtype=L.dtype)
     v = linalg.matmul(L.mT, jnp.linalg.solve(K, u.T[..., None]))[..., 0].T
     return changed | {"f_mean": v, "f_scale": 0.1 * params["f_scale"]}
 
 
 def _no_guide(*args: Any, **kwargs: Any) -> None:
-    """The network alone has nothing latent."""
+    """Samples nothing: the network alone has no latent variables."""
 
 
 def features_of(network: Network, params: Mapping[str, Any], X: Rows, *, batch_size: int = 5000) -> np.ndarray:
-    """Features of inputs by a trained network, which is not in training now.
+    """Features of inputs by a trained network, outside training mode.
 
     Args:
         network: see :func:`~gpzoo.models.network_of`.
-        params: with the network's parameters and state, such as a trained model's ``params``.
+        params: the network's parameters and state, possibly among others, such as a trained model's ``params``.
         X: inputs ``[N, ...]``.
         batch_size: rows at a time.
 

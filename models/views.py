@@ -16,11 +16,11 @@ from gpzoo.views.images import Affine, Deformation, Rotation
 
 
 class Counts(TypedDict, total=False):
-    """How many views there are.
+    """Numbers of views.
 
     Attributes:
-        num_views: per input and step in training.
-        num_fixed: in prediction.
+        num_views: number per input and step in training.
+        num_fixed: number in prediction.
     """
 
     num_views: int
@@ -33,9 +33,9 @@ def rotation(
     """Rotations by up to ``angle`` degrees either way; trained as ``angle`` (section 5.1).
 
     Args:
-        angle: where it starts, or stays.
-        learn: whether it is trained.
-        prefix: of the parameter's name, where a program has several views.
+        angle: its initial value, which stays fixed unless learned.
+        learn: whether the angle is trained.
+        prefix: prefix of the parameter's name, for programs with several views.
         **counts: ``num_views`` and ``num_fixed``, as for :class:`~gpzoo.Affine`.
     """
 
@@ -47,23 +47,23 @@ def rotation(
     return view
 
 
-#: Degrees, factors, shear and halves of the image by which the affine maps of :func:`affine` start to differ from the
-#: identity, to either side.
+#: Initial distances, to either side, of the bounds of :func:`affine` from the identity: degrees, factors, shear and
+#: halves of the image.
 AFFINE_WIDTHS = (10.0, 0.1, 0.1, 0.1, 0.05, 0.05)
 
 
 def affine(
     widths: ArrayLike = AFFINE_WIDTHS, *, learn: bool = True, prefix: str = "", **counts: Unpack[Counts]
 ) -> Callable[[Array], Affine]:
-    """All affine maps; their bounds are trained as ``affine_below`` and ``affine_above`` the identity (section 5).
+    """Affine maps between two bounds, trained as their distances ``affine_below`` and ``affine_above`` to the identity.
 
-    The bounds themselves are recorded as the deterministic sites ``affine_low`` and ``affine_high``.
+    The bounds are recorded as the deterministic sites ``affine_low`` and ``affine_high`` (section 5).
 
     Args:
-        widths: where both start, ``[6]``: rotation in degrees, scales, shear, shifts; see
+        widths: initial value of both distances, ``[6]``: rotation in degrees, scales, shear, shifts; see
             :class:`~gpzoo.Affine`.
         learn: whether they are trained.
-        prefix: of the names, where a program has several views.
+        prefix: prefix of the names, for programs with several views.
         **counts: ``num_views`` and ``num_fixed``.
     """
 
@@ -86,10 +86,10 @@ def deformation(
 
     Args:
         amplitude: standard deviation of the displacements, in pixels.
-        smoothness: of the filter that makes them smooth, in pixels.
+        smoothness: width of the filter that smooths them, in pixels.
         widths: as for :func:`affine`.
         learn: whether all these are trained.
-        prefix: of the names, where a program has several views.
+        prefix: prefix of the names, for programs with several views.
         **counts: ``num_views`` and ``num_fixed``.
     """
 
@@ -108,7 +108,7 @@ def _affine_bounds(X: Array, widths: ArrayLike, learn: bool, prefix: str) -> tup
     below = above = jnp.asarray(widths, precision(X))
     if not learn:
         return identity - below, identity + above
-    # Positive numbers are trained on their logarithm: the steps of an optimiser suit degrees and shifts alike.
+    # Positive parameters are trained on the log scale, where an optimiser's steps suit degrees and shifts alike.
     below = numpyro.param(f"{prefix}affine_below", below, constraint=constraints.positive)
     above = numpyro.param(f"{prefix}affine_above", above, constraint=constraints.positive)
     low = numpyro.deterministic(f"{prefix}affine_low", identity - below)

@@ -1,4 +1,4 @@
-"""The entry to the command line, which says what to install where click is missing."""
+"""The entry to the command line, which says what to install if click is missing."""
 
 import sys
 

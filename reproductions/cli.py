@@ -1,4 +1,4 @@
-"""The ``gpzoo`` command: run a paper's experiment, list what there is, fetch data, write the page of results."""
+"""The ``gpzoo`` command: run a paper's experiment, list the experiments, fetch data, write the page of results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from gpzoo.reproductions.experiment import PRESETS, Experiment, ReproductionErro
 with needs("reproductions", "The command line"):
     import click
 
-#: Failures whose message says all there is to say.
+#: Failures with a message that needs no traceback.
 KNOWN_FAILURES = (ReproductionError, DatasetError, GPZooError, MissingExtraError, OSError)
 
 
 class Failed(click.ClickException):
-    """A run that ended early for a reason that one line can tell."""
+    """A run that ended early for a reason that fits into one line."""
 
 
 class Interrupted(click.ClickException):
@@ -49,13 +49,13 @@ class Command(click.Command):
             status = self._run(*args, **kwargs)
         except OSError:
             status = 0
-            # Where nothing is buffered, only another character shows whether it was the output that failed.
+            # With an empty buffer, only another character shows whether the output has failed.
             if (failure := _output_failure("\n")) is None:
                 raise
         else:
             failure = _output_failure()
         if failure is not None:
-            # Whoever closed a pipe, as ``head`` does, has read enough; a full disk is told.
+            # A closed pipe is no error, because its reader, such as ``head``, has read enough; a full disk is one.
             if failure.errno != errno.EPIPE and not status:
                 click.echo(f"gpzoo: cannot write to standard output: {failure.strerror or failure}.", err=True)
             status = status or 1
@@ -73,14 +73,14 @@ class Command(click.Command):
 
 
 def _output_failure(text: str = "") -> OSError | None:
-    """Why standard output takes no more, if so; what is still to be printed is then dropped."""
+    """The error of standard output if it has failed; the rest of the output is then dropped."""
     if sys.stdout is None:
         return None
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        # The interpreter would fail at it again when it ends.
+        # Otherwise the interpreter would fail again when it ends.
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return error
@@ -88,7 +88,7 @@ def _output_failure(text: str = "") -> OSError | None:
 
 
 class Folder(click.Path):
-    """A folder that has a name: an empty one, such as of an unset variable, would be the current folder."""
+    """A folder with a name: an empty one, for example from an unset variable, would mean the current folder."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(path_type=Path, **kwargs)
@@ -101,12 +101,12 @@ class Folder(click.Path):
 
 
 class Group(Command, click.Group):
-    """A group of commands with such errors."""
+    """A group of commands, with the errors of :class:`Command`."""
 
 
 @contextmanager
 def known_failures(debug: bool) -> Iterator[None]:
-    """Turn failures that have a known cause into one line; anything else is a bug and keeps its traceback."""
+    """Turn failures with a known cause into one line; any other failure is a bug and keeps its traceback."""
     try:
         yield
     except KeyboardInterrupt:
@@ -116,7 +116,7 @@ def known_failures(debug: bool) -> Iterator[None]:
             raise
         raise Failed(f"{error or type(error).__name__} (--debug shows where)") from error
     except RuntimeError as error:
-        # What JAX says of a platform, such as one in JAX_PLATFORMS, that is not there.
+        # JAX's error for a platform that is missing, such as one in JAX_PLATFORMS.
         if debug or "initialize backend" not in str(error):
             raise
         raise Failed(f"JAX cannot start: {error}") from error
@@ -146,10 +146,10 @@ def reproduce(
     """Run one experiment and print ours beside the paper's.
 
     Args:
-        experiment: what to run.
+        experiment: the experiment.
         variant: one of its variants, or ``None`` for the default.
         preset: one of its presets.
-        seed: of every random key of the run.
+        seed: seed of all random keys of the run.
         output: folder for the results, or ``None`` for one under ``runs/`` named after the run.
         debug: keep the traceback of known failures.
     """
@@ -182,7 +182,7 @@ def run_options(command: Any) -> Any:
         click.option("--output", type=Folder(file_okay=False), help="Folder for the results."),
         click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
         click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True),
-        click.option("--variant", help="Which variant; each experiment has a default."),
+        click.option("--variant", help="The variant; each experiment has a default."),
     ):
         command = option(command)
     return command
@@ -230,7 +230,7 @@ def reproduce_command(paper: str, experiment: str, **options: Any) -> None:
 @main.command("compare")
 @click.argument("paper")
 @click.argument("experiment")
-@click.option("--variants", help="Which, separated by commas; all unless given.")
+@click.option("--variants", help="Variants, separated by commas; all unless given.")
 @click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--output", type=Folder(file_okay=False), default=Path("runs"), show_default=True)
@@ -287,12 +287,12 @@ def list_command(paper: str | None, everything: bool) -> None:
 
 
 def _width() -> int:
-    """Columns of the terminal; 80 where there is none, unless ``COLUMNS`` says otherwise."""
+    """Columns of the terminal; 80 without a terminal, unless ``COLUMNS`` says otherwise."""
     return shutil.get_terminal_size().columns
 
 
 def _wrapped(text: str, first: str = "") -> list[str]:
-    """Lines that fit the terminal: the first begins with ``first``, the others are indented by as much."""
+    """Lines that fit the terminal: the first begins with ``first``, the others are indented by its length."""
     width = max(_width(), len(first) + 20)
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * len(first))
 
@@ -335,7 +335,7 @@ def data_command(name: str | None, debug: bool) -> None:
     type=Folder(file_okay=False, exists=True),
     default=Path("reproductions/results"),
     show_default=True,
-    help="Holds the recorded result files.",
+    help="Folder of the recorded result files.",
 )
 @click.option("--output", type=Folder(dir_okay=False), default=Path("RESULTS.md"), show_default=True)
 @click.option("--debug", is_flag=True, help="Show the traceback of a failure.")

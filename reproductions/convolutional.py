@@ -2,8 +2,8 @@
 
 ``gpzoo reproduce convolutional rectangles --variant weighted`` or ``python reproductions/convolutional.py rectangles``.
 
-Settings of ``paper`` are from the section that each experiment names; what is not printed there is from the authors'
-code (github.com/markvdw/convgp), or the program's default. Neither says for how many steps.
+Settings of ``paper`` are from the section that each experiment names, else from the authors' code
+(github.com/markvdw/convgp), else the program's defaults. Numbers of steps are in neither the paper nor the code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gpzoo.reproductions.training import Rate, Setting, constant, keys_of, train
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: How settings of ours came about.
+#: How our settings were chosen.
 _BY_HAND = by_hand("learning rate, its schedule, steps, where hyperparameters and inducing inputs start")
 
 #: An initialiser by the number of inducing variables.
@@ -60,7 +60,7 @@ def _program(
     patches: Start = unique_patches,
     points: Start = kmeans,
 ) -> tuple[Callable, Any, str]:
-    """The program of a variant, what its inducing variables start from, and the covariance of ``q(u)``."""
+    """The program of a variant, the initialiser of its inducing variables, and the covariance of ``q(u)``."""
     M, start = setting.inducing, setting.start
     if variant == "rbf":
         kernel = partial(rbf, ard=False, **start)
@@ -91,13 +91,13 @@ def _train(
     """Train and evaluate one variant: the tasks of the paper differ in their data and settings only.
 
     Args:
-        run: what to run.
+        run: the run.
         whole: the data.
-        setting: how.
-        patch_shape: of the convolutional variants.
+        setting: the settings of the training.
+        patch_shape: patch shape of the convolutional variants.
         patches: initialiser of inducing patches.
         points: initialiser of inducing images.
-        **outcome: what is particular about the outcome, such as ``stands_in``.
+        **outcome: further fields of the outcome, such as ``stands_in``.
     """
     data, convolutional = whole, run.variant != "rbf"
     if not convolutional:
@@ -122,7 +122,7 @@ def _train(
 
 def _metrics(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
     wrong = int(np.sum(metrics.labels(test) != y))
-    # The recorded results sum nlpp in float32.
+    # nlpp is summed in float32, as in the recorded results.
     return {"error": metrics.error(test, y), "wrong_images": wrong, "nlpp": metrics.nlpp(test, np.float32)}
 
 
@@ -132,7 +132,7 @@ def _names(inducing: Any) -> str:
 
 
 def _patches(trained: Trained, data: Dataset, patch_shape: tuple[int, int], key: Array) -> Figure:
-    """Figure 1: the trained inducing patches, sorted by the mean of their inducing output, least first."""
+    """Figure 1: the trained inducing patches, sorted by the mean of their inducing output, the least first."""
     posterior = trained.posterior(key, jnp.asarray(data.X_train[:1]), jnp.asarray(data.y_train[:1]))["f"]
     outputs = np.asarray(posterior.inducing_moments()[0])
     order = np.argsort(outputs)
@@ -154,8 +154,8 @@ def _patches(trained: Trained, data: Dataset, patch_shape: tuple[int, int], key:
 def rectangles(run: Run) -> Outcome:
     """Wider or taller? Generated images under ``quick``, else the original files (section 4.1, fig. 1a).
 
-    Section 4.1: 16 inducing patches from uniform noise, Adam at 0.01, 100 images per minibatch; the RBF has all 1,200
-    images for inducing points, and BFGS, in whose place ``paper`` has Adam. Authors' code: the RBF starts at
+    Section 4.1: 16 inducing patches from uniform noise, Adam at 0.01, 100 images per minibatch. The RBF has all 1,200
+    images as inducing points, and BFGS, which ``paper`` replaces by Adam. Authors' code: the RBF starts at
     lengthscale 3.
     """
     quick = run.preset == "quick"
@@ -177,8 +177,8 @@ def rectangles(run: Run) -> Outcome:
 def mnist_0_vs_1(run: Run) -> Outcome:
     """Zeros against ones of MNIST (section 4.1, figure 1b).
 
-    Section 4.1: as the rectangles, but 50 inducing patches, from training images. The authors' code has 100 random
-    images for the RBF, whose lengthscale starts at 3.
+    Section 4.1: as the rectangles, but 50 inducing patches, from training images. Authors' code: the RBF has 100 random
+    images, and its lengthscale starts at 3.
     """
     data = datasets.load("mnist").classes(0, 1)
     if run.preset == "paper":
@@ -193,7 +193,7 @@ def mnist_0_vs_1(run: Run) -> Outcome:
 
 
 def _images(run: Run) -> Start:
-    """Which training images inducing images start from: random ones in the authors' code."""
+    """The initialiser of inducing images: random training images, as in the authors' code, or k-means."""
     return random_subset if run.preset == "paper" else kmeans
 
 
@@ -201,7 +201,7 @@ def mnist(run: Run) -> Outcome:
     """All ten digits (sections 4.1 to 4.3, table 1, figure 2).
 
     Table 1: 750 inducing variables. Authors' code: 200 images per minibatch, the staircase of learning rates, and
-    where the sum with an RBF starts.
+    initial hyperparameters of the sum with an RBF.
     """
     data = datasets.load("mnist")
     start = {"lengthscale": 5.0} if run.variant == "rbf" else {"variance": 10.0}
@@ -222,7 +222,7 @@ def mnist(run: Run) -> Outcome:
 def cifar10(run: Run) -> Outcome:
     """Colour photographs (section 4.4, figure 3).
 
-    Section 4.4: 1,000 inducing variables, Adam, minibatches of 40 for three variants, and else as for MNIST. Authors'
+    Section 4.4: 1,000 inducing variables, Adam, minibatches of 40 for three variants, otherwise as for MNIST. Authors'
     code: a rate of 0.001, and additive lengthscales that start at 0.5.
     """
     whole = data = datasets.load("cifar10")

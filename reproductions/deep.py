@@ -1,9 +1,9 @@
 """Doubly stochastic deep GPs (Salimbeni and Deisenroth 2017): every experiment of section 4.
 
-``gpzoo reproduce deep uci --variant kin8nm`` or ``python reproductions/deep.py uci``. SGP is one layer with 100
-inducing points, SGP 500 one with 500, DGP n has n layers with 100 each.
+``gpzoo reproduce deep uci --variant kin8nm`` or ``python reproductions/deep.py uci``. SGP has one layer with 100
+inducing points, SGP 500 one layer with 500, and DGP n has n layers with 100 each.
 
-Settings of ``paper`` are from section 4 and, where that says nothing, from the authors' code
+Settings of ``paper`` are from section 4 and, if they are not given there, from the authors' code
 (github.com/ICL-SML/Doubly-Stochastic-DGP: ``demos/run_regression.py``, ``demos/demo_mnist.ipynb``).
 """
 
@@ -44,37 +44,37 @@ MODELS = {"sgp": (1, 100), "sgp-500": (1, 500), "dgp2": (2, 100), "dgp3": (3, 10
 #: The benchmark sets of figure 1, in its order.
 UCI = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine_red")
 
-#: Taxi journeys put aside for testing.
+#: Number of taxi journeys held out for testing.
 _NUM_TEST = 1_000_000
 
 #: Adam 0.01, 10,000 rows per minibatch, kernels that start at 1 (``run_regression.py``).
 _PAPER = Setting(20_000, 10_000, rate=constant(0.01), start={"lengthscale": 1.0})
 
-#: The paper's sizes, with a rate that falls, and lengthscales that suit standardised columns.
+#: The paper's sizes, with a decaying rate, and lengthscales that suit standardised columns.
 _TUNED = Setting(20_000, 10_000)
 
-#: How settings of ours came about.
+#: How our settings were chosen.
 _BY_HAND = by_hand("learning rate, its schedule, steps, rows per minibatch, where lengthscales start")
 
 
 def _kernel(name: str, h: Array, *, lengthscale: float | None = None, variance: float = 1.0, **starts: float) -> Any:
-    """RBF with a lengthscale per column, which starts at ``starts[name]``, at ``lengthscale``, or their spread."""
+    """RBF with a lengthscale per column, initially ``starts[name]``, ``lengthscale`` or the root of their number."""
     start = float(h.shape[-1]) ** 0.5 if lengthscale is None else lengthscale
     return rbf(name, h, variance=variance, lengthscale=starts.get(name, start))
 
 
 def _start(setting: Setting) -> dict[str, float | str]:
-    """Where kernels start, in words where that depends on their inputs."""
+    """Initial hyperparameters of kernels, in words if they depend on the inputs."""
     return {"lengthscale": "square root of the number of columns", "variance": 1.0} | dict(setting.start)
 
 
 def _described(setting: Setting) -> dict[str, Any]:
-    """What a result says of a deep GP's training besides the setting."""
+    """Further settings of a deep GP's training, for the result."""
     return {"draws_training": 1, "draws_prediction": 100, "start": _start(setting)}
 
 
 def _layers(variant: str, X: Array) -> tuple[Array, ...]:
-    """Mean maps of the inner layers, whose width is 30 or that of the inputs if smaller."""
+    """Mean maps of the inner layers, whose width is 30, or that of the inputs if smaller."""
     return linear_layers(X, [min(30, X.shape[-1])] * (MODELS[variant][0] - 1))
 
 
@@ -110,7 +110,7 @@ def uci(run: Run) -> Outcome:
         "inner_width": folds.X.shape[-1],
     }
     made_by = run.made_by(settings | {"steps": setting.steps}, raw[0])
-    # The posterior of the last model is exported: it is trained, or its training taken up, in every start of a run.
+    # The last model's posterior is exported, so that every start of a run trains it or resumes its training.
     *others, last = names
     train = partial(_on_folds, run, model, folds, setting)
     scores = {
@@ -167,14 +167,14 @@ def _train(
     """Train and evaluate one model; the likelihood is that of the targets.
 
     Args:
-        run: what to run.
-        whole: standardised; of its training rows only some where there is a ``table``.
-        setting: how.
-        table: all training rows, where they are streamed.
-        num_inducing: inducing points, if not the model's of the paper.
-        lengthscale: where those of the inputs start, if not where the setting's do.
-        subset: which part of the data set ``whole`` are.
-        found: gets the program, guide, parameters and layers, for figures.
+        run: the run.
+        whole: standardised data, with a sample of the training rows if there is a ``table``.
+        setting: the settings of the training.
+        table: all training rows, if they are streamed.
+        num_inducing: number of inducing points, if not the paper's.
+        lengthscale: initial lengthscales of the inputs, if not the setting's.
+        subset: the part of the data set in ``whole``.
+        found: a dictionary that receives the program, guide, parameters and layers, for figures.
     """
     data, N = _flat(whole), len(whole.y_train)
     classes = data.sizes.get("classes")
@@ -214,7 +214,7 @@ def _train(
 
 
 def _flat(data: Dataset) -> Dataset:
-    """Rows of float32 numbers, as deep GPs take them."""
+    """The data as rows of float32 numbers."""
     X, X_test = (x.reshape(len(x), -1).astype(np.float32) for x in (data.X_train, data.X_test))
     data = replace(data, X_train=X, X_test=X_test)
     if data.is_classification:
@@ -230,7 +230,7 @@ def _metrics(data: Dataset, test: SitePrediction, y: np.ndarray) -> dict[str, fl
 
 
 def _settings(run: Run) -> Setting:
-    """Of a large set, whose test set is looked at ten times."""
+    """The setting of a large set, with ten evaluations on the test set."""
     return replace(_PAPER if run.preset == "paper" else _TUNED, evaluations=10)
 
 
@@ -242,7 +242,7 @@ def _large(name: str, run: Run) -> Outcome:
 
 
 def taxi(run: Run) -> Outcome:
-    """Journeys of 2009 and 2010, a month at a time on disk, of which a million random ones are for testing."""
+    """Journeys of 2009 and 2010, one month per file, with a million random ones for testing."""
     if run.preset == "quick":
         return _large("taxi", run)
     months = [f"{year}-{month:02}" for year in (2009, 2010) for month in range(1, 13)]
@@ -258,7 +258,7 @@ def taxi(run: Run) -> Outcome:
 
 
 def mnist(run: Run) -> Outcome:
-    """Ten digits, robust-max likelihood, pixels in [0, 1] as they are (section 4).
+    """Ten digits, robust-max likelihood, pixels in [0, 1] without standardisation (section 4).
 
     The authors' notebook: 1,000 images per minibatch, lengthscales and variances that start at 2.
     """
@@ -278,7 +278,7 @@ def mnist(run: Run) -> Outcome:
 def timing(run: Run) -> Outcome:
     """Seconds of one gradient step on eight columns (table 3), in minibatches of 10,000 under ``paper``.
 
-    Every step takes the whole of a generated set, so that nothing but the step is timed; compilation is left out.
+    Every step takes a whole generated set, so that only the step is timed; compilation is left out.
     """
     B, steps = (1_000, 200) if run.preset == "quick" else (10_000, 100)
     data = _flat(datasets.load("airline-generated", rows=B + B // 9).standardised())

@@ -1,14 +1,14 @@
 """Stochastic variational deep kernel learning (Wilson et al. 2016): section 5.
 
 ``gpzoo reproduce deep_kernel adult`` or ``python reproductions/deep_kernel.py digits --preset quick``. Every run trains
-the paper's models: the network alone (``dnn``), one with another hidden layer (``dnn+``, which the paper does not have
-for ResNet and ImageNet), GPs on the features of the first (``dnn+gp``), and both together (``svdkl``); and, for
-comparison, the network alone for as many steps as it gets in all there (``dnn-long``). The other layer has a
-rectified unit per class, as the paper's seems to have: with few classes these can die, and ``dnn+`` with them.
+the paper's models: the network alone (``dnn``), a network with another hidden layer (``dnn+``, which the paper does not
+have for ResNet and ImageNet), GPs on the features of ``dnn`` (``dnn+gp``), and both together (``svdkl``). For
+comparison, ``dnn-long`` is the network alone, trained for as many steps as the network of ``svdkl``. The other layer
+has one rectified unit per class, as the paper's seems to have: with few classes these can die, and ``dnn+`` with them.
 
 Settings of ``paper`` are from section 5, which prints the networks' widths and the minibatches of airline (50,000) and
-of images (5,000), and neither epochs nor rates: those are the defaults here, without what was chosen by results, and
-Adam is in the place of SGD. What was chosen is in ``cpu`` and ``tuned``.
+of images (5,000), but neither epochs nor rates. Those are the defaults here, without choices by results, and Adam
+replaces SGD. Settings chosen by results are in ``cpu`` and ``tuned``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand, su
 
 
 def _as_printed(setting: Phases) -> Phases:
-    """As many steps of the paper's minibatch, with rates and decay that were not chosen by results."""
+    """The same number of steps with the paper's minibatch, and rates and decay that were not chosen by results."""
     epochs = tuple(number * 5000 / setting.batch_size for number in setting.epochs)
     return replace(setting, epochs=epochs, batch_size=5000, rates=Phases.rates, weight_decay=Phases.weight_decay)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
-#: On two cores.
+#: Settings for two cores.
 _ON_CPU = {
     "adult": Phases((4, 2, 4), 1000, splits=3, rates=(1e-3, 1e-2, 1e-4)),
     "connect4": Phases((4, 2, 6), 1000, splits=3),
@@ -40,7 +40,7 @@ _ON_CPU = {
 
 _AIRLINE = Phases((20, 5, 20), 50_000, splits=5)
 
-#: What a result says of its data.
+#: Notes on the data, for the result.
 _NOTES = {
     "airline": {"label": "arrival late by more than 0 minutes; the paper does not say from which delay on"},
     "diabetes": {
@@ -52,10 +52,10 @@ _NOTES = {
 }
 
 
-#: How settings were chosen by results.
+#: The rule by which settings were chosen by results.
 _SOME_TRIALS = "by hand, of some trials"
 
-#: How settings of tables were chosen, where they are not the defaults.
+#: How settings of tables were chosen, if they are not the defaults.
 _CHOSEN = {
     "adult": by_hand("rate of the last phase", rule=_SOME_TRIALS),
     **{
@@ -70,7 +70,7 @@ _CHOSEN = {
 
 
 def _put_aside(what: str, data: str) -> dict[str, Any]:
-    """How settings were chosen on training data put aside."""
+    """How settings were chosen on held-out training data."""
     return by_hand(what, f"{data}, put aside", _SOME_TRIALS)
 
 
@@ -82,7 +82,7 @@ def table(run: Run) -> Outcome:
     elif run.preset == "cpu" or own is _AIRLINE:
         setting = own
     else:
-        # As many steps, of five times the rows.
+        # The same number of steps, with five times the rows.
         setting = replace(own, epochs=tuple(5 * epochs for epochs in own.epochs), batch_size=5000, splits=5)
         setting = _as_printed(setting) if run.preset == "paper" else setting
     name, option = run.experiment, "split"
@@ -229,11 +229,11 @@ def photographs(run: Run) -> Outcome:
 
     def load(split: int) -> datasets.Dataset:
         mean = data.X_train.mean(axis=0, keepdims=True)
-        # Pixels in [0, 1] deviate from their means by a quarter, more or less.
+        # Pixels in [0, 1] have a standard deviation of about a quarter.
         return replace(data, X_train=4 * (data.X_train - mean), X_test=4 * (data.X_test - mean))
 
     own, notes, chosen = run.experiment == "imagenet20", {}, None
-    # The paper has no large networks with another layer.
+    # The paper does not have the large networks with another layer.
     models = [model for model in MODELS if model != "dnn+" or make is _quick_cnn]
     if own:
         notes = {"network": "AlexNet for 64x64 pixels", "classes": "those of the user's folder"}
@@ -264,7 +264,7 @@ def _alexnet(extra: bool, data: datasets.Dataset, seed: int) -> Any:
 def _numbers(accuracy: tuple[float | None, ...], nlpp: tuple[float | None, ...]) -> dict[str, float | None]:
     """The paper's numbers: accuracies of DNN, DNN+, DNN+GP and SV-DKL; ``nlpp`` of these without DNN+.
 
-    DNN+ is left out where the paper has none.
+    DNN+ is left out if the paper does not have it.
     """
     found: dict[str, float | None] = {}
     of_accuracy: dict[str, float | None] = dict(zip(("dnn", "dnn+", "dnn+gp", "svdkl"), accuracy, strict=True))
@@ -278,7 +278,7 @@ def _numbers(accuracy: tuple[float | None, ...], nlpp: tuple[float | None, ...])
 _TABLES = {
     "adult": ("income", _numbers((0.852, 0.845, 0.853, 0.857), (0.316, 0.314, 0.312))),
     "connect4": ("Connect-4", _numbers((0.805, 0.804, 0.811, 0.841), (0.495, 0.478, 0.449))),
-    # The paper has 25 classes, the public table three: its numbers are not of the same problem.
+    # The paper has 25 classes, the public table three, so that the paper's numbers are for another problem.
     "diabetes": ("readmission to hospitals, three classes (the paper has 25)", {}),
     "covtype": (
         "kinds of forest; 16 % of the rows where only those are at hand",

@@ -1,4 +1,4 @@
-"""What the experiments of deep kernel learning share: how the models are trained on a split, scored and shown."""
+"""How are the models of deep kernel learning trained on a split, scored and shown?"""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from gpzoo.reproductions.training import exported, predicted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The paper's models, in its order, and the network alone trained for as many steps as it is trained in ``svdkl``.
+#: The paper's models, in its order, and the network alone, trained for as many steps as in ``svdkl``.
 MODELS = ("dnn", "dnn-long", "dnn+", "dnn+gp", "svdkl")
 
-#: Test rows that are predicted at a time.
+#: Number of test rows predicted at a time.
 TEST_ROWS = 2000
 
 
@@ -38,12 +38,12 @@ class Phases:
     """How the models are trained: the network, GPs on its features, then both together.
 
     Attributes:
-        epochs: of the network, of GPs on its features, of both together.
+        epochs: epochs of the network, of GPs on its features, of both together.
         batch_size: rows per minibatch.
-        splits: how many; numbers are means over them.
-        rates: of the network, of the GPs, of the network together with them.
-        weight_decay: of the network.
-        augmented: whether images are moved and mirrored in training.
+        splits: number of splits; results are means over them.
+        rates: learning rates of the network, of the GPs, of the network when both are trained together.
+        weight_decay: weight decay of the network.
+        augmented: whether images are randomly shifted and mirrored in training.
     """
 
     epochs: tuple[float, float, float]
@@ -54,7 +54,7 @@ class Phases:
     augmented: bool = False
 
     def steps(self, rows: int) -> tuple[int, int, int]:
-        """Of each phase."""
+        """Number of steps of each phase."""
         of_network, of_gps, together = (max(1, round(epochs * rows / self.batch_size)) for epochs in self.epochs)
         return of_network, of_gps, together
 
@@ -69,7 +69,7 @@ class Phases:
         return options | {"weight_decay": self.weight_decay}
 
 
-#: A network by whether it has the extra hidden layer, the data, and a seed.
+#: Makes a network; arguments are whether it has the extra hidden layer, the data, and a seed.
 Maker = Callable[[bool, datasets.Dataset, int], Any]
 
 
@@ -84,10 +84,10 @@ def train(
     stands_in: bool = False,
     **outcome: Any,
 ) -> Outcome:
-    """Train and evaluate models on every split; ``notes`` go into the result's settings.
+    """Train and evaluate models on every split; ``notes`` are added to the result's settings.
 
-    Generated and partial data stand in for the paper's in any case. Further arguments say what is particular about the
-    outcome, such as ``selection``.
+    Generated and partial data always count as stand-ins for the paper's. Further arguments are fields of the outcome,
+    such as ``selection``.
     """
     with needs("flax", "The networks of deep kernels"):
         import flax  # noqa: F401
@@ -117,7 +117,7 @@ def train(
     return Outcome(
         metrics=means({name: [own[name] for own in scores] for name in names}),
         settings=settings | {"by_split": scores},
-        # Of svdkl's phases; of the network with another layer; of the long training.
+        # The sum of svdkl's phases, of the network with another layer, and of the long training.
         steps=(sum(steps) + ("dnn+" in models) * steps[0] + steps[0] + steps[2]) * setting.splits,
         seconds_training=sum(own["seconds"] for own in scores),
         data=data,
@@ -139,12 +139,12 @@ def _on_split(
     models: Sequence[str],
     made_by: Mapping[str, Any],
 ) -> tuple[DeepKernelFit, dict[str, float]]:
-    """The deep kernel trained on a split, and what the models score on its test part."""
+    """The deep kernel trained on a split, and the models' metrics on its test part."""
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
     seed = 1000 * run.seed + split
     plain = setting.network(make(False, data, seed))
     options, folder, key = setting.options(len(y)), run.checkpoint / str(split), random.key(seed)
-    # Trained, or taken up from its checkpoints, in every start: the last one's posterior is exported.
+    # The last split's posterior is exported, so that every start trains the deep kernel or restores its checkpoints.
     fit = fit_deep_kernel(key, X, y, network=plain, checkpoint=folder / "plain", **options)
 
     def scores_of_all() -> dict[str, float]:
@@ -182,7 +182,7 @@ def scored_as(model: str, test: SitePrediction, y: np.ndarray) -> dict[str, floa
 
 
 def of_network_alone(network: Network, params: Mapping[str, Any], X: np.ndarray, y: np.ndarray) -> SitePrediction:
-    """What the softmax of a network's features predicts."""
+    """The prediction of a softmax of a network's features."""
     return metrics.softmax(features_of(network, params, X), y)
 
 
@@ -218,7 +218,7 @@ def _kernels(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
 
 
 def connected(extra: bool, data: datasets.Dataset, seed: int) -> Any:
-    """``d-1000-1000-500-50-c``, or with one more hidden layer of ``c`` (section 5.1)."""
+    """``d-1000-1000-500-50-c``, optionally with one more hidden layer of ``c`` units (section 5.1)."""
     from flax import nnx
 
     from gpzoo.models.networks import FullyConnected

@@ -1,4 +1,4 @@
-"""Stochastic variational deep kernel learning (Wilson et al. 2016): figure 2, what rows and grid points cost."""
+"""Stochastic variational deep kernel learning (Wilson et al. 2016): figure 2, the cost of rows and grid points."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ from gpzoo.reproductions.training import predicted, seconds_of_a_step
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Steps that are timed, after as many that are not.
+#: Number of timed steps, after the same number of untimed ones.
 _TIMED = 20
 
-#: By preset, which parts of the training rows are trained on, the last one all of them.
+#: By preset, the parts of the training rows: ``n`` stands for one ``n``-th of them.
 _PARTS = {"quick": (9, 3, 1), "cpu": (27, 9, 3, 1), "paper": (50, 10, 3, 1)}
 
-#: By preset, the grid points that a step is timed with.
+#: By preset, the numbers of grid points of the timed steps.
 _GRIDS = {"quick": (16, 70, 256), "cpu": (16, 70, 256, 1024, 4096), "paper": (16, 70, 256, 1024, 4096)}
 
 
 def scaling(run: Run) -> Outcome:
-    """Accuracy and time in training against rows, and seconds of a step against grid points.
+    """Accuracy and training time against rows, and seconds per step against grid points.
 
-    The network of the tables, ``d-1000-1000-500-50-c``. Numbers are those of all rows; the others are in the settings.
+    The network is that of the tables, ``d-1000-1000-500-50-c``. Metrics are those of all rows; the settings have the
+    others.
     """
     with needs("flax", "The networks of deep kernels"):
         import flax  # noqa: F401
@@ -86,7 +87,7 @@ def scaling(run: Run) -> Outcome:
 
 
 def _data(run: Run) -> tuple[datasets.Dataset, datasets.Dataset]:
-    """The data set, and what is used of it."""
+    """The data set, and the part of it that is used."""
     if run.variant == "covtype":
         data, sizes = datasets.load("covtype-subset"), (9_000 if run.preset == "quick" else None, None)
     elif run.preset == "quick":
@@ -100,9 +101,9 @@ def _data(run: Run) -> tuple[datasets.Dataset, datasets.Dataset]:
 def _with_rows(
     run: Run, data: datasets.Dataset, rows: int, setting: Phases
 ) -> tuple[dict[str, float], list[float], tuple[int, int, int]]:
-    """Scores and times of the network and the deep kernel trained on some rows; losses; steps of the phases.
+    """Metrics and times of the network and the deep kernel trained on some rows; losses; steps of the phases.
 
-    All are kept, so that a run that goes on trains on the other numbers of rows only.
+    All are kept on disk, so that a resumed run trains only on the remaining numbers of rows.
     """
     # The largest set contains the others.
     part, options = data.subset(rows, seed=run.seed), setting.options(rows)
@@ -124,7 +125,7 @@ def _with_rows(
 
 
 def _by_grid(run: Run, data: datasets.Dataset, batch: int, grids: Sequence[int]) -> list[dict[str, float]]:
-    """Seconds of a step for every number of grid points, and of the network's."""
+    """Seconds of a step for every number of grid points, and of the network alone."""
 
     def timed() -> list[dict[str, float]]:
         X, y = jnp.asarray(data.X_train[:batch]), jnp.asarray(data.y_train[:batch])
@@ -148,7 +149,7 @@ def _step_seconds(svi: SVI, X: Array, y: Array) -> float:
 
 
 def figure_2(results: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Accuracy against rows, time in training against rows, time of a step against grid points; a line per variant."""
+    """Accuracy and training time against rows, and time of a step against grid points; a line per variant."""
     figure = blank(12, 3.4 * len(results))
     lines = figure.subplots(len(results), 3, squeeze=False)
     for panels, (variant, result) in zip(lines, results.items(), strict=True):

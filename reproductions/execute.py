@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
     """Run an experiment and write ``result.json``, the figures, the learning curve and ``posterior.nc``.
 
-    The output folder is tried before training starts. Afterwards the numbers are written first, and every file under
-    another name that is renamed when complete: a figure that fails, or a full disk, costs nothing already written.
+    The output folder is checked before training starts. Afterwards the numbers are written first, and every file has a
+    temporary name until it is complete: a failed figure or a full disk thus loses nothing already written.
 
     Args:
-        experiment: what to run.
+        experiment: the experiment.
         run: the variant, preset, seed and output folder.
 
     Returns:
         The content of ``result.json``.
 
     Raises:
-        ReproductionError: if the folder cannot be written or belongs to another run, a metric is not finite, the
-            experiment leaves out a metric that the paper has, or a figure or the posterior could not be written.
+        ReproductionError: if the folder cannot be written or belongs to another run, a metric is not finite, a metric
+            of the paper is missing, or a figure or the posterior cannot be written.
     """
     with needs("reproductions", "Drawing the figures of an experiment"):
         import matplotlib  # noqa: F401
@@ -83,10 +83,10 @@ def make_result(
     """The content of ``result.json``, with the fields of :data:`FIELDS`.
 
     Args:
-        outcome: what the experiment found.
-        run: what was run.
+        outcome: the experiment's outcome.
+        run: the run.
         paper_metrics: the paper's numbers.
-        starts: the starts that took part, the one in which training began first; this one alone unless given.
+        starts: the starts that took part, in order of time; only this one unless given.
 
     Raises:
         ReproductionError: if a metric is missing or not finite, or a setting cannot be written as JSON.
@@ -108,7 +108,7 @@ def make_result(
     found = {
         "schema": SCHEMA,
         **run.identity,
-        # Of the start in which training began: later ones only go on, or evaluate again.
+        # The commit in which training began: later starts only continue, or evaluate again.
         "commit": starts[0]["commit"],
         "clean": False if False in trees else None if None in trees else True,
         "commits": list(dict.fromkeys(start["commit"] for start in starts)),
@@ -139,7 +139,7 @@ def make_result(
 
 
 def peak_memory_bytes() -> int:
-    """The most memory this process has held in RAM so far, in bytes."""
+    """The largest memory of this process in RAM so far, in bytes."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -147,14 +147,14 @@ def peak_memory_bytes() -> int:
 
 
 def device() -> str:
-    """What JAX computes on, and how many CPU cores the machine has."""
+    """JAX's device, and the number of CPU cores of the machine."""
     first = jax.devices()[0]
     kind = platform.machine() if first.platform == "cpu" else first.device_kind
     return f"{first.platform} ({kind}), {os.cpu_count()} CPU cores"
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, gpzoo and the libraries that the numbers depend on."""
+    """Versions of Python, gpzoo and the libraries on which the numbers depend."""
     libraries = ("numpyro", "jax", "jaxlib", "numpy", "optax", "arviz")
     return {
         "python": platform.python_version(),
@@ -168,14 +168,14 @@ def _now() -> str:
 
 
 def _start(run: Run, steps: int) -> dict[str, Any]:
-    """What is kept of a start of a run that had taken ``steps`` steps before."""
-    # Looked at when a run starts: files may be changed while it trains.
+    """The record of a start of a run, with the ``steps`` taken before it."""
+    # Read when a run starts, because files may be changed while it trains.
     made_by = {"commit": provenance.commit(), "clean": provenance.clean(), "program": provenance.program()}
     return {**made_by, "command": run.command, "steps": steps, "time": _now()}
 
 
 def _steps_taken(folder: Path) -> int:
-    """Steps of the newest checkpoints below a folder, over all trainings that keep theirs there."""
+    """Steps of the newest checkpoints below a folder, summed over all trainings in it."""
     taken = 0
     for _, folders, files in os.walk(folder):
         steps = [int(found[1]) for name in folders + files if (found := re.fullmatch(r"(\d+)(\.checkpoint)?", name))]
@@ -186,10 +186,10 @@ def _steps_taken(folder: Path) -> int:
 
 
 def _claim(run: Run) -> list[dict[str, Any]]:
-    """Make the output folder this run's, so that no run resumes from another one's checkpoint.
+    """Mark the output folder as this run's, so that no run resumes from another one's checkpoint.
 
     Returns:
-        The starts that take part in this run: those that left a checkpoint, and this one.
+        The starts of this run: the earlier ones, if they left a checkpoint, and this one.
     """
     path, started = run.output / "run.json", []
     try:
@@ -210,7 +210,7 @@ def _claim(run: Run) -> list[dict[str, Any]]:
         if not steps:
             started = []
         elif not started:
-            # It was begun before starts were kept.
+            # The run began with a version that did not record starts.
             started = [{"commit": None, "clean": None, "command": run.command, "steps": 0, "time": None}]
         started.append(_start(run, steps))
         write_json(path, {**run.identity, "starts": started})
@@ -222,14 +222,14 @@ def _claim(run: Run) -> list[dict[str, Any]]:
 
 
 def _release(run: Run) -> None:
-    """Give up a folder in which a run that failed left nothing but its claim."""
+    """Remove the mark of a failed run from a folder that contains nothing else."""
     with suppress(OSError):
         if [path.name for path in run.output.iterdir()] == ["run.json"]:
             (run.output / "run.json").unlink()
 
 
 def _write_pictures(outcome: Outcome, run: Run) -> None:
-    """Write the learning curve, the figures and the posterior: every one is tried, then the failures are reported."""
+    """Write the learning curve, the figures and the posterior: all are tried before failures are reported."""
     from gpzoo.reproductions.figures import learning_curve, test_curves
 
     def save(figure: Figure | Callable[[], Figure], path: Path) -> None:

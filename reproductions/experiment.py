@@ -12,11 +12,11 @@ from jax.typing import ArrayLike
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Every preset: minutes on two CPU cores; an hour there; the paper's sizes with settings of ours; the settings of the
-#: paper and its authors' code, and the programs' defaults where these say nothing.
+#: The presets: minutes on two CPU cores; an hour on them; the paper's sizes with our settings; the settings of the
+#: paper and its authors' code, else the programs' defaults.
 PRESETS = ("quick", "cpu", "tuned", "paper")
 
-#: Version of the form of ``result.json``. Files without one were recorded before commits were kept.
+#: Version of the format of ``result.json``. Files without one were recorded before commits were.
 SCHEMA = 1
 
 #: Every field of ``result.json``, in the order in which they are written.
@@ -29,25 +29,25 @@ FIELDS = (
 
 
 class ReproductionError(RuntimeError):
-    """A reproduction that cannot be run, finished or written; the message is one line and says what to do."""
+    """A reproduction cannot be run, finished or written; the message is one line and says what to do."""
 
 
 class DataRecord(Protocol):
-    """What a result keeps of the data it was trained on; :class:`gpzoo.reproductions.datasets.Dataset` is one."""
+    """The record of the training data in a result; :class:`gpzoo.reproductions.datasets.Dataset` is one."""
 
     @property
     def name(self) -> str:
-        """See there."""
+        """See :class:`gpzoo.reproductions.datasets.Dataset`."""
         ...
 
     @property
     def sha256(self) -> Any:
-        """See there."""
+        """See :class:`gpzoo.reproductions.datasets.Dataset`."""
         ...
 
     @property
     def sizes(self) -> Any:
-        """See there."""
+        """See :class:`gpzoo.reproductions.datasets.Dataset`."""
         ...
 
 
@@ -60,16 +60,16 @@ class Posterior(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one variant of an experiment: what to do, and where to write.
+    """One run of one variant of an experiment, and its output folder.
 
     Attributes:
-        paper: the paper's name, as its model file is called.
+        paper: the paper's name, that of its model file.
         experiment: name within the paper.
         variant: name within the experiment.
-        preset: one of the experiment's, such as ``"quick"`` (minutes on two CPU cores) or ``"paper"`` (the paper's
-            sizes).
-        seed: of every random key of the run.
-        output: folder that everything is written to.
+        preset: one of the experiment's presets, such as ``"quick"`` (minutes on two CPU cores) or ``"paper"`` (the
+            paper's sizes).
+        seed: seed of all random keys of the run.
+        output: folder of all files of the run.
     """
 
     paper: str
@@ -81,12 +81,12 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """Folder for checkpoints; a later run with the same output resumes from the last of them."""
+        """Folder for checkpoints; a later run with the same output folder resumes from the last one."""
         return self.output / "checkpoint"
 
     @property
     def identity(self) -> dict[str, str | int]:
-        """The fields that say what is computed, not where it goes."""
+        """The fields that determine the computation, without the output folder."""
         return {
             "paper": self.paper,
             "experiment": self.experiment,
@@ -97,40 +97,40 @@ class Run:
 
     @property
     def command(self) -> str:
-        """What to type to get the same numbers; where they are written to is left out."""
+        """The command that gives the same numbers, without the output folder."""
         return (
             f"gpzoo reproduce {self.paper} {self.experiment} --variant {self.variant} --preset {self.preset} "
             f"--seed {self.seed}"
         )
 
     def made_by(self, settings: Mapping[str, Any], data: DataRecord) -> dict[str, Any]:
-        """What an intermediate result of this run depends on, beside the program."""
+        """All that an intermediate result of this run depends on, besides the program."""
         return {"run": self.identity, "settings": settings, "data": data_record(data)}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment hands back after training and evaluation.
+    """The result of an experiment's training and evaluation.
 
     Attributes:
         metrics: name to number. ``error`` and ``accuracy`` are fractions of the test set; ``nlpp`` is the mean per
             test point; ``rmse`` and ``test_log_likelihood`` are in the data's original units; ``auc``, ``elbo``, and
-            what an experiment adds.
+            the experiment's further metrics.
         settings: everything chosen for this run (inducing points, minibatch, learning rates, ...), ready for JSON.
         steps: optimisation steps taken, over all resumptions.
         seconds_training: wall time of those steps, without compilation of the evaluation.
-        data: what was trained on.
+        data: the training data.
         dtype: floating type of training, such as ``"float32"``.
         elbo: the learning curve: the bound at every step ``[steps]``, or a pair of step numbers and values.
-        curve: metrics on the test set in the course of training, each with its ``step`` and ``seconds`` of training.
+        curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training.
         figures: file name without suffix to a figure, or to a function that makes one.
         posterior: the posterior for ArviZ, if the experiment exports one.
-        stands_in: whether ``data`` only stand in for the paper's, whose numbers then are not compared with.
-        subset: which part of the data was used, as :func:`subset` says it; ``None`` for all.
-        folds: how many folds or splits the numbers are means over, ``count`` and their ``seeds``, and ``of`` how many
-            there are in the paper; ``None`` for the one split of the data.
-        selection: how settings were chosen by results: ``what`` was, by which ``rule``, on which ``data``, among which
-            ``candidates``; ``None`` where all were fixed beforehand.
+        stands_in: whether ``data`` are stand-ins for the paper's; the paper's numbers are then left out.
+        subset: the part of the data that was used, a result of :func:`subset`; ``None`` for all.
+        folds: the folds or splits that the numbers average: their ``count`` and ``seeds``, and the paper's number
+            ``of`` them; ``None`` for the one split of the data.
+        selection: the choice of settings by results: ``what`` was chosen, by which ``rule``, on which ``data``, among
+            which ``candidates``; ``None`` if all settings were fixed beforehand.
     """
 
     metrics: Mapping[str, float]
@@ -154,14 +154,14 @@ class Experiment:
     """An experiment of a paper.
 
     Attributes:
-        paper: the paper's name, as its model file is called.
+        paper: the paper's name, that of its model file.
         name: the experiment's name on the command line.
         description: one line for ``gpzoo list``.
         variants: variant to the paper's numbers (metric to number, ``None`` where the paper prints none).
         run: trains and evaluates one variant.
-        default_variant: the variant that runs when none is named.
+        default_variant: the variant that runs if none is named.
         data: names of the data sets it loads.
-        presets: those of :data:`PRESETS` that it has.
+        presets: its presets, from :data:`PRESETS`.
         figure: draws the recorded results of several variants, by name, in one figure.
 
     Raises:
@@ -189,16 +189,16 @@ class Experiment:
 
 
 def data_record(data: DataRecord) -> dict[str, Any]:
-    """What a result keeps of data."""
+    """The record of data in a result."""
     return {"name": data.name, "sha256": data.sha256, "sizes": data.sizes}
 
 
 def subset(whole: DataRecord, used: DataRecord, rule: str) -> dict[str, Any] | None:
-    """How many training and test rows of how many were used, and by which rule; ``None`` if all were.
+    """The numbers of training and test rows, used and available, and the rule; ``None`` if all were used.
 
     Args:
         whole: the data set.
-        used: what training and evaluation saw of it.
+        used: the part of it in training and evaluation.
         rule: how the rows were chosen, such as ``"random, seed 0"``.
     """
     of, own = whole.sizes, used.sizes
@@ -208,18 +208,18 @@ def subset(whole: DataRecord, used: DataRecord, rule: str) -> dict[str, Any] | N
 
 
 def by_hand(what: str, data: str = "not recorded", rule: str = "by hand") -> dict[str, Any]:
-    """How settings were chosen by results, without a search.
+    """The record of a choice of settings by results, without a search.
 
     Args:
-        what: which settings.
-        data: on which data.
-        rule: how.
+        what: the settings.
+        data: the data of the choice.
+        rule: the rule of the choice.
     """
     return {"what": what, "rule": rule, "data": data, "candidates": None}
 
 
 def all_experiments() -> tuple[Experiment, ...]:
-    """Every experiment of every paper, in the order in which they are listed."""
+    """Every experiment of every paper, in the order of the list."""
     from gpzoo.reproductions import convolutional, deep, deep_kernel, invariant
 
     papers = (convolutional, deep, invariant, deep_kernel)

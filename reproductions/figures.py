@@ -1,4 +1,4 @@
-"""Figures that every experiment shares."""
+"""Figures for all experiments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-#: Metrics that are drawn over time: the factor they are shown with, and their name.
+#: Metrics that are drawn against time, with their display factor and their name.
 _SCALES = {
     "error": (100, "test error (%)"),
     "accuracy": (100, "test accuracy (%)"),
@@ -28,7 +28,7 @@ _SCALES = {
 
 
 def blank(width: float, height: float) -> Figure:
-    """An empty figure of a size in inches, which belongs to no window.
+    """An empty figure of a size in inches, without a window.
 
     Raises:
         MissingExtraError: without matplotlib.
@@ -40,7 +40,7 @@ def blank(width: float, height: float) -> Figure:
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean over the last ``window`` values, over fewer at the start: ``[n]`` to ``[n]``."""
+    """Mean of the last ``window`` values, or fewer at the start: ``[n]`` to ``[n]``."""
     total = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
     end = np.arange(1, len(values) + 1)
     start = np.maximum(end - window, 0)
@@ -50,13 +50,13 @@ def running_mean(values: np.ndarray, window: int) -> np.ndarray:
 def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
     """The evidence lower bound against optimisation steps, minibatch noise in grey under its running mean.
 
-    The frame follows the running mean without its first steps, which start far below.
+    The axes fit the running mean without its first steps, which are far below.
 
     Args:
         elbo: the bound at every step ``[steps]``, or a pair of step numbers and values, both ``[n]``.
 
     Returns:
-        A figure that belongs to no window.
+        A figure without a window.
 
     Raises:
         ValueError: if the curve is empty or steps and values differ in length.
@@ -84,14 +84,14 @@ def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
 
 
 def test_curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
-    """Test metrics against time in training, a line per variant (convolutional GPs, figures 2 and 3).
+    """Test metrics against training time, a line per variant (convolutional GPs, figures 2 and 3).
 
     Args:
-        curves: variant to its points, each with ``seconds`` and metrics, of which the known ones are drawn for the
-            variants that have them.
+        curves: variant to its points, each with ``seconds`` and metrics. Known metrics are drawn for the variants that
+            have them.
 
     Returns:
-        A figure that belongs to no window.
+        A figure without a window.
     """
     points = [point for each in curves.values() for point in each]
     longest = max(point["seconds"] for point in points)
@@ -102,12 +102,12 @@ def test_curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     figure = blank(4.5 * len(metrics), 3.6)
     for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         scale, label = _SCALES[metric]
-        # A variant keeps its colour where others lack a metric.
+        # A variant keeps its colour even if others lack a metric.
         own = {v: (f"C{i}", each) for i, (v, each) in enumerate(curves.items()) if all(metric in p for p in each)}
         for variant, (colour, each) in own.items():
             time = [point["seconds"] / unit for point in each]
             axes.plot(time, [scale * point[metric] for point in each], marker=".", color=colour, label=variant)
-        # The first evaluations lie far off: the frame is that of the rest.
+        # The axes fit the later evaluations, because the first ones are far off.
         later = [scale * point[metric] for _, each in own.values() for point in each[len(each) // 5 :]]
         margin = 0.08 * (max(later) - min(later)) or 0.08 * abs(max(later)) or 0.01
         axes.set_ylim(min(later) - margin, max(later) + margin)

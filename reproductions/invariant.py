@@ -2,8 +2,8 @@
 
 ``gpzoo reproduce invariant rotated-binary --variant 90-from-45`` or ``python reproductions/invariant.py toy``.
 
-Section 5 prints neither rates, minibatches and steps nor numbers of inducing variables and views, and there is no code
-of the authors': settings of ``paper`` are its data in full, and else ours.
+Section 5 prints neither rates, minibatches and steps nor numbers of inducing variables and views, and the authors' code
+is not public: ``paper`` has the paper's full data, and our settings.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from gpzoo.views.orbits import Orbit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: How settings came about.
+#: How our settings were chosen.
 _BY_HAND = by_hand("learning rate, steps, rows per minibatch, views, inducing variables, where lengthscales start")
 
 #: The symmetry of the toy: f(x, y) = f(y, x).
 SWAP = Orbit([(0, 1), (1, 0)])
 
-#: Views of an image that are drawn in a step of training, and that stand for the distribution in prediction.
+#: Numbers of views of an image: per step of training, and in prediction.
 _VIEWS = {"quick": (8, 64), "cpu": (8, 64), "paper": (16, 64)}
 
 
@@ -58,13 +58,13 @@ def _train(
     """Train and evaluate one variant.
 
     Args:
-        run: what to run.
-        data: its targets are what the program observes.
-        program: one of :mod:`gpzoo.models.invariant`, with all but the view.
+        run: the run.
+        data: the data, with targets as the program observes them.
+        program: one of :mod:`gpzoo.models.invariant`, with all arguments but the view.
         view: the variant's view, ``None`` for no invariance.
-        setting: how.
-        score: the metrics, where they are not those of the targets.
-        **outcome: what is particular about the outcome, such as ``subset``.
+        setting: the settings of the training.
+        score: the metrics, if they are not those of the targets.
+        **outcome: further fields of the outcome, such as ``subset``.
     """
     N, M, sampled = len(data.y_train), setting.inducing, view if data.X_train.ndim == 4 else None
     model = partial(program, view=view, **setting.start)
@@ -108,7 +108,7 @@ def _train(
 
 
 def _samples(view: Callable, params: Mapping[str, Any], X: np.ndarray, key: Array) -> Figure:
-    """Figure 1: images (left) and what the trained distribution makes of them."""
+    """Figure 1: images (left) and their views from the trained distribution."""
     images = jnp.asarray(X[:6])
 
     @jax.jit
@@ -132,7 +132,7 @@ def _samples(view: Callable, params: Mapping[str, Any], X: np.ndarray, key: Arra
 
 
 def toy_data(seed: int = 0) -> Dataset:
-    """A function that is symmetric in its two inputs, at 60 places with noise, and on a grid (figure 2)."""
+    """A function that is symmetric in its two inputs: noisy values at 60 points, exact ones on a grid (figure 2)."""
     rng = np.random.RandomState(seed)
 
     def truth(X: np.ndarray) -> np.ndarray:
@@ -147,11 +147,11 @@ def toy_data(seed: int = 0) -> Dataset:
 
 
 def toy(run: Run) -> Outcome:
-    """With the symmetry in the prior, and without: the bound tells them apart, the fit does not (figure 2)."""
+    """With and without the symmetry in the prior: the bound distinguishes them, the fit does not (figure 2)."""
     data = toy_data(run.seed)
     view = (lambda X: SWAP) if run.variant == "symmetric" else None
     setting = Setting(2000, None, 50, 0.02, {"noise_variance": 0.1})
-    # The training points are predicted too: that is where the model without the symmetry is as good.
+    # The training points are predicted too, because there the model without the symmetry is as good.
     whole = replace(
         data, X_test=np.concatenate([data.X_test, data.X_train]), y_test=np.concatenate([data.y_test, data.y_train])
     )
@@ -190,7 +190,7 @@ def _solution(data: Dataset, found: dict[str, Any]) -> Figure:
 # -- digits ------------------------------------------------------------------------------------------------------------
 
 
-#: Where the kernels of digits start.
+#: Initial hyperparameters of the kernels of digits.
 _START = {"lengthscale": 5.0}
 
 
@@ -226,10 +226,10 @@ def _rotated_by(data: Dataset, angle: float, seed: int) -> Dataset:
 
 
 def _score_of_one_hot(test: SitePrediction, one_hot: np.ndarray) -> dict[str, float]:
-    """Of Gaussian outputs for one-hot labels: ``p(k)`` is the density of the one-hot vector of ``k``, normalised."""
+    """Metrics of Gaussian outputs for one-hot labels: ``p(k)`` is the normalised density of ``k``'s one-hot vector."""
     y = one_hot.argmax(axis=1)
     mean, variance = (np.asarray(x, np.float64) for x in (test.mean, test.variance))
-    # The densities differ from that of all zeros in one output.
+    # Each density differs from that of the zero vector in one output.
     return metrics.of_classes(metrics.softmax((mean - 0.5) / variance, y), y)
 
 
@@ -257,7 +257,7 @@ def _view(run: Run, variant: str) -> Callable | None:
 
 
 def mnist(run: Run) -> Outcome:
-    """All ten digits, Gaussian likelihood (section 5.2, figure 4); ``...-sticks`` have logistic ones instead."""
+    """All ten digits, Gaussian likelihood (section 5.2, figure 4); variants ``...-sticks`` have a logistic one."""
     data = datasets.load("mnist")
     sizes = {"quick": (2000, 1000), "cpu": (10_000, 10_000), "paper": (None, None)}[run.preset]
     return _ten_classes(run, data, data.subset(*sizes, seed=run.seed))

@@ -1,4 +1,4 @@
-"""What do the starts of a run keep for one another? JSON files, written in one step, with what made them."""
+"""How does a run keep intermediate results for a later start? In JSON files, written in one step, with their origin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_json(path: Path, content: Any) -> None:
     """Write JSON under ``path`` in one step: a reader sees the old file or the whole new one.
 
     Raises:
-        OSError: if the folder cannot be written to or the disk is full; ``path`` is then as it was.
+        OSError: if the folder cannot be written or the disk is full; ``path`` is then unchanged.
     """
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
@@ -30,7 +30,7 @@ def write_json(path: Path, content: Any) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` which takes its place if the block succeeds and is removed if it does not."""
+    """A temporary path beside ``path``, which replaces it if the block succeeds and is removed otherwise."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
@@ -43,7 +43,7 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file.
 
     Raises:
-        ReproductionError: if it is not one.
+        ReproductionError: if it does not hold JSON.
         OSError: if it cannot be read.
     """
     try:
@@ -53,12 +53,12 @@ def read_json(path: Path) -> Any:
 
 
 def kept(path: Path, made_by: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-    """What ``make`` gave in an earlier start, if the same program, settings and data made it; else what it gives now.
+    """The result of ``make`` from an earlier start with the same program, settings and data; else its result now.
 
     Args:
-        path: the file that keeps it, with what made it.
-        made_by: as :meth:`Run.made_by` gives it.
-        make: gives something that has a JSON form.
+        path: the file for the result and its origin.
+        made_by: the result of :meth:`Run.made_by`.
+        make: makes the result, which must have a JSON form.
     """
     made_by = {"program": provenance.program(), **made_by}
     content = kept_content(path, made_by)
@@ -69,7 +69,7 @@ def kept(path: Path, made_by: Mapping[str, Any], make: Callable[[], Any]) -> Any
 
 
 def kept_content(path: Path, made_by: Mapping[str, Any]) -> Any:
-    """What :func:`keep_content` wrote; ``None`` if there is nothing, it is damaged, or something else made it."""
+    """The content from :func:`keep_content`; ``None`` if it is missing, is damaged, or has another origin."""
     try:
         found = read_json(path)
     except (ReproductionError, OSError):
@@ -78,7 +78,7 @@ def kept_content(path: Path, made_by: Mapping[str, Any]) -> Any:
 
 
 def keep_content(path: Path, made_by: Mapping[str, Any], content: Any) -> None:
-    """Write an intermediate result with what made it, and the commit for whoever reads the file.
+    """Write an intermediate result with its origin, and the commit for human readers.
 
     Raises:
         OSError: as :func:`write_json`.
@@ -87,7 +87,7 @@ def keep_content(path: Path, made_by: Mapping[str, Any], content: Any) -> None:
 
 
 def as_json(content: Any) -> Any:
-    """What comes back when this is written as JSON and read again."""
+    """The content after a round trip through JSON."""
     return json.loads(json.dumps(content, allow_nan=False, default=_plain))
 
 

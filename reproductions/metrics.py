@@ -15,39 +15,39 @@ Score = Callable[[SitePrediction, np.ndarray], Mapping[str, float]]
 
 
 def score_of(data: Dataset) -> Score:
-    """The metrics of a data set: ``error`` and ``nlpp`` of classes; ``rmse`` and ``test_log_likelihood`` of numbers."""
+    """The metrics of a data set: ``error`` and ``nlpp`` for classes; ``rmse`` and ``test_log_likelihood`` else."""
     if data.is_classification:
         return of_classes
     return lambda test, y: of_numbers(test, y, data.y_std)
 
 
 def of_classes(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
-    """``error`` and ``nlpp``; see these."""
+    """The metrics :func:`error` and :func:`nlpp`."""
     return {"error": error(test, y), "nlpp": nlpp(test)}
 
 
 def of_numbers(test: SitePrediction, y: np.ndarray, y_std: float = 1.0) -> dict[str, float]:
-    """``rmse`` and ``test_log_likelihood``; see these."""
+    """The metrics :func:`rmse` and :func:`test_log_likelihood`."""
     return {"rmse": rmse(test, y, y_std), "test_log_likelihood": test_log_likelihood(test, y_std)}
 
 
 def labels(test: SitePrediction) -> np.ndarray:
-    """The likeliest class of every datum, ``[N]``."""
+    """The most probable class of every datum, ``[N]``."""
     return test.mean > 0.5 if test.probs is None else test.probs.argmax(axis=-1)
 
 
 def error(test: SitePrediction, y: np.ndarray) -> float:
-    """Share of the data whose likeliest class is wrong."""
+    """Share of the data whose most probable class is wrong."""
     return float(np.mean(labels(test) != y))
 
 
 def accuracy(test: SitePrediction, y: np.ndarray) -> float:
-    """Share of the data whose likeliest class is right."""
+    """Share of the data whose most probable class is right."""
     return float(np.mean(labels(test) == y))
 
 
 def nlpp(test: SitePrediction, dtype: Any = np.float64) -> float:
-    """Negative log predictive probability, the mean over data, in nats; ``dtype`` is that of the sum."""
+    """Mean negative log predictive probability of the data, in nats; ``dtype`` is that of the sum."""
     return float(-test.log_density.mean(dtype=dtype))
 
 

@@ -1,4 +1,4 @@
-"""Ours beside the paper's: the table after a run, and the page of results made from the recorded files."""
+"""Our numbers beside the paper's: the table after a run, and the page of results made from the recorded files."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _MEANINGS = {
     "se": "standard error of the number above it",
 }
 
-#: Fields of files that were recorded before commits were kept.
+#: Fields of files that were recorded before commits were.
 _OLD_FIELDS = frozenset(FIELDS) - {
     "schema", "commit", "clean", "commits", "command", "resumed_from", "stands_in", "subset", "folds", "selection",
     "curve",
 }  # fmt: skip
 
-#: Data that are generated: files recorded before this was a field do not say so.
+#: Generated data; older files have no field that says so.
 _GENERATED = ("rectangles",)
 
 
 def number(value: float | None) -> str:
-    """A number to four digits, or a dash where there is none."""
+    """A number to four digits, or a dash for ``None``."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def shortfall(metric: str, ours: float, paper: float | None) -> float | None:
-    """How far ours is behind the paper's (positive), or ``None``: reached, no paper number, or no better direction."""
+    """How far our number is behind the paper's, if it is and one direction is better; else ``None``."""
     kind = _kind(metric)
     if paper is None or kind is None:
         return None
@@ -60,7 +60,7 @@ def shortfall(metric: str, ours: float, paper: float | None) -> float | None:
 
 
 def verdict(metric: str, ours: float, paper: float | None) -> str:
-    """``"short by 0.003"``, ``"reached"``, or nothing where there is nothing to compare."""
+    """``"short by 0.003"``, ``"reached"``, or an empty string if there is no comparison."""
     behind = shortfall(metric, ours, paper)
     if behind is not None:
         return f"short by {number(behind)}"
@@ -68,20 +68,20 @@ def verdict(metric: str, ours: float, paper: float | None) -> str:
 
 
 def _kind(metric: str) -> str | None:
-    """What a metric is, if one way is better: ``"accuracy"`` for ``"dnn_accuracy"``, a model's."""
+    """The kind of a metric, if one direction is better: ``"accuracy"`` for a model's ``"dnn_accuracy"``."""
     known = LOWER_IS_BETTER | HIGHER_IS_BETTER
     return next((kind for kind in known if metric == kind or metric.endswith(f"_{kind}")), None)
 
 
 def difference(ours: float, paper: float | None) -> str:
-    """Ours minus the paper's, with its sign."""
+    """Our number minus the paper's, with its sign."""
     return "-" if paper is None else f"{ours - paper:+.4g}"
 
 
 def table(result: Mapping[str, Any]) -> Group:
-    """The table printed after a run, with what its words mean; it fits into 60 columns.
+    """The table printed after a run, with explanations of its words; it fits into 60 columns.
 
-    Every metric has ours and, where the paper has numbers, the paper's and a verdict.
+    Every metric has our number and, if the paper has one, the paper's and a verdict.
 
     Args:
         result: the content of a ``result.json``.
@@ -108,7 +108,7 @@ def table(result: Mapping[str, Any]) -> Group:
 
 
 def _sizes(result: Mapping[str, Any]) -> list[str]:
-    """How many rows a run was trained and tested on, where all of the data were used."""
+    """The numbers of training and test rows of a run, if all of the data were used."""
     data = result["data"]
     rows = [data["sizes"].get(part) for part in ("train", "test")] if isinstance(data["sizes"], Mapping) else []
     if result.get("subset") or not all(isinstance(count, int) for count in rows) or not rows:
@@ -117,18 +117,16 @@ def _sizes(result: Mapping[str, Any]) -> list[str]:
 
 
 def _explained(metrics: Iterable[str]) -> list[str]:
-    """What metrics mean, a line for each kind of them."""
+    """Explanations of metrics, a line for each kind."""
     ends = tuple(f"_{metric}" for metric in metrics)
     return [f"{name}: {meaning}." for name, meaning in _MEANINGS.items() if any(e.endswith(f"_{name}") for e in ends)]
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:
-    """What is particular about the data of a result, in sentences."""
+    """Notes on the data of a result, in sentences."""
     found = []
     if result.get("stands_in"):
-        found.append(
-            "The data were made to stand in for the paper's, which are not used here; its numbers are left out."
-        )
+        found.append("The data stand in for the paper's, which are not used here; the paper's numbers are left out.")
     if part := result.get("subset"):
         found.append(
             f"Trained on {part['train']:,} of {part['of']:,} rows, tested on {part['test']:,} of {part['of_test']:,} "
@@ -142,7 +140,7 @@ def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
 
     Args:
         results: the contents of their ``result.json``, all of one experiment.
-        width: columns there are.
+        width: number of columns of the terminal.
     """
     from rich.console import Group
     from rich.text import Text
@@ -152,7 +150,7 @@ def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
     columns = {metric: [number(result["metrics"].get(metric)) for result in ranked] for metric in metrics}
     columns["seconds"] = [number(result["seconds_training"]) for result in ranked]
     names = [result["variant"] for result in ranked]
-    # Three columns lie between two of the table; a heading is broken at its underscores.
+    # Columns are three characters apart; headings are broken at their underscores.
     first = max(map(len, ["variant", *names])) + 3
     groups, room = [[]], width - first
     for metric, values in columns.items():
@@ -184,7 +182,7 @@ def _table() -> Table:
 
 
 def result_path(folder: Path, paper: str, experiment: str, variant: str, preset: str) -> Path:
-    """Where the result file of a printed number is kept."""
+    """The path of the result file of a printed number."""
     return folder / paper / f"{experiment}-{variant}-{preset}.json"
 
 
@@ -193,7 +191,7 @@ def results_page(folder: Path, experiments: Sequence[Experiment], links: str = "
 
     Args:
         folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``.
-        experiments: all there are; a variant whose paper preset has no file is listed as not run.
+        experiments: all experiments; a variant without a file for its paper preset is listed as not run.
         links: ``folder`` as seen from the page, for its figures.
 
     Raises:
@@ -208,7 +206,7 @@ def results_page(folder: Path, experiments: Sequence[Experiment], links: str = "
                     results[path] = _read(path, experiment.paper, experiment.name, variant, preset)
     stray = sorted(str(path) for path in folder.rglob("*.json") if path not in results)
     if stray:
-        raise ReproductionError(f"No experiment, variant and preset is called like {', '.join(stray)}.")
+        raise ReproductionError(f"No experiment, variant and preset matches {', '.join(stray)}.")
 
     lines = [
         "# Results",
@@ -228,18 +226,18 @@ def results_page(folder: Path, experiments: Sequence[Experiment], links: str = "
 
 
 def figure_path(folder: Path, experiment: Experiment, preset: str) -> Path:
-    """Where the figure of all variants of an experiment is kept."""
+    """The path of the figure of all variants of an experiment."""
     return folder / experiment.paper / f"{experiment.name}-{preset}.png"
 
 
 def draw_figures(folder: Path, experiments: Sequence[Experiment]) -> list[Path]:
     """Draw all recorded variants of an experiment and preset in one figure.
 
-    It is the experiment's own, or test error and nlpp against time where the results have curves.
+    It is the experiment's own figure, else test error and nlpp against time if the results have curves.
 
     Args:
-        folder: holds the result files, and gets the figures.
-        experiments: all there are.
+        folder: folder of the result files and the figures.
+        experiments: all experiments.
 
     Returns:
         The figures written.
@@ -261,7 +259,7 @@ def draw_figures(folder: Path, experiments: Sequence[Experiment]) -> list[Path]:
 
 
 def _shown(folder: Path, experiment: Experiment, preset: str) -> dict[str, dict[str, Any]]:
-    """The recorded results that the figure of an experiment shows, by variant."""
+    """The recorded results in the figure of an experiment, by variant."""
     found = {}
     for variant in experiment.variants:
         path = result_path(folder, experiment.paper, experiment.name, variant, preset)
@@ -313,7 +311,7 @@ def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mappin
 
 
 def _label(result: Mapping[str, Any]) -> str:
-    """A result's preset; ``paper`` had the paper's sizes only, before files had a schema."""
+    """A result's preset; in files without a schema, ``paper`` means only the paper's sizes."""
     old = "schema" not in result and result["preset"] == "paper"
     return "paper (sizes; settings of ours)" if old else result["preset"]
 
@@ -337,7 +335,7 @@ def _run_row(variant: str, result: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _data_cell(result: Mapping[str, Any]) -> str:
-    """Name and rows, of how many, and whether they stand in for the paper's."""
+    """The name of the data, its used and available rows, and whether it is a stand-in for the paper's."""
     part, sizes = result.get("subset") or {}, result["data"]["sizes"]
     train, test = f"{sizes['train']:,}", f"{sizes['test']:,}"
     if part:
@@ -349,7 +347,7 @@ def _data_cell(result: Mapping[str, Any]) -> str:
 
 
 def _commit_cell(result: Mapping[str, Any]) -> str:
-    """The commits that took part, the one in which training began first."""
+    """The commits of a run's starts, in order of time."""
     if "schema" not in result:
         return "not kept"
     mark = "" if result["clean"] else "+"
@@ -373,10 +371,10 @@ def _markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[st
 
 
 def _read(path: Path, paper: str, experiment: str, variant: str, preset: str) -> dict[str, Any]:
-    """The content of a result file, whose schema is looked at.
+    """The content of a result file, after a check of its schema.
 
     Raises:
-        ReproductionError: if it is damaged, lacks a field or has another schema, or is another run's.
+        ReproductionError: if it is damaged, lacks a field, has another schema, or belongs to another run.
     """
     result = read_json(path)
     if not isinstance(result, dict):
@@ -391,7 +389,7 @@ def _read(path: Path, paper: str, experiment: str, variant: str, preset: str) ->
         raise ReproductionError(f"{path} holds the result of {' '.join(map(str, named))}: move it to that name.")
     data, metrics = result["data"], result["metrics"]
     if not (isinstance(data, dict) and {"name", "sizes"} <= data.keys()) or not isinstance(metrics, dict):
-        raise ReproductionError(f"{path} is not a result file: data and metrics are to have names.")
+        raise ReproductionError(f"{path} is not a result file: data and metrics must have names.")
     if "stands_in" not in result:
         result["stands_in"] = result["data"]["name"] in _GENERATED
     return result

@@ -1,4 +1,4 @@
-"""Which program made a file: its commit, whether it was changed since, and the hash of its source."""
+"""Which program made a file? Its commit, whether it was changed since, and the hash of its source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-#: The checkout, where this is one.
+#: The checkout, if there is one.
 _ROOT = Path(__file__).resolve().parents[1]
 
 _PACKAGES = ("gpzoo", "gpzoo.inference", "gpzoo.models", "gpzoo.reproductions")
@@ -18,7 +18,7 @@ _PACKAGES = ("gpzoo", "gpzoo.inference", "gpzoo.models", "gpzoo.reproductions")
 def commit() -> str | None:
     """Full hash of the checkout's commit; ``None`` outside a git checkout."""
     top = _git("rev-parse", "--show-toplevel")
-    # An installed package may lie inside the checkout of something else.
+    # An installed package may lie inside another project's checkout.
     if top is None or Path(top).resolve() != _ROOT:
         return None
     return _git("rev-parse", "HEAD")
@@ -26,7 +26,7 @@ def commit() -> str | None:
 
 @cache
 def clean() -> bool | None:
-    """Whether every program is as committed; ``None`` outside a git checkout."""
+    """Whether all programs are as committed; ``None`` outside a git checkout."""
     if commit() is None:
         return None
     changed = _git("status", "--porcelain", "--", "*.py", "pyproject.toml")
@@ -35,7 +35,7 @@ def clean() -> bool | None:
 
 @cache
 def program() -> str:
-    """The sha256 of gpzoo's source files: equal exactly where the same program runs, committed or not."""
+    """The sha256 of gpzoo's source files: equal if and only if the same program runs, committed or not."""
     found = hashlib.sha256()
     for package in _PACKAGES:
         folder = Path(import_module(package).__path__[0])
@@ -46,7 +46,7 @@ def program() -> str:
 
 
 def _git(*args: str) -> str | None:
-    """What a git command prints, or ``None`` if there is no git, or no checkout that it trusts."""
+    """The output of a git command, or ``None`` without git or a checkout that it trusts."""
     try:
         done = subprocess.run(
             ("git", "-C", str(_ROOT), *args), capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL

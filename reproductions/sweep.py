@@ -1,4 +1,4 @@
-"""What do the folds of a data set say of a model? They are trained as one program."""
+"""How good is a model on the folds of a data set? All folds are trained as one program."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Folds:
 
 @dataclass(frozen=True)
 class Scores:
-    """Test metrics of every fold, in the target's original units, and what the training took."""
+    """Test metrics of every fold, in the target's original units, and the cost of the training."""
 
     test_log_likelihood: list[float]
     rmse: list[float]
@@ -58,7 +58,7 @@ class Scores:
 
 
 def means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Means over folds by metric, each followed by its standard error (``..._se``) where there are several folds."""
+    """Means over folds by metric, each followed by its standard error (``..._se``) if there are several folds."""
     found = {}
     for name, of_folds in values.items():
         found[name] = float(np.mean(of_folds))
@@ -81,11 +81,11 @@ def train_folds(
     """Train a program on every fold, all folds in one compiled program, and evaluate it on their test parts.
 
     Args:
-        key: of every random draw.
+        key: random key.
         model: the program.
         guide: its guide.
         folds: the data.
-        setting: how.
+        setting: the settings of the training.
         checkpoint: folder for checkpoints.
         progress: as for :func:`gpzoo.inference.fit`.
         model_kwargs: the program's keyword arguments.
@@ -113,7 +113,7 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
         results: the content of the result files, by data set.
 
     Returns:
-        A figure that belongs to no window.
+        A figure without a window.
     """
     figure = blank(max(5.5, 2.1 * min(4, len(results)) + 1), 2.2 * -(-len(results) // 4))
     panels = figure.subplots(-(-len(results) // 4), min(4, len(results)), squeeze=False).ravel()
@@ -138,5 +138,5 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 
 def _title(model: str) -> str:
-    """``"dgp2"`` and ``"sgp-500"`` as the paper writes them."""
+    """The paper's name of a model, such as ``"dgp2"`` or ``"sgp-500"``."""
     return re.sub(r"(GP)-?(\d)", r"\1 \2", model.upper())

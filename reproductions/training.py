@@ -21,10 +21,10 @@ from gpzoo.reproductions.kept import keep_content, kept_content
 from gpzoo.reproductions.metrics import Score, score_of
 from gpzoo.tables import Table
 
-#: Training rows whose posterior is exported: the joint covariance of functions grows with the square of them.
+#: Number of training rows in an exported posterior; the joint covariance of functions grows with its square.
 EXPORTED = 50
 
-#: Steps that the last bound is at most a mean over.
+#: Largest number of steps in the mean that is the last bound.
 _LAST_STEPS = 1000
 
 
@@ -33,8 +33,8 @@ class Rate:
     """A learning rate for Adam.
 
     Attributes:
-        name: what a result calls it.
-        schedule: step to rate.
+        name: its name in a result.
+        schedule: function from step to rate.
     """
 
     name: str
@@ -47,7 +47,7 @@ def constant(rate: float) -> Rate:
 
 
 def cosine(rate: float, steps: int) -> Rate:
-    """A rate that falls to a hundredth of ``rate`` by half a cosine."""
+    """A rate that decays to a hundredth of ``rate`` as half a cosine."""
     return Rate(f"Adam, cosine from {rate} to a hundredth of it", optax.cosine_decay_schedule(rate, steps, alpha=0.01))
 
 
@@ -56,12 +56,12 @@ class Setting:
     """How a program is trained, by Adam.
 
     Attributes:
-        steps: updates.
+        steps: number of steps.
         batch_size: rows per minibatch, ``None`` for all.
-        num_inducing: inducing variables, of each block where there are several; ``None`` where the variant says.
+        num_inducing: number of inducing variables (per block, if there are several); ``None`` if the variant sets it.
         rate: learning rate; a number for a :func:`cosine` that starts there.
-        start: hyperparameters that do not start at the program's default.
-        evaluations: how often the test set is looked at in the course of training.
+        start: initial hyperparameters, if they are not the program's defaults.
+        evaluations: number of evaluations on the test set during training.
     """
 
     steps: int
@@ -73,13 +73,13 @@ class Setting:
 
     @property
     def inducing(self) -> int:
-        """``num_inducing`` of a setting that has it.
+        """``num_inducing``, if it is set.
 
         Raises:
-            ValueError: for one that leaves it to the variant.
+            ValueError: if the setting leaves it to the variant.
         """
         if self.num_inducing is None:
-            raise ValueError("This setting has no num_inducing of its own.")
+            raise ValueError("This setting leaves num_inducing to the variant.")
         return self.num_inducing
 
     @property
@@ -88,11 +88,11 @@ class Setting:
         return self.rate if isinstance(self.rate, Rate) else cosine(self.rate, self.steps)
 
     def rows(self, of: int) -> int:
-        """Rows per minibatch where there are ``of``."""
+        """Rows per minibatch, for data of ``of`` rows."""
         return of if self.batch_size is None else min(self.batch_size, of)
 
     def described(self, of: int) -> dict[str, Any]:
-        """What a result says of a training on ``of`` rows."""
+        """The settings of a training on ``of`` rows, for the result."""
         return {
             "num_inducing": self.num_inducing,
             "batch_size": self.rows(of),
@@ -102,7 +102,7 @@ class Setting:
 
 
 class Keys(NamedTuple):
-    """The random keys of a run: of its training, of its evaluations, of its export."""
+    """The random keys of a run: for training, evaluations and export."""
 
     train: Array
     test: Array
@@ -110,16 +110,16 @@ class Keys(NamedTuple):
 
 
 def keys_of(run: Run) -> Keys:
-    """The keys that a run's seed gives."""
+    """The keys from a run's seed."""
     return Keys(*random.split(random.key(run.seed), 3))
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What :func:`train` returns.
+    """The result of :func:`train`.
 
     Attributes:
-        outcome: for the result; an experiment replaces what is particular to it, such as ``figures``.
+        outcome: the outcome, in which an experiment replaces its particular fields, such as ``figures``.
         trained: the trained model.
         points: metrics of every evaluation, each with its ``step`` and ``seconds`` of training.
     """
@@ -148,20 +148,20 @@ def train(
     """Train a program of ``(X, y)`` that observes ``"y"``, evaluate it on the test set, and export its posterior.
 
     Args:
-        run: what is run, and where to.
-        data: as the program takes them; of the training rows only some where there is a ``table``.
+        run: the run.
+        data: the program's data, with a sample of the training rows if there is a ``table``.
         model: the program.
         guide: its guide.
-        setting: how.
+        setting: the settings of the training.
         score: the metrics; those of :func:`~gpzoo.reproductions.metrics.score_of` unless given.
-        settings: what the result records besides ``setting``, or in place of what it says of itself.
+        settings: further entries of the recorded settings, which override those of ``setting``.
         keywords: the program's keyword arguments.
-        table: all training rows, where they are streamed.
-        watched: parameters that are evaluated as well, numbers, by the name of their metric; one that the variant
-            lacks is left out.
-        test_rows: rows that are predicted at a time.
-        num_draws: draws of the exported posterior.
-        **outcome: what is particular about the outcome, such as ``stands_in``.
+        table: all training rows, if they are streamed.
+        watched: names of scalar parameters that are recorded as metrics, by metric; a parameter that the variant lacks
+            is left out.
+        test_rows: number of rows predicted at a time.
+        num_draws: number of draws of the exported posterior.
+        **outcome: further fields of the outcome, such as ``stands_in``.
     """
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
     num_data = len(y) if table is None else table.num_rows
@@ -217,17 +217,17 @@ def optimise(
     model_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Trained:
-    """Maximise the bound; several keys are as many trainings.
+    """Maximise the bound, in one training per key.
 
     Args:
-        key: of the training, or of each.
+        key: random key of the training, or of each training.
         model: the program.
         guide: its guide.
-        setting: how.
+        setting: the settings of the training.
         *data: inputs and targets, or a table.
-        num_data: rows of a training.
-        model_kwargs: keyword arguments of the program, which gets ``num_data`` besides.
-        **options: of :func:`gpzoo.inference.fit`.
+        num_data: number of rows of a training.
+        model_kwargs: keyword arguments of the program, without ``num_data``.
+        **options: further arguments of :func:`gpzoo.inference.fit`.
     """
     svi = SVI(model, guide, optax.adam(setting.learning_rate.schedule), GaussianProcessELBO())
     rows = setting.rows(num_data)
@@ -247,11 +247,11 @@ def predicted(
     """The prediction of ``"y"``, with the density of these targets.
 
     Args:
-        key: of the draws.
+        key: random key of the draws.
         trained: the model.
         X: inputs.
         y: targets.
-        test_rows: rows at a time.
+        test_rows: number of rows at a time.
         model_kwargs: keyword arguments of the program.
     """
     return trained.predict(key, X, test_data={"y": y}, batch_size=test_rows, model_kwargs=model_kwargs)["y"]
@@ -268,11 +268,11 @@ def exported(
     """The posterior at the first training rows, for ArviZ.
 
     Args:
-        key: of the draws.
+        key: random key of the draws.
         trained: the model.
         X: training inputs.
         y: training targets.
-        num_draws: draws.
+        num_draws: number of draws.
         model_kwargs: keyword arguments of the program.
     """
     few = slice(0, EXPORTED)
@@ -280,26 +280,26 @@ def exported(
 
 
 def last_bound(losses: np.ndarray, num_data: int, setting: Setting) -> np.ndarray:
-    """The bound at the end of training, a mean over the last epoch, at most 1,000 steps: ``[..., steps]`` to ``[...]``.
+    """The mean bound over the last epoch, at most 1,000 steps: ``[..., steps]`` to ``[...]``.
 
     Args:
         losses: negative bounds.
-        num_data: rows of a training.
-        setting: how it was trained.
+        num_data: number of rows of a training.
+        setting: the settings of the training.
     """
     window = max(1, min(_LAST_STEPS, num_data // setting.rows(num_data)))
     return -losses[..., -window:].mean(axis=-1)
 
 
 def seconds_of_a_step(key: Array, svi: SVI, steps: int, *data: Any, **options: Any) -> tuple[float, Trained]:
-    """Seconds of a step on all of these rows, so that nothing but the step is timed; without compilation.
+    """Seconds of a step on all of these rows, so that only the step is timed; compilation is left out.
 
     Args:
-        key: of the training.
-        svi: what is trained.
-        steps: that are timed, after as many that are not.
+        key: random key of the training.
+        svi: NumPyro's object.
+        steps: number of timed steps, after the same number of untimed ones.
         *data: the program's positional arguments.
-        **options: of :func:`gpzoo.inference.fit`.
+        **options: further arguments of :func:`gpzoo.inference.fit`.
     """
     at: dict[int, float] = {}
     result = fit(
@@ -315,15 +315,15 @@ def seconds_of_a_step(key: Array, svi: SVI, steps: int, *data: Any, **options: A
 
 
 class Curve:
-    """Test metrics in the course of training; a callback for :func:`gpzoo.inference.fit`.
+    """Test metrics during training; a callback for :func:`gpzoo.inference.fit`.
 
-    Points are kept on disk, so that a resumed run has those from before. The parameters that made them are gone, so
-    they are kept for as long as settings and data are the same; the training's checkpoint refuses another program.
+    Points are kept on disk, so that a resumed run has the earlier ones, whose parameters are gone. They are used again
+    if settings and data are the same; the training's checkpoint refuses another program.
 
     Args:
-        path: file to keep them in.
-        made_by: what they depend on, as :meth:`~gpzoo.reproductions.experiment.Run.made_by` gives it.
-        evaluate: parameters to metrics by name.
+        path: file of the points.
+        made_by: their origin, from :meth:`~gpzoo.reproductions.experiment.Run.made_by`.
+        evaluate: function from parameters to metrics by name.
     """
 
     def __init__(
@@ -334,13 +334,13 @@ class Curve:
         self.points: dict[int, dict[str, float]] = {int(point["step"]): point for point in points}
 
     def __call__(self, step: int, seconds: float, params: dict[str, Any]) -> None:
-        """Evaluate and keep the metrics after ``step`` steps."""
+        """Evaluate the metrics after ``step`` steps, and keep them."""
         metrics = {name: float(value) for name, value in self.evaluate(params).items()}
         self.points[step] = {"step": step, "seconds": round(seconds, 3), **metrics}
         try:
             keep_content(self.path, self.made_by, self.until(step))
         except OSError as error:
-            # Training is worth more than a point of its curve.
+            # A full disk must not end the training for one point of its curve.
             warnings.warn(f"cannot write {self.path}: {error.strerror or error}.", RuntimeWarning, stacklevel=2)
 
     def until(self, step: int) -> list[dict[str, float]]:

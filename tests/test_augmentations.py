@@ -311,5 +311,5 @@ def test_views_of_views_are_one_sum(weights, mean):
     np.testing.assert_allclose(cross, np.asarray(cross_of_views).reshape(4, 3, 2).mean(0), rtol=1e-9)
     # A sampled view that has all of the orbit is the same sum, once it is fixed.
     np.testing.assert_allclose(of_sampled, brute, rtol=1e-9)
-    with pytest.raises(ValueError, match="outside of the others"):
+    with pytest.raises(ValueError, match="Sampled views must be outermost"):
         Invariant(sampled, orbit)

@@ -333,7 +333,7 @@ DAMAGE = {
         lambda path: os.truncate(path, path.read_bytes().index(b"\n", 65) + 1),
         r"losses, .* and \d+ more damaged",
     ),
-    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "it goes on after its end"),
+    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "it continues after its end"),
     "a folder": (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
     "renamed": (
         lambda path: path.rename(path.with_name("20.checkpoint")),

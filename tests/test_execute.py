@@ -443,7 +443,7 @@ def test_results_page_refuses_files_it_cannot_place(tmp_path, run):
         (b"[" * 100_000, "is damaged"),
         (b"[1]", "not a result file: it holds no fields"),
         (b"{}", "not a result file: it lacks data, device"),
-        (json.dumps(whole | {"data": None}).encode(), "data and metrics are to have names"),
+        (json.dumps(whole | {"data": None}).encode(), "data and metrics must have names"),
         (json.dumps(whole | {"schema": 99}).encode(), "schema 99, and this version of gpzoo reads 1"),
         (json.dumps({k: v for k, v in whole.items() if k != "folds"}).encode(), "it lacks folds"),
     ):

@@ -43,5 +43,5 @@ def test_what_is_left_is_a_table_like_others():
 
 @pytest.mark.parametrize("rows", [0, 50, -1])
 def test_some_rows_must_be_left(rows):
-    with pytest.raises(ValueError, match="rows must be between 1 and the 49 that leave some"):
+    with pytest.raises(ValueError, match="rows must be between 1 and 49, so that some are left"):
         hold_out(ArrayTable(np.zeros((50, 1)), np.zeros(50)), rows)

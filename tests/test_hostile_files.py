@@ -268,8 +268,8 @@ SOURCES = {
         (lambda members: zipped(members, zipfile.ZIP_LZMA), "is compressed by method 14"),
         (lambda members: zipped({"../../readme": b""}), "it has no "),
         (lambda members: zipped({}), "it has no "),
-        (lambda members: b"", "it is no zip archive"),
-        (lambda members: zipped(members)[:-30], "it is no zip archive"),
+        (lambda members: b"", "it is not a zip archive"),
+        (lambda members: zipped(members)[:-30], "it is not a zip archive"),
         (lambda members: zipped({f"{i:0200}": b"" for i in range(4600)}), "its list of members is longer than"),
         (lambda members: b"PK\x06\x07" + bytes(16) + zipped({})[:22], "its list of members is longer than"),
     ],
@@ -397,9 +397,9 @@ def test_members_of_a_tar_archive_are_files_and_written_nowhere(tmp_path, monkey
     for infos, said in (
         (good[:2], "each of its files once"),
         ([*good, good[0]], "each of its files once"),
-        ([good[0], ("a/a", tarfile.SYMTYPE, b"")], "a/a is no file"),
-        ([good[0], ("a/a", tarfile.LNKTYPE, b"")], "a/a is no file"),
-        ([good[0], ("a/a", tarfile.REGTYPE, bytes(3001))], "a/a is no file of at most 3,000 bytes"),
+        ([good[0], ("a/a", tarfile.SYMTYPE, b"")], "a/a is not a file"),
+        ([good[0], ("a/a", tarfile.LNKTYPE, b"")], "a/a is not a file"),
+        ([good[0], ("a/a", tarfile.REGTYPE, bytes(3001))], "a/a is not a file of at most 3,000 bytes"),
         ([good[0], ("else", tarfile.REGTYPE, bytes(90_000))], "unpacks to more than 74,536 bytes"),
     ):
         with pytest.raises(ValueError, match=said):
@@ -503,7 +503,7 @@ def test_a_download_that_does_not_end_is_ended(folder, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("GPZOO_DATA", str(folder))
     monkeypatch.setattr(requests, "get", lambda url, **options: Response())
-    message = refused("uci/yacht", "cannot download uci_yacht/data.txt", "98,560 are expected at most", split=0)
+    message = refused("uci/yacht", "cannot download uci_yacht/data.txt", "at most 98,560 are expected", split=0)
     assert "ValueError" in message and sum(sent) < 3e6 and not list((folder / "uci_yacht").iterdir())
     monkeypatch.setattr(Response, "headers", {"content-length": "40000000000"})
     sent.clear()

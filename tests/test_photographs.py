@@ -133,7 +133,7 @@ def test_folders_that_are_no_data_set_are_refused(folder, images):
 
 def test_without_the_folder_the_message_says_where_images_are_had(folder):
     entry = {entry.name: entry for entry in datasets.available()}["imagenet20"]
-    assert not entry.present and entry.location == "a folder of one's own"
+    assert not entry.present and entry.location == "your own folder"
     with pytest.raises(DatasetError, match=r"Register at https://www\.image-net\.org.*imagenet20/train/<class>/"):
         datasets.load("imagenet20")
 

@@ -219,7 +219,7 @@ def test_a_guide_with_parts_of_ones_own_is_given_to_load(trained, tmp_path, stan
 def test_float64_is_not_cut_to_float32(trained, tmp_path):
     one = trained["sparse"]
     one.with_params({name: np.asarray(x, np.float64) for name, x in one.params.items()}).save(tmp_path / "long")
-    with jax.enable_x64(False), pytest.raises(CheckpointError, match=r"float64; call numpyro.enable_x64\(\) before"):
+    with jax.enable_x64(False), pytest.raises(CheckpointError, match=r"float64; call numpyro.enable_x64\(\) first"):
         load(tmp_path / "long", gp_regression)
 
 
@@ -310,7 +310,7 @@ def test_bad_files_are_refused_in_one_sentence(trained, saved, tmp_path):
         with pytest.raises(CheckpointError, match=words):
             load(nothing, gp_regression)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(CheckpointError, match="it is no file"):
+    with pytest.raises(CheckpointError, match="it is not a file"):
         load(tmp_path / "pipe", gp_regression)
 
 

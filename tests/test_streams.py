@@ -253,7 +253,7 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "options", "error", "message"),
     [
-        ((X, Y[:-1]), {}, ValueError, r"one number of rows, got shapes \[\(1003, 3\), \(1002,\)\]"),
+        ((X, Y[:-1]), {}, ValueError, r"the same number of rows, got shapes \[\(1003, 3\), \(1002,\)\]"),
         ((X[:0], Y[:0]), {}, ValueError, "empty"),
         ((X[:, :0],), {}, ValueError, "empty"),
         ((), {}, ValueError, "one row per datum"),

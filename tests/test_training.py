@@ -285,7 +285,7 @@ def test_rows_whose_density_is_not_finite_are_named():
     # Far below the last cutpoint, the probability of the class beyond it rounds to zero.
     message = (
         r"step 1: .* from site\(s\) 'y' \(-inf\)\. In 'y', of the 12 rows of this step: row 2 with y = 2 "
-        r"\(-inf at f = -7\.\d+\); row 5 .*; row 6 .*, and 1 more\. No step was taken before: look at the"
+        r"\(-inf at f = -7\.\d+\); row 5 .*; row 6 .*, and 1 more\. No step was taken before: check the"
     )
     with pytest.raises(NonFiniteError, match=message):
         train(make(model), 3, X, y)

@@ -339,7 +339,7 @@ def test_a_callback_that_fails_leaves_no_thread():
 
 def test_bad_arguments_are_refused():
     for changes, message in [
-        ({"batch_size": None}, "A table is trained on in minibatches: give fit a batch_size"),
+        ({"batch_size": None}, "A table needs minibatches: give fit a batch_size"),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
         ({"batch_size": 98}, "batch_size must be between 1 and the number of rows, 97; got 98"),
         ({"num_data": 96}, "num_data is 96, but there are 97 rows: pass num_data=97"),

@@ -1,4 +1,4 @@
-"""Inducing variables: what they are, their covariances with a process, and where they start."""
+"""Inducing variables: their kinds, their covariances with a process, and their initial values."""
 
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import Initialiser, blocks, kmeans, random_subset, uniform_patches, unique_patches

@@ -22,29 +22,29 @@ from gpzoo.kernels.constant import Constant, White
 from gpzoo.kernels.stationary import RBF, Periodic, Stationary
 from gpzoo.linalg.operators import Kronecker
 
-#: Points that an input is interpolated from along each axis, by method.
+#: Number of neighbouring grid points in the interpolation along each axis, by method.
 _NODES = {"cubic": 4, "linear": 2}
 
 
 class InducingGrid(InducingVariable):
     """``u = f(z)`` on a regular grid, from which ``f`` is interpolated: ``f(x) = w(x)^T u`` (SV-DKL, section 3).
 
-    ``w(x)`` has four entries along each axis (two for linear interpolation) whatever the size of the grid, so ``f`` is
-    a deterministic function of ``u`` and costs the same per input for every grid. The grid is fixed: it reaches as far
-    beyond its bounds as interpolation needs, and its points are not trained. Inputs outside the bounds are taken to
-    the nearest point within, where ``f`` thus stays constant; :meth:`outside` counts them. Bounds that do not depend
-    on the data, and a program that squashes its features into them, keep predictions free of the batch.
+    ``f`` is a deterministic function of ``u``. ``w(x)`` has four entries along each axis (two for linear
+    interpolation), so that the cost per input does not depend on the size of the grid. The grid is fixed: it reaches as
+    far beyond its bounds as interpolation needs, and its points are not trained. Inputs outside the bounds are moved to
+    the nearest point inside, so that ``f`` is constant beyond them; :meth:`outside` counts them. A program should
+    squash its features into bounds that do not depend on the data: then predictions do not depend on the batch.
 
-    With more than one axis the kernel must be a product over them, and everything is computed from its factors.
+    With more than one axis the kernel must be a product over the axes; all results are computed from its factors.
 
     Args:
         sizes: number of grid points, for one axis or for each.
-        bounds: where inputs lie, ``(lower, upper)`` for all axes or one pair for each.
+        bounds: range of the inputs, ``(lower, upper)`` for all axes or one pair for each.
         interpolation: ``"cubic"``, cubic convolution (Keys 1981), which is exact for quadratics; or ``"linear"``.
 
     Raises:
-        ValueError: for sizes that are no whole numbers or fewer points than interpolation needs, bounds that are not
-            finite or not in order, or another method.
+        ValueError: if sizes are not integers or too small for the interpolation, if bounds are not finite or not in
+            order, or for another method.
     """
 
     sizes: tuple[int, ...] = static()
@@ -82,22 +82,22 @@ class InducingGrid(InducingVariable):
 
     @property
     def num_axes(self) -> int:
-        """Columns of an input."""
+        """Number of columns of an input."""
         return len(self.sizes)
 
     @property
     def num_nodes(self) -> int:
-        """Grid points along an axis that an input is interpolated from."""
+        """Number of grid points in the interpolation along each axis."""
         return _NODES[self.interpolation]
 
     @property
     def num_inducing(self) -> int:
-        """Grid points in all, ``M``."""
+        """Total number of grid points, ``M``."""
         return int(np.prod(self.sizes))
 
     @property
     def spacings(self) -> tuple[float, ...]:
-        """Distance of neighbouring points along each axis."""
+        """Distance between neighbouring points along each axis."""
         beyond = self.num_nodes // 2 - 1
         pairs = zip(self.bounds, self.sizes, strict=True)
         return tuple((upper - lower) / (size - 1 - 2 * beyond) for (lower, upper), size in pairs)
@@ -117,7 +117,7 @@ class InducingGrid(InducingVariable):
         return jnp.stack([column.reshape(-1) for column in columns], axis=-1)
 
     def outside(self, X: Array) -> Integer[Array, "*D"]:
-        """How many inputs ``[..., N, num_axes]`` lie outside the bounds, by more than rounding: ``[...]``."""
+        """Number of inputs ``[..., N, num_axes]`` outside the bounds by more than rounding: ``[...]``."""
         X = self._check(X)
         lower, upper = (jnp.asarray(limits, X.dtype) for limits in zip(*self.bounds, strict=True))
         slack = 10 * float(jnp.finfo(X.dtype).eps) * (upper - lower)
@@ -134,8 +134,8 @@ class InducingGrid(InducingVariable):
             X: ``[..., N, num_axes]``.
 
         Returns:
-            For each axis the first of the nodes of every input, and the weights of that node and its successors. They
-            sum to one.
+            For each axis the first node of every input, and the weights of that node and its successors, which sum to
+            one.
 
         Raises:
             ValueError: if ``X`` has another number of columns.
@@ -152,7 +152,7 @@ class InducingGrid(InducingVariable):
         return tuple(first), tuple(weights)
 
     def dense_weights(self, X: Array) -> Float[Array, "*D N M"]:
-        """The interpolation matrix with its zeros, for looking at."""
+        """The dense interpolation matrix, for inspection."""
         rows: Any = None
         for size, first, weights in zip(self.sizes, *self.weights(X), strict=True):
             nodes = first[..., None] + jnp.arange(self.num_nodes, dtype=first.dtype)
@@ -175,7 +175,7 @@ def _weights(s: Float[Array, "*shape"], interpolation: str) -> Float[Array, "*sh
     """Weights at distance ``s`` in [0, 1] from the second (of linear interpolation: the first) node."""
     if interpolation == "linear":
         return jnp.stack([1 - s, s], axis=-1)
-    # Keys's cubic convolution with a = -1/2, the one choice that is of third order.
+    # Keys's cubic convolution with a = -1/2, the only third-order choice.
     outer = -s * jnp.square(1 - s) / 2, -(1 - s) * jnp.square(s) / 2
     inner = 1 + jnp.square(s) * (1.5 * s - 2.5), 1 + jnp.square(1 - s) * (1.5 * (1 - s) - 2.5)
     return jnp.stack([outer[0], inner[0], inner[1], outer[1]], axis=-1)
@@ -188,7 +188,8 @@ def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tupl
     """Covariances along each axis, whose product is Kuu.
 
     Raises:
-        ValueError: for several axes and a kernel that is not a product of stationary kernels on one column each.
+        ValueError: if the grid has several axes and the kernel is not a product of stationary kernels on one column
+            each.
     """
     axes = inducing.axes(dtype)
     if len(axes) == 1:
@@ -199,7 +200,7 @@ def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tupl
             f"but {type(kernel).__name__} is not known to be one. RBF and Periodic are; Matern52(active_dims=[0]) * "
             "Matern52(active_dims=[1]) is. A sum of kernels is one GaussianProcess site for each."
         )
-    # With the other columns at rest a product varies along one axis only; its variance is in every factor then.
+    # A factor is the product evaluated with the other columns fixed; the whole variance is then in every factor.
     factors = []
     for d, z in enumerate(axes):
         line = jnp.concatenate([z if i == d else jnp.zeros_like(z) for i in range(len(axes))], axis=1)
@@ -209,7 +210,7 @@ def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tupl
 
 
 def axis_column(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> Float[Array, "*D M"]:
-    """First column of the covariance along the only axis: all of it, where it is stationary.
+    """First column of the covariance along the only axis, which determines a stationary covariance.
 
     Raises:
         ValueError: if the grid has several axes, or the kernel is not stationary.
@@ -226,7 +227,7 @@ def axis_column(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> Float[Arr
 
 
 def stationary(kernel: Kernel) -> bool:
-    """Whether a kernel is known to depend on differences of inputs alone."""
+    """Whether a kernel is known to depend on differences of inputs only."""
     if isinstance(kernel, Sum | Product):
         return all(stationary(part) for part in kernel.parts)
     if isinstance(kernel, Scaled):
@@ -257,6 +258,6 @@ def _grid_Kuu(inducing: InducingGrid, kernel: Kernel) -> Float[Array, "*D M M"] 
 
 @Kuf.register(InducingGrid, Kernel, object)
 def _grid_Kuf(inducing: InducingGrid, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
-    # Interpolated as f itself is, and not the kernel's own values.
+    # Not the kernel's own values: f is interpolated, and so are its covariances.
     covariances = axis_covariances(inducing, kernel, X.dtype)
     return Kronecker(*covariances) @ jnp.swapaxes(inducing.dense_weights(X), -1, -2)

@@ -1,4 +1,4 @@
-"""Where inducing variables start: initialisers, which look at a site's own inputs and run outside ``jit``."""
+"""Initial values of inducing variables: initialisers, which read a site's inputs and run outside ``jit``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gpzoo.kernels.combine import addends
 from gpzoo.kernels.double_sum import DoubleSum
 from gpzoo.views.base import SampledView
 
-#: Number of inputs beyond which :class:`kmeans` runs on minibatches.
+#: Above this number of inputs :class:`kmeans` runs on minibatches.
 LARGE = 10_000
 
 
 class Initialiser:
-    """Where the inducing variables of a site start, given its inputs and kernel.
+    """Makes the initial inducing variables of a site from its inputs and kernel.
 
-    A subclass names the inducing variables that it makes and writes :meth:`initialise`::
+    A subclass names the type of its inducing variables and writes :meth:`initialise`::
 
         class on_a_line(Initialiser):
             variable = InducingPoints
@@ -43,7 +43,7 @@ class Initialiser:
         guide = InducingGuide(model, on_a_line(20))
     """
 
-    #: What it makes.
+    #: The type of the inducing variables that it makes.
     variable: ClassVar[type[InducingVariable]]
 
     def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingVariable:
@@ -51,8 +51,8 @@ class Initialiser:
 
         Args:
             key: random key.
-            X: the site's inputs, finite numbers that can be looked at.
-            kernel: the site's.
+            X: the site's inputs, concrete and finite.
+            kernel: the site's kernel.
 
         Raises:
             ValueError: if the inputs do not have enough distinct rows.
@@ -60,7 +60,7 @@ class Initialiser:
         raise NotImplementedError(f"{type(self).__name__} does not define initialise(key, X, kernel).")
 
     def structure(self) -> Any:
-        """The tree structure of what is made; to be overridden where :attr:`variable` has static fields."""
+        """The tree structure of the result; overridden in subclasses whose :attr:`variable` has static fields."""
         return jax.tree.structure(self.variable._unflatten((), (0,) * len(self.variable.data_fields)))
 
     def __call__(self, key: Array, X: ArrayLike, kernel: Kernel) -> InducingVariable:
@@ -72,7 +72,7 @@ class Initialiser:
         """
         if not checks.is_concrete(key) or not checks.is_concrete(X):
             raise TypeError(
-                f"{type(self).__name__} looks at the inputs' numbers, so it cannot run under jax.jit, vmap or grad: "
+                f"{type(self).__name__} reads the values of the inputs, so it cannot run under jax.jit, vmap or grad: "
                 "initialisers run outside jit. Create the parameters first with guide.init_params, then jit."
             )
         rows = np.asarray(checks.floating("X", X))
@@ -86,7 +86,7 @@ class Initialiser:
 
 @dataclass(frozen=True)
 class _Counted(Initialiser):
-    """An initialiser that makes so many inducing variables."""
+    """An initialiser with a given number of inducing variables."""
 
     num_inducing: int
 
@@ -116,20 +116,20 @@ class kmeans(_Counted):
     variable = InducingPoints
 
     def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingPoints:
-        """Cluster centres; rows of the inputs where centres coincide."""
+        """Cluster centres; centres that coincide are replaced by rows of the inputs."""
         from sklearn.cluster import KMeans, MiniBatchKMeans
         from sklearn.exceptions import ConvergenceWarning
 
         M, rows = self.num_inducing, X.reshape(len(X), -1)
         self._first_distinct(rows)
         options: dict[str, Any] = {"n_init": 1, "random_state": int(random.bits(key, dtype=jnp.uint32))}
-        # Squares of larger numbers leave their precision; clusters are the same in any unit.
+        # Rescaled, because squares of large numbers overflow; clusters do not depend on the unit.
         largest = np.max(np.abs(rows))
         unit = largest if largest > np.finfo(rows.dtype).max ** 0.25 else rows.dtype.type(1)
         large = len(rows) > LARGE
         method = MiniBatchKMeans(M, batch_size=max(1024, 4 * M), **options) if large else KMeans(M, **options)
         with warnings.catch_warnings():
-            # Centres that coincide are replaced by rows.
+            # The warning is about coincident centres, which are replaced below.
             warnings.simplefilter("ignore", ConvergenceWarning)
             centres = np.asarray(method.fit(rows / unit).cluster_centers_).astype(X.dtype) * unit
         pool = np.concatenate([centres, rows])
@@ -142,7 +142,7 @@ class random_subset(_Counted):
     variable = InducingPoints
 
     def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingPoints:
-        """Distinct rows."""
+        """Distinct rows of the inputs."""
         order = np.asarray(random.permutation(key, len(X)))
         return InducingPoints(X[order[self._first_distinct(X[order].reshape(len(X), -1))]])
 
@@ -150,14 +150,14 @@ class random_subset(_Counted):
 class unique_patches(_Counted):
     """Inducing patches at distinct patches of random inputs, for kernels that are or contain a double sum.
 
-    The distinct patches of ``M = num_inducing`` random inputs (of more, should those have too few) are pooled, and
-    ``M`` of them drawn.
+    ``M = num_inducing`` patches are drawn from the pooled distinct patches of ``M`` random inputs (or of more inputs,
+    if those have too few).
     """
 
     variable = InducingPatches
 
     def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingPatches:
-        """Distinct patches."""
+        """Distinct patches of the inputs."""
         M, N, parts = self.num_inducing, X.shape[0], _double_sums(self, kernel)
         key_inputs, key_patches = random.split(key)
         key_views = random.fold_in(key, 2)
@@ -183,7 +183,7 @@ class uniform_patches(_Counted):
     variable = InducingPatches
 
     def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingPatches:
-        """Noise."""
+        """Patches of noise."""
         size = _view_size(_double_sums(self, kernel)[0])
         return InducingPatches(random.uniform(key, (self.num_inducing, size), X.dtype))
 
@@ -209,7 +209,7 @@ class blocks(Initialiser):
         self.parts = tuple(parts)
 
     def structure(self) -> Any:
-        """That of each part."""
+        """The tree structure of each part."""
         parts = [jax.tree.unflatten(s, [0] * s.num_leaves) for s in map(structure, self.parts)]
         return jax.tree.structure(InducingBlocks._unflatten((), (tuple(parts),)))
 
@@ -220,7 +220,7 @@ class blocks(Initialiser):
             ValueError: if the numbers of initialisers and of the kernel's parts differ.
         """
         pairs = block_pairs(self, kernel)
-        # One that all parts share looks at the whole kernel, and so at the patches of every channel.
+        # A shared initialiser gets the whole kernel, so that it sees the patches of every channel.
         pairs = [(self.parts[0], kernel)] if len(self.parts) == 1 else pairs
         made = []
         for k, (start, part) in zip(random.split(key, len(pairs)), pairs, strict=True):
@@ -231,18 +231,18 @@ class blocks(Initialiser):
 def start(
     site: str, initialiser: Initialiser, key: Array, X: Array, kernel: Kernel, before: Mapping[str, Any]
 ) -> InducingVariable:
-    """What an initialiser makes for a site of a program.
+    """The initial inducing variables of a program's site.
 
     Args:
-        site: its name.
+        site: the site's name.
         initialiser: such as ``kmeans(100)``.
         key: random key.
         X: the site's inputs.
-        kernel: its kernel.
+        kernel: the site's kernel.
         before: initial values of the GP sites before it, by name.
 
     Raises:
-        ValueError: as the initialiser does, naming the site, and the sites before it that start constant.
+        ValueError: as the initialiser, with the names of the site and of the sites before it that start constant.
         TypeError: likewise.
     """
     try:
@@ -281,7 +281,7 @@ def _double_sums(initialiser: Initialiser, kernel: Kernel) -> list[DoubleSum]:
 
 
 def _view_size(kernel: DoubleSum) -> int:
-    """Numbers per view, or per view of views."""
+    """Size of a view, or of a view of views."""
     return _view_size(kernel.base) if isinstance(kernel.base, DoubleSum) else kernel.view.view_size
 
 
@@ -295,8 +295,8 @@ def _seen(kernel: DoubleSum, key: PRNGKeyArray, X: Float[Array, "N ..."]) -> Flo
 
 
 def _distinct(rows: Float[np.ndarray, "N e"], limit: int | None = None) -> Integer[np.ndarray, " K"]:
-    """Indices of the first occurrences of distinct rows, in order; of the first ``limit`` of them."""
-    # Rows are compared as bytes, which sorts many times faster than by columns; adding zero makes -0 and 0 the same.
+    """Indices of the first occurrences of distinct rows, in order; only the first ``limit`` of them if given."""
+    # Sorting rows as bytes is many times faster than by columns; adding zero makes -0 and 0 equal.
     rows = np.ascontiguousarray(rows + np.zeros((), rows.dtype))
     as_bytes = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
     end = len(rows) if limit is None else limit

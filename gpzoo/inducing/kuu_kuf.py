@@ -55,12 +55,12 @@ def _linear_Kuf(inducing: Any, kernel: Any, X: Array) -> Float[Array, "*D M N"]:
 
 
 def _over_parts(rule: Dispatcher, more: str, inducing: Any, kernel: Any, *X: Array) -> Float[Array, "*D M N"]:
-    """Covariances of sums and multiples of kernels, in which ``u``, being linear in ``f``, is the same sum."""
+    """Covariances for sums and multiples of kernels: ``u`` is linear in ``f``, and so is the same sum."""
     if not isinstance(kernel, Sum | Scaled):
         raise _unregistered(rule.name, more, inducing, kernel)
 
     def counts(part: Kernel) -> bool:
-        # Noise is no function: it has inducing variables only where a rule says so.
+        # Noise is not a function: it contributes to u only if a rule is registered for it.
         found = rule.dispatch(type(inducing), type(part), *map(type, X))
         return part.split_noise()[0] is not None or found not in (_linear_Kuu, _linear_Kuf)
 
@@ -137,7 +137,7 @@ def _blocks_Kuf(inducing: InducingBlocks, kernel: Kernel, X: Array) -> Float[Arr
 
 
 def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
-    """Each block of ``inducing`` (or of its initialisers) with the part of the kernel that it belongs to.
+    """Each block of ``inducing`` (or of its initialisers) with its part of the kernel.
 
     Raises:
         ValueError: if the numbers of blocks and parts differ.
@@ -155,5 +155,5 @@ def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
 
 
 def _rows(X: Array, ndim: int) -> Array:
-    # A kernel that only counts inputs need not see one set of them per output.
+    # A kernel that only counts inputs needs one set of them, not one per output.
     return X[0] if jnp.ndim(X) == ndim + 2 else X

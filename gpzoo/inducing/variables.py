@@ -1,4 +1,4 @@
-"""What inducing variables are: values of a process at points, of its base at patches, or blocks of these."""
+"""The kinds of inducing variables: values of a process at points, of a base process at patches, blocks of both."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpzoo._types import ArrayLike
 
 
 class InducingVariable(Fields):
-    """What ``u`` is; a pytree whose leaves are trained.
+    """The definition of ``u``; a pytree whose leaves are trained.
 
-    ``u`` and ``f`` are jointly Gaussian, and that is all a posterior needs to know: an inducing variable of your own is
-    a class with annotated fields and two functions, :data:`Kuu` and :data:`Kuf`, registered for it and a kernel type.
-    Derivatives of ``f`` along the only column of the inputs, for instance::
+    A posterior needs only that ``u`` and ``f`` are jointly Gaussian. An inducing variable of your own is therefore a
+    class with annotated fields, and two functions :data:`Kuu` and :data:`Kuf`, registered for it and a kernel type. For
+    example, derivatives of ``f`` along the only column of the inputs::
 
         class Slopes(InducingVariable):
             where: Array                             # [M, 1]
@@ -33,10 +33,10 @@ class InducingVariable(Fields):
 
         guide = InducingGuide(model, Slopes(jnp.linspace(-1, 1, 20)[:, None]))
 
-    ``u`` is linear in ``f``, so the two functions serve sums and multiples of such kernels too; white noise is no
-    function and has no part in ``u``. Predictions, densities and joint draws need no more. :meth:`of` serves draws of
-    functions at any number of inputs. Two functions registered for a :class:`~gpzoo.kernels.DoubleSum`, where ``u`` may
-    be of the base process, also serve sampled views.
+    ``u`` is linear in ``f``, so the two functions also serve sums and multiples of such kernels; white noise does not
+    enter ``u``. Predictions, densities and joint draws need no more. :meth:`of` serves draws of functions at any number
+    of inputs. Functions registered for a :class:`~gpzoo.kernels.DoubleSum`, where ``u`` may belong to the base process,
+    also serve sampled views.
     """
 
     def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
@@ -46,10 +46,10 @@ class InducingVariable(Fields):
             f: ``D`` functions at once, from inputs ``[N, ...]`` to values ``[N, D]``; it can be differentiated.
 
         Raises:
-            TypeError: where the class does not define it.
+            TypeError: if the class does not define this method.
         """
         raise TypeError(
-            f"Functions are drawn by the values of {type(self).__name__} for functions of the prior, which its class "
+            f"Draws of functions need the values of {type(self).__name__} for functions of the prior, which its class "
             "does not define: give it a method of(f) with f from inputs [N, ...] to [N, D] and the result [M, D]; or "
             "draw jointly with numpyro.infer.Predictive(guide, ...) at fewer inputs (a few thousand)."
         )
@@ -78,11 +78,11 @@ class InducingPoints(InducingVariable):
 class InducingPatches(InducingVariable):
     """``u_m = g(z_m)``: the base process of a :class:`~gpzoo.kernels.DoubleSum` at patches (convolutional GPs, 4.1).
 
-    Patches stand for views of any kind: under an orbit or sampled views of vectors ``Z`` holds vectors, in the space of
-    one view. Sampled views take these, and not inducing points, for ``f`` itself has no closed form there.
+    Patches stand for views of any kind: under an orbit or sampled views of vectors, ``Z`` holds vectors in the space of
+    one view. Sampled views need these instead of inducing points, because ``f`` itself has no closed form there.
 
-    In a sum of kernels ``u`` is the sum of the parts' inducing variables at the same ``Z``, a part of white or constant
-    covariance contributing itself.
+    In a sum of kernels ``u`` is the sum of the parts' inducing variables at the same ``Z``; a white or constant part
+    contributes itself.
 
     Args:
         Z: ``[M, h w]``, flattened patches (any views); ``[D, M, h w]`` for one set per output.
@@ -101,16 +101,16 @@ class InducingBlocks(InducingVariable):
     """``u = (u_1, ..., u_C)``: separate inducing variables for each part of a sum of kernels.
 
     For ``f = f_1 + ... + f_C`` with independent parts, each represented in its own space: weighted convolution plus RBF
-    (convolutional GPs, eq. 20-21), one patch response per channel (eq. 22-23, C.21). ``Kuu`` is block-diagonal, and
-    nothing larger than a block is ever factorised, whatever the covariance of ``q(u)`` (appendix C). White noise in the
-    sum has no inducing variables of its own and is not counted as a part.
+    (convolutional GPs, eq. 20-21), one patch response per channel (eq. 22-23, C.21). ``Kuu`` is block-diagonal and only
+    its blocks are factorised, whatever the covariance of ``q(u)`` (appendix C). White noise in the sum has no inducing
+    variables and is not counted as a part.
 
     Args:
         *parts: one inducing variable per part of the kernel, in order; a single one is shared by all parts (the same
             inducing inputs, separate outputs).
 
     Raises:
-        TypeError: if a part is no inducing variable.
+        TypeError: if a part is not an inducing variable.
     """
 
     parts: tuple[InducingVariable, ...]

@@ -1,6 +1,6 @@
-"""Sums of a base kernel over the views of inputs: what :class:`~gpzoo.kernels.DoubleSum` computes, and how.
+"""How :class:`~gpzoo.kernels.DoubleSum` computes sums of a base kernel over the views of inputs.
 
-Inputs are taken in chunks, so that neither values nor gradients hold the base kernel between all views of a batch.
+Inputs are taken in chunks, so that memory never holds the base kernel between all views of a batch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "
     return sum(values[1:], values[0])
 
 
-# -- what a base kernel is made of -------------------------------------------------------------------------------------
+# -- the parts of a base kernel ----------------------------------------------------------------------------------------
 
 
 def _single_lengthscale(base: Kernel) -> bool:
@@ -59,7 +59,7 @@ def _single_lengthscale(base: Kernel) -> bool:
 
 
 def _parts(base: Kernel | None) -> list[tuple[Any, Any]]:
-    """The addends of a base kernel with their factors; those without a way of their own are left together."""
+    """The addends of a base kernel with their factors; those without a specialised evaluation stay one sum."""
     own, others = [], []
     for factor, part in addends(base):
         if _single_lengthscale(part):
@@ -77,7 +77,7 @@ def _noise(noise: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array
 
 
 def _columns(views: Float[Array, "*batch e"], dims: tuple[int, ...] | None) -> Float[Array, "*batch _"]:
-    """The columns of views that a base kernel sees."""
+    """The columns of views that enter a base kernel."""
     if dims is None:
         return views
     if max(dims) >= views.shape[-1]:
@@ -104,7 +104,7 @@ def _seen(view: Any, base: RBF) -> Any:
 
 
 def _map(evaluate: Callable, inputs: Any, values_per_input: int) -> Any:
-    """``evaluate`` on every input, as many at once as the backend is fast at."""
+    """``evaluate`` on every input, in chunks of the size at which the backend is fast."""
     N, dtype = jax.tree.leaves(inputs)[0].shape[0], jax.tree.leaves(inputs)[0].dtype
     most = min(N, _platform.bytes_at_a_time() // (values_per_input * dtype.itemsize))
     # A chunk that divides N leaves no remainder, which would be compiled as a second loop body. A batch of one makes
@@ -127,14 +127,14 @@ def _any_diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Arr
     @jax.checkpoint
     def one(x: Array) -> Array:
         V = view.view(x[None])[0]
-        # A Gram matrix of the base would first be made exactly symmetric, at half the cost again.
+        # The base's Gram matrix would cost half as much again, because it is made exactly symmetric.
         return weights @ (base.cross(V, V) @ weights)
 
     return _map(one, X, weights.shape[0] ** 2)
 
 
 # -- RBF base with one lengthscale: derivatives formed with the values -------------------------------------------------
-# The lengthscale, a scalar, may arrive as a literal of a traced program, which is no array of JAX.
+# The scalar lengthscale may be a literal of a traced program, which is not a JAX array.
 
 
 def _factors(A: Float[Array, "M e"]) -> tuple[Float[Array, "M e+2"], Float[Array, "M e+2"]]:
@@ -180,8 +180,8 @@ def _rbf_cross_view_forward(
 
     def one(x: Array) -> tuple[Array, Array, Array]:
         right = _view_factors(view, x, centre, lengthscale)
-        # With k = exp(l . r): the sums over views of w k, w k a and w k (l . r), which are the value and all that its
-        # derivatives with respect to z and lengthscale need, are one product with the rows r.
+        # With k = exp(l . r), one product with the rows r gives the sums over views of w k, w k a and w k (l . r): the
+        # value, and the ingredients of its derivatives with respect to z and the lengthscale.
         sums = matmul(jnp.exp(matmul(left, right.T)), weights[:, None] * right)
         value = sums[:, size]
         return (
@@ -244,8 +244,8 @@ _rbf_diag.defvjp(_rbf_diag_forward, _rbf_diag_backward)
 
 
 def _pull(evaluate: Callable, view: Any, X: Array, cotangent: Array) -> tuple:
-    """Cotangents of the view and the inputs, by differentiating another evaluation.
+    """Cotangents of the view and the inputs, by differentiating a second evaluation.
 
-    No other result depends on it, so under ``jit`` it is dropped where these two are not asked for.
+    Under ``jit`` that evaluation is dropped if neither cotangent is used, because no other result depends on it.
     """
     return jax.vjp(evaluate, view, X)[1](cotangent)

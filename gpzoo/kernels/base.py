@@ -1,4 +1,4 @@
-"""What every kernel is: a pytree of arrays that gives Gram matrices, cross-covariances and variances."""
+"""The base classes of kernels: pytrees of arrays that give Gram matrices, cross-covariances and variances."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Kernel(Fields):
     ``[N, M]`` (never white), ``kernel.diag(X)`` the variances ``[N]``. Kernels add and multiply, and a positive number
     times a kernel scales it.
 
-    Hyperparameters are plain arrays: whether one is a ``numpyro.param``, a ``numpyro.sample`` or a constant is the
-    program's business. They may carry a leading axis ``D`` (then every array leaf that is not a scalar carries it), and
-    inputs may be ``[D, N, ...]``: output ``d`` uses kernel ``d`` on ``X[d]`` and results are ``[D, N, N]``,
-    ``[D, N, M]`` and ``[D, N]``. Results have the dtype of the inputs: hyperparameters are cast to it.
+    Hyperparameters are plain arrays; the program decides whether one is a ``numpyro.param``, a ``numpyro.sample`` or a
+    constant. They may carry a leading axis ``D`` (then every array leaf that is not a scalar carries it), and inputs
+    may be ``[D, N, ...]``: output ``d`` uses kernel ``d`` on ``X[d]`` and results are ``[D, N, N]``, ``[D, N, M]`` and
+    ``[D, N]``. Results have the dtype of the inputs: hyperparameters are cast to it.
 
     **A kernel of your own** is a function of two points (:class:`~gpzoo.kernels.Pointwise`), or a class with annotated
     fields and one method, the covariance of two points::
@@ -44,7 +44,7 @@ class Kernel(Fields):
     Everything else follows from :meth:`evaluate`, and may be written instead or as well:
 
     =====================  ============================================================  =============================
-    method                 what it is                                                    unless written
+    method                 meaning                                                       default
     =====================  ============================================================  =============================
     :meth:`evaluate`       covariance of two points, a scalar                            refused
     :meth:`cross`          covariances ``[N, M]``: for speed                             :meth:`evaluate` of all pairs
@@ -56,21 +56,20 @@ class Kernel(Fields):
     :attr:`input_ndim`     rank of an input                                              1, a vector
     =====================  ============================================================  =============================
 
-    These methods are called by ``kernel(X)``, ``kernel(X, Z)`` and ``kernel.diag(X)``, and by kernels made of others.
-    They may assume this:
+    ``kernel(X)``, ``kernel(X, Z)``, ``kernel.diag(X)`` and composite kernels call these methods, which may assume this:
 
     * The hyperparameters are those of one kernel: calls are vectorised over the axis of outputs.
     * Inputs are floating arrays ``[N, ...]`` of rank ``input_ndim + 1``; vectors ``X`` and ``Z`` have as many columns.
-    * Inputs and hyperparameters have one dtype. Nothing is known of their values, which may be traced.
+    * Inputs and hyperparameters have one dtype. Their values may be traced.
 
-    The calls check this, and that results have one entry per row. What else a kernel asks of its inputs, such as a
-    number of columns, it checks itself.
+    The calls check this, and that results have one entry per row. A kernel itself checks its other requirements, such
+    as a number of columns.
     """
 
-    # NumPy arrays would otherwise multiply a kernel entry by entry instead of leaving ``array * kernel`` to it.
+    # Otherwise NumPy would evaluate ``array * kernel`` entry by entry, and never call ``kernel.__rmul__``.
     __array_ufunc__ = None
 
-    # -- what a subclass writes --------------------------------------------------------------------------------------
+    # -- methods of a subclass ---------------------------------------------------------------------------------------
 
     @property
     def input_ndim(self) -> int | None:
@@ -83,7 +82,7 @@ class Kernel(Fields):
         return False
 
     def evaluate(self, x: Float[Array, "..."], z: Float[Array, "..."]) -> Array:
-        """The covariance of the function's values at two inputs, a scalar; noise has no part in it."""
+        """The covariance of the function's values at two inputs, a scalar, without noise."""
         raise NotImplementedError(
             f"{type(self).__name__} does not define a covariance between inputs: write evaluate(x, z), of two inputs, "
             "or cross(X, Z), of all pairs of rows."
@@ -102,10 +101,10 @@ class Kernel(Fields):
         return jax.vmap(lambda x: self.cross(x[None], x[None])[0, 0])(X)
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """This kernel as a sum: the covariance of a function, and of noise that is independent in every row.
+        """This kernel as a sum: the covariance of a function, and of noise that is independent between rows.
 
-        The noise is what :meth:`gram` and :meth:`variances` have beyond :meth:`cross`, whose kernel is zero between
-        rows. ``None`` stands for no function, or no noise.
+        The noise enters :meth:`gram` and :meth:`variances`, but not :meth:`cross`. ``None`` stands for no function, or
+        no noise.
         """
         return self, None
 
@@ -117,14 +116,14 @@ class Kernel(Fields):
         Args:
             key: random key.
             num: number of draws.
-            num_columns: columns of the inputs; those that the kernel does not see have frequency 0.
+            num_columns: number of input columns; inactive ones have frequency 0.
             dtype: of the result.
 
         Returns:
             Frequencies in radians per unit of the inputs.
 
         Raises:
-            TypeError: for kernels without a spectral density, or whose density is not known.
+            TypeError: for kernels without a known spectral density.
         """
         raise TypeError(
             f"{type(self).__name__} has no known spectral density, so its functions cannot be drawn by random "
@@ -139,7 +138,7 @@ class Kernel(Fields):
             ValueError: naming them.
         """
 
-    # -- what everyone calls -----------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------------------------
 
     def __call__(self, X: ArrayLike, Z: ArrayLike | None = None) -> Float[Array, "*D N M"]:
         """Gram matrix of ``X``, or the cross-covariance of ``X`` and ``Z``.
@@ -164,15 +163,15 @@ class Kernel(Fields):
         return self._over_outputs(lambda k, X: k.variances(X), X)
 
     def has_outputs(self, X: Array | np.ndarray) -> bool:
-        """Whether inputs of a rank that :meth:`check_inputs` lets pass are one set per output, ``[D, N, ...]``."""
+        """Whether inputs of a valid rank (:meth:`check_inputs`) are one set per output, ``[D, N, ...]``."""
         return self.input_ndim is not None and X.ndim == self.input_ndim + 2
 
     def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
         """Inputs as a floating array ``[N, ...]`` or ``[D, N, ...]``.
 
         Args:
-            X: what the user passed.
-            name: for messages.
+            X: the user's inputs.
+            name: their name in messages.
 
         Raises:
             TypeError: if they are not numeric.
@@ -194,7 +193,7 @@ class Kernel(Fields):
         return X
 
     def batch_axes(self) -> Kernel:
-        """The kernel with its leaves replaced by their axes of outputs, ``None`` where they have none: for ``vmap``."""
+        """The kernel with each leaf replaced by its output axis, or ``None`` without one: ``in_axes`` for ``vmap``."""
         return jax.tree.map(lambda leaf: 0 if self.batched and jnp.ndim(leaf) else None, self)
 
     def _over_outputs(self, evaluate: Callable[..., Array], *given: ArrayLike) -> Float[Array, "..."]:
@@ -223,15 +222,15 @@ class Kernel(Fields):
     def _in_shape(
         self, evaluate: Callable[..., Array], kernel: Kernel, *arrays: Float[Array, "..."]
     ) -> Float[Array, "..."]:
-        """The result for one kernel, if it has one entry per row of each input.
+        """The result for one kernel, refused unless it has one entry per row of each input.
 
-        A kernel of the user's own that forgets an axis of outputs on its fields would broadcast, or fail in JAX.
+        A user's kernel that ignores an output axis of its fields would otherwise broadcast, or fail inside JAX.
         """
         values = {f: getattr(self, f) for f in self.data_fields}
         vectors = [f"{f} {jnp.shape(x)}" for f, x in values.items() if isinstance(x, np.ndarray | Array) and x.ndim]
         hint = (
-            f" It has fields that are arrays ({', '.join(vectors)}): where those are one value per output [D], derive "
-            "it from gpzoo.kernels.Elementary, or let its property `batched` say so."
+            f" It has fields that are arrays ({', '.join(vectors)}): if those hold one value per output [D], derive "
+            "it from gpzoo.kernels.Elementary, or define its property `batched`."
             if vectors
             else ""
         )
@@ -262,7 +261,7 @@ class Kernel(Fields):
 
     # -- algebra -----------------------------------------------------------------------------------------------------
 
-    # Sums and products are kernels themselves: their module imports this one.
+    # Imported late, because the module of sums and products imports this one.
 
     def __add__(self, other: Kernel) -> Kernel:
         from gpzoo.kernels.combine import Sum
@@ -279,17 +278,17 @@ class Kernel(Fields):
 
 
 class Elementary(Kernel):
-    """A kernel whose array fields are a scalar each, or one number per output ``[D]``.
+    """A kernel whose array fields are scalars, or one number per output ``[D]``.
 
     Fields listed in ``per_column`` may also hold one number per input column, ``[d]``, or ``[D, d]`` with outputs. A
     kernel is batched as soon as one field has the axis ``D``; then each field that is not a scalar begins with it.
-    Where a subclass has a static field ``active_dims`` (see :func:`columns`), its :meth:`evaluate` sees those columns.
+    If a subclass has a static field ``active_dims`` (see :func:`columns`), its :meth:`evaluate` sees those columns.
     """
 
     per_column: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        # Of classes that leave their __init__ to their fields.
+        # Runs only in classes whose __init__ is generated from their fields.
         for f in self.data_fields:
             setattr(self, f, checks.floating(f, getattr(self, f)))
         if "active_dims" in self.static_fields:
@@ -319,14 +318,14 @@ class Elementary(Kernel):
             )
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
-        """:meth:`evaluate` of all pairs of rows, of which it sees the active columns."""
+        """:meth:`evaluate` at the active columns of all pairs of rows."""
         return super().cross(self.active_columns(X), self.active_columns(Z))
 
     def active_columns(self, X: Float[Array, "N ..."]) -> Float[Array, "N ..."]:
-        """The columns of inputs that the kernel sees, if it has a field ``active_dims``.
+        """The columns ``active_dims`` of the inputs, or all columns.
 
         Raises:
-            ValueError: if there is no such column, or fields ``per_column`` have another number of them.
+            ValueError: if there is no such column, or a ``per_column`` field does not have one entry for each.
         """
         active: tuple[int, ...] | None = getattr(self, "active_dims", None)
         if active is not None:
@@ -346,7 +345,7 @@ def select_columns(name: str, X: Float[Array, "N d"], active_dims: tuple[int, ..
     """The columns ``active_dims`` of ``X``.
 
     Raises:
-        ValueError: if there is no such column, naming the kernel.
+        ValueError: naming the kernel, if there is no such column.
     """
     if max(active_dims) >= X.shape[-1]:
         raise ValueError(
@@ -357,12 +356,12 @@ def select_columns(name: str, X: Float[Array, "N d"], active_dims: tuple[int, ..
 
 
 def positive(name: str, value: float | Array, *, or_zero: bool = False) -> Float[Array, "..."]:
-    """``value`` as a floating array, refused if it is known and not positive and finite.
+    """``value`` as a floating array, refused if it is concrete but not positive and finite.
 
     Args:
-        name: what it is, for the message.
+        name: its name in the message.
         value: the number or numbers, of any shape.
-        or_zero: whether zero passes.
+        or_zero: whether zero is allowed.
 
     Raises:
         TypeError: if it is not numeric.
@@ -398,7 +397,7 @@ def columns(active_dims: Iterable[int] | None) -> tuple[int, ...] | None:
 
 
 def cast(leaf: Any, dtype: Any) -> Any:
-    """A floating leaf in the dtype of the inputs; anything else as it is."""
+    """A floating leaf in the dtype of the inputs; any other leaf unchanged."""
     floating = isinstance(leaf, float | np.ndarray | np.generic | Array) and jnp.issubdtype(
         jnp.result_type(leaf), jnp.floating
     )

@@ -93,7 +93,7 @@ class Product(_Combination):
         return reduce(operator.mul, (part.variances(X) for part in self.parts))
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """Multiplied out: anything times noise is noise."""
+        """The product multiplied out: a product with a noise factor is noise."""
         pairs = [part.split_noise() for part in self.parts]
         if all(noise is None for _, noise in pairs):
             return self, None
@@ -146,19 +146,19 @@ class Scaled(Kernel):
         self.kernel.check_fields()
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
-        """``scale`` times the kernel's."""
+        """``scale`` times the kernel's result."""
         return self.scale * self.kernel.cross(X, Z)
 
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
-        """``scale`` times the kernel's."""
+        """``scale`` times the kernel's result."""
         return self.scale * self.kernel.gram(X)
 
     def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
-        """``scale`` times the kernel's."""
+        """``scale`` times the kernel's result."""
         return self.scale * self.kernel.variances(X)
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """``scale`` times both of the kernel's."""
+        """The kernel's function and noise, each times ``scale``."""
         function, noise = self.kernel.split_noise()
         if noise is None:
             return self, None
@@ -167,15 +167,15 @@ class Scaled(Kernel):
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
-        """The kernel's."""
+        """The frequencies of the scaled kernel."""
         return self.kernel.frequencies(key, num, num_columns, dtype)
 
 
 class Flattened(Kernel):
     """A kernel on vectors, for inputs of another rank: ``k(x, x') = k_0(vec x, vec x')``.
 
-    Brings a kernel on whole images into a sum with kernels on patches (convolutional GPs, section 4.3); inducing
-    points are then images.
+    With it, a sum can hold a kernel on whole images beside kernels on patches (convolutional GPs, section 4.3). The
+    inducing points of the former are images.
 
     Args:
         kernel: kernel on vectors.
@@ -217,35 +217,35 @@ class Flattened(Kernel):
         self.kernel.check_fields()
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
-        """The kernel's, of vectors."""
+        """The kernel on the flattened inputs."""
         if X.shape[1:] != Z.shape[1:]:
             raise ValueError(f"Flattened got inputs of different shapes: X {X.shape}, Z {Z.shape}.")
         return self.kernel.cross(self.vectors(X), self.vectors(Z))
 
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
-        """The kernel's, of vectors."""
+        """The kernel on the flattened inputs."""
         return self.kernel.gram(self.vectors(X))
 
     def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
-        """The kernel's, of vectors."""
+        """The kernel on the flattened inputs."""
         return self.kernel.variances(self.vectors(X))
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """Both of the kernel's, flattened."""
+        """The kernel's function and noise, each flattened."""
         function, noise = self.kernel.split_noise()
         if noise is None:
             return self, None
         return None if function is None else Flattened(function, self.rank), Flattened(noise, self.rank)
 
     def vectors(self, X: Float[Array, "N ..."]) -> Float[Array, "N d"]:
-        """Inputs as the kernel sees them."""
+        """The inputs, flattened to one vector each."""
         return X.reshape(X.shape[0], -1)
 
 
 def addends(kernel: Kernel | None) -> list[tuple[Any, Kernel]]:
-    """A kernel as a sum: its parts, each with the product of the factors that stand before it (``None`` for none).
+    """A kernel as a sum: its addends, each with the product of the factors before it (``None`` without factors).
 
-    ``None``, the part of a kernel that is not there, has no parts.
+    For ``None``, a missing function or noise, the list is empty.
     """
     if kernel is None:
         return []

@@ -1,4 +1,4 @@
-"""Kernels that do not look at their inputs' values: constants and white noise."""
+"""Kernels that do not depend on the values of the inputs: constants and white noise."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpzoo.kernels.base import Elementary, Kernel, positive
 class Constant(Elementary):
     """``k(x, x') = variance``: one unknown number added to the whole function.
 
-    It looks at the number of inputs only, so it adds to and multiplies kernels on vectors and on images alike. On its
-    own, the leading axis of the inputs is ``N``.
+    It depends on the number of inputs only, so that it adds to and multiplies kernels on vectors and on images alike.
+    Evaluated alone, it takes the leading axis of the inputs as ``N``.
 
     Args:
         variance: scalar, or ``[D]`` for one kernel per output.
@@ -32,7 +32,7 @@ class Constant(Elementary):
 
     @property
     def input_ndim(self) -> None:
-        """Inputs of any rank are counted, not looked at."""
+        """``None``: inputs may have any rank, because only their number matters."""
         return None
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
@@ -53,9 +53,9 @@ class Constant(Elementary):
 class White(Constant):
     """White noise: ``variance`` on the diagonal of ``kernel(X)`` and in ``kernel.diag(X)``, 0 in ``kernel(X, Z)``.
 
-    Each row of ``X`` has its own noise, also where two rows are equal, and a cross-covariance never holds any, also
-    where ``Z`` is ``X``: inducing variables and predictions at new inputs do not share noise. As for :class:`Constant`,
-    only the number of inputs matters.
+    Each row of ``X`` has its own noise, even where two rows are equal. A cross-covariance has no noise, even where
+    ``Z`` is ``X``: inducing variables and predictions at new inputs do not share noise. As for :class:`Constant`, only
+    the number of inputs matters.
 
     Args:
         variance: scalar, or ``[D]`` for one kernel per output.
@@ -73,5 +73,5 @@ class White(Constant):
         return self.variance * jnp.eye(X.shape[0], dtype=X.dtype)
 
     def split_noise(self) -> tuple[None, Kernel]:
-        """Nothing but noise."""
+        """No function, only noise."""
         return None, self

@@ -22,8 +22,8 @@ class Linear(Lengthscaled):
     Args:
         variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
         lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs, with a leading ``D`` for one
-            kernel per output; slope ``i`` has prior variance ``variance / lengthscale_i^2``. A scalar says the same as
-            ``variance``: learn one of the two.
+            kernel per output; slope ``i`` has prior variance ``variance / lengthscale_i^2``. A scalar lengthscale and
+            ``variance`` are not identified together: learn one of the two.
         active_dims: the input columns that the kernel sees; all if ``None``.
 
     Raises:
@@ -33,7 +33,7 @@ class Linear(Lengthscaled):
     """
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
-        """Of all pairs of rows, by one matrix product."""
+        """Covariances of all pairs of rows, by one matrix product."""
         return self.variance * inner(self.scaled(X), self.scaled(Z))
 
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
@@ -41,7 +41,7 @@ class Linear(Lengthscaled):
         return self.variance * inner(self.scaled(X))
 
     def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """From the rows' norms."""
+        """Variances from the norms of the rows."""
         return self.variance * jnp.sum(jnp.square(self.scaled(X)), -1)
 
 
@@ -84,7 +84,7 @@ class Polynomial(Elementary):
         return (self.variance * product + self.offset) ** self.degree
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
-        """Of all pairs of rows, by one matrix product."""
+        """Covariances of all pairs of rows, by one matrix product."""
         return self._power(inner(self.active_columns(X), self.active_columns(Z)))
 
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
@@ -92,7 +92,7 @@ class Polynomial(Elementary):
         return self._power(inner(self.active_columns(X)))
 
     def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """From the rows' norms."""
+        """Variances from the norms of the rows."""
         return self._power(jnp.sum(jnp.square(self.active_columns(X)), -1))
 
 
@@ -160,7 +160,7 @@ class ArcCosine(Elementary):
         return self.variance / jnp.pi * norms**self.order * (_J0, _J1, _J2)[self.order](square / 4)
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
-        """Of all pairs of rows, by one matrix product."""
+        """Covariances of all pairs of rows, by one matrix product."""
         (a, n), (b, m) = self._layer(X), self._layer(Z)
         return self._combine(squared_distance(a, b), n[:, None] * m[None, :])
 
@@ -170,7 +170,7 @@ class ArcCosine(Elementary):
         return self._combine(squared_distance(a), n[:, None] * n[None, :])
 
     def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """From the rows' norms."""
+        """Variances from the norms of the rows."""
         _, n = self._layer(X)
         return self._combine(jnp.zeros_like(n), n * n)
 

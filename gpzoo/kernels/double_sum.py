@@ -31,24 +31,24 @@ class DoubleSum(Kernel):
     White noise in the base is independent noise on every response: it adds ``sum_p w_p^2`` times its variance to the
     diagonal, and nothing to covariances between different inputs.
 
-    Neither values nor gradients ever hold the base kernel between all views of a batch: inputs are taken in chunks.
-    Where the base is an :class:`~gpzoo.kernels.RBF` with a single lengthscale, or a sum with such kernels in it,
-    gradients are formed along with the values; those exist in reverse mode only (a lengthscale per column,
-    ``jnp.full(view_size, lengthscale)``, gives the kernel forward mode too).
+    Inputs are taken in chunks, so that memory never holds the base kernel between all views of a batch. For an
+    :class:`~gpzoo.kernels.RBF` with a single lengthscale, as the base or as an addend of it, gradients are formed along
+    with the values, in reverse mode only; with one lengthscale per column, ``jnp.full(view_size, lengthscale)``, the
+    kernel has forward mode too.
 
     Args:
         base: kernel on views, vectors of length ``view.view_size``.
         view: the map from inputs to their views, a :class:`~gpzoo.views.View` such as :class:`gpzoo.Patches`; or a
-            :class:`~gpzoo.SampledView`, for the mean over a distribution of them (:func:`Invariant`).
+            :class:`~gpzoo.SampledView`, for the mean over a distribution of views (:func:`Invariant`).
         weights: ``[P]``, or ``[D, P]`` for one kernel per output; ``None`` for ones.
-        mean: divide the weights by ``P``, so that ``f`` is the weighted mean of the responses, not their sum (then
-            ``k_f`` is ``P^2`` times smaller, and ``k_fu`` ``P`` times).
+        mean: divide the weights by ``P``, so that ``f`` is the weighted mean of the responses, not their sum. This
+            divides ``k_f`` by ``P^2`` and ``k_fu`` by ``P``.
 
     Raises:
         TypeError: if ``base`` is not a kernel, or ``view`` is not a view.
-        ValueError: if the base does not take vectors, or the number of weights is not the number of views; over a
-            sampled view, for weights, a sum (``mean=False``), or a base kernel per output; over a density of views, for
-            white noise in the base.
+        ValueError: if the base does not take vectors, or the number of weights is not the number of views; if a sampled
+            view comes with weights, a sum (``mean=False``), or one base kernel per output; if a density of views comes
+            with white noise in the base.
     """
 
     base: Kernel
@@ -72,13 +72,13 @@ class DoubleSum(Kernel):
             )
         if sampled and (weights is not None or not mean or base.batched):
             raise ValueError(
-                "Sampled views stand for a distribution, of which f is the mean: DoubleSum takes them with mean=True, "
-                "without weights, and with one base kernel for all outputs. Invariant(base, view) makes that kernel."
+                "Sampled views stand for a distribution, and f is the mean over it: DoubleSum takes them with "
+                "mean=True, without weights, and with one base kernel for all outputs. Invariant(base, view) makes it."
             )
         if sampled and math.isinf(view.orbit_size) and base.split_noise()[1] is not None:
             raise ValueError(
-                "White noise in the base is independent noise on every response, of which the mean over a density of "
-                "views has none: add White to the kernel instead, Invariant(base, view) + White(variance)."
+                "White noise in the base is independent noise on every response, which vanishes in the mean over a "
+                "density of views: add White to the kernel instead, Invariant(base, view) + White(variance)."
             )
         if weights is not None:
             weights = checks.floating("weights", weights)
@@ -106,9 +106,9 @@ class DoubleSum(Kernel):
         return self._with_fields(base=base, view=jax.tree.map(lambda _: None, self.view), weights=weights)
 
     def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
-        """See :meth:`Kernel.check_inputs`; inputs of which the view can be taken."""
+        """See :meth:`Kernel.check_inputs`; also refuses inputs that do not fit the view."""
         X = super().check_inputs(X, name)
-        # The view is evaluated input by input: its own checks should see, and name, the shape that the user gave.
+        # Views are later evaluated input by input; here the view's own checks see, and name, the shape the user gave.
         inputs: Any = jax.ShapeDtypeStruct(X.shape[X.ndim - self.input_ndim - 1 :], X.dtype)
         if isinstance(self.view, SampledView):
             self.view.check_inputs(inputs)
@@ -174,7 +174,7 @@ class DoubleSum(Kernel):
         return jax.lax.map(views, Z).T
 
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
-        """As :meth:`cross`, with :meth:`variances`, which have the white noise of the base, on the diagonal."""
+        """:meth:`cross`, with :meth:`variances` on the diagonal, which include the white noise of the base."""
         index = jnp.arange(X.shape[0])
         return self.cross(X, X).at[index, index].set(self.variances(X))
 
@@ -190,12 +190,12 @@ def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
     """The kernel of functions that are insensitive to how their input is viewed (learning invariances, eq. 7 and 8).
 
     ``f(x)`` is the mean of ``g`` over the views of ``x``: a :class:`DoubleSum` with ``mean=True``. With an
-    :class:`~gpzoo.Orbit` the mean is over all of them, and ``f`` invariant; with a
-    :class:`~gpzoo.SampledView` over ``p(x_a | x)``, from samples.
+    :class:`~gpzoo.Orbit` the mean is over the whole orbit, and ``f`` is invariant; with a :class:`~gpzoo.SampledView`
+    it is over ``p(x_a | x)``, estimated from samples.
 
     Args:
-        base: kernel on flattened views; or a :class:`DoubleSum` on inputs, such as :func:`Convolutional`, whose views
-            of the views count: an invariant convolution.
+        base: kernel on flattened views; or a :class:`DoubleSum` on inputs, such as :func:`Convolutional`: then ``f`` is
+            an invariant convolution, a sum over views of the views.
         view: an orbit or a sampled view.
 
     Raises:
@@ -210,8 +210,8 @@ def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
     if not isinstance(base, DoubleSum) or isinstance(view, SampledView):
         return DoubleSum(base, view, mean=True)
     if isinstance(base.view, SampledView):
-        raise ValueError("Sampled views go outside of the others: Invariant(base, view) of a base over sampled views.")
-    # All views of views in one sum; with weights, the mean over the outer ones is in them.
+        raise ValueError("Sampled views must be outermost; the base of Invariant(base, view) has sampled views.")
+    # One sum over all views of views; if there are weights, they absorb the mean over the outer views.
     if base.mean and base.weights is None:
         return DoubleSum(base.base, Composed(view, base.view), mean=True)
     weights = jnp.ones(base.view.num_views) if base.weights is None else base.weights
@@ -220,17 +220,17 @@ def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
 
 
 def has_sampled_views(kernel: Any) -> bool:
-    """Whether a kernel has a :class:`~gpzoo.SampledView` in it, and so no closed form."""
+    """Whether a kernel contains a :class:`~gpzoo.SampledView`, and so has no closed form."""
     return any(_over_sampled(node) for node in jax.tree.leaves(kernel, is_leaf=_over_sampled))
 
 
 def with_fixed_views(kernel: Kernel, key: PRNGKeyArray, num_views: int | None = None) -> Kernel:
-    """The kernel with its sampled views drawn, once and the same for every input: a kernel like any other.
+    """The kernel with its sampled views drawn once, the same for every input; it then has a closed form.
 
     Args:
-        kernel: anything with sampled views in it.
-        key: of the draw.
-        num_views: how many; ``None`` for each view's ``num_fixed``.
+        kernel: a kernel with sampled views.
+        key: random key of the draw.
+        num_views: number of views; ``None`` for each view's ``num_fixed``.
     """
     nodes, structure = jax.tree.flatten(kernel, is_leaf=_over_sampled)
     keys = random.split(key, len(nodes))
@@ -263,9 +263,9 @@ def Convolutional(
         weights: one per patch ``[P]`` (``[D, P]`` for one kernel per output); ``None`` for the translation-invariant
             kernel, all ones.
         mean: divide the weights by ``P``, as the authors' code does.
-        channels: what becomes of colour (section 4.4), see :class:`~gpzoo.Patches`: ``"separate"`` takes the
-            patches of all channels together, ``"joint"`` patches of all channels (colour-patch). A base kernel that is
-            a sum over the channels' columns makes the latter additive (eq. 25).
+        channels: treatment of colour (section 4.4), see :class:`~gpzoo.Patches`: with ``"separate"`` each patch has one
+            channel, with ``"joint"`` all channels (colour-patch). A base kernel that is a sum over the channels'
+            columns makes the latter additive (eq. 25).
 
     Raises:
         TypeError: if ``base`` is not a kernel.
@@ -282,14 +282,14 @@ def MultiChannel(
     *,
     mean: bool = False,
 ) -> Sum:
-    """The multi-channel convolutional kernel (convolutional GPs, eq. 22): a patch response of its own per channel.
+    """The multi-channel convolutional kernel (convolutional GPs, eq. 22): one patch response per channel.
 
     ``f(x) = sum_c sum_p w_pc g_c(x[pc])`` is a sum of one :class:`DoubleSum` per channel. Its inducing variables are
     blocks with the same patches for every channel (eq. 23): ``blocks(unique_patches(1000))``.
 
     Args:
-        base: kernel on flattened patches ``[h w]`` that all ``g_c`` have (``Kuu`` is then factorised once, C.21), or
-            one per channel.
+        base: kernel on flattened patches ``[h w]``, shared by all ``g_c`` (``Kuu`` is then factorised once, C.21); or
+            one kernel per channel.
         image_shape: ``(H, W, C)``.
         patch_shape: ``(h, w)``.
         weights: one per channel and patch position, ``[C, (H - h + 1) (W - w + 1)]``, the same for all outputs;

@@ -19,23 +19,23 @@ from gpzoo.linalg.operators import matmul, total
 def function_values(
     kernel: Kernel, X: Array, key: PRNGKeyArray, num_functions: int, num_features: int, *, separate: bool = False
 ) -> Float[Array, "N {num_functions}"]:
-    """Values at ``X`` of functions drawn from the prior; equal keys give the same functions, whatever ``X`` is.
+    """Values at ``X`` of functions drawn from the prior; equal keys give the same functions for every ``X``.
 
     ``f(x) = sqrt(2 v / F) sum_i w_i cos(omega_i x) + w'_i sin(omega_i x)`` with standard normal weights and frequencies
-    from the kernel's spectral density (Rahimi and Recht 2007): over draws of all of these the covariance is the
-    kernel's, exactly; given the frequencies it differs from it by ``O(F^-1/2)``. White noise is left out.
+    from the kernel's spectral density (Rahimi and Recht 2007). Over draws of weights and frequencies the covariance is
+    exactly the kernel's; given the frequencies, it differs by ``O(F^-1/2)``. White noise is left out.
 
     Args:
         kernel: a sum of kernels with :meth:`~gpzoo.kernels.Kernel.frequencies`, linear kernels and constants.
         X: ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per function.
-        key: what fixes the functions.
+        key: random key, which fixes the functions.
         num_functions: ``D``.
         num_features: number ``F`` of features of each addend, sines and cosines together.
-        separate: whether each function has a kernel, inputs or frequencies of its own. To be set for all ``X`` alike;
-            kernels and inputs with a leading axis need it.
+        separate: whether each function has its own kernel, inputs or frequencies. Kernels and inputs with a leading
+            axis require it. Set it to the same value for every ``X``.
 
     Raises:
-        TypeError: naming the kernel, for any other.
+        TypeError: naming the kernel, for any other kernel.
     """
     X = kernel.check_inputs(X)
     kernel = jax.tree.map(lambda leaf: cast(leaf, X.dtype), kernel)

@@ -14,7 +14,7 @@ from gpzoo.kernels.base import Kernel, columns, select_columns
 
 
 class Pointwise(Kernel):
-    """The kernel that a function of two points and its hyperparameters is, evaluated at all pairs.
+    """The kernel given by a function of two points and its hyperparameters.
 
     ::
 
@@ -24,26 +24,26 @@ class Pointwise(Kernel):
         kernel = Pointwise(cosine, variance=1.0, period=jnp.asarray([1.0, 2.0])) + White(0.1)
 
     Hyperparameters are passed by keyword, never hidden in a closure: they are the leaves of the kernel, cast to the
-    precision of the inputs, and each may carry a leading axis for one kernel per output. The function is compiled in,
-    and compared by identity: define it once, at the top of a module, since every new ``lambda`` is compiled anew.
+    precision of the inputs, and each may carry a leading axis for one kernel per output. The function is static and
+    compared by identity: define it once, at the top of a module, because every new ``lambda`` is compiled again.
 
     For speed, or to draw functions by random features, write a class instead (:class:`~gpzoo.kernels.Kernel`).
 
     Args:
         function: ``function(x, z, **hyperparameters)``, the covariance of two inputs ``[d]`` (the active columns), a
-            scalar; symmetric in them and positive definite, which is not checked.
+            scalar. It must be symmetric and positive definite, which is not checked.
         active_dims: the input columns that the function sees; all if ``None``.
-        axes: how many axes each hyperparameter has for one kernel, where it may be more than a number:
-            ``{"lengthscale": 1}`` for one per column. One more, in front, is the axis of outputs.
+        axes: number of axes that a hyperparameter has in one kernel, for those that are not scalars:
+            ``{"lengthscale": 1}`` for one per column. One further axis, in front, is that of outputs.
         input_ndim: rank of one input, 3 for images ``[H, W, C]``.
         **hyperparameters: numbers or arrays.
 
     Raises:
-        TypeError: if ``function`` cannot be called, a hyperparameter is not numeric, or ``active_dims`` are no
+        TypeError: if ``function`` cannot be called, a hyperparameter is not numeric, or ``active_dims`` are not
             integers.
-        ValueError: for a hyperparameter with more axes than that, ``axes`` of no hyperparameter, ``active_dims`` that
-            are negative, double, or of inputs that are no vectors; on evaluation, if they do not fit the columns of the
-            inputs, or the function does not return one number.
+        ValueError: if a hyperparameter has too many axes, ``axes`` names an unknown hyperparameter, or ``active_dims``
+            are negative, repeated, or given for inputs that are not vectors; on evaluation, if ``active_dims`` do not
+            fit the columns of the inputs, or the function does not return one number.
     """
 
     hyperparameters: dict[str, Array]
@@ -93,7 +93,7 @@ class Pointwise(Kernel):
         return self._with_fields(hyperparameters=self._output_axes())
 
     def check_fields(self) -> None:
-        """Refuse hyperparameters of more axes than were named, and the axis of outputs."""
+        """Refuse hyperparameters with axes beyond those named in ``axes`` and the axis of outputs."""
         own = dict(self.axes)
         for name, value in self.hyperparameters.items():
             if jnp.ndim(value) > own.get(name, 0) + 1:
@@ -104,11 +104,11 @@ class Pointwise(Kernel):
                 )
 
     def evaluate(self, x: Float[Array, "..."], z: Float[Array, "..."]) -> Array:
-        """The function of two points."""
+        """The function at two points."""
         return self.function(x, z, **self.hyperparameters)
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
-        """The function of all pairs of rows."""
+        """The function at all pairs of rows."""
         if self.active_dims is not None:
             X, Z = (select_columns(type(self).__name__, x, self.active_dims) for x in (X, Z))
         return super().cross(X, Z)

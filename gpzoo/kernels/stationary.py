@@ -18,12 +18,12 @@ from gpzoo.linalg.operators import matmul
 #: Up to this many columns, squared distances are summed difference by difference instead of by a matrix product.
 DIRECT_COLUMNS = 8
 
-#: The same for cross-covariances of kernels that are smooth at distance zero, where a rounded zero does no harm.
+#: The same for cross-covariances of kernels that are smooth at distance zero, where rounding errors do no harm.
 DIRECT_COLUMNS_SMOOTH = 2
 
 
 def inner(X: Float[Array, "N d"], Z: Float[Array, "M d"] | None = None) -> Float[Array, "N M"]:
-    """``x . z`` for all pairs of rows; for ``Z = None`` that of ``X`` with itself, exactly symmetric."""
+    """``x . z`` for all pairs of rows; with ``Z = None`` between the rows of ``X``, exactly symmetric."""
     if Z is not None:
         return matmul(X, Z.T)
     product = matmul(X, X.T)
@@ -36,14 +36,14 @@ def squared_distance(
     """``|x - z|^2`` for all pairs of rows, never negative.
 
     Up to ``direct_columns`` columns the differences themselves are squared, which is accurate to rounding at every
-    distance. Beyond that, one matrix product of inputs centred on the mean of ``X``, several times faster: its absolute
-    error is the dtype's rounding times the squared spread of the inputs. Derivatives of all orders are those of
-    ``|x - z|^2``, also where two rows coincide.
+    distance. With more columns, inputs are centred on the mean of ``X`` and multiplied in one matrix product, which is
+    several times faster; its absolute error is the dtype's rounding times the squared spread of the inputs. Derivatives
+    of all orders are those of ``|x - z|^2``, even where two rows coincide.
 
     Args:
         X: rows.
-        Z: others, or ``None`` for the distances between the rows of ``X``: then the result is exactly symmetric with an
-            exactly zero diagonal.
+        Z: other rows; or ``None`` for the distances between the rows of ``X``: then the result is exactly symmetric
+            with an exactly zero diagonal.
         direct_columns: see above.
     """
     if Z is not None:
@@ -57,8 +57,8 @@ def squared_distance(
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _squared_distance(X: Float[Array, "N d"], Z: Float[Array, "M d"], direct: bool) -> Float[Array, "N M"]:
     if direct:
-        # Larger minus smaller, not plain differences: those may be contracted with the scaling of one of two inputs,
-        # and then equal inputs are not at distance 0 nor distances the same both ways.
+        # Larger minus smaller, not a plain difference: the compiler may contract that with the scaling of one of the
+        # two inputs, and then equal inputs are not at distance 0 and distances are not symmetric.
         pairs = ((X[:, i, None], Z[None, :, i]) for i in range(X.shape[-1]))
         return sum((jnp.square(jnp.maximum(x, z) - jnp.minimum(x, z)) for x, z in pairs), jnp.zeros((), X.dtype))
     X, Z = _centred(X, Z)
@@ -68,9 +68,9 @@ def _squared_distance(X: Float[Array, "N d"], Z: Float[Array, "M d"], direct: bo
 def _squared_distance_jvp(
     direct: bool, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    # Matrix products both ways: differentiating the sum of differences would recompute the kernel for every column, and
-    # so would sums over rows and columns next to the products: they are one more column of the factors instead.
-    # Clipping at zero is left out: it would stop derivatives at coincident rows.
+    # Matrix products in both cases: differentiating the sum of differences would recompute the kernel for every column.
+    # Separate sums over rows and columns would do so too: they are one more column of the factors instead. Clipping at
+    # zero is left out, because it would stop derivatives at coincident rows.
     X, Z = _centred(*primals)
     dX, dZ = tangents
     tangent = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
@@ -85,8 +85,8 @@ _squared_distance.defjvp(_squared_distance_jvp, symbolic_zeros=True)
 
 
 def _centred(X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> tuple[Float[Array, "N d"], Float[Array, "M d"]]:
-    # The mean is clipped to the range it lies in anyway so that its division cannot be contracted with the subtraction
-    # from one of the two and not from the other.
+    # The mean lies in this range anyway. Clipping keeps the compiler from contracting its division with only one of the
+    # two subtractions.
     rows = jax.lax.stop_gradient(X)
     centre = jnp.clip(jnp.mean(rows, axis=0), jnp.min(rows, axis=0), jnp.max(rows, axis=0))
     return X - centre, Z - centre
@@ -98,7 +98,7 @@ def _beside(column: Float[Array, " N"], X: Float[Array, "N d"]) -> Float[Array, 
 
 @jax.custom_jvp
 def root(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """``sqrt(square)``, 0 with derivative 0 where ``square`` is 0 (or rounded below it)."""
+    """``sqrt(square)``; where ``square`` is 0, or below it by rounding, the value and its derivative are 0."""
     return jnp.sqrt(jnp.maximum(square, 0))
 
 
@@ -111,7 +111,7 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 
 class Lengthscaled(Elementary):
-    """A kernel with a variance, and lengthscales for the columns that it sees."""
+    """A kernel with a variance, and lengthscales of its active columns."""
 
     variance: Float[Array, "*D"]
     lengthscale: Float[Array, "..."]
@@ -130,16 +130,16 @@ class Lengthscaled(Elementary):
         self.check_fields()
 
     def scaled(self, X: Float[Array, "N d"]) -> Float[Array, "N _"]:
-        """The active columns over their lengthscales."""
+        """The active columns divided by their lengthscales."""
         return self.active_columns(X) / self.lengthscale
 
     def _normals(self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any) -> Float[Array, "{num} _"]:
-        """Standard normals over the lengthscale, in the active columns: the spectral density of an RBF."""
+        """Standard normals divided by the lengthscale, in the active columns: the spectral density of an RBF."""
         active = num_columns if self.active_dims is None else len(self.active_dims)
         return random.normal(key, (num, active), dtype) / self.lengthscale
 
     def _on_columns(self, omega: Float[Array, "F _"], num_columns: int) -> Float[Array, "F {num_columns}"]:
-        """Frequencies of the columns that the kernel sees, in their place among all."""
+        """Frequencies of all columns, from those of the active ones; the others are 0."""
         if self.active_dims is None:
             return omega
         return jnp.zeros((len(omega), num_columns), omega.dtype).at[:, jnp.asarray(self.active_dims)].set(omega)
@@ -150,7 +150,7 @@ class Lengthscaled(Elementary):
         """Frequencies that follow a multivariate t (Rasmussen and Williams 2006, eq. 4.15)."""
         key_normal, key_chi = random.split(key)
         chi = jnp.sum(jnp.square(random.normal(key_chi, (num, degrees), dtype)), -1, keepdims=True)
-        # The bound keeps the phases of one degree of freedom finite; it is met about once in 1 / eps draws.
+        # The bound keeps phases finite with one degree of freedom; it is active about once in 1 / eps draws.
         chi = jnp.maximum(chi / degrees, float(jnp.finfo(dtype).eps) ** 2)
         return self._on_columns(self._normals(key_normal, num, num_columns, dtype) / jnp.sqrt(chi), num_columns)
 
@@ -179,7 +179,7 @@ class Stationary(Lengthscaled):
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
         """The profile of distances between all pairs of rows."""
-        # Centred before it is scaled: a time stamp in seconds would lose its last digits to the division.
+        # Centred before they are scaled: the division would cost a time stamp in seconds its last digits.
         X, Z = _centred(X, Z)
         square = squared_distance(self.scaled(X), self.scaled(Z), direct_columns=self.direct_columns)
         return self.variance * self.profile(square)
@@ -210,7 +210,7 @@ class RBF(Stationary):
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
-        """Normal."""
+        """Normal frequencies."""
         return self._on_columns(self._normals(key, num, num_columns, dtype), num_columns)
 
 
@@ -326,7 +326,7 @@ class RationalQuadratic(Stationary):
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
-        """A mixture of an RBF's, whose inverse squared lengthscales are gamma distributed (eq. 4.20)."""
+        """A scale mixture: those of an RBF with gamma distributed inverse squared lengthscales (eq. 4.20)."""
         key_normal, key_gamma = random.split(key)
         precision = random.gamma(key_gamma, self.alpha, (num, 1), dtype) / self.alpha
         omega = self._normals(key_normal, num, num_columns, dtype) * jnp.sqrt(precision)
@@ -373,7 +373,7 @@ class Periodic(Stationary):
         return jnp.exp(-square / 2)
 
     def scaled(self, X: Float[Array, "N d"]) -> Float[Array, "N _"]:
-        """The active columns on circles of their diameter, two numbers each."""
+        """The active columns, each wound onto a circle of diameter ``1 / lengthscale``: two numbers per column."""
         angle = 2 * jnp.pi * (self.active_columns(X) / self.period)
         diameter = 2 * self.lengthscale
         return jnp.concatenate([jnp.cos(angle) / diameter, jnp.sin(angle) / diameter], axis=-1)

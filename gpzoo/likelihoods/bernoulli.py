@@ -31,15 +31,16 @@ _LINKS = {"probit": (ndtr, log_normal_cdf), "logit": (jax.nn.sigmoid, jax.nn.log
 class Bernoulli(Likelihood):
     """``p(y = 1 | f) = squash + (1 - 2 squash) link(f)``, labels 0 and 1.
 
-    Expectations of the log density are by Gauss-Hermite quadrature; the predictive probability is in closed form for
-    the probit link, ``Phi(E[f] / sqrt(1 + Var[f]))`` (Rasmussen and Williams 2006, eq. 3.82), else by quadrature.
+    Expectations of the log density are computed by Gauss-Hermite quadrature. The predictive probability has a closed
+    form for the probit link, ``Phi(E[f] / sqrt(1 + Var[f]))`` (Rasmussen and Williams 2006, eq. 3.82); for the logit
+    link it is computed by quadrature.
 
     Args:
         f: ``[N]``, or ``[N, D]`` for ``D`` labels per datum; array or marginals.
         link: ``"probit"`` or ``"logit"``.
         squash: keeps probabilities in ``[squash, 1 - squash]``, so that a datum on the wrong side costs at most
             ``-log(squash)``; GPflow's probit link has 1e-3.
-        num_points: of the quadrature.
+        num_points: number of quadrature points.
         num_predictive_draws: joint draws for ``predictive_log_prob`` of ``D`` correlated labels (nothing else draws).
         validate_args: as in NumPyro.
 
@@ -124,7 +125,7 @@ class Bernoulli(Likelihood):
         return self._finish(self._predictive(sign * self.f.mean), good)
 
     def _predictive(self, signed: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Log predictive probability of the label whose sign the mean carries."""
+        """Log predictive probability of a label, whose sign multiplies the mean."""
         self.refuse_estimates()
         if self.link == "probit":
             return self._log_link(signed / jnp.sqrt(1 + self.f.variance))
@@ -144,7 +145,7 @@ class Bernoulli(Likelihood):
 
     @property
     def probs(self) -> Float[Array, "N *D"]:
-        """The ``mean`` under the name NumPyro has for it."""
+        """The ``mean``, under NumPyro's name for it."""
         return self.mean
 
     def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N *D"]) -> Int32[Array, "S N *D"]:

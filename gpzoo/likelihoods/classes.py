@@ -1,4 +1,4 @@
-"""What likelihoods of class labels share."""
+"""The base class of likelihoods of class labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpzoo.processes.marginals import GaussianMarginals
 class ClassLikelihood(Likelihood):
     """Likelihoods of one class label per datum, ``y`` in ``0..K-1``, from ``K`` latent functions.
 
-    Class labels are not numbers, so ``mean`` and ``variance`` raise ``NotImplementedError``: use ``probs``.
+    ``mean`` and ``variance`` raise ``NotImplementedError``, because labels are not numbers: use ``probs``.
     """
 
     def __init__(self, f: ArrayLike | GaussianMarginals, *, validate_args: bool | None = None) -> None:

@@ -23,26 +23,27 @@ from gpzoo.processes.marginals import GaussianMarginals
 class Expected(Likelihood):
     """The likelihood ``fn(f, *params)``, where ``fn`` returns any NumPyro distribution of batch shape ``[N]``.
 
-    Under marginals, expectations are by Gauss-Hermite quadrature where a datum has one latent (``f`` is ``[N]`` or
-    ``[N, 1]``), and by reparameterised draws where it has several (``f`` is ``[N, K]``; ``fn`` consumes the last axis,
-    by ``to_event(1)`` if nothing else does)::
+    Under marginals, expectations are computed by Gauss-Hermite quadrature if a datum has one latent (``f`` is ``[N]``
+    or ``[N, 1]``), and by reparameterised draws if it has several (``f`` is ``[N, K]``; ``fn`` consumes the last axis,
+    by ``to_event(1)`` if by nothing else)::
 
         Expected(lambda f: dist.Poisson(jnp.exp(f)), f)
         Expected(lambda f, df, scale: dist.StudentT(df, f, scale), f, 4.0, noise_scale)
         Expected(lambda f: dist.Normal(f[:, 0], jax.nn.softplus(f[:, 1])), f)          # f [N, 2]
 
-    ``fn`` always sees one ``f`` of the shape given here, whatever the number of points or draws, so params with one
-    entry per datum line up with it as they do outside. Draws of the predictive distribution come from it too.
+    ``fn`` always gets an ``f`` of the shape given here, whatever the number of points or draws, so that params with one
+    entry per datum match it. It also gives the draws of the predictive distribution.
 
     Args:
         f: ``[N]`` or ``[N, K]``, array or marginals (with a random key where there are several latents).
         fn: ``fn(f, *params) -> Distribution``. It is compared by identity: define it once, at module level, so that
-            ``jit`` does not compile anew for every instance.
-        params: pytrees of numbers and arrays that ``fn`` depends on. An array that ``fn`` closes over instead is
+            ``jit`` does not compile again for every instance.
+        params: pytrees of numbers and arrays, the parameters of ``fn``. Arrays in a closure of ``fn`` would be
             invisible to ``jit``, ``vmap`` and ``grad`` of the likelihood. Floating numbers take the precision of ``f``.
-        num_points: of the quadrature.
-        num_draws: per datum, in ``log_prob`` with several latents.
-        num_predictive_draws: per datum, in ``mean``, ``variance`` and ``predictive_log_prob`` with several latents.
+        num_points: number of quadrature points.
+        num_draws: draws per datum, in ``log_prob`` with several latents.
+        num_predictive_draws: draws per datum, in ``mean``, ``variance`` and ``predictive_log_prob`` with several
+            latents.
         validate_args: as in NumPyro.
 
     Raises:
@@ -106,7 +107,7 @@ class Expected(Likelihood):
             return check_labels(self, values, classes)
         likelihood = jax.eval_shape(self._given, self._centre())
         support = inspect.getattr_static(likelihood, "support")
-        # Only a support that is the class's own: others depend on f or params, which may be traced.
+        # Only a support fixed by the class: others depend on f or params, which may be traced.
         if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
             good = np.asarray(support(values))
             if good.shape == values.shape and not good.all():
@@ -127,7 +128,7 @@ class Expected(Likelihood):
         return isinstance(likelihood, CategoricalLogits | CategoricalProbs)
 
     def _log_density(self, f: Float[Array, "N *K"], y: Shaped[Array, "..."]) -> Float[Array, "*S N"]:
-        # Some distributions compute in the default precision whatever that of their parameters.
+        # Some distributions compute in the default precision, not in that of their parameters.
         return self._given(f).log_prob(y).astype(f.dtype)
 
     def _moments(self, f: Float[Array, "N *K"]) -> tuple[Float[Array, "N *E"], Float[Array, "N *E"]]:
@@ -149,7 +150,7 @@ class Expected(Likelihood):
         return weighted_sum(self._points(self.num_draws)[1], self.integrand(y)[1])
 
     def integrand(self, value: ArrayLike) -> tuple[Float[Array, "S N *K"], Float[Array, "S *_ N"]]:
-        """What :meth:`log_prob` averages under marginals, to see which value of ``f`` is impossible for its ``y``.
+        """The integrand of :meth:`log_prob` under marginals, to find values of ``f`` at which ``y`` is impossible.
 
         Args:
             value: ``y``, ``[N]`` or ``[N, D]``.
@@ -171,7 +172,7 @@ class Expected(Likelihood):
 
     @property
     def probs(self) -> Float[Array, "N K"]:
-        """Probability of every class, where ``fn`` is categorical; predictive under marginals."""
+        """Probability of every class, if ``fn`` is categorical; predictive under marginals."""
         if not self.is_categorical:
             raise NotImplementedError(f"{self._given(self._centre())} has no classes: use mean and variance.")
         if not self.is_marginal:

@@ -25,21 +25,21 @@ class PolyaGamma(Bernoulli):
 
     ``-log 2 + s E[f] / 2 - E[omega] E[f^2] / 2 - KL[PG(1, c) || PG(1, 0)]``, ``E[omega] = tanh(c / 2) / (2 c)``,
 
-    which is quadratic in ``f`` and so takes estimated moments too. The best ``c``, ``c^2 = E[f^2]``, makes it the bound
-    of Jaakkola and Jordan. Everything else is the logistic likelihood itself: an array ``f`` has its exact log density,
-    and predictions integrate it by quadrature.
+    which is quadratic in ``f`` and so takes estimated moments too. With the optimal ``c``, ``c^2 = E[f^2]``, it is the
+    bound of Jaakkola and Jordan. All other methods are those of the exact logistic likelihood: the log density of an
+    array ``f`` is exact, and predictions integrate it by quadrature.
 
     Args:
         f: ``[N]``, or ``[N, D]`` for ``D`` labels per datum; array or marginals.
-        c: of ``q(omega)``, any real numbers that broadcast to the shape of ``f``, such as a recognition network's of
-            ``(x, y)``; ``None`` for the best ones. Only the bound needs it.
-        num_points: of the quadrature.
+        c: parameters of ``q(omega)``, any real numbers that broadcast to the shape of ``f``, such as the output of a
+            recognition network; ``None`` for the optimal ones. Only the bound uses them.
+        num_points: number of quadrature points.
         num_predictive_draws: joint draws for ``predictive_log_prob`` of ``D`` correlated labels (nothing else draws).
         validate_args: as in NumPyro.
 
     Raises:
         ValueError: if ``c`` does not broadcast to the shape of ``f``, or a count is below one.
-        TypeError: for estimated moments without ``c``: the best one is not linear in them, and would give no bound.
+        TypeError: for estimated moments without ``c``: the optimal one is not linear in them, and would give no bound.
     """
 
     pytree_data_fields = ("c",)
@@ -68,7 +68,7 @@ class PolyaGamma(Bernoulli):
         return "closed form"
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
-        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a bound of it."""
+        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a lower bound."""
         if not self.is_marginal:
             return super().log_prob(value)
         sign, good = self._signed(value)
@@ -98,7 +98,7 @@ def _bound(sign: Float[Array, "*shape"], f: GaussianMarginals, c: Float[Array, "
     """The bound on ``E[log sigma(sign f)]``."""
     square = jnp.square(f.mean) + f.variance
     if c is None:
-        # At the optimum the bound does not change with c.
+        # At the optimum the derivative of the bound with respect to c is zero.
         c = jax.lax.stop_gradient(jnp.sqrt(jnp.maximum(square, 0)))
     half = jnp.abs(c) / 2
     ratio = _tanh_ratio(half)
@@ -108,7 +108,7 @@ def _bound(sign: Float[Array, "*shape"], f: GaussianMarginals, c: Float[Array, "
 
 
 def _tanh_ratio(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """``tanh(x) / x``, which is 1 at 0, with the derivatives of that."""
+    """``tanh(x) / x``, which is 1 at 0, with correct derivatives there."""
     small = jnp.abs(x) < 0.05
     safe = jnp.where(small, 1, x)
     square = jnp.square(x)

@@ -1,4 +1,4 @@
-"""One-dimensional Gaussian expectations, and the normal cdf in log space with gradients that hold in its tail."""
+"""One-dimensional Gaussian expectations, and the log normal cdf with gradients that are accurate in its tail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from gpzoo.processes.marginals import standard_deviation
 
-# Below this the asymptotic series of the normal cdf is used: with its eight terms it is exact to 1e-12 there.
+# Below this value, eight terms of the normal cdf's asymptotic series are accurate to 1e-12.
 _TAIL = -15.0
 
 
@@ -27,8 +27,8 @@ def gauss_hermite(num_points: int, dtype: Any) -> tuple[Float[Array, "{num_point
     """Nodes and weights of the Gauss-Hermite rule for a standard normal: ``E[g(x)] = sum_h weights_h g(nodes_h)``.
 
     Args:
-        num_points: how many.
-        dtype: of the result.
+        num_points: number of nodes.
+        dtype: dtype of the result.
     """
     nodes, weights = _rule(num_points)
     return jnp.asarray(nodes, dtype), jnp.asarray(weights, dtype)

@@ -19,33 +19,33 @@ from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.likelihoods.quadrature import gauss_hermite, spread, weighted_sum
 from gpzoo.processes.marginals import GaussianMarginals, standard_deviation
 
-# A standard normal is outside these bounds with probability 4e-33: nothing next to the probabilities that are added up
-# here, and in float32 still a number whose logarithm and its gradient are finite.
+# A standard normal is outside these bounds with probability 4e-33: negligible beside the probabilities that are added
+# here, but large enough for a finite logarithm and gradient in float32.
 _BOUND = 12.0
 
 
 class RobustMax(ClassLikelihood):
     """``p(y | f) = 1 - epsilon`` if ``f_y`` is the largest of ``K`` latents, else ``epsilon / (K - 1)``.
 
-    Everything follows from the probability that the label's latent is the largest (Hernández-Lobato et al. 2011),
-    ``p_y = E_{f_y}[prod_{k != y} Phi((f_y - E[f_k]) / sd[f_k])]``, by Gauss-Hermite quadrature:
+    All expectations follow from the probability that the label's latent is the largest (Hernández-Lobato et al. 2011),
+    ``p_y = E_{f_y}[prod_{k != y} Phi((f_y - E[f_k]) / sd[f_k])]``, computed by Gauss-Hermite quadrature:
     ``E_q[log p(y | f)] = p_y log(1 - epsilon) + (1 - p_y) log(epsilon / (K - 1))``.
 
-    Outputs that are correlated (after ``f @ A``) have no such product. ``p_y`` is then estimated from joint draws of
-    the sources: along one direction of source space, the one that separates ``f_y`` from the other latents most, the
-    set where ``f_y`` is largest is an interval whose probability is known; draws are of the rest. The estimate is
-    unbiased and, unlike the mean of an indicator, so is its gradient.
+    For correlated outputs (after ``f @ A``) there is no such product, and ``p_y`` is estimated from joint draws of the
+    sources. One direction of source space, which best separates ``f_y`` from the other latents, is integrated exactly:
+    along it, the set where ``f_y`` is largest is an interval. The other directions are drawn. The estimate is unbiased
+    and, unlike the mean of an indicator, so is its gradient.
 
     With an array ``f`` the density is piecewise constant: its gradient with respect to ``f`` is zero.
 
     Args:
         f: ``[N, K]``, array or marginals (with a random key where their outputs are correlated).
         epsilon: probability that a label is not that of the largest latent, in (0, 1).
-        squash: each ``Phi`` is replaced by ``squash + (1 - 2 squash) Phi``, as implementations of the paper do (1e-4
-            in the convolutional-GP authors' code, 1e-6 in GPflow 2); independent outputs only. Not needed here.
-        num_points: of the quadrature.
-        num_draws: per datum, in ``log_prob`` with correlated outputs.
-        num_predictive_draws: per datum, in ``probs`` and ``predictive_log_prob`` with correlated outputs.
+        squash: replaces each ``Phi`` by ``squash + (1 - 2 squash) Phi``, as in implementations of the paper (1e-4 in
+            the convolutional-GP authors' code, 1e-6 in GPflow 2); independent outputs only. Not needed here.
+        num_points: number of quadrature points.
+        num_draws: draws per datum, in ``log_prob`` with correlated outputs.
+        num_predictive_draws: draws per datum, in ``probs`` and ``predictive_log_prob`` with correlated outputs.
         validate_args: as in NumPyro.
 
     Raises:
@@ -108,7 +108,7 @@ class RobustMax(ClassLikelihood):
         own = _one_hot(labels, K)
         scale = standard_deviation(f.source_variance)
         noise = jnp.reshape(f.noise(num_draws), (num_draws,) + (1,) * (labels.ndim - 1) + scale.shape)
-        # Any direction leaves the estimate unbiased; it is not differentiated.
+        # The direction is not differentiated, because the estimate is unbiased for every direction.
         direction = scale * (f.loading.T[labels] - f.loading.mean(1))
         norm = jnp.linalg.norm(direction, axis=-1, keepdims=True)
         direction = lax.stop_gradient(direction / jnp.where(norm > 0, norm, 1.0))
@@ -125,7 +125,7 @@ class RobustMax(ClassLikelihood):
         upper = jnp.where(rising | own, _BOUND, root).min(-1)
         return jnp.maximum(ndtr(upper) - ndtr(lower), 0).mean(0)
 
-    # -- what follows from it ----------------------------------------------------------------------------------------
+    # -- densities, probabilities and draws --------------------------------------------------------------------------
 
     def _log_probabilities(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """``log p(y | f)`` where the label's latent is the largest, and where it is not."""
@@ -150,13 +150,13 @@ class RobustMax(ClassLikelihood):
     def probs(self) -> Float[Array, "N K"]:
         """Probability of every class; predictive under marginals.
 
-        Each is a quadrature (or an estimate) of its own, so that rows sum to one only up to its error.
+        Each class is computed by a separate quadrature (or estimate), so that rows sum to one only up to its error.
         """
 
         def one(k: Array) -> Array:
             return self._largest(jnp.full(self.batch_shape, k), self.num_predictive_draws)
 
-        # One class after another: all at once would hold [points, N, K, K].
+        # One class at a time, because all together would need an array [points, N, K, K].
         p = lax.map(one, jnp.arange(self.num_classes, dtype=jnp.int32))
         return self._mislabelled(p.T)
 

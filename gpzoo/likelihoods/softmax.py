@@ -20,13 +20,13 @@ from gpzoo.processes.marginals import GaussianMarginals
 class Softmax(ClassLikelihood):
     """``p(y = k | f) = exp(f_k) / sum_j exp(f_j)``.
 
-    The expectation of its logarithm has no closed form: it is the mean over reparameterised draws of a datum's ``K``
-    latents, joint where they are correlated (after ``f @ A``), which is unbiased, and so is its gradient.
+    The expectation of its logarithm has no closed form. It is estimated by reparameterised draws of a datum's ``K``
+    latents, joint draws if they are correlated (after ``f @ A``). The estimate and its gradient are unbiased.
 
     Args:
         f: ``[N, K]``, array or marginals (with a random key).
-        num_draws: per datum, in ``log_prob``.
-        num_predictive_draws: per datum, in ``probs`` and ``predictive_log_prob``.
+        num_draws: draws per datum, in ``log_prob``.
+        num_predictive_draws: draws per datum, in ``probs`` and ``predictive_log_prob``.
         validate_args: as in NumPyro.
 
     Raises:
@@ -52,7 +52,7 @@ class Softmax(ClassLikelihood):
         return "draw"
 
     def _of_label(self, table: Float[Array, "N K"], value: ArrayLike) -> Float[Array, "*S N"]:
-        """The entries of a table that belong to the labels."""
+        """The table's entries at the labels."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
         return jnp.where(good, jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0], jnp.nan)

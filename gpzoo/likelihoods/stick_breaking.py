@@ -21,15 +21,15 @@ from gpzoo.processes.marginals import GaussianMarginals
 class StickBreaking(ClassLikelihood):
     """Classes by stick breaking, ``p(y = k | f) = sigma(f_k) prod_{j < k} sigma(-f_j)`` (Linderman et al. 2015).
 
-    The multi-class form that learning invariances, section 4.5, conjectures: ``K - 1`` binary decisions, "is it class
-    ``k``, given that it is none before", each with the bound of :class:`PolyaGamma`. The last class is what is left.
-    The order of the classes is part of the model.
+    The multi-class form that learning invariances, section 4.5, conjectures: ``K - 1`` binary decisions, "class ``k``,
+    given none of the classes before", each with the bound of :class:`PolyaGamma`. The last class takes the remaining
+    probability. The order of the classes is part of the model.
 
     Args:
         f: ``[N, K - 1]``, array or marginals.
-        c: as for :class:`PolyaGamma`, broadcasting to the shape of ``f``; ``None`` for the best ones.
-        num_points: of the quadrature of predictive probabilities.
-        num_predictive_draws: joint draws for those where the outputs are correlated.
+        c: as for :class:`PolyaGamma`, broadcasting to the shape of ``f``; ``None`` for the optimal ones.
+        num_points: number of quadrature points of predictive probabilities.
+        num_predictive_draws: number of joint draws of predictive probabilities with correlated outputs.
         validate_args: as in NumPyro.
 
     Raises:
@@ -65,7 +65,7 @@ class StickBreaking(ClassLikelihood):
         return "closed form"
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
-        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a bound of it."""
+        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a lower bound."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         sticks = jnp.arange(self.num_classes - 1, dtype=jnp.int32)
         sign = jnp.where(sticks == labels[..., None], 1, -1).astype(self.f.dtype)
@@ -105,6 +105,6 @@ class StickBreaking(ClassLikelihood):
 
 
 def _of_sticks(taken: Float[Array, "*batch K"], left: Float[Array, "*batch K"]) -> Float[Array, "*batch K+1"]:
-    """Log probabilities of one class more than there are pieces, from those that each is taken, and left."""
+    """Log probabilities of ``K + 1`` classes, from those that each of ``K`` pieces is taken, or left."""
     none = jnp.zeros_like(taken[..., :1])
     return jnp.concatenate([taken, none], axis=-1) + jnp.concatenate([none, jnp.cumsum(left, axis=-1)], axis=-1)

@@ -1,4 +1,4 @@
-"""Factorisations of covariance matrices: one place for the jitter, one error when a matrix will not factorise."""
+"""Factorisations of covariance matrices, with their jitter and the error of a matrix that has no factor."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gpzoo.linalg.operators import BlockDiagonal, concatenate, diagonal, matmul
 #: Jitter relative to the mean diagonal of a covariance matrix, by dtype.
 RELATIVE_JITTER = {"float64": 1e-6, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
 
-#: Jitter of the prior over large grids relative to its variance, where its Toeplitz structure is used. A smooth kernel
-#: on many points is singular in float32: with less, recursions over a thousand points lose their last digits.
+#: Jitter relative to the variance, for priors over large grids with Toeplitz structure. A smooth kernel on many points
+#: is singular in float32: with less jitter, recursions over a thousand points lose all accuracy.
 TOEPLITZ_JITTER = {"float64": 1e-6, "float32": 1e-2}
 
-#: Negative eigenvalues that a draw may leave out, in all, relative to the variance: rounding leaves far fewer.
+#: Largest sum of negative eigenvalues that a draw ignores, relative to the variance; rounding causes far less.
 NEGLIGIBLE = 1e-3
 
 
@@ -32,8 +32,8 @@ def add_jitter(K: Float[Array, "*batch M M"], jitter: float | Array | None = Non
 
     Args:
         K: covariance matrices ``[..., M, M]``.
-        jitter: the absolute amount, one for all matrices or one for each (it broadcasts over the leading axes), or
-            ``None`` for :data:`RELATIVE_JITTER` times the mean diagonal of each.
+        jitter: the absolute amount, one for all matrices or one for each (it broadcasts over the leading axes); or
+            ``None`` for :data:`RELATIVE_JITTER` times the mean diagonal of each matrix.
 
     Returns:
         ``K`` with the jitter added, ``[..., M, M]``.
@@ -51,8 +51,8 @@ def cholesky(
     """Lower Cholesky factor of ``K`` plus jitter.
 
     Args:
-        K: covariance matrices ``[..., M, M]``, or block-diagonal ones, of which each block is factorised.
-        name: what the matrix is, for the error message.
+        K: covariance matrices ``[..., M, M]``, or block-diagonal ones, which are factorised block by block.
+        name: name of the matrix in the error message.
         jitter: see :func:`add_jitter`.
 
     Returns:
@@ -72,10 +72,10 @@ def cholesky(
 def cholesky_and_inverse(
     K: Float[Array, "*batch M M"] | BlockDiagonal, name: str = "covariance", jitter: float | Array | None = None
 ) -> tuple[Float[Array, "*batch M M"] | BlockDiagonal, Float[Array, "*batch M M"] | BlockDiagonal]:
-    """The factor of :func:`cholesky` and its inverse ``L^-1``, for covariances that many columns are solved with.
+    """The factor of :func:`cholesky` and its inverse ``L^-1``, for solves with many columns.
 
-    Derivatives of both are matrix products with the inverse: several times faster than solves at the sizes of inducing
-    variables, and so is a product with ``L^-1`` than a solve with many columns.
+    At the usual numbers of inducing variables, a product with ``L^-1`` is several times faster than a solve with many
+    columns. So are the derivatives, which are matrix products with the inverse.
 
     Args:
         K: see :func:`cholesky`.
@@ -115,7 +115,7 @@ def _refuse_failed(
 def cholesky_or_failed(
     K: Float[Array, "*batch M M"], name: str, jitter: float | Array | None = None
 ) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
-    """The factor of :func:`cholesky` where there is one, for densities that must be minus infinity where there is none.
+    """The factor of :func:`cholesky` if it exists, for densities that must be minus infinity if it does not.
 
     Args:
         K: see :func:`cholesky`.
@@ -123,11 +123,11 @@ def cholesky_or_failed(
         jitter: see :func:`cholesky`.
 
     Returns:
-        Factors ``[..., M, M]``, the identity where there is none, and 1 or 0, ``[...]``, for whether there is one. The
-        derivative of a factor that failed is finite.
+        Factors ``[..., M, M]``, the identity where no factor exists; and ``[...]``, 1 where one exists and 0 elsewhere.
+        The derivative of a failed factor is finite.
 
     Raises:
-        FactorisationError: outside ``jit``, when there is no factor.
+        FactorisationError: outside ``jit``, if a factor does not exist.
     """
     L, factorised = _guarded_cholesky(add_jitter(K, jitter))
     if is_concrete(factorised) and not bool(jnp.all(factorised == 1)):
@@ -164,27 +164,27 @@ def root(
     *,
     out_of: Float[Array, "..."] | None = None,
 ) -> Float[Array, "*batch N N"]:
-    """A matrix ``R`` with ``R R^T = K`` plus jitter, also where ``K`` is singular or rounding made it indefinite.
+    """A matrix ``R`` with ``R R^T = K`` plus jitter, even if ``K`` is singular or indefinite by rounding.
 
-    What a joint draw is made with: covariances of functions given inducing variables are differences of nearly equal
-    matrices, which have no Cholesky factor in float32 as a rule. ``R`` is the Cholesky factor where there is one; else
-    the symmetric root, from an eigendecomposition in which what is negative counts as zero. It is finite for every
-    finite ``K``. Derivatives are those of either, without the differences of eigenvalues that make the derivative of
-    an eigendecomposition NaN where two are equal; at ``K = 0`` they are zero.
+    Joint draws need it: covariances of functions given inducing variables are differences of nearly equal matrices,
+    which usually have no Cholesky factor in float32. ``R`` is the Cholesky factor if that exists; otherwise it is the
+    symmetric root, from an eigendecomposition with negative eigenvalues set to zero. It is finite for every finite
+    ``K``. Derivatives are those of the chosen root, finite even for equal eigenvalues, where the derivative of an
+    eigendecomposition is NaN; at ``K = 0`` they are zero.
 
     Args:
         K: covariance matrices ``[..., N, N]``.
         name: see :func:`cholesky`.
-        jitter: see :func:`add_jitter`; the default is too small to show in moments.
-        out_of: variances whose rounding errors ``K`` carries, those of the matrix that another was taken from; the
-            diagonal of ``K`` if ``None``.
+        jitter: see :func:`add_jitter`; the default is too small to change moments noticeably.
+        out_of: variances that set the scale of the rounding errors in ``K``: the diagonal of the minuend, if ``K`` is a
+            difference; ``None`` for the diagonal of ``K``.
 
     Returns:
         ``[..., N, N]``.
 
     Raises:
-        FactorisationError: outside ``jit``, when ``K`` is not finite, or no covariance: its negative eigenvalues are
-            more than :data:`NEGLIGIBLE` of the variance, which rounding does not explain.
+        FactorisationError: outside ``jit``, if ``K`` is not finite, or its negative eigenvalues exceed
+            :data:`NEGLIGIBLE` of the variance, which rounding does not explain.
     """
     jittered = add_jitter(K, jitter)
     R = _root(jittered)
@@ -212,12 +212,12 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     K, dK = primals[0], (tangents[0] + tangents[0].mT) / 2
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
     factorised = jnp.isfinite(L).all()
-    # Where this is mapped over draws both derivatives are computed, and zero times NaN would be NaN.
+    # Under vmap over draws both derivatives are computed, and zero times NaN would be NaN.
     L = _identity_unless(jnp.broadcast_to(factorised, L.shape[:-2]), L)
 
     def symmetric() -> tuple[Array, Array]:
         R, vectors, values = _symmetric_root(K)
-        # dR R + R dR = dK. Rounding decides what is smaller than the jitter.
+        # dR R + R dR = dK, with sums of eigenvalues bounded below by the jitter: smaller ones are rounding errors.
         least = RELATIVE_JITTER[K.dtype.name] * jnp.mean(values, axis=-1, keepdims=True)
         scale = jnp.sqrt(jnp.maximum(values, least))
         sums = scale[..., :, None] + scale[..., None, :]
@@ -253,13 +253,13 @@ def _cholesky_and_inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> 
 
 
 def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonal, jitter: float | Array | None = None) -> int:
-    """How many variables coincide numerically with an earlier one that is kept, outside ``jit``.
+    """The number of variables that coincide numerically with an earlier one that is kept; outside ``jit``.
 
-    Two do where half the variance of their difference, jitter included, is less than twice the default jitter: with
-    that jitter, where it decides more of their difference than the prior does.
+    Two variables coincide if half the variance of their difference, jitter included, is less than twice the default
+    jitter. With the default jitter, this means that jitter contributes more to their difference than the prior.
 
     Args:
-        K: covariance matrices ``[..., M, M]``, of which the worst counts, or block-diagonal ones.
+        K: covariance matrices ``[..., M, M]``, or block-diagonal ones; the largest number of all matrices is returned.
         jitter: see :func:`add_jitter`.
 
     Returns:
@@ -279,7 +279,7 @@ def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonal, jitter: float | Ar
 
 
 def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> str:
-    """Why a covariance matrix does not factorise, and what to try, as one message."""
+    """A message that says why a covariance matrix does not factorise, and what to try."""
     K = np.asarray(K)
     K = K.reshape(-1, *K.shape[-2:])
     finite = np.isfinite(K).all(axis=(1, 2))

@@ -18,8 +18,8 @@ from gpzoo._pytree import Fields
 class BlockDiagonal(Fields):
     """A block-diagonal matrix, held as its blocks: covariances of independent groups of variables.
 
-    :func:`cholesky` and :func:`solve_lower` take it where they take an array, and work on one block at a time. Blocks
-    that are the same object are factorised once.
+    :func:`cholesky` and :func:`solve_lower` take it in place of an array, and work block by block. Blocks that are the
+    same object are factorised once.
 
     Args:
         *blocks: square matrices ``[..., M_i, M_i]``; leading axes broadcast.
@@ -57,7 +57,7 @@ class BlockDiagonal(Fields):
         return jnp.result_type(*self.blocks)
 
     def split(self, B: Float[Array, "*batch M K"]) -> list[Float[Array, "*batch M_i K"]]:
-        """``B`` cut into the rows that go with each block."""
+        """The rows of ``B``, split into those of each block."""
         return jnp.split(B, np.cumsum(self.sizes)[:-1].tolist(), axis=-2)
 
     def map(self, function: Callable[..., Array], *others: BlockDiagonal) -> BlockDiagonal:
@@ -65,7 +65,7 @@ class BlockDiagonal(Fields):
         return BlockDiagonal(*map(function, self.blocks, *(other.blocks for other in others)))
 
     def dense(self) -> Float[Array, "*batch M M"]:
-        """The matrix with its zeros."""
+        """The dense matrix."""
         out, start = jnp.zeros(self.shape, self.dtype), 0
         for block in self.blocks:
             end = start + block.shape[-1]
@@ -73,7 +73,7 @@ class BlockDiagonal(Fields):
         return out
 
     def __matmul__(self, B: Float[Array, "... M K"] | BlockDiagonal) -> Float[Array, "... M K"] | BlockDiagonal:
-        """Times rows, or times a matrix of the same blocks."""
+        """The product with ``B``, dense or with blocks of the same sizes."""
         if not isinstance(B, BlockDiagonal):
             return concatenate(
                 [matmul(block, rows) for block, rows in zip(self.blocks, self.split(B), strict=True)], -2
@@ -154,7 +154,7 @@ class Kronecker(Fields):
         return jnp.result_type(*self.factors)
 
     def __matmul__(self, B: Float[Array, "... M K"]) -> Float[Array, "... M K"]:
-        """Times columns, one axis after another."""
+        """The product with the columns of ``B``, one axis at a time."""
         return kronecker_matmul(self.factors, B)
 
     @property
@@ -163,7 +163,7 @@ class Kronecker(Fields):
         return Kronecker(*(jnp.swapaxes(K, -1, -2) for K in self.factors))
 
     def dense(self) -> Float[Array, "*batch M M"]:
-        """The whole matrix, for looking at small ones."""
+        """The dense matrix; for small ones."""
         whole = self.factors[0]
         for K in self.factors[1:]:
             whole = jnp.einsum("...ab,...cd->...acbd", whole, K)
@@ -175,12 +175,12 @@ class Kronecker(Fields):
 def kronecker_matmul(
     factors: tuple[Float[Array, "... _ _"], ...], B: Float[Array, "... R K"]
 ) -> Float[Array, "... M K"]:
-    """``(F_1 x ... x F_G) B``, one axis after another."""
+    """``(F_1 x ... x F_G) B``, one axis at a time."""
     batch = jnp.broadcast_shapes(B.shape[:-2], *(F.shape[:-2] for F in factors))
     columns, rest = B.shape[-1], 1
     B = jnp.broadcast_to(B, batch + B.shape[-2:])
     for F in reversed(factors):
-        # The axis in turn is the last but `rest`, all columns and axes done running behind it.
+        # The current axis is the last but `rest`; finished axes and the columns run behind it.
         own = jnp.broadcast_to(F, batch + F.shape[-2:])[..., None, :, :]
         B = matmul(own, B.reshape(*batch, -1, F.shape[-1], rest * columns))
         rest *= F.shape[-2]

@@ -1,4 +1,4 @@
-"""Variances at many inputs: quadratic forms of the columns of a projection, laid out as each backend is fast at."""
+"""Variances at many inputs: quadratic forms of a projection's columns, in the layout that is fast on each backend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def squares(
     if isinstance(R, BlockDiagonal):
         return total(squares(rows, block) for rows, block in zip(R.split(B), R.blocks, strict=True))
     if B.shape[-1] > 2 * B.shape[-2]:
-        # With many inputs the covariance itself is cheaper: its quadratic form has one product less in its derivative.
+        # With many inputs the covariance is cheaper: the derivative of its quadratic form has one product less.
         return quadratic(matmul(R, jnp.swapaxes(R, -1, -2)), B)
     return jnp.sum(jnp.square(spread(B, R)), axis=-2)
 
@@ -46,7 +46,7 @@ def _quadratic_form(Q: Float[Array, "M M"], B: Float[Array, "M N"]) -> Float[Arr
 
 @_quadratic_form.defjvp
 def _quadratic_form_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    # Q is symmetric, so that its product with B serves the derivative with respect to B as well.
+    # Q is symmetric, so that the derivative with respect to B can reuse the product Q B.
     (Q, B), (dQ, dB) = primals, tangents
     QB = matmul(Q, B)
     return jnp.sum(B * QB, axis=0), jnp.sum(B * matmul(dQ, B), axis=0) + 2 * jnp.sum(dB * QB, axis=0)
@@ -56,6 +56,6 @@ def _stacked(Q: Float[Array, "D K M"], B: Float[Array, "M N"] | Float[Array, "D 
     """``Q @ B``."""
     if B.ndim == 3:
         return matmul(Q, B)
-    # One product with all matrices above each other; XLA is slow at many small ones.
+    # One product with all matrices stacked, because XLA is slow at many small products.
     D, K, M = Q.shape
     return matmul(Q.reshape(D * K, M), B).reshape(D, K, -1)

@@ -25,12 +25,12 @@ def toeplitz_matmul(column: Float[Array, " M"], B: Float[Array, "M K"]) -> Float
 def toeplitz_root(column: Float[Array, " M"]) -> Float[Array, " M"]:
     """First column of a symmetric Toeplitz matrix whose square is nearly the one with this first column.
 
-    It is exact but for the ends, as if the points went around in a circle. With it smooth processes get coordinates of
-    unit variance without a factorisation.
+    The points are treated as if on a circle, so that it is inexact only near the ends. It gives smooth processes
+    coordinates of unit variance without a factorisation.
     """
     M = column.shape[0]
     spectrum = jnp.fft.rfft(jnp.concatenate([column, column[-1:], column[:0:-1]])).real
-    # Bounded below by what a circle cannot represent, so that every direction stays within reach.
+    # A circulant spectrum may be zero or negative; the bound below keeps the root invertible.
     floor = 1e-3 * jnp.mean(spectrum)
     return jnp.fft.irfft(jnp.sqrt(jnp.maximum(spectrum, floor)), n=2 * M)[:M].astype(column.dtype)
 
@@ -38,13 +38,13 @@ def toeplitz_root(column: Float[Array, " M"]) -> Float[Array, " M"]:
 class ToeplitzInverse(Fields):
     """The inverse of a symmetric positive-definite Toeplitz matrix, and its log determinant, without a dense matrix.
 
-    The first column ``x`` of the inverse and the determinant are found by Levinson and Durbin's recursion, ``O(M^2)``
-    in time and ``O(M)`` in memory; by the formula of Gohberg and Semencul the inverse is a difference of products of
-    triangular Toeplitz matrices made of ``x``, so that solves are Fourier transforms. Derivatives are formed the same
-    way.
+    The recursion of Levinson and Durbin gives the first column ``x`` of the inverse and the determinant, in ``O(M^2)``
+    time and ``O(M)`` memory. By the formula of Gohberg and Semencul, the inverse is a difference of products of
+    triangular Toeplitz matrices made of ``x``, so that solves are Fourier transforms. Derivatives are computed in the
+    same way.
 
     Args:
-        column: first column of the matrix, of two rows or more. One that is not positive definite gives NaN.
+        column: first column of the matrix, of two rows or more. A matrix that is not positive definite gives NaN.
     """
 
     x: Float[Array, " M"]
@@ -73,7 +73,7 @@ def _solve(x: Float[Array, " M"], B: Float[Array, "M K"]) -> Float[Array, "M K"]
         product = jnp.fft.irfft(spectrum * jnp.fft.rfft(B, n=2 * M, axis=0), n=2 * M, axis=0)
         return product[:M]
 
-    # An upper triangular Toeplitz matrix is the conjugate in the Fourier domain.
+    # In the Fourier domain an upper triangular Toeplitz matrix is the conjugate of the lower one.
     first = causal(forward, causal(jnp.conj(forward), B))
     second = causal(backward, causal(jnp.conj(backward), B))
     return ((first - second) / x[0]).astype(B.dtype)
@@ -86,7 +86,7 @@ def _durbin(column: Float[Array, " M"]) -> tuple[Float[Array, " M"], Float[Array
     ratio = column[1:] / column[0]
 
     def step(carry: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], Array]:
-        # y solves the Yule-Walker equations of order k, error is the relative error of that prediction.
+        # y solves the Yule-Walker equations of order k; error is the relative variance of that prediction's error.
         y, error = carry
         index = jnp.arange(M - 1)
         inside = index < k
@@ -95,7 +95,7 @@ def _durbin(column: Float[Array, " M"]) -> tuple[Float[Array, " M"], Float[Array
         backwards = jnp.where(inside, jnp.roll(jnp.flip(y), k - (M - 1)), 0)
         y = jnp.where(index == k, reflection, y + reflection * backwards)
         error = error * (1 - jnp.square(reflection))
-        # An error that is not positive has no logarithm: the matrix is not positive definite.
+        # If the error is not positive, the matrix is not positive definite, and the logarithm is NaN.
         return (y, error), jnp.log(error)
 
     start = jnp.zeros(M - 1, column.dtype), jnp.ones((), column.dtype)
@@ -117,7 +117,7 @@ def _durbin_backward(
     d_x, d_log_det = cotangents
     M = x.shape[0]
     correlate = partial(_diagonal_sums, M=M)
-    # d log|T| is the trace of T^-1 dT: sums along the diagonals of the inverse, which x gives too.
+    # d log|T| is the trace of T^-1 dT, a sum along the diagonals of the inverse, which also follow from x.
     weight = jnp.arange(M, dtype=x.dtype)
     traces = ((M - weight) * correlate(x, x) - 2 * correlate(weight * x, x)) / x[0]
     # dx = -T^-1 dT x.

@@ -24,7 +24,7 @@ _LOG_2PI = 1.8378770664093453
 class ProcessAtInputs(dist.Distribution):
     """A Gaussian over the values of ``num_outputs`` independent functions at ``N`` inputs: ``[N]`` or ``[N, D]``.
 
-    Subclasses give :meth:`moments`; everything works with one leading output axis and hides it at the door.
+    Subclasses define :meth:`moments`. Computations have a leading output axis, which the public methods hide.
     """
 
     jitter: float | Array | None
@@ -95,7 +95,7 @@ class ProcessAtInputs(dist.Distribution):
         return jnp.where(jnp.all(factorised == 1), density, -jnp.inf)
 
     def _prior_variance(self) -> Float[Array, "*D N"]:
-        """Variances of the prior, whose rounding errors every covariance made from it carries."""
+        """Variances of the prior, which set the scale of rounding errors in every covariance computed from it."""
         raise NotImplementedError
 
     @property
@@ -112,10 +112,10 @@ class ProcessAtInputs(dist.Distribution):
     def _covariance_name(self) -> str:
         return f"the covariance of {type(self).__name__} at {self.event_shape[0]} inputs"
 
-    # -- a GP site stands alone --------------------------------------------------------------------------------------
+    # -- no plates, no masks -----------------------------------------------------------------------------------------
 
     def expand(self, batch_shape: tuple[int, ...]) -> dist.Distribution:
-        """Refused: a GP site stands outside every plate.
+        """Refused: a GP site must be outside every plate.
 
         Raises:
             ValueError: if ``batch_shape`` is not empty.
@@ -129,7 +129,7 @@ class ProcessAtInputs(dist.Distribution):
         )
 
     def mask(self, mask: Any) -> dist.Distribution:
-        """Refused, but for ``True`` and ``False`` (with which NumPyro says that no density is needed).
+        """Refused, except for ``True`` and ``False`` (NumPyro masks a density that it does not need with ``False``).
 
         Raises:
             ValueError: for any other mask: a joint density over inputs has no terms to mask.
@@ -147,24 +147,24 @@ class ProcessAtInputs(dist.Distribution):
 class GaussianProcess(ProcessAtInputs):
     """The values of a Gaussian process at inputs ``X``: ``f ~ N(mean, K(X, X))``.
 
-    Unobserved it is a latent function, ``numpyro.sample("f", GaussianProcess(kernel, X))``, which can be drawn from the
-    prior, scored exactly (so a small model runs under NUTS as it stands), and approximated by
-    :class:`~gpzoo.inference.InducingGuide`. Observed (``obs=y``) it is exact GP regression, with the noise in the
-    kernel (``+ White(noise_variance)``): ``log_prob`` is then the log marginal likelihood.
+    Unobserved, ``numpyro.sample("f", GaussianProcess(kernel, X))``, it is a latent function. It can be drawn from the
+    prior, has an exact density (so a small model runs under NUTS unchanged), and can be approximated by
+    :class:`~gpzoo.inference.InducingGuide`. Observed (``obs=y``), it is exact GP regression: the noise is in the kernel
+    (``+ White(noise_variance)``), and ``log_prob`` is the log marginal likelihood.
 
     Args:
         kernel: covariance function; with a leading axis ``D`` on its leaves, one kernel per output.
         X: inputs ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per output.
         mean: prior mean at ``X``, an array that broadcasts to the shape of the site; zero if ``None``. It is known only
-            at ``X``, so inducing variables are always those of the zero-mean part of the process.
+            at ``X``, so that inducing variables always belong to the zero-mean part of the process.
         num_outputs: number ``D`` of independent functions. ``None`` gives a site ``[N]``, a number ``[N, D]``.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default
             (:data:`gpzoo.linalg.factorise.RELATIVE_JITTER`).
 
     Raises:
-        ValueError: for inputs of the wrong rank, empty, or not finite; a mean that does not broadcast; a
-            ``num_outputs`` that is no count or contradicts the kernel; ``numpyro.param`` sites under MCMC that were
-            not lifted.
+        ValueError: if inputs have the wrong rank, are empty or not finite; if the mean does not broadcast; if
+            ``num_outputs`` is not a positive integer or contradicts the kernel; under MCMC, if ``numpyro.param`` sites
+            are not lifted.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -243,7 +243,7 @@ class GaussianProcess(ProcessAtInputs):
 
     @property
     def samples_views(self) -> bool:
-        """Whether the kernel has sampled views in it, so that only estimates of its moments exist."""
+        """Whether the kernel contains sampled views, so that its moments can only be estimated."""
         return has_sampled_views(self.kernel)
 
     def with_fixed_views(self, key: PRNGKeyArray) -> GaussianProcess:

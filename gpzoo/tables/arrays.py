@@ -20,27 +20,27 @@ from gpzoo.tables.table import ColumnGroup, Table
 class ArrayTable(Table):
     """NumPy arrays with one row per datum, in memory or mapped from files with :class:`numpy.memmap`.
 
-    Mapped arrays (and views of them, as ``data[:, :8]``) are never copied whole. Their rows are read from the file
-    instead of through the mapping, whose pages would stay in the process's memory; only where rows do not follow one
-    another in the file (Fortran order) is the mapping used.
+    Mapped arrays (and views of them, such as ``data[:, :8]``) are never copied whole. Their rows are read from the file
+    and not through the mapping, because its pages would stay in the process's memory. The mapping is used only if rows
+    are not contiguous in the file (Fortran order).
 
     Args:
         *arrays: ``[N, ...]``, one per argument of the model, inputs first, the target last.
-        block_size: rows of a block.
-        dtype: to which floating-point arrays are converted; ``None`` leaves them theirs. Integers (classes) stay.
+        block_size: number of rows of a block.
+        dtype: dtype of floating-point arrays; ``None`` to keep their own. Integers (classes) are not converted.
 
     Raises:
-        TypeError: for arrays that are not of real numbers, or a ``dtype`` that is not floating.
-        ValueError: for no arrays, masked arrays, arrays of different numbers of rows, no rows, or a ``block_size``
-            below 1.
+        TypeError: if an array does not hold real numbers, or ``dtype`` is not floating.
+        ValueError: if there are no arrays or no rows, an array is masked, the numbers of rows differ, or ``block_size``
+            is below 1.
     """
 
     def __init__(self, *arrays: ArrayLike, block_size: int = 65_536, dtype: Any = None) -> None:
         for position, array in enumerate(arrays):
             if isinstance(array, np.ma.MaskedArray):
                 raise ValueError(
-                    f"Array {position} is a masked array, whose mask would be lost: pass array.filled(0) and, as an "
-                    "array of its own, the mask, for numpyro.handlers.mask."
+                    f"Array {position} is a masked array, whose mask would be lost: pass array.filled(0), and the mask "
+                    "as a separate array for numpyro.handlers.mask."
                 )
         self._arrays = tuple(a if isinstance(a, np.ndarray) else np.asarray(a) for a in arrays)
         shapes = [a.shape for a in self._arrays]
@@ -49,12 +49,12 @@ class ArrayTable(Table):
                 raise TypeError(f"Array {position} must be of real numbers, got dtype {array.dtype}.")
             if dtype is None and array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
                 raise TypeError(
-                    f"Array {position} has dtype {array.dtype}, in which nothing is computed: pass dtype=numpy.float32."
+                    f"Array {position} has dtype {array.dtype}, which is not supported: pass dtype=numpy.float32."
                 )
         if not shapes or any(len(shape) == 0 for shape in shapes):
             raise ValueError(f"A table takes arrays with one row per datum, got shapes {shapes}.")
         if len({shape[0] for shape in shapes}) > 1:
-            raise ValueError(f"The arrays of a table must have one number of rows, got shapes {shapes}.")
+            raise ValueError(f"The arrays of a table must have the same number of rows, got shapes {shapes}.")
         if any(0 in shape for shape in shapes):
             raise ValueError(f"The table is empty: its arrays have shapes {shapes}, at least one row is needed.")
         if operator.index(block_size) < 1:
@@ -70,7 +70,7 @@ class ArrayTable(Table):
         self._places = tuple(_place(a) for a in self._arrays)
 
     def stored(self, block: int) -> tuple[np.ndarray, ...]:
-        """As :meth:`Table.stored`; views of arrays in memory, not to be written to."""
+        """As :meth:`Table.stored`; arrays in memory are returned as views, which must not be changed."""
         start = int(self._starts[block])
         stop = start + int(self.block_rows[block])
         rows = (
@@ -93,7 +93,7 @@ def _floating(dtype: Any) -> np.dtype:
 
 
 class _Place(NamedTuple):
-    """Where the rows of a mapped array lie: in which file, from which byte on, and how many bytes hold one."""
+    """The rows of a mapped array in its file: the path, the first byte, and the bytes of one row."""
 
     path: str
     offset: int
@@ -115,19 +115,19 @@ class _Place(NamedTuple):
 
 
 def _place(array: np.ndarray) -> _Place | None:
-    """The place of a mapped array or a view of one; ``None`` for what is in memory or not in the order of rows."""
+    """The place of a mapped array or of a view of one; ``None`` if it is in memory or not in the order of rows."""
     owner, mapped = array, None
     while isinstance(owner, np.ndarray):
         if isinstance(owner, np.memmap) and owner.filename is not None:
             mapped = owner
         owner = owner.base
     row_bytes = array.itemsize + sum((n - 1) * step for n, step in zip(array.shape[1:], array.strides[1:], strict=True))
-    # Where pages lie between two rows, as in every thousandth row, the mapping reads less.
+    # With whole pages between two rows, as in a view of every thousandth row, the mapping reads less.
     ordered = min(array.strides) >= 0 and row_bytes <= array.strides[0] <= row_bytes + mmap.PAGESIZE
-    # Changes to a copy-on-write mapping are not in its file.
+    # A copy-on-write mapping may differ from its file.
     if mapped is None or mapped.mode == "c" or not isinstance(owner, mmap.mmap) or not ordered:
         return None
-    # A view keeps its parent's ``offset``: where its own rows start is told by its address.
+    # A view keeps its parent's ``offset``, so that only its address tells where its rows start.
     begin = mapped.offset - mapped.offset % mmap.ALLOCATIONGRANULARITY
     inside = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
     return _Place(str(mapped.filename), begin + inside, row_bytes)

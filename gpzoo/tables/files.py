@@ -1,4 +1,4 @@
-"""Files are looked at before they are read: their kind, their size and, where it is known, their digest."""
+"""Checks of files before they are read: their kind, their size and, if it is known, their digest."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from gpzoo.errors import DatasetError
 
 
 def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
-    """The sha256 of named arrays: names, dtypes, shapes and values, alike on every machine."""
+    """The sha256 of named arrays: names, dtypes, shapes and values, the same on every machine."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        # Types that NumPy does not know, such as bfloat16, have no buffer of their own.
+        # Types unknown to NumPy, such as bfloat16, do not export a buffer.
         digest.update(array.reshape(-1).view(np.uint8))
     return digest.hexdigest()
 
 
 def unreadable(what: Path | str, reason: str, advice: str = "Replace or remove it") -> DatasetError:
-    """The error for what cannot be read at all."""
+    """The error for a file, folder or part of one that cannot be read at all."""
     return DatasetError(f"cannot read {what}: {reason}. {advice}.")
 
 
 def reason(error: BaseException) -> str:
-    """Why something failed: the first line of what its error says, shortened."""
+    """The reason of a failure: the first line of the error's message, shortened."""
     lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
     text = lines[0].rstrip(".") if lines else type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}..."
@@ -44,20 +44,20 @@ def reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def opened(path: Path, most: int | None, digest: str | None = None, method: str = "sha256") -> Iterator[BufferedReader]:
-    """Open a file for reading, once its kind, its size and its digest are known to be right.
+    """Open a file for reading, after checks of its kind, its size and its digest.
 
     Args:
-        path: the file; a link to one counts as one.
-        most: bytes that it may have; ``None`` only for a table of the user's own, of which a block is read at a time.
-        digest: what it must hash to; ``None`` where that is not known.
-        method: of the digest, a name that ``hashlib`` has.
+        path: the file, or a link to it.
+        most: largest number of bytes; ``None`` only for the user's own table, which is read block by block.
+        digest: its expected digest; ``None`` if that is not known.
+        method: the digest's method, a name in ``hashlib``.
 
     Raises:
-        DatasetError: if it is not a regular file (a pipe or device is not waited for), is larger, has another digest or
-            cannot be read.
+        DatasetError: if it is not a regular file (pipes and devices are refused at once), is larger, has another digest
+            or cannot be read.
     """
     try:
-        # Looked at twice: opening a device can do something, and what was looked at first may have been replaced.
+        # Checked before opening, which can have effects on a device, and after it, as the file may have been replaced.
         _regular(path, os.stat(path), most, digest, method)
         stream = open(os.fspath(path), "rb", opener=_open_without_waiting)
     except (OSError, ValueError) as error:
@@ -88,12 +88,12 @@ def _regular(path: Path, status: os.stat_result, most: int | None, digest: str |
 
 
 def damaged(what: Path, expected: str, found: str) -> DatasetError:
-    """The error for a file or folder whose sha256 is not what it must be."""
+    """The error for a file or folder with an unexpected sha256."""
     return unlike(what, f"sha256 {expected}", found)
 
 
 def unlike(what: Path, expected: str, found: str) -> DatasetError:
-    """The error for a file or folder that differs from what was published in some other way; both in words."""
+    """The error for a file or folder that differs from the published one; ``expected`` and ``found`` are in words."""
     return DatasetError(
         f"{what} is damaged or is another version: expected {expected}, found {found}. "
         "Delete it and load the data set again to download it anew, or put an intact copy in its place."
@@ -101,7 +101,7 @@ def unlike(what: Path, expected: str, found: str) -> DatasetError:
 
 
 def checksum(path: Path, stream: BufferedReader, method: str = "sha256") -> str:
-    """The digest of an open file, read in pieces; the file is at its beginning again afterwards.
+    """The digest of an open file, read in pieces; it is rewound afterwards.
 
     Raises:
         DatasetError: if it cannot be read.

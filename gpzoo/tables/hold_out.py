@@ -1,4 +1,4 @@
-"""Random rows of a table put aside for testing."""
+"""Random rows of a table, held out for testing."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from gpzoo.tables.table import Table, empty
 
 
 def hold_out(table: Table, rows: int, seed: int = 0) -> tuple[Any, ...]:
-    """Put random rows of a table aside, drawn without replacement; they are read, the others are not.
+    """Hold out random rows of a table, drawn without replacement; only these rows are read.
 
     Args:
         table: all rows.
-        rows: how many to put aside.
-        seed: of the draw.
+        rows: number of rows to hold out.
+        seed: seed of the draw.
 
     Returns:
-        The table of the other rows, and the arrays ``[rows, ...]`` put aside, one per group.
+        The table of the other rows, and the held-out arrays ``[rows, ...]``, one per group.
 
     Raises:
-        ValueError: if there are not more rows than are put aside, or none is asked for.
+        ValueError: if ``rows`` is below 1, or not less than the number of rows of the table.
         DatasetError: if a block cannot be read.
     """
     rows = operator.index(rows)
     if not 1 <= rows < table.num_rows:
-        raise ValueError(f"rows must be between 1 and the {table.num_rows - 1} that leave some, got {rows}.")
+        raise ValueError(f"rows must be between 1 and {table.num_rows - 1}, so that some are left, got {rows}.")
     chosen = np.sort(np.random.Generator(np.random.Philox(seed)).choice(table.num_rows, rows, False, shuffle=False))
     ends = np.cumsum(table.block_rows)
     parts = np.split(chosen, np.searchsorted(chosen, ends[:-1]))
@@ -47,7 +47,7 @@ class _Without(Table):
     """A table without some rows of each block."""
 
     def __init__(self, table: Table, parts: list[np.ndarray]) -> None:
-        # A block without rows is none: the others keep their numbers in the table within.
+        # Empty blocks are dropped; the others keep their numbers in the inner table.
         left = table.block_rows - np.array([len(part) for part in parts])
         self._table, self._parts, self._blocks = table, parts, np.flatnonzero(left)
         self.groups, self.block_rows = table.groups, left[self._blocks]
@@ -62,7 +62,7 @@ class _Without(Table):
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """That of the table within, and a checksum of the rows put aside."""
+        """The inner table's fingerprint, and a checksum of the held-out rows."""
         digest = hashlib.sha256(np.concatenate(self._parts).astype("<i8").tobytes())
         return self._table.fingerprint | {"rows": self.num_rows, "without": digest.hexdigest()[:16]}
 

@@ -16,27 +16,27 @@ from gpzoo.tables.table import Table, empty
 class Minibatches:
     """Minibatches of a table in a random order that is a function of ``(table, batch_size, seed, window)`` alone.
 
-    Every epoch visits the blocks in a new random order, cuts that order into windows of at least ``window`` rows (as
-    even as the blocks allow: they grow to ``window`` and two blocks, and one window of a table that does not make two
-    holds all of it) and shuffles the rows of each window; minibatches are cut from what results. The
-    ``num_rows % batch_size`` rows at the end of an epoch wait for the next, so that each has ``steps_per_epoch`` steps.
-    Any step is reached without what is before it: only the windows that its rows are in are read.
+    Every epoch visits the blocks in a new random order, cuts that order into windows and shuffles the rows of each
+    window; minibatches are cut from the result. Windows have at least ``window`` rows and are as even as the blocks
+    allow: they grow to ``window`` rows and two blocks, and a table that does not fill two windows is one window. The
+    ``num_rows % batch_size`` rows at the end of an epoch wait for the next, so that each epoch has ``steps_per_epoch``
+    steps. To start at any step, only the windows of its rows are read.
 
-    Windows are read and shuffled ahead in one thread. ``read_ahead + 2`` of them are held in memory.
+    One thread reads and shuffles windows ahead. ``read_ahead + 2`` of them are held in memory.
 
     Args:
-        table: to draw from.
-        batch_size: rows of a minibatch.
+        table: the rows.
+        batch_size: number of rows of a minibatch.
         seed: 0 to 2**64 - 1.
-        window: least rows that are shuffled together, unless the table has fewer. Should span many blocks where the
-            table is sorted.
-        read_ahead: windows prepared ahead; 0 to read when asked.
+        window: least number of rows that are shuffled together, unless the table has fewer. For a sorted table it
+            should span many blocks.
+        read_ahead: number of windows prepared ahead; 0 to read on demand.
 
     Attributes:
-        steps_per_epoch: steps that visit the table once, ``num_rows // batch_size``.
+        steps_per_epoch: number of steps that visit the table once, ``num_rows // batch_size``.
 
     Raises:
-        ValueError: for an empty table or numbers out of range.
+        ValueError: if the table is empty or a number is out of range.
     """
 
     def __init__(self, table: Table, batch_size: int, seed: int, window: int = 1_000_000, read_ahead: int = 2) -> None:
@@ -64,11 +64,11 @@ class Minibatches:
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "gpzoo-minibatches")
 
     def take(self, step: int, count: int) -> tuple[np.ndarray, ...]:
-        """Minibatches of ``count`` steps from ``step`` on: new arrays ``[count, batch_size, ...]``, one per group.
+        """Minibatches of ``count`` steps, the first of them ``step``: new arrays ``[count, batch_size, ...]``.
 
         Raises:
             DatasetError: if a block cannot be read.
-            ValueError: for a negative ``step``, a ``count`` below 1, after :meth:`close`, or for bad values in a block.
+            ValueError: if ``step`` is negative or ``count`` below 1; after :meth:`close`; if a block holds bad values.
         """
         step, count = operator.index(step), operator.index(count)
         if step < 0 or count < 1:
@@ -94,7 +94,7 @@ class Minibatches:
         return tuple(array.reshape(count, self.batch_size, *array.shape[1:]) for array in out)
 
     def close(self) -> None:
-        """End the thread and free the memory; nothing can be taken afterwards."""
+        """End the thread and free the memory; :meth:`take` then raises."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown(wait=True, cancel_futures=True)
@@ -116,7 +116,7 @@ class Minibatches:
             rows = np.cumsum(self.table.block_rows[blocks])
             goals = np.arange(1, self._windows + 1) * self.table.num_rows // self._windows
             cuts = np.searchsorted(rows, goals) + 1
-            # Windows of which no row is reached before the next epoch are not read.
+            # Windows beyond the last step of the epoch are not read.
             used = int(np.searchsorted(rows[cuts - 1], self.steps_per_epoch * self.batch_size)) + 1
             self._orders[epoch] = _Order(np.split(blocks, cuts[:-1])[:used], rows[cuts - 1][:used])
         return self._orders[epoch]
@@ -166,19 +166,19 @@ class Minibatches:
             filled += rows
         order = _random(self.seed, epoch, index + 1).permutation(filled)
         for source, target in zip(self._scratch, buffers, strict=True):
-            # The indices are good; with the mode that checks them NumPy goes through a copy.
+            # The indices are valid; a mode that checks them would make NumPy use a copy.
             np.take(source[:filled], order, axis=0, out=target[:filled], mode="clip")
 
 
 class _Order(NamedTuple):
-    """The blocks of each window of an epoch, and the rows of the epoch up to the end of each."""
+    """The blocks of each window of an epoch, and the cumulative numbers of rows at the ends of the windows."""
 
     windows: list[np.ndarray]
     ends: np.ndarray
 
 
 class _Prepared(NamedTuple):
-    """A window that is being prepared, or is."""
+    """A window that is prepared, or in preparation."""
 
     key: tuple[int, int]
     buffers: tuple[np.ndarray, ...]
@@ -186,5 +186,5 @@ class _Prepared(NamedTuple):
 
 
 def _random(seed: int, epoch: int, stream: int) -> np.random.Generator:
-    # The generator counts in the first words of its counter: streams that differ in the last do not meet.
+    # The generator counts in the first words of its counter, so that streams with different last words never overlap.
     return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64), counter=[0, 0, 0, stream]))

@@ -19,20 +19,20 @@ from gpzoo.tables.table import ColumnGroup, Table, pieces
 
 
 class ParquetTable(Table):
-    """Columns of Parquet files; a block is a row group, so that files are best written with up to a million rows each.
+    """Columns of Parquet files. A block is a row group, which should have at most a million rows.
 
     Args:
         paths: a file, a folder (all its ``*.parquet``, by name), or a sequence of these.
         columns: names of the inputs, ``[N, len(columns)]``.
         target: name of the target, ``[N]``; ``None`` for a table of inputs alone.
-        classes: the target is integer classes, given as int32, rather than real.
-        dtype: of inputs and of a real target. Moments are computed in the precision of the files.
+        classes: whether the target is integer classes, returned as int32, and not a real number.
+        dtype: dtype of inputs and of a real target. Moments are computed in the precision of the files.
 
     Raises:
         ImportError: if pyarrow is not installed.
-        DatasetError: for files that are missing or cannot be read.
-        ValueError: for missing or repeated columns, or no rows.
-        TypeError: for columns that are not numbers, or a ``dtype`` that is not floating.
+        DatasetError: if a file is missing or cannot be read.
+        ValueError: if a column is missing or repeated, or there are no rows.
+        TypeError: if a column does not hold numbers, or ``dtype`` is not floating.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ParquetTable(Table):
         self.groups = (ColumnGroup((len(columns),), dtype, columns),)
         if target is not None:
             self.groups += (ColumnGroup((), np.dtype(np.int32) if classes else dtype, (target,)),)
-        # The smallest floating type that holds what is stored.
+        # The smallest floating type that holds the stored values.
         self._types = tuple(np.result_type(*(types[name] for name in group.names)) for group in self.groups)
 
     def stored(self, block: int) -> tuple[np.ndarray, ...]:
@@ -81,7 +81,7 @@ class ParquetTable(Table):
         ):
             content = file.read_row_group(group, columns=list(self._names))
             if content.num_rows != self.block_rows[block]:
-                raise ValueError(f"it has {content.num_rows} rows, {self.block_rows[block]} were announced")
+                raise ValueError(f"it has {content.num_rows} rows instead of {self.block_rows[block]}")
         values = {}
         for name in self._names:
             column = content.column(name)
@@ -115,12 +115,12 @@ class ParquetTable(Table):
 
 @contextmanager
 def _reading(what: str) -> Iterator[None]:
-    """Turn whatever goes wrong while Parquet is read into the error that names it."""
+    """Turn every error of reading Parquet into a :class:`DatasetError` that names ``what``."""
     try:
         yield
     except DatasetError:
         raise
-    # Damaged files are met with errors of many kinds.
+    # Damaged files cause errors of many kinds.
     except Exception as error:
         raise unreadable(what, reason(error)) from error
 
@@ -151,7 +151,7 @@ def _number_type(path: Path, schema: Any, name: str, integer: bool) -> np.dtype:
 
     Raises:
         ValueError: if there is not exactly one column of that name.
-        TypeError: if it does not hold numbers, or ``integer`` and not integers.
+        TypeError: if it does not hold numbers; with ``integer``, if it does not hold integers.
     """
     import pyarrow as pa
 
@@ -161,5 +161,5 @@ def _number_type(path: Path, schema: Any, name: str, integer: bool) -> np.dtype:
     kind = schema.field(index).type
     if not (pa.types.is_integer(kind) or (not integer and (pa.types.is_floating(kind) or pa.types.is_boolean(kind)))):
         wanted = "integer classes" if integer else "numbers"
-        raise TypeError(f"Column {name!r} of {path} must hold {wanted}, its type is {kind}. Convert it before.")
+        raise TypeError(f"Column {name!r} of {path} must hold {wanted}, its type is {kind}. Convert it first.")
     return np.dtype(kind.to_pandas_dtype())

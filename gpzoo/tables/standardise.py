@@ -20,9 +20,9 @@ class Moments:
     """Mean and standard deviation of every column of a table.
 
     Attributes:
-        num_rows: rows they were computed over.
+        num_rows: number of rows in their computation.
         mean: one float64 array of the shape of a row (a float for ``()``) per group; ``None`` for groups left out.
-        std: as ``mean``; the standard deviation of the rows (divisor ``N``), exactly 0 where a column is constant.
+        std: standard deviations of the rows (divisor ``N``), shaped like ``mean``; exactly 0 for a constant column.
     """
 
     num_rows: int
@@ -33,12 +33,12 @@ class Moments:
 def moments(table: Table, groups: Sequence[int] | None = None) -> Moments:
     """Means and standard deviations in one pass over a table, in float64.
 
-    Pieces are centred on their own means and merged with the update of Chan, Golub and LeVeque (1979), so that nothing
-    cancels however large the means are against the deviations.
+    Pieces are centred on their own means and merged with the update of Chan, Golub and LeVeque (1979). This avoids
+    cancellation, even if means are much larger than deviations.
 
     Args:
         table: read block by block, once.
-        groups: positions of the groups wanted; ``None`` for all.
+        groups: positions of the groups; ``None`` for all.
 
     Raises:
         DatasetError: if a block cannot be read.
@@ -67,11 +67,11 @@ class _Running:
         self.varies = np.zeros(width, bool)
 
     def add(self, rows: np.ndarray) -> None:
-        # A column of the table is a row here: sums run along contiguous memory, many times faster.
+        # Transposed, so that sums run along contiguous memory, which is many times faster.
         columns = rows.reshape(len(rows), -1).T.astype(np.float64, order="C")
         if self.first is None:
             self.first = columns[:, 0].copy()
-        # Distances from one of the rows: means far from 0 would round what is merged.
+        # Distances from the first row: with means far from 0, merged results would lose digits to rounding.
         columns -= self.first[:, None]
         if not self.varies.all():
             self.varies |= columns.any(axis=1)
@@ -93,17 +93,18 @@ class Standardised(Table):
     """A table whose columns are shifted and scaled as they are read: ``(x - mean) / std``, in float64 before the cast.
 
     Args:
-        table: what to standardise.
-        mean: one array of the shape of a row per group; ``None`` leaves a group as it is.
-        std: as ``mean``. A column whose deviation is 0 says nothing and becomes 0.
+        table: the original table.
+        mean: one array of the shape of a row per group; ``None`` leaves a group unchanged.
+        std: as ``mean``. A column with deviation 0 carries no information and becomes 0.
 
     Attributes:
-        mean: as given. In original units a standardised target (the last group) is ``mean[-1] + std[-1] * y``, an RMSE
-            ``std[-1]`` times the standardised one, and a log density that minus ``log(std[-1])``.
+        mean: as given. In original units a standardised target ``y`` (the last group) is ``mean[-1] + std[-1] * y``, an
+            RMSE is ``std[-1]`` times the standardised one, and a log density is lower by ``log(std[-1])``.
         std: as given.
 
     Raises:
-        ValueError: for moments of other shapes than the table's rows, not finite, or negative deviations.
+        ValueError: if moments are not finite or do not have the shapes of the table's rows, or if a deviation is
+            negative.
     """
 
     def __init__(self, table: Table, mean: Sequence[Any], std: Sequence[Any]) -> None:
@@ -130,10 +131,10 @@ class Standardised(Table):
         self.groups = tuple(groups)
 
     def apply(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Shift and scale rows from elsewhere (test inputs) as this table's: one array per group, the first ones.
+        """Shift and scale other rows, such as test inputs, like this table's: one array for each of the first groups.
 
         Raises:
-            ValueError: for more arrays than groups, or rows of another shape.
+            ValueError: if there are more arrays than groups, or rows have another shape.
         """
         for position, (array, group) in enumerate(zip(arrays, self.groups, strict=False)):
             if np.shape(array)[1:] != group.shape:
@@ -152,7 +153,7 @@ class Standardised(Table):
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """Plain values that tell this table from others: those of the table within, and a checksum of the moments."""
+        """Plain values that identify this table: those of the inner table, and a checksum of the moments."""
         digest = hashlib.sha256()
         for values in (*self.mean, *self.std):
             digest.update(b"None" if values is None else np.asarray(values, "<f8").tobytes())
@@ -171,8 +172,8 @@ class Standardised(Table):
 def standardised(table: Table, groups: Sequence[int] | None = None) -> Standardised:
     """Shift and scale the columns of a table to mean 0 and standard deviation 1, with one pass over it.
 
-    As in a data set's ``standardised``: a constant input column becomes 0, a constant target is shifted
-    only, and a target of integer classes is left as it is.
+    As in a data set's ``standardised``, a constant input column becomes 0, a constant target is only shifted, and a
+    target of integer classes is unchanged.
 
     Args:
         table: inputs first, the target last; a table of one group has inputs only.
@@ -198,7 +199,7 @@ def _scaled(array: np.ndarray, mean: Any, std: Any, dtype: Any) -> np.ndarray:
     parts = list(pieces(array))
     std = np.asarray(std, np.float64)
     scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
-    # Repeated for every row of a piece: flat arithmetic is faster than broadcasting short rows.
+    # Moments are repeated for every row of a piece: flat arithmetic is faster than broadcasting over short rows.
     rows = len(array[parts[0]]) if parts else 0
     shift, scale = (np.broadcast_to(v, (rows, *array.shape[1:])).ravel() for v in (np.float64(mean), scale))
     for piece in parts:

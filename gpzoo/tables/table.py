@@ -1,4 +1,4 @@
-"""What a table is: groups of columns whose rows are read in blocks, so that they need not fit into memory."""
+"""The base class of tables: groups of columns, read in blocks of rows, so that they need not fit into memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import numpy as np
 
 from gpzoo.tables.files import fingerprint as sha256_of
 
-#: Values that arithmetic in float64 converts at a time: they stay in the processor's cache, and memory stays flat.
+#: Number of values converted to float64 at a time: they fit into the processor's cache, and memory use stays constant.
 _PIECE = 65_536
 
-#: Bytes of rows, from either end of a table, that tell it from others: they are read and hashed in a second or two.
+#: Bytes of rows at either end of a table that a fingerprint hashes, which takes a second or two.
 _SEEN_BYTES = 2**27
 
 
@@ -25,9 +25,9 @@ class ColumnGroup(NamedTuple):
     """The columns that are one argument of a model: ``n`` rows of them are an array ``[n, *shape]``.
 
     Attributes:
-        shape: of one row: ``(d,)`` for ``d`` inputs, ``()`` for a target.
-        dtype: of the minibatches and of :meth:`Table.read`.
-        names: of the columns, where they have any.
+        shape: shape of one row: ``(d,)`` for ``d`` inputs, ``()`` for a target.
+        dtype: dtype of the minibatches and of :meth:`Table.read`.
+        names: names of the columns, if they have any.
     """
 
     shape: tuple[int, ...]
@@ -38,11 +38,11 @@ class ColumnGroup(NamedTuple):
 class Table(ABC):
     """Rows in memory or on disk, read in blocks of contiguous rows.
 
-    A table of another kind sets ``groups`` and ``block_rows`` and defines :meth:`stored`.
+    A subclass sets ``groups`` and ``block_rows`` and defines :meth:`stored`.
 
     Attributes:
         groups: one :class:`ColumnGroup` per argument of the model, inputs first, the target (if there is one) last.
-        block_rows: rows of each block, ``[num_blocks]``, none of them 0.
+        block_rows: number of rows of each block, ``[num_blocks]``, none of them 0.
     """
 
     groups: tuple[ColumnGroup, ...]
@@ -50,14 +50,15 @@ class Table(ABC):
 
     @property
     def num_rows(self) -> int:
-        """Rows of all blocks."""
+        """Number of rows of all blocks."""
         return int(self.block_rows.sum())
 
     @abstractmethod
     def stored(self, block: int) -> tuple[np.ndarray, ...]:
-        """The rows of a block, one array ``[n, *shape]`` per group, in the precision in which they are stored.
+        """The rows of a block, one array ``[n, *shape]`` per group, in the stored precision.
 
-        Moments are computed and subtracted in it: a column with mean 1e8 and deviation 1 is lost in float32.
+        Moments are computed and subtracted in this precision, because float32 would lose a column with mean 1e8 and
+        deviation 1.
 
         Raises:
             DatasetError: if the block cannot be read.
@@ -80,11 +81,11 @@ class Table(ABC):
         return cast
 
     def head(self, rows: int) -> tuple[np.ndarray, ...]:
-        """The first rows, one array ``[rows, *shape]`` per group; in a sorted table they are not like the others.
+        """The first rows, one array ``[rows, *shape]`` per group; in a sorted table they are not representative.
 
         Raises:
             DatasetError: if a block cannot be read.
-            ValueError: if there are fewer rows, or none is asked for, or as :meth:`read`.
+            ValueError: if ``rows`` is below 1 or more than the table has, or as :meth:`read`.
         """
         rows = operator.index(rows)
         if not 1 <= rows <= self.num_rows:
@@ -101,15 +102,15 @@ class Table(ABC):
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """Plain values that tell this table from others; its first and last rows are read for it, 128 MB of each.
+        """Plain values that identify this table; its first and last rows are read, 128 MB of each.
 
-        Rows between them are not looked at, as ``"seen"`` says: tables that differ there alone have one fingerprint,
-        unless the difference shows in what the kind of table knows of all blocks, such as their compressed sizes.
+        Rows between them are not read, as ``"seen"`` says. Tables that differ only there have the same fingerprint,
+        unless the layout of their blocks differs, such as their compressed sizes.
         """
         digest = hashlib.sha256(np.ascontiguousarray(self._layout(), "<i8"))
         row = sum(math.prod(group.shape) * group.dtype.itemsize for group in self.groups)
         ends = np.cumsum(self.block_rows)
-        # Whole blocks, at least one from either end.
+        # Only whole blocks are read, at least one from either end.
         first = int(np.searchsorted(ends * row, _SEEN_BYTES)) + 1
         last = max(first, int(np.searchsorted(ends * row, ends[-1] * row - _SEEN_BYTES, side="right")))
         for block in (*range(min(first, len(ends))), *range(last, len(ends))):
@@ -128,15 +129,15 @@ class Table(ABC):
         }
 
     def _layout(self) -> np.ndarray:
-        """What is known of every block without reading it."""
+        """The layout of every block, known without reading it."""
         return self.block_rows
 
     def _where(self, block: int) -> str:
-        """How errors name a block."""
+        """The name of a block in errors."""
         return f"block {block}"
 
     def _column(self, position: int, index: Sequence[int]) -> str:
-        """How errors name a column of a group."""
+        """The name of a group's column in errors."""
         names = self.groups[position].names
         if names:
             return f"Column {names[index[0] if len(index) else 0]!r}"
@@ -153,7 +154,7 @@ class Table(ABC):
 
 
 def empty(groups: Sequence[ColumnGroup], rows: int) -> tuple[np.ndarray, ...]:
-    """Arrays for so many rows, one per group."""
+    """Uninitialised arrays for ``rows`` rows, one per group."""
     return tuple(np.empty((rows, *group.shape), group.dtype) for group in groups)
 
 

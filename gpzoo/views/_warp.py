@@ -6,20 +6,20 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-#: Pixels by which a position may miss the image and still count as on its border, as rounding makes them.
+#: Positions outside the image by at most this many pixels count as on its border, because of rounding.
 _TOLERANCE = 1e-3
 
 
 def bilinear(image: Array, rows: Float[Array, "*shape"], columns: Float[Array, "*shape"]) -> Float[Array, "*shape _"]:
     """Values of an image between its pixels; zero outside the pixels' centres, as in spatial transformers.
 
-    Equal to ``scipy.ndimage.map_coordinates(order=1, mode="constant")`` in every channel, but that positions within a
-    thousandth of a pixel outside count as on the border. Derivatives reach the image and the positions; they are those
-    of the interpolating surface, and do not see the jump to zero at a border that is not.
+    Equal to ``scipy.ndimage.map_coordinates(order=1, mode="constant")`` in every channel, except that positions at most
+    a thousandth of a pixel outside count as on the border. Derivatives with respect to the image and the positions are
+    those of the interpolating surface; they ignore its jump to zero at the border.
 
     Args:
         image: ``[H, W, C]``, at least two pixels high and wide.
-        rows: positions along the height, in pixels from the centre of the first.
+        rows: positions along the height, in pixels from the centre of the first pixel.
         columns: positions along the width.
 
     Raises:
@@ -28,7 +28,7 @@ def bilinear(image: Array, rows: Float[Array, "*shape"], columns: Float[Array, "
     if jnp.ndim(image) != 3 or min(jnp.shape(image)[:2]) < 2:
         raise ValueError(f"image must be [H, W, C] with H, W >= 2, got shape {tuple(jnp.shape(image))}.")
     H, W, C = image.shape
-    # Asked this way round, a position that is not a number is not outside, and shows.
+    # NaN fails both comparisons, so that a NaN position is not outside and shows in the result.
     beyond = [(x < -_TOLERANCE) | (x > size - 1 + _TOLERANCE) for x, size in ((rows, H), (columns, W))]
     row, column = (jnp.clip(jnp.floor(x), 0, size - 2) for x, size in ((rows, H), (columns, W)))
     down, right = (rows - row)[..., None], (columns - column)[..., None]
@@ -39,16 +39,16 @@ def bilinear(image: Array, rows: Float[Array, "*shape"], columns: Float[Array, "
 
 
 def affine_matrix(parameters: Float[Array, "*batch 6"], aspect: float = 1.0) -> Float[Array, "*batch 2 3"]:
-    """The matrix of :func:`affine_positions` from parameters that have a meaning.
+    """The matrix of :func:`affine_positions` from interpretable parameters.
 
-    What the image shows is rotated, then sheared, then scaled, then shifted. The matrix leads back, from a position in
-    the output to where it comes from: ``[A, -A shift]`` with ``A = R(rotation) [[1, shear], [0, 1]] diag(scale)``, the
-    form of the authors' code.
+    The content of the image is rotated, then sheared, then scaled, then shifted. The matrix is the inverse map, from a
+    position in the output to its origin in the image: ``[A, -A shift]`` with
+    ``A = R(rotation) [[1, shear], [0, 1]] diag(scale)``, as in the authors' code.
 
     Args:
         parameters: rotation in degrees, counter-clockwise; scale along the width and the height (2 shows
             everything at half the size); shear; shift to the right and down, in halves of the image's width and height.
-        aspect: height over width, between the centres of the outer pixels, so that angles are those of the image.
+        aspect: height over width, between the centres of the outer pixels, which keeps angles those of the image.
     """
     rotation, scale_x, scale_y, shear, right, down = jnp.moveaxis(parameters, -1, 0)
     angle = rotation * (jnp.pi / 180)
@@ -62,10 +62,10 @@ def affine_matrix(parameters: Float[Array, "*batch 6"], aspect: float = 1.0) -> 
 def affine_positions(
     matrix: Float[Array, "2 3"], height: int, width: int
 ) -> tuple[Float[Array, "{height} {width}"], Float[Array, "{height} {width}"]]:
-    """Where in an image the pixels of its affine transform come from (spatial transformers, Jaderberg et al. 2015).
+    """Positions in an image of the pixels of its affine transform (spatial transformers, Jaderberg et al. 2015).
 
     Args:
-        matrix: takes ``(x, y, 1)`` of the output to ``(x, y)`` of the image, where ``x`` runs to the right
+        matrix: maps ``(x, y, 1)`` of the output to ``(x, y)`` of the image, where ``x`` runs to the right
             and ``y`` down, from -1 to 1 between the centres of the outer pixels.
         height: of the image, in pixels.
         width: of the image.
@@ -84,7 +84,7 @@ def smooth_displacements(
 ) -> Float[Array, "2 H W"]:
     """Random fields of displacements, smooth over the image, as in Simard et al. (2000) and Loosli et al. (2007).
 
-    White noise under a Gaussian filter, normalised so that every pixel's displacement has the same distribution.
+    A Gaussian filter smooths white noise; it is normalised so that the distribution is the same for all pixels.
 
     Args:
         noise: standard normal, for rows and columns.

@@ -1,4 +1,4 @@
-"""What a view is: a map from an input to the vectors that a base process responds to, or a distribution over maps."""
+"""The base classes of views: maps from an input to vectors for a base process, and distributions over such maps."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gpzoo._pytree import Fields, static
 
 
 class View(Fields):
-    """A map from an input to a fixed number of vectors: patches, an orbit; the ``T_p x`` of a double sum.
+    """A map from an input to a fixed number of vectors, such as patches or an orbit: the ``T_p x`` of a double sum.
 
-    A subclass has annotated fields (arrays that are trained, static ones that are not), three numbers, and
+    A subclass has annotated fields (trained arrays and static values), up to three integer properties, and
     :meth:`view`::
 
         class Windows(View):
@@ -49,32 +49,32 @@ class View(Fields):
 
     @property
     def num_views(self) -> int:
-        """Views per input, ``P``."""
+        """Number of views per input, ``P``."""
         raise NotImplementedError(f"{type(self).__name__} does not define num_views.")
 
     @property
     def view_size(self) -> int:
-        """Numbers per view."""
+        """Length of a view."""
         raise NotImplementedError(f"{type(self).__name__} does not define view_size.")
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
         """The views of inputs, ``num_views`` of ``view_size`` numbers each.
 
         Raises:
-            ValueError: if an input has another shape than the view takes.
+            ValueError: if the view does not take inputs of this shape.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define view(X).")
 
 
 class Composed(View):
-    """Views of views: the views that ``inner`` has of every view that ``outer`` has of an input, in that order.
+    """Views of views: ``outer`` is applied to an input, then ``inner`` to every result, whose order is kept.
 
     A convolution under an orbit, ``Composed(Orbit.of_images((28, 28), rotations=True), Patches((28, 28), (5, 5)))``,
-    has the patches of all turned images. :func:`gpzoo.kernels.Invariant` makes these.
+    has the patches of all rotated images. :func:`gpzoo.kernels.Invariant` makes such views.
 
     Args:
         outer: view of inputs; its views have the shape of an input.
-        inner: view of those.
+        inner: view of the views of ``outer``.
     """
 
     outer: View
@@ -87,29 +87,29 @@ class Composed(View):
 
     @property
     def num_views(self) -> int:
-        """The product of both."""
+        """The product of both numbers of views."""
         return self.outer.num_views * self.inner.num_views
 
     @property
     def view_size(self) -> int:
-        """That of ``inner``."""
+        """The length of a view of ``inner``."""
         return self.inner.view_size
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
         """The views of inputs, ``num_views`` of ``view_size`` numbers each.
 
         Raises:
-            ValueError: if an input has another shape than one of the views takes.
+            ValueError: if one of the views does not take inputs of its shape.
         """
         views = self.outer.view(X)
         return self.inner.view(views.reshape(-1, *X.shape[1:])).reshape(X.shape[0], -1, self.view_size)
 
 
 def whole_sizes(name: str, values: Sequence[int], lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """``values`` as a tuple of positive whole numbers, as many as one of ``lengths``.
+    """``values`` as a tuple of positive integers, whose length is one of ``lengths``.
 
     Raises:
-        ValueError: naming what they are of.
+        ValueError: with ``name`` and the values.
     """
     values = tuple(values)
     if len(values) not in lengths or any(int(value) != value or value < 1 for value in values):
@@ -121,8 +121,8 @@ def whole_sizes(name: str, values: Sequence[int], lengths: tuple[int, ...]) -> t
 class SampledView(Fields):
     """A distribution of views of an input (learning invariances, eq. 8).
 
-    A subclass says what the randomness of one view is, free of parameters, and what it does to an input:
-    :meth:`noise` and :meth:`transform`. Its annotated fields are its parameters::
+    A subclass defines :meth:`noise`, the parameter-free randomness of a view, and :meth:`transform`, its effect on an
+    input. Its annotated fields are its parameters::
 
         class Jitter(SampledView):
             scale: Array
@@ -137,18 +137,17 @@ class SampledView(Fields):
             def transform(self, x, noise):
                 return x + self.scale * noise
 
-    Inducing variables live in the space of one view, flattened, whether inputs are images or vectors:
-    ``unique_patches(100)`` starts them at views of the data, ``InducingPatches(Z)`` with ``Z [M, view_size]`` where one
-    likes. Views that are given rather than drawn, such as those of a data file, come from a subclass that overrides
-    :meth:`sample` and returns them.
+    Inducing variables live in the space of one flattened view, whether inputs are images or vectors:
+    ``unique_patches(100)`` starts them at views of the data, ``InducingPatches(Z)`` at any ``Z [M, view_size]``. For
+    views that are given rather than drawn, such as those of a data file, override :meth:`sample`.
 
     Args:
         input_shape: shape of one input, and of one view before it is flattened.
-        num_views: views per input and step in training, ``S``.
-        num_fixed: views in prediction.
+        num_views: number of views per input and step in training, ``S``.
+        num_fixed: number of views in prediction.
 
     Raises:
-        ValueError: for counts below one, or fewer than two views in training.
+        ValueError: if there are fewer than two views in training, or less than one in prediction.
     """
 
     num_views: int = static()
@@ -162,11 +161,11 @@ class SampledView(Fields):
         if self.num_views < 2 <= self.orbit_size:
             raise ValueError("num_views must be at least 2: an unbiased estimate of a square needs two views.")
 
-    # -- what a subclass writes --------------------------------------------------------------------------------------
+    # -- methods of a subclass ---------------------------------------------------------------------------------------
 
     @property
     def orbit_size(self) -> float:
-        """How many views an input has in all, if :meth:`noise` draws them without replacement; else infinite."""
+        """Total number of views of an input if :meth:`noise` draws without replacement; else infinity."""
         return math.inf
 
     def noise(self, key: PRNGKeyArray, num_views: int) -> Any:
@@ -174,10 +173,10 @@ class SampledView(Fields):
         raise NotImplementedError(f"{type(self).__name__} does not define noise(key, num_views).")
 
     def transform(self, x: Float[Array, "*shape"], noise: Any) -> Float[Array, "*shape"]:
-        """One view of one input ``x``, whose shape it has."""
+        """One view of one input ``x``, of the same shape."""
         raise NotImplementedError(f"{type(self).__name__} does not define transform(x, noise).")
 
-    # -- what everyone calls -----------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------------------------
 
     @property
     def input_ndim(self) -> int:
@@ -190,7 +189,7 @@ class SampledView(Fields):
         return math.prod(self.input_shape)
 
     def sample(self, key: PRNGKeyArray, X: Float[Array, "N ..."]) -> Float[Array, "N S e"]:
-        """Views of inputs, each input's own: ``num_views`` of ``view_size`` numbers.
+        """Views drawn separately for each input: ``num_views`` of ``view_size`` numbers.
 
         Raises:
             ValueError: if an input has another shape.
@@ -200,10 +199,10 @@ class SampledView(Fields):
         return self._views(X, noise, (0, 0))
 
     def fixed(self, key: PRNGKeyArray, num_views: int | None = None) -> FixedViews:
-        """A view with ``num_views`` (or ``num_fixed``) transformations drawn now, the same for every input.
+        """A view with ``num_views`` (or ``num_fixed``) transformations drawn once, the same for every input.
 
         Raises:
-            ValueError: for no views, or more than there are.
+            ValueError: if ``num_views`` is less than 1 or more than ``orbit_size``.
         """
         num_views = self.num_fixed if num_views is None else positive_int("num_views", num_views)
         if num_views > self.orbit_size:
@@ -224,7 +223,7 @@ class SampledView(Fields):
         """Refuse inputs of another shape than ``input_shape``.
 
         Raises:
-            ValueError: naming both.
+            ValueError: with both shapes.
         """
         if jnp.ndim(X) == self.input_ndim + 2:
             raise ValueError(f"Sampled views take the same X for all outputs, got one per output: {jnp.shape(X)}.")
@@ -239,8 +238,8 @@ class FixedViews(View):
     """The views of a :class:`SampledView` under given transformations, which every input shares.
 
     Args:
-        sampled: the view.
-        noise: of each transformation, with a leading axis of views; see :meth:`SampledView.noise`.
+        sampled: the sampled view.
+        noise: randomness of each transformation, with a leading axis of views; see :meth:`SampledView.noise`.
     """
 
     sampled: SampledView
@@ -258,7 +257,7 @@ class FixedViews(View):
 
     @property
     def num_views(self) -> int:
-        """How many transformations there are."""
+        """Number of transformations."""
         return jax.tree.leaves(self.noise)[0].shape[0]
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:

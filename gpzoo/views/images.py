@@ -21,21 +21,21 @@ from gpzoo.views.base import SampledView, whole_sizes
 class Affine(SampledView):
     """Images under affine maps with uniform parameters, ``phi ~ Unif(low, high)`` (learning invariances, section 5).
 
-    Bilinear interpolation; what comes in from outside is zero. Derivatives reach both bounds.
+    Interpolation is bilinear, with zeros outside the image. Results can be differentiated with respect to both bounds.
 
     Args:
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
         low: ``[6]``: rotation (degrees, counter-clockwise), scale along the width and the height (2 shows everything at
-            half the size), shear, shift right and down (halves of the width and height). With ``raw=True`` the matrix
-            itself, row by row: it takes ``(x, y, 1)`` of the output, from -1 to 1, to where it comes from.
+            half the size), shear, shift right and down (halves of the width and height). With ``raw=True``, entries of
+            the matrix, row by row: it maps ``(x, y, 1)`` of the output, from -1 to 1, to its origin in the image.
         high: ``[6]``, the other bounds; equal to ``low`` where a parameter is fixed.
-        raw: what the bounds are of.
-        num_views: views per input and step in training.
-        num_fixed: views in prediction.
+        raw: whether the bounds are those of the matrix entries, not of the parameters.
+        num_views: number of views per input and step in training.
+        num_fixed: number of views in prediction.
 
     Raises:
-        ValueError: for sizes that are no positive whole numbers, images thinner than two pixels, bounds that are not
-            finite numbers ``[6]``, or fewer than two views in training.
+        ValueError: if sizes are not positive integers, images are thinner than two pixels, bounds are not finite
+            numbers ``[6]``, or there are fewer than two views in training.
     """
 
     low: Float[Array, "6"]
@@ -60,7 +60,7 @@ class Affine(SampledView):
         self.raw = bool(raw)
 
     def noise(self, key: PRNGKeyArray, num_views: int) -> Float[Array, "{num_views} 6"]:
-        """Uniform numbers."""
+        """Uniform numbers in [0, 1)."""
         return random.uniform(key, (num_views, 6), jnp.result_type(self.low))
 
     def _matrix(self, uniform: Float[Array, "6"]) -> Float[Array, "2 3"]:
@@ -78,9 +78,9 @@ def Rotation(image_shape: Sequence[int], angle: Array | float, *, num_views: int
 
     Args:
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
-        angle: the largest angle; derivatives reach it.
-        num_views: views per input and step in training.
-        num_fixed: views in prediction.
+        angle: the largest angle; results can be differentiated with respect to it.
+        num_views: number of views per input and step in training.
+        num_fixed: number of views in prediction.
 
     Raises:
         ValueError: as :class:`Affine`.
@@ -98,14 +98,14 @@ class Deformation(Affine):
     Args:
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
         amplitude: standard deviation of a pixel's displacement along each axis, in pixels.
-        smoothness: standard deviation of the Gaussian filter that makes the displacements smooth, in pixels.
+        smoothness: standard deviation of the Gaussian filter that smooths the displacements, in pixels.
         low: lower bounds of the affine map, as for :class:`Affine`; ``None`` for the identity.
         high: upper bounds.
         num_views: views per input and step in training.
         num_fixed: views in prediction.
 
     Raises:
-        ValueError: as :class:`Affine`, and for an amplitude or smoothness that is not one number, or one of the bounds
+        ValueError: as :class:`Affine`; also if ``amplitude`` or ``smoothness`` is not one number, or one bound is given
             without the other.
     """
 
@@ -136,7 +136,7 @@ class Deformation(Affine):
     def noise(
         self, key: PRNGKeyArray, num_views: int
     ) -> tuple[Float[Array, "{num_views} 6"], Float[Array, "{num_views} 2 H W"]]:
-        """Uniform numbers and standard normal ones."""
+        """Uniform numbers for the affine map, standard normal ones for the displacements."""
         key_affine, key_field = random.split(key)
         field = random.normal(key_field, (num_views, 2, *self.input_shape[:2]), self.amplitude.dtype)
         return super().noise(key_affine, num_views), field

@@ -1,4 +1,4 @@
-"""Finite sets of transformed inputs as views: orbits under moves of entries, whole or sampled."""
+"""Finite sets of transformed inputs as views: orbits under rearrangements of entries, whole or sampled."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Orbit(View):
     ``Orbit.of_images((28, 28), rotations=True, shifts=1)``; ``Orbit([(0, 1), (1, 0)])`` for ``f(x, y) = f(y, x)``.
 
     Args:
-        table: ``[P, size]`` integers: entry ``table[p, i]`` of the flattened input becomes entry ``i`` of view ``p``,
-            and -1 stands for zero. Equal rows count once.
+        table: ``[P, size]`` integers: entry ``i`` of view ``p`` is entry ``table[p, i]`` of the flattened input, or
+            zero for -1. Equal rows count once.
         input_shape: shape of one input; a vector if ``None``.
 
     Raises:
-        ValueError: if the table does not have two axes, or an entry is out of range or twice in a row.
+        ValueError: if the table does not have two axes, or an entry is out of range or repeated within a row.
     """
 
     table: Integer[np.ndarray, "P e"] = static()
@@ -61,17 +61,17 @@ class Orbit(View):
     def of_images(
         cls, image_shape: Sequence[int], *, rotations: bool = False, flips: bool = False, shifts: int = 0
     ) -> Orbit:
-        """The orbit of images ``[H, W, C]`` under all compositions of the transformations asked for, itself first.
+        """The orbit of images ``[H, W, C]`` under all compositions of the chosen transformations, the identity first.
 
         Args:
             image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
-            rotations: by multiples of 90 degrees; images must be square.
-            flips: left to right, and top to bottom.
-            shifts: by up to so many pixels along both axes; what comes in from outside is zero (a finite set of
-                translations, invariant up to what leaves the image).
+            rotations: whether to rotate by multiples of 90 degrees; images must be square.
+            flips: whether to flip left to right, and top to bottom.
+            shifts: largest shift along both axes, in pixels; pixels from outside the image are zero. Invariance to
+                shifts is thus only up to the pixels that leave the image.
 
         Raises:
-            ValueError: for rotations of images that are not square, or shifts as long as the image.
+            ValueError: if images to be rotated are not square, or a shift is as long as the image.
         """
         shape = whole_sizes("image_shape", image_shape, (2, 3))
         shape = shape if len(shape) == 3 else (*shape, 1)
@@ -105,7 +105,7 @@ class Orbit(View):
 
     @property
     def view_size(self) -> int:
-        """Numbers per input."""
+        """Size of an input."""
         return self.table.shape[1]
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
@@ -121,7 +121,7 @@ class Orbit(View):
 
 def rearranged(rows: Float[Array | np.ndarray, "N e"], table: Any) -> Float[Array, "N P e"]:
     """Entries ``table [P, e]`` of rows, zero where the table has -1."""
-    # Out of range in jnp.take, -1 would count from the end.
+    # In jnp.take -1 would count from the end; one past the last index gives the fill value.
     inside = jnp.where(jnp.asarray(table) < 0, rows.shape[1], table)
     return jnp.take(rows, inside, axis=1, mode="fill", fill_value=0)
 
@@ -132,16 +132,16 @@ def rearranged(rows: Float[Array | np.ndarray, "N e"], table: Any) -> Float[Arra
 class Subsampled(SampledView):
     """Some views of a finite orbit, drawn without replacement (learning invariances, section 4.4 and appendix B).
 
-    Estimates are those of the whole orbit's kernel, and equal it where ``num_views`` is the size of the orbit.
+    Estimates are of the whole orbit's kernel; they are exact if ``num_views`` is the size of the orbit.
 
     Args:
-        orbit: all views.
-        num_views: views per input and step in training.
-        num_fixed: views in prediction; ``None`` for all.
+        orbit: the whole orbit.
+        num_views: number of views per input and step in training.
+        num_fixed: number of views in prediction; ``None`` for all.
 
     Raises:
         TypeError: if ``orbit`` is not an :class:`~gpzoo.Orbit`.
-        ValueError: for more views than there are, or fewer than two.
+        ValueError: if there are fewer than two views, or more than the orbit has.
     """
 
     orbit: Orbit = static()
@@ -158,11 +158,11 @@ class Subsampled(SampledView):
 
     @property
     def orbit_size(self) -> float:
-        """How many views there are."""
+        """Size of the orbit."""
         return self.orbit.num_views
 
     def noise(self, key: PRNGKeyArray, num_views: int) -> Integer[Array, "{num_views} e"]:
-        """Rows of the orbit's table, all different."""
+        """Distinct rows of the orbit's table."""
         return jnp.asarray(self.orbit.table)[random.permutation(key, self.orbit.num_views)[:num_views]]
 
     def transform(self, x: Float[Array, "*shape"], noise: Integer[Array, " e"]) -> Float[Array, "*shape"]:

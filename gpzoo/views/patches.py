@@ -17,7 +17,7 @@ from gpzoo.views.base import View, whole_sizes
 class Patches(View):
     """All patches of an image at stride 1 that lie inside it (convolutional GPs, sections 3 and 4.4).
 
-    Positions run row by row, and each patch is flattened row by row. What becomes of colour:
+    Positions run row by row, and each patch is flattened row by row. Three treatments of colour:
 
     * ``"separate"``: the patches of every channel are separate views. View ``c * (P / C) + position`` is the patch of
       channel ``c``, so ``P = C (H - h + 1) (W - w + 1)``, views of size ``h w``;
@@ -31,8 +31,7 @@ class Patches(View):
         channels: ``"separate"``, ``"joint"``, or the number of a channel, counted from 0.
 
     Raises:
-        ValueError: if a size is not a positive whole number, a patch is larger than the image, or there is no such
-            channel.
+        ValueError: if a size is not a positive integer, a patch is larger than the image, or there is no such channel.
     """
 
     image_shape: tuple[int, int, int] = static()
@@ -68,13 +67,13 @@ class Patches(View):
 
     @property
     def num_views(self) -> int:
-        """Patches per image, ``P``, those of separate channels together."""
+        """Number of patches per image, ``P``; separate channels are added up."""
         (H, W, C), (h, w) = self.image_shape, self.patch_shape
         return (C if self.channels == "separate" else 1) * (H - h + 1) * (W - w + 1)
 
     @property
     def view_size(self) -> int:
-        """Numbers per patch: ``h w``, or ``C h w`` where channels are joint."""
+        """Size of a patch: ``h w``, or ``C h w`` with joint channels."""
         return (self.image_shape[2] if self.channels == "joint" else 1) * self.patch_shape[0] * self.patch_shape[1]
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:

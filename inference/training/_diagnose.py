@@ -1,4 +1,4 @@
-"""What a training says of itself: how its expectations are computed, and, when it fails, where and why."""
+"""How are a training's expectations computed and, if it fails, where and why?"""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from gpzoo.inference.trained import Trained
 from gpzoo.likelihoods import Expected, Likelihood
 from gpzoo.processes.process import GaussianProcess
 
-#: Data beyond this are named as the cause of a training that fails, rather than its learning rate.
+#: If a training with data beyond this number fails, the data are blamed, and not the learning rate.
 EXTREME = 1e6
 
 
 def _run_once(svi: Any, state: SVIState, batch: tuple, arrays: dict, static: dict) -> Runs:
-    """Runs of guide and model as the objective's next step would run them."""
+    """Runs of guide and model as in the objective's next step."""
     values = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
     shown = Bound() if isinstance(svi.loss, GaussianProcessELBO) else None
     key, kwargs = random.split(state.rng_key)[1], arrays | static | svi.static_kwargs
@@ -36,11 +36,11 @@ def _run_once(svi: Any, state: SVIState, batch: tuple, arrays: dict, static: dic
 
 
 class Watch(Messenger):
-    """Around a step that is traced: sees what it draws, its data sites and its plates."""
+    """A handler around a traced step that records its draws, data sites and plates."""
 
     def __init__(self) -> None:
         super().__init__(None)
-        #: Names of the guide's sites in its order; whether their values are draws.
+        #: The guide's sites by name, in its order: whether their values are draws.
         self.guide: dict[str, bool] = {}
         self.data: dict[str, dict[str, Any]] = {}
         self.plates: dict[str, tuple[int, int]] = {}
@@ -50,7 +50,7 @@ class Watch(Messenger):
         return self
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
-        """Notes a site; guides run before their programs."""
+        """Record a site; guides run before their programs."""
         if msg["type"] == "plate":
             self.plates[msg["name"]] = msg["args"]
         elif msg["type"] == "sample" and msg["is_observed"]:
@@ -60,7 +60,7 @@ class Watch(Messenger):
 
 
 def expectations(step: Watch, needs: Mapping[str, frozenset[str]]) -> dict[str, str]:
-    """How each data site's expectation is computed, by name; ``needs`` are those of a look at the program."""
+    """How each data site's expectation is computed, by name; ``needs`` as in a look at the program."""
     found: dict[str, str] = {}
     for name, site in step.data.items():
         fn = unmasked(site["fn"])
@@ -74,18 +74,18 @@ def expectations(step: Watch, needs: Mapping[str, frozenset[str]]) -> dict[str, 
 
 
 def _is_drawn(site: dict[str, Any]) -> bool:
-    """Whether the value of a guide's site is a draw: no parameter, and no marginals."""
+    """Whether the value of a guide's site is a draw: neither a parameter nor marginals."""
     if isinstance(unmasked(site["fn"]), dist.Delta):
         return False
     return isinstance(site["value"], Array) and jnp.issubdtype(site["value"].dtype, jnp.floating)
 
 
 def check_scales(step: Watch, rows: int, num_rows: int) -> None:
-    """Refuse a bound whose data terms, of ``rows`` a step, are not those of all ``num_rows``.
+    """Refuse a bound whose data terms, from ``rows`` rows per step, are not scaled to all ``num_rows``.
 
     Raises:
-        ValueError: if a plate over the rows has another size than the data have rows; with minibatches, if no observed
-            site is scaled from the minibatch to all rows, or a GP site is observed.
+        ValueError: if the size of a plate over the rows is not the number of rows of the data; with minibatches, if no
+            observed site is scaled from the minibatch to all rows, or a GP site is observed.
     """
     for name, site in step.data.items():
         if isinstance(site["fn"], GaussianProcess) and rows < num_rows:
@@ -126,27 +126,27 @@ def explain_failure(
     kept: str,
     initial: bool,
 ) -> None:
-    """Raise the error that says why a step was not taken.
+    """Raise the error that explains a failed step.
 
     Args:
         svi: NumPyro's object.
-        result: what the error shall have.
-        state: of the training that failed, before the step.
+        result: the trained model that the error carries.
+        state: the state before the failed step.
         batch: the step's minibatch.
         arrays: the model's keyword arguments that are arrays.
         static: its other keyword arguments.
-        loss: of the step.
+        loss: the step's loss.
         after: the state after the step.
         where: beginning of the message.
         kept: end of the message.
-        initial: whether no step was taken before.
+        initial: whether it was the first step.
     """
     kind, cause = NonFiniteError, None
     try:
         what, far = _diagnosis(svi, state, batch, arrays, static, loss, after)
         initial = initial and not far
     except Exception as error:
-        # What compiles to NaN says why where its numbers can be looked at: a factorisation, a kernel's check.
+        # Compiled code gives NaN; with concrete numbers, a factorisation or a kernel's check raises the reason.
         what, cause = str(error), error
         if isinstance(error, FactorisationError) and result.losses.ndim == 1:
             kind = FactorisationError
@@ -156,7 +156,7 @@ def explain_failure(
 def _diagnosis(
     svi: Any, state: SVIState, batch: tuple, arrays: dict, static: dict, loss: float, after: SVIState
 ) -> tuple[str, bool]:
-    """What is not finite in a step, and whether it went too far; raises what the program raises outside ``jit``."""
+    """What is not finite in a step, and whether the step was too long; raises as the program does outside ``jit``."""
     model_trace = _run_once(svi, state, batch, arrays, static).model
     key, static = random.split(state.rng_key)[1], static | svi.static_kwargs
     mutable, params = state.mutable_state or {}, svi.optim.get_params(state.optim_state)
@@ -203,7 +203,7 @@ def _rows(name: str, site: dict[str, Any]) -> str:
     if site["type"] != "sample" or not site["is_observed"] or isinstance(site["fn"], GaussianProcess):
         return ""
     fn, y = unmasked(site["fn"]), np.asarray(site["value"])
-    # Traced, so that what is masked is not looked at.
+    # Traced, so that the likelihood does not check masked values.
     terms = np.asarray(jax.jit(site["fn"].log_prob)(site["value"]))
     if terms.ndim == 0 or y.shape[:1] != terms.shape[:1]:
         return ""
@@ -233,16 +233,16 @@ def _short(x: Any) -> str:
 
 
 def _way_out(svi: Any, state: SVIState, batch: tuple, arrays: dict, initial: bool) -> str:
-    """What to try: the data if they are extreme, then the initial values, then the learning rate."""
+    """Advice: about the data if they are extreme, else the initial values, else the learning rate."""
     if said := extreme_data(svi.model, batch, arrays):
         return said
     if initial:
-        return "No step was taken before: look at the initial values (init_params) and at fixed hyperparameters."
+        return "No step was taken before: check the initial values (init_params) and fixed hyperparameters."
     return "Lower the learning rate."
 
 
 def _lost(svi: Any, state: SVIState) -> str:
-    """Parameters that left the range of their numbers, with their values; empty if none did."""
+    """Parameters that left the range of their dtype, with their values; empty if none did."""
     unconstrained = svi.optim.get_params(state.optim_state)
     lost = []
     for name, value in svi.constrain_fn(unconstrained).items():
@@ -256,7 +256,7 @@ def _lost(svi: Any, state: SVIState) -> str:
 
 
 def extreme_data(model: Any, args: tuple, kwargs: dict) -> str:
-    """That an argument of a program holds numbers too large to train on, and what to do; empty if none does."""
+    """A message about arguments of a program with numbers too large to train on; empty if there are none."""
     large = {}
     for name, value in [*zip(checks.positional(model, len(args))[0], args, strict=True), *kwargs.items()]:
         sizes = [float(np.max(np.abs(np.asarray(x)))) for x in jax.tree.leaves(value) if _is_real(x) and x.size]

@@ -10,7 +10,7 @@ import numpy as np
 
 
 def on_device() -> str:
-    """Where JAX computes, in words: ``"the CPU"``, ``"a GPU (NVIDIA A100)"``."""
+    """The device of JAX, in words: ``"the CPU"``, ``"a GPU (NVIDIA A100)"``."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return "the CPU"
@@ -18,12 +18,12 @@ def on_device() -> str:
 
 
 class Bar:
-    """A line that says what is trained, and a bar with the mean ELBO of the last hundred steps and steps per second.
+    """A line with the training's name, and a bar with the mean ELBO of the last hundred steps and steps per second.
 
     Args:
-        wanted: whether there are any; a string is the training's name.
-        total: steps in all.
-        done: steps that were taken before.
+        wanted: whether to show them; a string is the training's name.
+        total: total number of steps.
+        done: number of earlier steps.
     """
 
     def __init__(self, wanted: bool | str, total: int, done: int) -> None:
@@ -64,7 +64,7 @@ class Bar:
             self.bar.stop()
 
     def update(self, done: int, recent: np.ndarray, failed: int = 0) -> None:
-        """Show that ``done`` steps are taken, with these last losses, and how many of several trainings failed."""
+        """Show the number of steps taken, the mean of the recent losses, and how many of several trainings failed."""
         if self.bar is not None and recent.size:
             rate = (done - self.first) / (time.perf_counter() - self.started)
             elbo = f"{-np.nanmean(recent):,.1f}" + (f" ({failed} failed)" if failed else "")

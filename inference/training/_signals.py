@@ -28,7 +28,7 @@ class Signals:
         self.received = number
 
     def propagate(self, kept: bool) -> None:
-        """Raise what the signal asked for, saying whether the state is ``kept`` in a checkpoint.
+        """Raise the signal's exception, which says whether the state is ``kept`` in a checkpoint.
 
         Raises:
             KeyboardInterrupt: after SIGINT.
@@ -37,7 +37,7 @@ class Signals:
         if self.received == signal.SIGINT:
             what = "its last steps could not be written to a checkpoint"
             if kept:
-                what = "its checkpoint is written, from which the same call goes on"
+                what = "its checkpoint is written, and the same call resumes from it"
             raise KeyboardInterrupt(f"Training was interrupted; {what}.")
         if self.received == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)

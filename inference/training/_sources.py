@@ -1,4 +1,4 @@
-"""Where a training's rows come from: arrays on the device, for one training or many, or a table that is streamed."""
+"""Where do a training's rows come from? Arrays on the device, for one training or many, or a streamed table."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gpzoo.tables.files import fingerprint
 from gpzoo.tables.minibatches import Minibatches
 from gpzoo.tables.table import Table
 
-#: Most steps between two visits of the host.
+#: Largest number of steps on the device before control returns to the host.
 MAX_CHUNK = 1000
 
-#: Most numbers handed to the device at a time: row numbers, or the rows of a table.
+#: Largest number of values sent to the device at a time: row numbers, or the rows of a table.
 _MOST_NUMBERS = 2**24
 
-#: Rows of a table that initial values are found on, and data are checked on beforehand.
+#: Number of a table's rows that initial values and the check of the data before training use.
 _SAMPLE_ROWS = 100_000
 
 
 def is_arrays(value: Any) -> bool:
-    """Whether an argument is arrays through and through, to be passed to a compiled program rather than built in."""
+    """Whether an argument consists of arrays only, which are passed to the compiled program and not built into it."""
     leaves = jax.tree.leaves(value)
     return bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
 
@@ -39,9 +39,9 @@ def split_arrays(arguments: dict) -> tuple[dict, dict]:
 
 
 def described(name: str, arrays: Any) -> dict[str, str]:
-    """Type, shape and sha256 of every array, to tell whether a training is continued with the same numbers.
+    """Type, shape and sha256 of every array, to check that a training is continued with the same numbers.
 
-    The bytes that the program sees are hashed, 1 to 2 GB a second.
+    The hash is of the bytes that the program sees, at 1 to 2 GB per second.
     """
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
@@ -56,15 +56,15 @@ def _typed(rng_key: Array) -> bool:
 
 
 def key_words(rng_key: Array) -> list[int]:
-    """The numbers that a key, of the new kind or the old, consists of."""
+    """The numbers in a key, typed or not."""
     return np.asarray(random.key_data(rng_key) if _typed(rng_key) else rng_key).ravel().tolist()
 
 
 def split_keys(rng_key: Array) -> tuple[list[Array], bool]:
-    """The key of each training, and whether several were asked for.
+    """The key of each training, and whether the keys have an axis of trainings.
 
     Raises:
-        ValueError: for keys with more than one leading axis, or none.
+        ValueError: if keys have more than one leading axis, or there are none.
     """
     leading = rng_key.ndim - (0 if _typed(rng_key) else 1)
     if leading not in (0, 1) or rng_key.size == 0:
@@ -73,7 +73,7 @@ def split_keys(rng_key: Array) -> tuple[list[Array], bool]:
 
 
 def order_seed(rng_key: Array) -> int:
-    """The seed of the order in which a training with this key visits its rows."""
+    """The seed of the random order of rows in a training with this key."""
     return int(random.bits(named_key(rng_key, "rows"), (), jnp.uint32))
 
 
@@ -84,18 +84,18 @@ def source_of(
     several: bool,
     in_axes: int | Sequence[int | None] | None,
 ) -> Resident | Streamed:
-    """The rows of the trainings with these keys: the arrays among ``args``, or the table that is the only one of them.
+    """The rows of the trainings with these keys: the arrays ``args``, or a table as the only argument.
 
     Raises:
-        ValueError: for an ``in_axes`` that does not go with the arguments; more than a table, or several keys for it;
-            or as the sources.
+        ValueError: if ``in_axes`` does not match the arguments; if there is a table and another argument or several
+            keys; or as the sources.
     """
     seeds = [order_seed(key) for key in keys]
     if tables := [a for a in args if isinstance(a, Table)]:
         if len(args) > 1 or several:
             raise ValueError(
-                "A table is the only positional argument of fit, its groups are the model's, and it is trained on with "
-                f"one key, random.key(0) rather than keys [K]; got {len(args)} arguments and "
+                "A table is the only positional argument of fit, its groups are the model's, and it takes one key, "
+                f"random.key(0) rather than keys [K]; got {len(args)} arguments and "
                 f"{f'{len(keys)} keys' if several else 'one key'}."
             )
         return Streamed(tables[0], batch_size, seeds[0])
@@ -114,7 +114,7 @@ def axes_by_name(arrays: dict, member_kwargs: Collection[str], count: int) -> di
     """For each keyword argument whether it carries the member axis.
 
     Raises:
-        ValueError: for names that are not among ``arrays``, or leading axes other than ``count``.
+        ValueError: if a name is not in ``arrays``, or a leading axis is not ``count``.
     """
     names = {member_kwargs} if isinstance(member_kwargs, str) else set(member_kwargs)
     if unknown := sorted(names - set(arrays)):
@@ -133,16 +133,16 @@ def check_members(what: str, arguments: Mapping[str, Any], count: int) -> None:
 
 
 class Resident:
-    """Arrays on the device: the minibatches of a step are row numbers, a function of the seed and the step.
+    """Arrays on the device: a step's minibatch is a set of row numbers, a function of the seed and the step.
 
     Args:
         args: the model's positional arguments.
         batch_size: rows per minibatch, ``None`` for all.
-        seeds: one per member, or one where there are none.
-        axes: for each argument whether it carries a leading member axis; ``None`` where there are no members.
+        seeds: one per member, or one without members.
+        axes: for each argument whether it carries a leading member axis; ``None`` without members.
 
     Raises:
-        ValueError: for rows or members that disagree in number, no rows, or a ``batch_size`` out of range.
+        ValueError: if the numbers of rows or members differ, there are no rows, or ``batch_size`` is out of range.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Resident:
         ]
         if not shapes or any(len(shape) == 0 for shape, _ in shapes):
             raise ValueError(
-                "fit takes the data as positional arguments, arrays with one row per datum; others in model_kwargs."
+                "fit takes the data as positional arguments, arrays with one row per datum; others are model_kwargs."
             )
         if any(own and (len(shape) < 2 or shape[0] != len(seeds)) for shape, own in shapes):
             raise ValueError(
@@ -179,11 +179,11 @@ class Resident:
         self.chunk = MAX_CHUNK if self.full else int(np.clip(_MOST_NUMBERS // (self.size * len(seeds)), 1, MAX_CHUNK))
 
     def of_step(self, data: tuple, feed: Array) -> tuple:
-        """Inside the compiled program: the minibatch of a step from the data and that step's part of the feed."""
+        """The minibatch of a step, from the data and the step's part of the feed; called in the compiled program."""
         return data if self.full else _take(data, feed)
 
     def feed(self, start: int, count: int) -> Array:
-        """What ``count`` steps from ``start`` on need: row numbers ``[chunk, size]``, with members before it."""
+        """Row numbers ``[chunk, size]`` of ``count`` steps from ``start`` on; with members ``[K, chunk, size]``."""
         empty = np.zeros((self.chunk - count, self.size), np.int32)
         if self.full:
             each = [np.zeros((self.chunk, 0), np.int32) for _ in self.seeds]
@@ -192,7 +192,7 @@ class Resident:
         return jnp.asarray(each[0] if self.axes is None else np.stack(each))
 
     def all_rows(self, member: int) -> tuple:
-        """The whole data of a member."""
+        """All rows of a member."""
         return member_of(self.data, self.axes, member)
 
     def batch(self, member: int, step: int) -> tuple:
@@ -202,24 +202,24 @@ class Resident:
         return _take(self.all_rows(member), indices(self.seeds[member], step, 1, self.num_rows, self.size)[0])
 
     def settings(self, names: Sequence[str]) -> dict[str, Any]:
-        """What must be the same for a training to be continued, the data by the names of the program's arguments."""
+        """Settings that a continued training must share, with the data by the names of the program's arguments."""
         data = [described(f"argument {name}", value) for name, value in zip(names, self.data, strict=True)]
         return {key: value for each in data for key, value in each.items()} | {"batch_size": self.size}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 class Streamed:
-    """A table that is drawn from on the host, in windows that are read and shuffled while the device computes.
+    """Minibatches of a table on the host, whose windows are read and shuffled while the device computes.
 
     Args:
         table: the rows.
         batch_size: rows per minibatch.
-        seed: of their order.
+        seed: seed of their order.
 
     Raises:
-        ValueError: without a ``batch_size``, or for one out of range.
+        ValueError: if ``batch_size`` is missing or out of range.
     """
 
     axes = None
@@ -228,14 +228,14 @@ class Streamed:
 
     def __init__(self, table: Table, batch_size: int | None, seed: int) -> None:
         if batch_size is None:
-            raise ValueError("A table is trained on in minibatches: give fit a batch_size.")
+            raise ValueError("A table needs minibatches: give fit a batch_size.")
         self.table, self.num_rows, self.size, self.num_arguments = table, table.num_rows, batch_size, 1
         self.minibatches = Minibatches(table, batch_size, seed)
         row = sum(int(np.prod(group.shape)) for group in table.groups)
         self.chunk = int(np.clip(_MOST_NUMBERS // (batch_size * row), 1, MAX_CHUNK))
 
     def of_step(self, data: tuple, feed: tuple) -> tuple:
-        """The minibatch of a step is its part of the feed."""
+        """The step's part of the feed, which is its minibatch."""
         return feed
 
     def feed(self, start: int, count: int) -> tuple:
@@ -246,7 +246,7 @@ class Streamed:
         return jax.tree.map(jnp.asarray, drawn)
 
     def all_rows(self, member: int) -> tuple:
-        """A sample of the rows, those of the first steps, which stands for them all where initial values are found."""
+        """The rows of the first steps, a sample in place of all rows for finding initial values."""
         steps = -(-min(_SAMPLE_ROWS, self.num_rows) // self.size)
         drawn = self._drawn(0, min(steps, self.minibatches.steps_per_epoch))
         return jax.tree.map(lambda x: jnp.asarray(x.reshape(-1, *x.shape[2:])), drawn)
@@ -262,18 +262,18 @@ class Streamed:
         return drawn
 
     def settings(self, names: Sequence[str]) -> dict[str, Any]:
-        """What must be the same for a training to be continued; of the rows, as much as the fingerprint looks at."""
+        """Settings that a continued training must share, with the fingerprint of the table."""
         found = dict(self.table.fingerprint)
         found[f"checksum ({found.pop('seen')})"] = found.pop("checksum")
         return {f"table {key}": value for key, value in found.items()} | {"batch_size": self.size}
 
     def close(self) -> None:
-        """End the reading."""
+        """Stop reading."""
         self.minibatches.close()
 
 
 def member_of(arguments: Any, axes: Any, member: Any) -> Any:
-    """The arguments of one member, a tuple or a dictionary of which ``axes`` tells what carries the member axis."""
+    """The arguments of one member, a tuple or a dictionary; ``axes`` marks those with a member axis."""
     if axes is None:
         return arguments
     if isinstance(arguments, dict):
@@ -290,7 +290,7 @@ def _take(data: tuple, rows: Any) -> tuple:
 
 
 def indices(seed: int, start: int, count: int, num_rows: int, size: int) -> np.ndarray:
-    """Rows of the minibatches of steps ``start`` to ``start + count``, ``[count, size]``, a function of these alone."""
+    """Row numbers of ``count`` minibatches from step ``start`` on, ``[count, size]``, a function of the arguments."""
     per_epoch = num_rows // size
     out = np.empty((count, size), np.int32)
     epoch, order = -1, np.zeros(0, np.int64)

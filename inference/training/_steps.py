@@ -1,6 +1,6 @@
 """The compiled step of a training, and the loop of steps on the device.
 
-Programs with convolutions are stepped from the host instead, where :func:`gpzoo._platform.steps_on_host` says so.
+If :func:`gpzoo._platform.steps_on_host` says so, the loop of a program with convolutions is on the host instead.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gpzoo.inference.training._sources import Resident, Streamed
 
 
 def initial(svi: SVI, sites: Trace) -> Callable:
-    """``init(key, values)``: what ``svi.init`` gives, without running guide and program, whose sites are known.
+    """``init(key, values)``: the state of ``svi.init``, without running guide and program, whose sites are known.
 
     Args:
-        svi: NumPyro's object, which learns the sites' constraints.
-        sites: of parameters and mutable state, by name.
+        svi: NumPyro's object, which is given the sites' constraints.
+        sites: sites of parameters and mutable state, by name.
     """
 
-    # Without their values, which a training would keep alive.
+    # Values are left out, because the training would keep them alive.
     known_sites = {name: (site["type"], site["kwargs"]) for name, site in sites.items()}
 
     def init(key: Array, values: dict[str, Any]) -> SVIState:
@@ -39,7 +39,7 @@ def initial(svi: SVI, sites: Trace) -> Callable:
                 if kind == "mutable":
                     mutable(name, value)
                 else:
-                    # A module of equinox is callable, and would be called for its initial value.
+                    # A lambda, because an equinox module is callable: it would be called for its initial value.
                     numpyro.param(name, lambda key, value=value: value, **options)
 
         known = SVI(lambda: None, declare, svi.optim, svi.loss)

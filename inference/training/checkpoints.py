@@ -1,8 +1,8 @@
 """Checkpoints of a training: written atomically, every byte under a hash, restored to the same bits.
 
-The state after a step is one file (see :mod:`gpzoo.inference._files`). The format is our own because Orbax spreads a
-step over thirteen files, most of them under no hash (of 288 flipped bits 274 came back as numbers), and leaves a folder
-behind whenever it is killed.
+The state after a step is one file (see :mod:`gpzoo.inference._files`). Orbax is not used, because it spreads a step
+over thirteen files, most of them without a hash (of 288 flipped bits, 274 were restored as numbers), and leaves a
+folder behind whenever it is killed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _SUFFIX, _UNFINISHED = ".checkpoint", ".checkpoint-unfinished"
 
 _ABSENT = "not given"
 
-#: Differences, or damaged arrays, that a message names.
+#: Largest number of differences, or of damaged arrays, that a message names.
 _MOST_NAMED = 4
 
 
 def check_folder(checkpoint: str | os.PathLike[str]) -> None:
-    """Refuse what names no folder, such as an empty text, which would be the current one.
+    """Refuse a value that does not name a folder, such as an empty string, which would mean the current one.
 
     Raises:
-        TypeError: for what is no path.
-        ValueError: for an empty one.
+        TypeError: if it is not a path.
+        ValueError: if it is empty.
     """
     if not isinstance(checkpoint, str | os.PathLike):
         raise TypeError(f"checkpoint must be the path of a folder, or None for none; got {checkpoint!r}.")
@@ -44,7 +44,7 @@ def check_folder(checkpoint: str | os.PathLike[str]) -> None:
 
 
 class Restored(NamedTuple):
-    """What a checkpoint holds: steps taken, seconds of them, ``losses`` as they were given, and the state."""
+    """The content of a checkpoint: steps taken, their seconds, ``losses`` as given, and the state."""
 
     step: int
     seconds: float
@@ -56,8 +56,8 @@ class Checkpoints:
     """The two newest states of one training, in one folder, ``12.checkpoint`` after 12 steps.
 
     Args:
-        directory: where to keep them; made if absent. What writes that were killed have left there is removed.
-        settings: what must be the same for a training to be continued, as a flat dictionary of plain values.
+        directory: their folder; made if absent. Remains of killed writes in it are removed.
+        settings: settings that a continued training must share, as a flat dictionary of plain values.
 
     Raises:
         CheckpointError: if the directory cannot be made or read, or holds checkpoints of an earlier format.
@@ -83,11 +83,11 @@ class Checkpoints:
     def save(self, step: int, seconds: float, losses: np.ndarray, state: Any) -> bool:
         """Write the state after ``step`` steps; the two before it stay until this one is complete.
 
-        Later ones are removed: a training that fails goes back behind them.
-        A disk that is full or gone gives a warning, and training goes on.
+        Later ones are removed, since a failed training goes back to an earlier step. If the disk is full or gone, a
+        warning is given and training continues.
 
         Returns:
-            Whether the state after this step is kept.
+            Whether the state after this step is on disk.
         """
         if self._good[-1:] == [step]:
             return True
@@ -113,13 +113,13 @@ class Checkpoints:
         return True
 
     def restore(self, template: Any) -> Restored | None:
-        """The newest checkpoint that is whole, its state in the structure of ``template``; ``None`` if there is none.
+        """The newest undamaged checkpoint, its state in the structure of ``template``; ``None`` without checkpoints.
 
-        One that is damaged is named in a warning, and the one before it is used.
+        If a checkpoint is damaged, a warning names it and the one before it is used.
 
         Raises:
-            CheckpointError: if none is whole, naming what is damaged, or if the newest that is whole belongs to a
-                training with other settings or shapes.
+            CheckpointError: if all are damaged, with the damage; or if the newest undamaged one belongs to a training
+                with other settings or shapes.
         """
         found, damaged = None, []
         for path in self._paths():
@@ -153,7 +153,7 @@ class Checkpoints:
         stored = {name: f"{dtype}{shape}" for name, dtype, shape, _ in description["arrays"] if name != "losses"}
         here = self.settings | {name: f"{x.dtype}{list(x.shape)}" for name, x in _named(template).items()}
         there = description["settings"] | stored
-        # As text, because NaN is not equal to itself.
+        # Compared as text, because NaN is not equal to itself.
         here, there = ({name: json.dumps(value) for name, value in both.items()} for both in (here, there))
         different = [
             f"{name} is {here.get(name, _ABSENT)} here and {there.get(name, _ABSENT)} there"
@@ -171,7 +171,7 @@ class Checkpoints:
         return self.directory / f"{step}{_SUFFIX}"
 
     def _paths(self) -> list[Path]:
-        """Files of checkpoints, the newest first; those that are not named after a step last."""
+        """Files of checkpoints, the newest first; files that are not named after a step come last."""
         of_step = {path: int(path.stem) if path.stem.isdecimal() else -1 for path in self.directory.glob(f"*{_SUFFIX}")}
         return sorted(of_step, key=of_step.__getitem__, reverse=True)
 
@@ -185,7 +185,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if it is damaged, naming what is.
+        ValueError: naming the damaged parts, if there are any.
     """
     description, arrays = _files.read(path)
     if path.name != f"{description['step']}{_SUFFIX}":
@@ -204,7 +204,7 @@ def _name(path: tuple) -> str:
 
 
 def _like(template: Any, value: np.ndarray) -> jax.Array:
-    """An array of its own on the device: steps take over their input, and what was read is the file's bytes."""
+    """A copy on the device: steps donate their input, and the array that was read shares the file's bytes."""
     if _files.is_key(template):
         return random.wrap_key_data(jax.numpy.array(value), impl=random.key_impl(template))
     return jax.numpy.array(value)

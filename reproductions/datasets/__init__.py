@@ -1,8 +1,8 @@
 """The data sets of the reproductions: ``load`` reads, generates or downloads one, ``available`` lists them.
 
-Files are looked for in the folder that the environment variable ``GPZOO_DATA`` names, then in the user's cache folder.
-What is found is checked against a known checksum or count before it is used; what is not is downloaded from its public
-home. ``dataset`` enters a loader into the list.
+Files are searched in the folder that the environment variable ``GPZOO_DATA`` names, then in the user's cache folder;
+missing ones are downloaded from their public home. Files are checked against a known checksum or count before use.
+``dataset`` adds a loader to the list.
 """
 
 from importlib import import_module
@@ -13,6 +13,6 @@ from gpzoo.reproductions.datasets.registry import Entry, available, dataset, loa
 
 __all__ = ["Dataset", "Entry", "available", "dataset", "load"]
 
-# A module enters what it loads when it is imported: a file beside this one is all that another data set takes.
+# Importing a module adds its data sets to the list, so that a new data set needs only a new file here.
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

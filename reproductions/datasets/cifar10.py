@@ -34,8 +34,8 @@ _CIFAR10_RECORDS = "6c26dc22248c27188ea71613ba27ba80e119551206d074f556c3fa2df559
 def cifar10() -> Dataset:
     """Read CIFAR-10: 50,000 and 10,000 images, float32 ``[N, 32, 32, 3]``, red, green, blue in [0, 1]; int32 labels.
 
-    From ``cifar10_images.xz`` and ``cifar10_labels.npz``, or else the published ``cifar-10-binary.tar.gz``. Unpacking
-    takes several seconds, so that its result is kept in the user's cache folder (184 MB).
+    The files are ``cifar10_images.xz`` and ``cifar10_labels.npz``, or the published ``cifar-10-binary.tar.gz``.
+    Unpacking takes several seconds, so its result is kept in the user's cache folder (184 MB).
     """
     records, sha256 = kept(CIFAR10_KEPT, _CIFAR10_IMAGES * 3073, _CIFAR10_RECORDS), {CIFAR10_KEPT: _CIFAR10_RECORDS}
     source = "kept in the cache folder"
@@ -69,7 +69,7 @@ def _cifar10_from_xz(images: Path, labels: Path) -> np.ndarray:
 
 
 def _cifar10_from_tar(path: Path) -> np.ndarray:
-    """The same from the published records: label, then the red, green and blue planes of an image."""
+    """The same records from the published ones: label, then the red, green and blue planes of an image."""
     names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
     with (
         opened(path, _CIFAR10_TAR_BYTES, CIFAR10_TAR_SHA256) as stream,

@@ -26,24 +26,23 @@ _UCI = "https://archive.ics.uci.edu/static/public"
 
 @dataclass(frozen=True)
 class ClassTable:
-    """A published table of rows with a class each.
+    """A published table whose rows each have a class.
 
     Attributes:
         description: one line.
-        npz: file that holds its numbers and codes.
-        npz_bytes: of that file.
-        npz_sha256: of that file.
-        rows: of the table.
-        file: as published; empty where there is no such file.
-        most: bytes that the published file may have, whether its members are deflated or not.
-        url: where that is published.
-        content: what the numbers, codes and classes hash to, from either file; ``None`` where only the published file
-            is known, by ``sha256``.
-        sha256: of the published file, where it is known.
-        dropped: columns that are no features.
-        codes: columns of integers that are codes of categories.
-        by: the column whose values are kept together when rows are held out.
-        rare: rows below which the categories of a column are taken together.
+        npz: file of its numbers and codes.
+        npz_bytes: size of that file.
+        npz_sha256: sha256 of that file.
+        rows: number of rows of the table.
+        file: name of the published file; empty if there is none.
+        most: largest size of the published file in bytes, whether its members are deflated or not.
+        url: address of the published file.
+        content: hash of the numbers, codes and classes, from either file; ``None`` if only ``sha256`` is known.
+        sha256: sha256 of the published file, if it is known.
+        dropped: columns that are not features.
+        codes: integer columns that are codes of categories.
+        by: column whose values are kept together when rows are held out.
+        rare: categories of a column with fewer rows than this are merged.
     """
 
     description: str
@@ -126,19 +125,19 @@ TABLES = {
     ),
 }
 
-#: Values that say that a value is missing.
+#: The text of a missing value.
 _MISSING = "?"
 
 
 def table(name: str, split: int = 0) -> Dataset:
-    """Read a table with classes: categories are columns of zeros and ones, a missing one being a category too.
+    """Read a table with classes: categories become columns of zeros and ones; a missing value is a category too.
 
     Args:
-        name: ``"adult"``, ``"connect4"``, ``"diabetes"``, ``"covtype"`` or ``"covtype-subset"``, 16 % of its rows.
+        name: ``"adult"``, ``"connect4"``, ``"diabetes"``, ``"covtype"`` or ``"covtype-subset"`` (16 % of its rows).
         split: seed of the draw of the 10 % of rows for testing.
 
     Returns:
-        float32 ``[N, D]``, best standardised, and int32 labels.
+        float32 features ``[N, D]``, which should be standardised, and int32 labels.
 
     Raises:
         ValueError: if ``split`` is negative.
@@ -165,7 +164,7 @@ def table(name: str, split: int = 0) -> Dataset:
 
 
 def _numbers(name: str, known: ClassTable) -> tuple[dict[str, np.ndarray], set[str], str, dict[str, str]]:
-    """``X`` of numbers and codes, ``y`` and the names of the columns; which of them are categories."""
+    """``X`` of numbers and codes, ``y``, column names; the names of columns of categories; source; sha256 of files."""
     path = find(known.npz) if known.npz_sha256 else None
     if path is not None and known.npz_sha256 is not None:
         arrays = npz(path, known.npz_bytes, known.npz_sha256)
@@ -186,7 +185,7 @@ def _numbers(name: str, known: ClassTable) -> tuple[dict[str, np.ndarray], set[s
 
 
 def content_of(arrays: Mapping[str, np.ndarray], categories: Collection[str]) -> str:
-    """What a table hashes to, whichever file it was read from: its values, its columns, and which hold categories."""
+    """The hash of a table's values, column names and columns of categories, the same for either file."""
     names = [f"{column}{' (category)' if column in categories else ''}\n" for column in arrays["columns"]]
     columns = np.frombuffer("".join(names).encode(), np.uint8)
     return fingerprint({"X": arrays["X"].astype(np.int32), "y": arrays["y"].astype(np.uint8), "columns": columns})
@@ -204,7 +203,7 @@ def _features(X: np.ndarray, columns: Sequence[str], known: ClassTable, categori
             continue
         _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
         common = counts >= known.rare
-        # The rare ones, together, are the last column.
+        # The last column stands for all rare categories.
         place = np.where(common, np.cumsum(common) - 1, common.sum())[place]
         width = int(common.sum()) + (not common.all())
         parts.append((place[:, None] == np.arange(width)).astype(np.float32))
@@ -214,9 +213,9 @@ def _features(X: np.ndarray, columns: Sequence[str], known: ClassTable, categori
 # -- the published files -----------------------------------------------------------------------------------------------
 
 
-#: Bytes that the text of a table may have.
+#: Largest size of the text of a table, in bytes.
 _MOST_TEXT = 2**27
-#: Bytes that a line may have, and letters that the name of a category may.
+#: Largest size of a line in bytes, and largest number of letters of a category's name.
 _LONGEST_LINE, _LONGEST_WORD = 4096, 64
 
 
@@ -225,7 +224,7 @@ def _text(stream: BinaryIO) -> Iterable[str]:
 
 
 def _rows(text: Iterable[list[str]], columns: int, most: int) -> list[list[str]]:
-    """The rows of a table, none of which may be missing a word or have too long a one."""
+    """The rows of a table; a missing word or one that is too long is an error."""
     rows = list(islice(text, most + 1))
     if len(rows) > most:
         raise ValueError(f"there are more than {most:,} rows")
@@ -236,7 +235,7 @@ def _rows(text: Iterable[list[str]], columns: int, most: int) -> list[list[str]]
 
 
 def _coded(rows: list[list[str]], columns: Sequence[str]) -> tuple[np.ndarray, set[str]]:
-    """Integer columns as they are; others as numbers of their sorted values, -1 where one is missing."""
+    """Integer columns unchanged; others as indices into their sorted values, -1 for a missing value."""
     X, categories = np.empty((len(rows), len(columns)), np.int32), set()
     for i, column in enumerate(columns):
         values = np.array([row[i] for row in rows])
@@ -263,7 +262,7 @@ def _read_adult(stream: BinaryIO, most: int) -> tuple[dict[str, np.ndarray], set
     rows = []
     for name in ("adult.data", "adult.test"):
         with member(stream, name, _MOST_TEXT) as content:
-            # Few lines are no row of the table: the first one of the second text, and empty ones.
+            # A few lines are not rows of the table: the first one of the second text, and empty ones.
             text = ([value.strip() for value in line.split(",")] for line in islice(_text(content), most + 8))
             rows += _rows((row for row in text if len(row) == len(_ADULT) + 1), len(_ADULT) + 1, most - len(rows))
     X, categories = _coded(rows, _ADULT)

@@ -19,8 +19,8 @@ from gpzoo.tables.files import fingerprint
 def digits() -> Dataset:
     """Read the 8x8 digits that come with scikit-learn, scaled to [0, 1]: float32 ``[N, 8, 8, 1]``, int32 labels.
 
-    Every fifth image, once they are sorted by class and shuffled inside each, is for testing: 1,437 and 360 images,
-    with the same share of every class to within one image.
+    Images are sorted by class and shuffled within each class; then every fifth is for testing. This gives 1,437 and 360
+    images, with the same share of every class to within one image.
     """
     from sklearn.datasets import load_digits
 

@@ -1,7 +1,7 @@
-"""The one door to the files of data sets: finding, bounding, hashing, opening, downloading and keeping them.
+"""All access to the files of data sets: finding, bounding, hashing, opening, downloading and keeping them.
 
-A file may hold anything. Its kind and size are looked at before it is read, and its digest, where that is known, before
-it is parsed; every loader opens files through :func:`opened` or :func:`read`, and unpacks them with
+Files are not trusted. Their kind and size are checked before they are read, and their digest, if it is known, before
+they are parsed. Every loader opens files with :func:`opened` or :func:`read`, and unpacks them with
 :mod:`gpzoo.reproductions.datasets.unpacking`.
 """
 
@@ -28,18 +28,18 @@ from gpzoo.tables.files import opened, reason, unlike, unreadable
 
 VARIABLE = "GPZOO_DATA"
 
-#: Seconds for which what a writer left unfinished must have been untouched to count as left behind.
+#: Unfinished files count as abandoned if they have not changed for this many seconds.
 _ABANDONED = 3600.0
 _UNFINISHED = ".gpzoo-unfinished-"
-#: Bytes that the note beside a kept array may have, and the header of the array.
+#: Largest size of the note beside a kept array, and of the array's header, in bytes.
 _MOST_NOTE = 65_536
 
 
 def folders() -> list[Path]:
-    """Folders in which files are looked for: the one ``GPZOO_DATA`` names, if set, and the user's cache folder.
+    """Folders that are searched for files: the one that ``GPZOO_DATA`` names, if set, and the user's cache folder.
 
     Raises:
-        DatasetError: if ``GPZOO_DATA`` names something that is not a folder, or one that cannot be read.
+        DatasetError: if ``GPZOO_DATA`` does not name a folder, or names one that cannot be read.
     """
     with needs("reproductions", "Looking for data sets"):
         import pooch
@@ -67,25 +67,25 @@ def folders() -> list[Path]:
 
 
 def find(file: str) -> Path | None:
-    """The first that has this name in :func:`folders`, whatever it is; ``None`` where nothing has it.
+    """The first path with this name in :func:`folders`, or ``None``.
 
-    Something in a file's place that is none, such as a folder, is found too: :func:`opened` names it.
+    A path that is not a file, such as a folder, is found too; :func:`opened` refuses it with an error.
     """
     return next((path for folder in folders() if os.path.lexists(path := folder / file)), None)
 
 
 def find_folder(name: str) -> Path | None:
-    """The first folder of that name in :func:`folders`; ``None`` where there is none."""
+    """The first folder with this name in :func:`folders`, or ``None``."""
     return next((path for folder in folders() if os.path.isdir(path := folder / name)), None)
 
 
 @contextlib.contextmanager
 def parsing(path: Path, expected: str) -> Iterator[None]:
-    """Turn whatever goes wrong while a file is parsed into the error that names the file.
+    """Turn every error of parsing a file into one that names the file.
 
     Args:
         path: the file.
-        expected: in words, what it must hold.
+        expected: its expected content, in words.
 
     Raises:
         DatasetError: in place of every other error.
@@ -95,8 +95,8 @@ def parsing(path: Path, expected: str) -> Iterator[None]:
     except DatasetError:
         raise
     except MemoryError as error:
-        raise unreadable(path, "it takes more memory than there is", "Free some, or replace the file") from error
-    # Parsers meet what they were not made for with errors of every kind: struct.error, NotImplementedError, ...
+        raise unreadable(path, "it takes more memory than is free", "Free some, or replace the file") from error
+    # Parsers raise errors of every kind for unexpected content: struct.error, NotImplementedError, ...
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise unreadable(path, reason(error)) from error
@@ -104,13 +104,13 @@ def parsing(path: Path, expected: str) -> Iterator[None]:
 
 
 def read(path: Path, most: int, digest: str | None = None, method: str = "sha256") -> bytes:
-    """The bytes of a file, which are themselves what was hashed.
+    """The bytes of a file; the check of the digest is of these very bytes.
 
     Args:
         path: the file.
-        most: bytes that it may have.
-        digest: what it must hash to; ``None`` where that is not known.
-        method: of the digest, a name that ``hashlib`` has.
+        most: its largest size in bytes.
+        digest: its expected digest; ``None`` if that is not known.
+        method: the digest's method, a name in ``hashlib``.
 
     Raises:
         DatasetError: as :func:`opened`.
@@ -118,7 +118,7 @@ def read(path: Path, most: int, digest: str | None = None, method: str = "sha256
     with opened(path, most) as stream:
         size = os.fstat(stream.fileno()).st_size
         try:
-            # One byte more than it has: it may be growing.
+            # One byte more than its size, to notice a growing file.
             content = stream.read(size + 1)
         except (OSError, MemoryError) as error:
             raise unreadable(path, reason(error)) from error
@@ -142,21 +142,21 @@ def obtain(
     method: str = "sha256",
     advice: str = "",
 ) -> tuple[Path, str]:
-    """Find a file or else download it; it appears under its name only when complete.
+    """Find a file or download it; a download gets its name only when it is complete.
 
     Args:
         file: its name, or path relative to the data folder.
-        urls: tried in this order.
-        most: bytes that a download may have.
-        digest: that a download must have; ``None`` leaves the check to the caller.
-        method: of the digest, a name that ``hashlib`` has.
-        advice: added to the message when no address could serve the file.
+        urls: addresses, tried in this order.
+        most: largest size of a download, in bytes.
+        digest: expected digest of a download; ``None`` leaves the check to the caller.
+        method: the digest's method, a name in ``hashlib``.
+        advice: added to the message if no address serves the file.
 
     Returns:
-        Where the file is, not checked if it was there already, and in words where it came from.
+        The path of the file, which is not checked unless it was downloaded, and its source in words.
 
     Raises:
-        DatasetError: if no address could serve it, or it cannot be written.
+        DatasetError: if no address serves it, or it cannot be written.
     """
     path = find(file)
     if path is not None:
@@ -176,7 +176,7 @@ def obtain(
                 limit: Any = _Limit(unfinished.parent, most)
                 pooch.retrieve(url, known, unfinished.name, unfinished.parent, progressbar=limit)
         except (requests.RequestException, ConnectionError, TimeoutError, ValueError) as error:
-            # What the other errors say of a connection that failed is long and adds little: it is left to the cause.
+            # Other errors describe a failed connection at length; they are left to the cause of the exception.
             detail = f": {error}" if isinstance(error, (requests.HTTPError, ValueError)) else ""
             failures.append(f"{url} ({type(error).__name__}{detail})")
             cause = error
@@ -192,7 +192,7 @@ def obtain(
 
 
 class _Limit:
-    """Ends a download that is larger than it may be; it stands where pooch has a progress bar."""
+    """Ends a download that is too large; pooch takes it as a progress bar."""
 
     _PIECES = 1024  # of at most 1,024 bytes each between two looks at the folder
 
@@ -201,7 +201,7 @@ class _Limit:
 
     @property
     def total(self) -> int:
-        """Bytes that the download may have."""
+        """Largest size of the download, in bytes."""
         return self._most
 
     @total.setter
@@ -222,7 +222,7 @@ class _Limit:
 
     def _refuse(self, size: int) -> None:
         if size > self._most:
-            raise ValueError(f"it has {size:,} bytes or more, {self._most:,} are expected at most")
+            raise ValueError(f"it has {size:,} bytes or more, but at most {self._most:,} are expected")
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -230,9 +230,9 @@ class _Limit:
 
 @contextlib.contextmanager
 def written(folder: Path, file: str) -> Iterator[Path]:
-    """Give a place to write a file, which takes its own place in ``folder`` at the end; after an error nothing is left.
+    """A temporary path for a file, which is moved into ``folder`` at the end; after an error nothing is left.
 
-    What writers that were killed have left there is removed.
+    Remains of killed writers in the folder are removed.
 
     Args:
         folder: made if it does not exist.
@@ -240,7 +240,7 @@ def written(folder: Path, file: str) -> Iterator[Path]:
 
     Raises:
         OSError: if it cannot be written.
-        DatasetError: if a link leads from the folder to another place, where nothing of ours belongs.
+        DatasetError: if a link leads out of the folder, where nothing may be written.
     """
     path = folder / file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -267,15 +267,15 @@ def _sweep(folder: Path) -> None:
 
 
 def keep(file: str, array: np.ndarray, origin: Mapping[str, str] | None = None) -> None:
-    """Keep an array that took long to make in the user's cache folder, for :func:`kept`; it appears when complete.
+    """Keep an array in the user's cache folder, for :func:`kept`; the file gets its name only when it is complete.
 
-    A cache that cannot be written costs time at the next start, not data: it is told of by a warning.
+    If the cache cannot be written, there is only a warning: the array will be made again at the next start.
 
     Args:
-        file: its name there.
-        array: what to keep.
-        origin: sha256 of the files that it was made from, by name. If given, it is noted beside the array together
-            with the array's own sha256, for :func:`kept_with_origin`.
+        file: its name in the cache folder.
+        array: the array.
+        origin: sha256 of its source files, by name. If given, a note beside the array holds it and the array's sha256,
+            for :func:`kept_with_origin`.
     """
     folder = folders()[-1]
     array = np.ascontiguousarray(array)
@@ -292,12 +292,12 @@ def keep(file: str, array: np.ndarray, origin: Mapping[str, str] | None = None) 
 
 
 def kept(file: str, most: int, sha256: str) -> np.ndarray | None:
-    """The array of :func:`keep`, mapped from its file; ``None`` if there is none or its bytes are not as expected.
+    """The array of :func:`keep`, mapped from its file; ``None`` if it is missing or has other bytes.
 
     Args:
         file: its name in the cache folder.
-        most: bytes that the array may have.
-        sha256: of these.
+        most: largest size of the array, in bytes.
+        sha256: expected sha256 of the array.
     """
     path = folders()[-1] / file
     try:
@@ -319,7 +319,7 @@ def _mapped(stream: BinaryIO) -> np.ndarray:
 
 
 def kept_with_origin(file: str, most: int) -> tuple[np.ndarray, dict[str, str]] | None:
-    """As :func:`kept`, by the sha256 that :func:`keep` noted beside the array; also the ``origin`` it noted."""
+    """As :func:`kept`, with the sha256 from the note beside the array; also the note's ``origin``."""
     try:
         note = json.loads(read(folders()[-1] / _note(file), _MOST_NOTE))
         sha256, origin = note["sha256"], dict(note["origin"])
@@ -357,7 +357,7 @@ def _not_written(path: Path, error: OSError) -> DatasetError:
 
 @contextlib.contextmanager
 def _quiet_pooch() -> Iterator[None]:
-    """Pooch tells of every file, and advises to pin hashes that are checked elsewhere."""
+    """Silence pooch, which reports every file and advises to pin hashes; they are checked elsewhere."""
     import pooch
 
     logger = pooch.get_logger()

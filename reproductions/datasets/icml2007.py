@@ -1,6 +1,6 @@
 """Sets of images from the benchmark of Larochelle et al. (2007): rectangles filled with images, rotated digits.
 
-Each is a zip archive of text, whose parsing takes half a minute, so that the result is kept in the user's cache folder.
+Each is a zip archive of text. Parsing takes half a minute, so the result is kept in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gpzoo.reproductions.datasets.registry import dataset
 from gpzoo.reproductions.datasets.unpacking import member, numbers
 from gpzoo.tables.files import fingerprint
 
-#: Training and test images of mnist-rot, and of what stands in for it.
+#: Numbers of training and test images of mnist-rot, and of its stand-in.
 ROTATED_ROWS = (12_000, 50_000)
 
-#: Bytes that the text of 50,000 images may have.
+#: Largest size of the text of 50,000 images, in bytes.
 _MOST_AMAT = 2**30
 
 _HOME = "http://www.iro.umontreal.ca/~lisa/icml2007data"
@@ -30,7 +30,7 @@ _HOME = "http://www.iro.umontreal.ca/~lisa/icml2007data"
 
 @dataclass(frozen=True)
 class Archive:
-    """A published archive: its file, the digest of it that is known, and the text of each part with its rows."""
+    """A published archive: its file, its known digest, and the text of each part with its number of rows."""
 
     file: str
     most: int
@@ -41,17 +41,17 @@ class Archive:
 
     @property
     def url(self) -> str:
-        """Where it is published."""
+        """Its address."""
         return f"{_HOME}/{self.file}"
 
     @property
     def kept(self) -> str:
-        """What its numbers are kept as."""
+        """The name of its numbers in the cache folder."""
         return self.file.replace(".zip", ".npy")
 
     @property
     def files(self) -> tuple[tuple[str, ...], ...]:
-        """Of which any is enough."""
+        """Its possible files, any of which suffices."""
         return (self.file,), (self.kept,)
 
 
@@ -84,7 +84,7 @@ ARCHIVES = {
     files=ARCHIVES["rectangles-images"].files,
 )
 def rectangles_images() -> Dataset:
-    """Read the rectangles of Larochelle et al. (2007) that are filled with one image, on another; 1 if tall, else 0.
+    """Read the rectangles of Larochelle et al. (2007), filled with one image on another; 1 if tall, else 0.
 
     Returns:
         12,000 / 50,000 images, float32 ``[N, 28, 28, 1]`` in [0, 1]; int32 labels ``[N]``.
@@ -118,11 +118,11 @@ def mnist_rot() -> Dataset:
     files=[tuple(MNIST_SHA256)],
 )
 def mnist_rot_generated(seed: int = 0) -> Dataset:
-    """Rotate digits of MNIST in the manner of Larochelle et al. (2007), where their file is not at hand.
+    """Rotate digits of MNIST as Larochelle et al. (2007) did, as a stand-in for their file.
 
     Args:
-        seed: of the angles, uniform between 0 and 360 degrees, and of the draw of 12,000 digits for training; 50,000 of
-            the others are for testing.
+        seed: seed of the angles, uniform between 0 and 360 degrees, and of the draw of 12,000 digits for training;
+            50,000 of the others are for testing.
 
     Returns:
         12,000 / 50,000 images, float32 ``[N, 28, 28, 1]`` in [0, 1]; int32 labels ``[N]``.
@@ -147,7 +147,7 @@ def mnist_rot_generated(seed: int = 0) -> Dataset:
 
 
 def rotated(X: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-    """Images ``[N, H, W, C]``, each rotated by an angle of its own ``[N]``; bilinear, and zero where nothing was."""
+    """Images ``[N, H, W, C]``, each rotated by its angle ``[N]``; bilinear, with zeros outside the image."""
     from scipy.ndimage import rotate
 
     turned = [rotate(x, a, reshape=False, order=1) for x, a in zip(X, degrees, strict=True)]
@@ -183,12 +183,12 @@ def unzip_amat(content: bytes, name: str, rows: int) -> np.ndarray:
     """A text file in a zip archive of 2007, one image a line: 784 pixels, then the label; float32 ``[n, 785]``.
 
     Args:
-        content: of the archive.
-        name: of the text in it.
-        rows: images that there may be.
+        content: content of the archive.
+        name: name of the text in it.
+        rows: largest number of images.
 
     Raises:
-        ValueError: if the archive holds something else.
+        ValueError: if the archive has another content.
     """
     with member(io.BytesIO(content), name, _MOST_AMAT) as text:
         return numbers(text, rows, 785, delimiter=None)

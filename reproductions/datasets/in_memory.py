@@ -1,4 +1,4 @@
-"""A data set in memory, and what is done to one before training: standardise, subsample, pick classes."""
+"""A data set in memory, and its changes before training: standardise, subsample, pick classes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Dataset:
     """Training and test data as NumPy arrays.
 
     Attributes:
-        name: as given to :func:`gpzoo.reproductions.datasets.load`.
+        name: its name in :func:`gpzoo.reproductions.datasets.load`.
         X_train: ``[N, D]`` features or ``[N, H, W, C]`` images.
         y_train: ``[N]`` targets: floating for regression, integer classes ``0 .. K-1`` for classification.
         X_test: as ``X_train``, ``N_test`` rows.
         y_test: as ``y_train``, ``N_test`` rows.
         source: ``"generated"``, ``"file in ..."``, ``"downloaded from ..."`` or ``"scikit-learn"``.
-        sha256: sha256 of each file that was read, by file name; of the arrays, by data set name, where none was.
-        y_mean: what :meth:`standardised` subtracted from the targets, in their original units.
-        y_std: what :meth:`standardised` then divided them by, in their original units.
+        sha256: sha256 of each file that was read, by file name; without files, of the arrays, by data set name.
+        y_mean: mean that :meth:`standardised` subtracted from the targets, in their original units.
+        y_std: standard deviation by which :meth:`standardised` divided them, in their original units.
 
     Raises:
         ValueError: if inputs and targets differ in length, or training and test inputs in the shape of a row.
@@ -58,7 +58,7 @@ class Dataset:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Rows of each part, shape of one input and number of classes, in types that JSON has."""
+        """Rows of each part, shape of one input and number of classes, in JSON types."""
         sizes: dict[str, Any] = {
             "train": len(self.X_train),
             "test": len(self.X_test),
@@ -71,14 +71,14 @@ class Dataset:
     def standardised(self) -> Dataset:
         """Shift and scale inputs and real targets to mean 0 and standard deviation 1 on the training set.
 
-        An input column that is constant over the training set says nothing about the targets and has no scale: it
-        becomes 0 in both parts. Constant targets are shifted only. Integer classes are left as they are.
+        An input column that is constant over the training set carries no information and has no scale: it becomes 0 in
+        both parts. Constant targets are only shifted. Integer classes are unchanged.
 
         ``y = y_mean + y_std * y_standardised``, so that in original units an RMSE is ``y_std`` times the standardised
         one, and a log density is the standardised one minus ``log(y_std)``.
         """
         mean, std = _mean_and_std(self.X_train)
-        # A constant column minus its mean is rounding noise: dividing would blow it up, a factor of 0 clears it.
+        # A constant column minus its mean is rounding error, which division would amplify; a factor of 0 removes it.
         scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
         X_train, X_test = (_shifted_and_scaled(X, mean, scale) for X in (self.X_train, self.X_test))
         if self.is_classification:
@@ -102,10 +102,10 @@ class Dataset:
         Args:
             num_train: rows to keep of the training set; ``None`` keeps all.
             num_test: rows to keep of the test set; ``None`` keeps all.
-            seed: of the draw; the same seed keeps the same rows, and more of them contain fewer.
+            seed: seed of the draw. The same seed keeps the same rows, and a larger subset contains a smaller one.
 
         Raises:
-            ValueError: if there are fewer rows than asked for, or none is asked for.
+            ValueError: if a number is below 1, or above the number of rows.
         """
         train = _draw("num_train", num_train, len(self.X_train), seed)
         test = _draw("num_test", num_test, len(self.X_test), seed)
@@ -118,10 +118,10 @@ class Dataset:
         )
 
     def classes(self, *labels: int) -> Dataset:
-        """Keep the rows of some classes and relabel them ``0 .. k-1`` in the order given: ``classes(0, 1)`` of MNIST.
+        """Keep the rows of some classes, relabelled ``0 .. k-1`` in the given order: ``classes(0, 1)`` of MNIST.
 
         Raises:
-            ValueError: if the targets are not classes, or the labels fewer than two, repeated or not among them.
+            ValueError: if the targets are not classes, or the labels are fewer than two, repeated or unknown.
         """
         if not self.is_classification:
             raise ValueError(
@@ -147,12 +147,12 @@ def _floating(dtype: np.dtype) -> np.dtype:
 
 
 def _blocks(values: np.ndarray) -> Iterator[slice]:
-    """Rows that are worked on at once: float64 copies of all the rows of a large set would not fit beside it."""
+    """Slices of rows, because float64 copies of all rows of a large set would not fit into memory beside it."""
     return (slice(start, start + _BLOCK) for start in range(0, len(values), _BLOCK))
 
 
 def _mean_and_std(values: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Per column, in float64; a deviation of exactly 0 where the column is constant, whatever the rounding."""
+    """Means and deviations per column, in float64; the deviation of a constant column is exactly 0."""
     mean = sum(values[rows].sum(axis=0, dtype=np.float64) for rows in _blocks(values)) / len(values)
     variance = sum(np.square(values[rows] - mean).sum(axis=0) for rows in _blocks(values)) / len(values)
     return mean, np.where(values.max(axis=0) == values.min(axis=0), 0.0, np.sqrt(variance))
@@ -171,6 +171,6 @@ def _draw(name: str, count: int | None, total: int, seed: int) -> np.ndarray | s
     count = operator.index(count)
     if not 1 <= count <= total:
         raise ValueError(f"{name} must be between 1 and the {total} rows there are, got {count}.")
-    # RandomState: its streams are frozen across NumPy versions, those of default_rng are not.
+    # RandomState, because its streams are the same in all NumPy versions; those of default_rng are not.
     order = np.random.RandomState(operator.index(seed)).permutation(total)
     return np.sort(order[:count])

@@ -1,7 +1,7 @@
 """The large data sets of the deep-GP papers, from their public files: year, airline, higgs, susy.
 
-Parsing their text takes minutes, so that the result is kept in the user's cache folder; it is read in pieces, into
-float32, so that memory holds little more than the result. Values are raw: ``Dataset.standardised`` scales them.
+Parsing takes minutes, so the result is kept in the user's cache folder. Text is read in pieces, into float32, so that
+memory holds little more than the result. Values are raw: ``Dataset.standardised`` scales them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _DATAVERSE = "https://dataverse.harvard.edu/api/access/datafile/:persistentId?pe
 
 @dataclass(frozen=True)
 class _Text:
-    """A published text of numbers separated by commas, the target first; ``member``: its name in a zip archive.
+    """A published text of numbers separated by commas, the target first; ``member`` is its name in a zip archive.
 
-    ``most`` are the bytes that the file may have, and ``most_text`` those that it may unpack to. ``sha256`` is that of
-    the published file where one is known; ``rows`` and ``features`` are checked in any case.
+    ``most`` and ``most_text`` are the largest sizes of the file and of the unpacked text, in bytes. ``sha256`` is that
+    of the published file, if it is known; ``rows`` and ``features`` are always checked.
     """
 
     name: str
@@ -106,7 +106,7 @@ FLIGHTS_URL = f"{_DATAVERSE}/EIR0RA"
 PLANES_URL = f"{_DATAVERSE}/XXSL8A"
 AIRLINE_KEPT = "airline.npy"
 _AIRLINE_FILES = ((FLIGHTS, PLANES), (AIRLINE_KEPT,))
-# The file was published twice: first with the flights of January to April, later with those of the whole year.
+# There are two published versions: flights of January to April, and later those of the whole year.
 AIRLINE_ROWS = (2_389_217, 7_009_728)
 AIRLINE_TRAIN, AIRLINE_TEST = 700_000, 100_000
 AIRLINE_FEATURES = (
@@ -135,7 +135,7 @@ def year(split: str = "random", seed: int = 0) -> Dataset:
     Args:
         split: ``"random"``, nine tenths of the rows for training as in Salimbeni and Deisenroth (2017), or
             ``"published"``, the first 463,715 rows for training, which keeps the songs of an artist together.
-        seed: of the random split.
+        seed: seed of the random split.
 
     Returns:
         515,345 rows, float32: features ``[N, 90]`` and years ``[N]``. Random: 463,810 / 51,535.
@@ -164,7 +164,7 @@ def higgs(seed: int = 0) -> Dataset:
     """Read HIGGS: collisions that produce a Higgs boson (1) or not (0), simulated by Baldi et al. (2014).
 
     Args:
-        seed: of the split: a tenth of the rows, drawn at random, is for testing.
+        seed: seed of the split: a tenth of the rows, drawn at random, is for testing.
 
     Returns:
         9,900,000 / 1,100,000 rows, float32 ``[N, 28]`` (21 measured, 7 derived from them); int32 labels ``[N]``.
@@ -184,7 +184,7 @@ def susy(seed: int = 0) -> Dataset:
     """Read SUSY: collisions that produce supersymmetric particles (1) or not (0), simulated by Baldi et al. (2014).
 
     Args:
-        seed: of the split: a tenth of the rows, drawn at random, is for testing.
+        seed: seed of the split: a tenth of the rows, drawn at random, is for testing.
 
     Returns:
         4,500,000 / 500,000 rows, float32 ``[N, 18]`` (8 measured, 10 derived from them); int32 labels ``[N]``.
@@ -212,14 +212,14 @@ def random_split(
     """Draw a tenth of the rows, rounded up, for testing, or ``most_test`` if that is fewer; parts keep their order."""
     test = len(y) - len(y) * 9 // 10
     test = test if most_test is None else min(test, most_test)
-    # RandomState: its streams are frozen across NumPy versions, those of default_rng are not.
+    # RandomState, because its streams are the same in all NumPy versions; those of default_rng are not.
     drawn = np.zeros(len(y), bool)
     drawn[np.random.RandomState(operator.index(seed)).permutation(len(y))[:test]] = True
     return Dataset(name, X[~drawn], y[~drawn], X[drawn], y[drawn], source, sha256)
 
 
 def _table(text: _Text) -> tuple[np.ndarray, str, dict[str, str]]:
-    """Float32 ``[rows, 1 + features]``, where it came from, and the sha256 of the published file."""
+    """Float32 ``[rows, 1 + features]``, its source, and the sha256 of the published file."""
     found = kept_with_origin(text.kept, 4 * text.rows * (1 + text.features))
     if found is not None:
         return found[0], "kept in the cache folder", found[1]
@@ -252,20 +252,20 @@ def _parse(path: Path, stream: BinaryIO, text: _Text) -> np.ndarray:
 def airline(seed: int | None = None) -> Dataset:
     """Read the delays of US flights of 2008, with the eight features of Hensman et al. (2013).
 
-    From the files of the ASA Data Expo 2009 on Harvard Dataverse, ``2008.csv.bz2`` and ``plane-data.csv``, looked for
-    in the folder ``airline`` of the data folder. The former was published in two versions, 2,389,217 flights of
-    January to April (the one of Hensman et al., and on Dataverse) and 7,009,728 of the whole year: both are read.
+    The files are those of the ASA Data Expo 2009 on Harvard Dataverse, ``2008.csv.bz2`` and ``plane-data.csv``, in the
+    folder ``airline`` of the data folder. The former has two published versions, and both can be read: 2,389,217
+    flights of January to April (that of Hensman et al., and on Dataverse), and 7,009,728 of the whole year.
 
     * Features, in this order: month; day of the month; day of the week, 1 for Monday; departure and arrival time, in
       minutes since local midnight, 0 to 1440; air time in minutes; distance in miles; age of the plane in years, 2008
       minus its year of manufacture. The target is the delay at arrival in minutes, negative if early.
-    * Dropped are flights for which one of these is missing, as it is if they were cancelled or diverted, or if the
-      plane is not in the list of planes, or its year of manufacture missing, 0, or later than 2008.
+    * Flights with a missing value are dropped, such as cancelled or diverted ones. So are flights whose plane is not in
+      the list of planes, or has a year of manufacture that is missing, 0, or later than 2008.
 
     Args:
         seed: ``None`` takes the rows in the order of the file, the first 700,000 for training and the next 100,000
             for testing, as Salimbeni and Deisenroth (2017) write. The file is sorted by month, then by airline, so
-            that these come from its first months. A number draws 800,000 of all the rows, as Hensman et al. (2013).
+            that these are from its first months. A number draws 800,000 of all rows, as in Hensman et al. (2013).
 
     Returns:
         700,000 / 100,000 rows, float32: features ``[N, 8]`` and delays ``[N]``.
@@ -293,11 +293,11 @@ def airline(seed: int | None = None) -> Dataset:
 def airline_delayed(seed: int = 0) -> Dataset:
     """Read whether US flights of 2008 arrived late, from the files and with the features of :func:`airline`.
 
-    Hensman et al. (2015) and Wilson et al. (2016) have 5.9 million flights, and do not say from which delay on one
-    counts: here it is any, a delay at arrival of more than 0 minutes.
+    Hensman et al. (2015) and Wilson et al. (2016) have 5.9 million flights, and do not say which delay counts as late;
+    here it is any delay at arrival of more than 0 minutes.
 
     Args:
-        seed: of the split: a tenth of the rows, drawn at random, is for testing.
+        seed: seed of the split: a tenth of the rows, drawn at random, is for testing.
 
     Returns:
         Every complete flight of the file, float32 ``[N, 8]``; int32 labels ``[N]``, 1 if delayed.
@@ -310,7 +310,7 @@ def airline_delayed(seed: int = 0) -> Dataset:
 
 
 def _flights() -> tuple[np.ndarray, str, dict[str, str]]:
-    """Float32 ``[flights, 9]`` with the delay last, where it came from, and the sha256 of the published files."""
+    """Float32 ``[flights, 9]`` with the delay last, its source, and the sha256 of the published files."""
     found = kept_with_origin(AIRLINE_KEPT, 4 * 9 * max(AIRLINE_ROWS))
     if found is not None:
         return found[0], "kept in the cache folder", found[1]
@@ -327,14 +327,14 @@ def _flights() -> tuple[np.ndarray, str, dict[str, str]]:
 
 
 def _parse_planes(path: Path, stream: BinaryIO) -> dict[str, int]:
-    """The age in 2008 of each plane whose year of manufacture is known, by tail number."""
+    """The age in 2008 of each plane with a known year of manufacture, by tail number."""
     expected = "a list of planes with the columns tailnum and year"
     ages = {}
     with parsing(path, expected):
         rows = _rows(stream, "utf-8-sig")
         pick = _columns(next(rows, []), ("tailnum", "year"))
         for row in rows:
-            # A plane of which only the tail number is known is a line of one field.
+            # If only the tail number of a plane is known, its line has one field.
             tail, made = pick(row) if len(row) > 1 else ("", "")
             if made.isdecimal() and 0 < int(made) <= 2008:
                 ages[tail] = 2008 - int(made)

@@ -1,4 +1,4 @@
-"""Photographs of the deep-kernel experiments: house numbers, and classes of images in a folder of one's own."""
+"""Photographs of the deep-kernel experiments: house numbers, and classes of images in the user's own folder."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SVHN_SHA256 = {
 _SVHN_BYTES = {"train_32x32.mat": 182_040_794, "test_32x32.mat": 64_275_384}
 SVHN_HOME = "http://ufldl.stanford.edu/housenumbers"
 
-#: The folder, in the data folder, with ``train/<class>/`` and ``val/<class>/``.
+#: Its folder in the data folder, with ``train/<class>/`` and ``val/<class>/``.
 IMAGENET20 = "imagenet20"
 _IMAGENET_HOME = "https://www.image-net.org/download.php"
 _SUFFIXES = {".jpeg", ".jpg", ".png"}
-#: Bytes and pixels that a photograph may have, and pixels from which on one is decoded at a time.
+#: Largest numbers of bytes and pixels of a photograph; those with more than the third number are decoded one at a time.
 _MOST_BYTES, _MOST_PIXELS, _MANY_PIXELS = 2**26, 2**26, 2**23
 
 
@@ -60,21 +60,21 @@ def svhn() -> Dataset:
         pixels, labels = found["X"], found["y"].ravel()
         images = np.empty((pixels.shape[-1], *pixels.shape[:-1]), np.float32)
         np.divide(np.moveaxis(pixels, -1, 0), np.float32(255), out=images)
-        # The digit 0 is class 10 there.
+        # In the files the digit 0 is class 10.
         arrays |= {f"X_{part}": images, f"y_{part}": (labels % 10).astype(np.int32)}
     return Dataset("svhn", **arrays, source=", ".join(dict.fromkeys(origins)), sha256=dict(SVHN_SHA256))
 
 
-@dataset("imagenet20", "photographs of 20 classes from a folder of one's own, 64x64 (option size)", folder=IMAGENET20)
+@dataset("imagenet20", "photographs of 20 classes from your own folder, 64x64 (option size)", folder=IMAGENET20)
 def imagenet20(size: int = 64) -> Dataset:
     """Read photographs from the folder ``imagenet20`` of the data folder, one folder per class, such as 20 of ImageNet.
 
     ``imagenet20/train/<class>/*.jpeg`` are for training, ``imagenet20/val/<class>/*.jpeg`` for testing (also ``.jpg``
-    and ``.png``). The shorter side of an image is scaled to ``size`` and the middle taken. Classes are numbered in
-    the order of their names.
+    and ``.png``). The shorter side of an image is scaled to ``size``, and the central square is taken. Classes are
+    numbered in the order of their names.
 
     Args:
-        size: pixels of a side.
+        size: side of an image, in pixels.
 
     Returns:
         float32 ``[N, size, size, 3]``, red, green, blue in [0, 1]; int32 labels.
@@ -87,7 +87,7 @@ def imagenet20(size: int = 64) -> Dataset:
     folder = find_folder(IMAGENET20)
     if folder is None:
         raise DatasetError(
-            f"there is no folder {folders()[0] / IMAGENET20}: these images are not free to be passed on. Register at "
+            f"there is no folder {folders()[0] / IMAGENET20}: these images may not be redistributed. Register at "
             f"{_IMAGENET_HOME}, put the photographs of 20 classes into {IMAGENET20}/train/<class>/ and "
             f"{IMAGENET20}/val/<class>/ there, or set the environment variable {VARIABLE} to the folder that holds "
             f"{IMAGENET20}; load '{IMAGENET20}-generated' for a small stand-in."
@@ -121,7 +121,7 @@ def imagenet20(size: int = 64) -> Dataset:
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
-    """The images of every class; a class without any is an error."""
+    """The images of every class; a class without images is an error."""
     try:
         found = {}
         for inside in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
@@ -136,13 +136,13 @@ def _files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _photograph(path: Path, size: int, many: threading.Lock) -> np.ndarray:
-    """The middle of an image, scaled; large ones are decoded one at a time, under a lock."""
+    """The central square of an image, scaled; large images are decoded one at a time, under a lock."""
     with needs("reproductions", "Reading photographs"):
         from PIL import Image, ImageOps
 
     with opened(path, _MOST_BYTES) as stream:
         try:
-            # Other formats that Pillow knows start other programs or unpack without bounds.
+            # Pillow's other formats may start programs or unpack without bounds.
             with Image.open(stream, formats=("JPEG", "PNG")) as image:
                 pixels = image.width * image.height
                 if pixels > _MOST_PIXELS:
@@ -150,7 +150,7 @@ def _photograph(path: Path, size: int, many: threading.Lock) -> np.ndarray:
                 with many if pixels > _MANY_PIXELS else nullcontext():
                     image.draft("RGB", (2 * size, 2 * size))
                     fitted = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
-        # Pillow meets hostile images with errors of many kinds.
+        # Hostile images cause errors of many kinds in Pillow.
         except Exception as error:
             raise DatasetError(f"cannot read the image {path}: {reason(error)}. Replace or remove it.") from error
     return np.asarray(fitted, np.float32) / np.float32(255)

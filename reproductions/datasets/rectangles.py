@@ -1,4 +1,4 @@
-"""Outlines of rectangles, generated as those of Larochelle et al. (2007), and their original files."""
+"""Outlines of rectangles, generated like those of Larochelle et al. (2007), and their original files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpzoo.tables.files import damaged, fingerprint
 RECTANGLES_NPZ = "rectangles.npz"
 RECTANGLES_ZIP = "rectangles.zip"
 RECTANGLES_ROWS = {"train": 1_200, "test": 50_000}
-# Bytes that a file may have: those of the published one where its sha256 is known, in round numbers where it is not.
+# Largest sizes of the files in bytes: exact if the sha256 is known, else round numbers.
 _MOST_RECTANGLES_NPZ, _MOST_RECTANGLES_ZIP = 339_478, 2**24
 _RECTANGLES_NPZ_SHA256 = "869cb50a63a43773371bc48c743dd196bd35eb688f1377379fbddb33935b6fa1"
 _RECTANGLES_CONTENT = "4e2534474dde216bf0f51ed9155cd6f93b42b7e220f5b4c502282ba96344e53d"
@@ -28,7 +28,7 @@ _RECTANGLES_URLS = (
     f"https://raw.githubusercontent.com/markvdw/convgp/543d1fb4f6149f3d18c2eb738df041bafd0d0146/datasets/{RECTANGLES_ZIP}",
 )
 
-# Sides of 4 to 28 pixels whose lengths differ by at least 3: the pairs (height, width) that occur in the original.
+# The pairs (height, width) of the original images: sides of 4 to 28 pixels that differ by at least 3.
 _SIDES = np.array([(h, w) for h in range(4, 29) for w in range(4, 29) if abs(h - w) >= 3])
 
 
@@ -36,11 +36,11 @@ _SIDES = np.array([(h, w) for h in range(4, 29) for w in range(4, 29) if abs(h -
 def rectangles(seed: int = 0) -> Dataset:
     """Generate outlines of rectangles, distributed as those of Larochelle et al. (2007): 1 if taller than wide, else 0.
 
-    Each image is black (0) with the outline of one rectangle, one pixel thick, in white (1). Its height and width are
-    drawn uniformly from the 506 pairs of lengths from 4 to 28 that differ by at least 3; its top left corner uniformly
-    from the places where it fits. Training and test images are drawn independently.
+    Each image is black (0) with the white (1) outline of one rectangle, one pixel thick. Its height and width are drawn
+    uniformly from the 506 pairs of lengths from 4 to 28 that differ by at least 3, and its top left corner uniformly
+    from the possible positions. Training and test images are drawn independently.
 
-    This rule was read off the 51,200 original images, and agrees with them in
+    This rule was inferred from the 51,200 original images, and agrees with them in
 
     * the support of heights and widths (4 to 28) and of their difference (3 to 24);
     * the frequencies of the 506 pairs: chi-squared p = 0.59 on the test images, 0.18 on the training images;
@@ -50,12 +50,12 @@ def rectangles(seed: int = 0) -> Dataset:
     * the number of those that occur in both parts: 672; this rule expects 684.
 
     Args:
-        seed: of the draw; the same seed gives the same images on every machine and NumPy version.
+        seed: seed of the draw; the same seed gives the same images on every machine and NumPy version.
 
     Returns:
         1,200 training and 50,000 test images, float32 ``[N, 28, 28, 1]``, with int32 labels ``[N]``.
     """
-    # RandomState: its streams are frozen across NumPy versions, those of default_rng are not.
+    # RandomState, because its streams are the same in all NumPy versions; those of default_rng are not.
     rng = np.random.RandomState(operator.index(seed))
     X_train, y_train = _draw_rectangles(rng, 1200)
     X_test, y_test = _draw_rectangles(rng, 50_000)
@@ -74,7 +74,7 @@ def _draw_rectangles(rng: np.random.RandomState, count: int) -> tuple[np.ndarray
 
 
 def _interval(start: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which of 28 pixels lie in each interval, and which at its two ends: boolean ``[N, 28]`` each."""
+    """The pixels of 28 inside each interval, and those at its two ends: boolean ``[N, 28]`` each."""
     pixel, first = np.arange(28), start[:, None]
     last = first + length[:, None] - 1
     return (first <= pixel) & (pixel <= last), (pixel == first) | (pixel == last)

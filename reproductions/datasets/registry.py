@@ -1,4 +1,4 @@
-"""Which data sets are there, and where is each? A loader enters its own name, by a decorator."""
+"""Which data sets are there, and where is each? A decorator adds a loader to the list."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Entry:
     """One line of the list of data sets.
 
     Attributes:
-        name: to give to :func:`load`.
+        name: its name for :func:`load`.
         description: one line.
         present: whether it can be loaded without a download.
-        location: ``"generated"``, ``"scikit-learn"``, the folder of its files, ``"download"``, or ``"a folder of one's
-            own"`` that is not there.
+        location: ``"generated"``, ``"scikit-learn"``, the folder of its files, ``"download"``, or ``"your own
+            folder"`` for a missing one.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Entry:
     location: str
 
 
-_OWN = "a folder of one's own"
+_OWN = "your own folder"
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,16 @@ def dataset(
     folder: str = "",
     location: str = "generated",
 ) -> Callable[[Loader], Loader]:
-    """Enter the function that loads a data set into the list of them, from any package.
+    """Add the function that loads a data set to the list of data sets, from any package.
 
-    Its arguments, which need defaults, are the data set's options.
+    Its arguments are the data set's options, and need defaults.
 
     Args:
-        name: to give to :func:`load` and on the command line.
+        name: its name for :func:`load` and on the command line.
         description: one line.
-        files: sets of files in the data folder, of which any one, complete, is enough; none where it is generated.
-        folder: in the data folder, where the data are the user's own and cannot be downloaded.
-        location: where data without files come from.
+        files: sets of files in the data folder, any one of which suffices; empty for generated data.
+        folder: folder in the data folder, for the user's own data, which cannot be downloaded.
+        location: the source of data without files.
 
     Raises:
         ValueError: if another data set has this name.
@@ -81,10 +81,10 @@ def dataset(
 
 
 def available() -> list[Entry]:
-    """Every data set by name, with whether it is on this machine; files are looked for, not checked.
+    """Every data set in order of name, and whether it is on this machine; files are searched, not checked.
 
     Raises:
-        DatasetError: if ``GPZOO_DATA`` names something that is not a folder.
+        DatasetError: if ``GPZOO_DATA`` does not name a folder.
     """
     entries = []
     for name, known in sorted(_KNOWN.items()):
@@ -106,15 +106,15 @@ def load(name: str, **options: Any) -> Dataset:
     """Load a data set by name: generate it, read its files, or download them first.
 
     Args:
-        name: one of those that :func:`available` lists, such as ``"mnist"`` or ``"uci/boston"``.
-        options: those of its loader, which its line in the list names, such as ``split`` for ``"uci/..."``, ``seed``
-            for those drawn or split at random, ``rows`` for ``"...-generated"`` and ``months`` for ``"taxi"``.
+        name: a name from :func:`available`, such as ``"mnist"`` or ``"uci/boston"``.
+        options: options of its loader, which are named in its description: ``split`` for ``"uci/..."``, ``seed`` for
+            random draws and splits, ``rows`` for ``"...-generated"`` and ``months`` for ``"taxi"``.
 
     Raises:
         ValueError: if there is no data set of that name, or an option has no such value.
         TypeError: if the data set has no such option.
         DatasetError: if a file is damaged, cannot be downloaded or cannot be written.
-        MissingExtraError: if what reads or downloads it is not installed.
+        MissingExtraError: if a library that reads or downloads it is not installed.
     """
     if name not in _KNOWN:
         close = difflib.get_close_matches(str(name), _KNOWN, n=1, cutoff=0.5)

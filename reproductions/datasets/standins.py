@@ -1,8 +1,8 @@
-"""Generated twins of data sets that are large or not free: the same columns, types and units, few rows, no file.
+"""Generated stand-ins for data sets that are large or not free: the same columns, types and units, few rows, no file.
 
-They are for tests and quick runs. Ranges are plausible and the targets can be learnt, by a nonlinear model better than
-by a linear one; numbers measured on them say nothing about the data sets that they stand in for, which is why
-``Dataset.name`` ends in ``-generated``. A tenth of the rows, drawn at random, is for testing.
+They are for tests and quick runs. Ranges are plausible, and a nonlinear model learns the targets better than a linear
+one. Results on them say nothing about the original data sets, so that ``Dataset.name`` ends in ``-generated``. A tenth
+of the rows, drawn at random, is for testing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpzoo.reproductions.datasets.taxi import LONGEST, SHORTEST, calendar
 from gpzoo.tables.files import fingerprint
 
 _ROWS = 5_000
-# Days of the calendar from which flights of 2008 and journeys of 2009 to 2015 are drawn.
+# Days from which flights of 2008 and journeys of 2009 to 2015 are drawn.
 _FLIGHT_DAYS = np.arange("2008-01-01", "2009-01-01", dtype="datetime64[D]")
 _JOURNEY_DAYS = np.arange("2009-01-01", "2016-01-01", dtype="datetime64[D]")
 
@@ -31,7 +31,7 @@ def _stand_in(name: str) -> Callable[[Loader], Loader]:
 
 @_stand_in("year")
 def year(rows: int = _ROWS, seed: int = 0) -> Dataset:
-    """Generate songs as of YearPredictionMSD: float32 ``[N, 90]``, and years 1922 to 2011 as float32 ``[N]``.
+    """Generate songs like those of YearPredictionMSD: float32 ``[N, 90]``, and years 1922 to 2011, float32 ``[N]``.
 
     Six hidden traits of a song determine its 12 means and 78 covariances of timbre up to noise, and its year.
 
@@ -57,8 +57,8 @@ def year(rows: int = _ROWS, seed: int = 0) -> Dataset:
 def airline(rows: int = _ROWS, seed: int = 0) -> Dataset:
     """Generate US flights of 2008: float32 ``[N, 8]``, features and units of ``large.airline``.
 
-    Delays in minutes build up over the day, more so in winter and summer and at the end of the week, and are longer
-    for old planes; a few are very long.
+    Delays in minutes grow over the day, more so in winter and summer and at the end of the week, and are longer for old
+    planes; a few are very long.
 
     Args:
         rows: training and test rows together, at least 20.
@@ -84,7 +84,7 @@ def airline(rows: int = _ROWS, seed: int = 0) -> Dataset:
 
 @_stand_in("airline-delayed")
 def airline_delayed(rows: int = _ROWS, seed: int = 0) -> Dataset:
-    """The flights of :func:`airline`, with int32 labels ``[N]``, 1 where the delay is more than 0 minutes.
+    """The flights of :func:`airline`, with int32 labels ``[N]``, 1 if the delay is more than 0 minutes.
 
     Args:
         rows: training and test rows together, at least 20.
@@ -102,11 +102,11 @@ def airline_delayed(rows: int = _ROWS, seed: int = 0) -> Dataset:
 
 @_stand_in("higgs")
 def higgs(rows: int = _ROWS, seed: int = 0) -> Dataset:
-    """Generate collisions as of HIGGS: float32 ``[N, 28]``, and int32 labels ``[N]``, 1 for signal.
+    """Generate collisions like those of HIGGS: float32 ``[N, 28]``, and int32 labels ``[N]``, 1 for signal.
 
     Transverse momenta and masses are positive with means about 1, pseudorapidities symmetric about 0, angles in
-    ``[-1.75, 1.75]``, and the scores of four jets have three values each. The seven masses follow from the momenta,
-    and signal has them near a peak.
+    ``[-1.75, 1.75]``, and the scores of four jets have three values each. The seven masses follow from the momenta;
+    those of signal are near a peak.
 
     Args:
         rows: training and test rows together, at least 20.
@@ -132,10 +132,10 @@ def higgs(rows: int = _ROWS, seed: int = 0) -> Dataset:
 
 @_stand_in("susy")
 def susy(rows: int = _ROWS, seed: int = 0) -> Dataset:
-    """Generate collisions as of SUSY: float32 ``[N, 18]``, and int32 labels ``[N]``, 1 for signal.
+    """Generate collisions like those of SUSY: float32 ``[N, 18]``, and int32 labels ``[N]``, 1 for signal.
 
-    Momenta, pseudorapidities and angles of two leptons, missing energy and its angle, then ten variables derived from
-    them, positive but the second. Signal has more missing energy, and leptons that are more alike.
+    Columns are momenta, pseudorapidities and angles of two leptons, missing energy and its angle, then ten variables
+    derived from them, positive except the second. Signal has more missing energy, and leptons that are more alike.
 
     Args:
         rows: training and test rows together, at least 20.
@@ -165,8 +165,8 @@ def susy(rows: int = _ROWS, seed: int = 0) -> Dataset:
 def taxi(rows: int = _ROWS, seed: int = 0) -> Dataset:
     """Generate taxi journeys: float32 ``[N, 9]``, features and units of :func:`gpzoo.reproductions.datasets.taxi.taxi`.
 
-    Most start and end in Manhattan; the rest go to the airports. Streets are followed, and traffic is slow on working
-    days and fast at night. Targets are whole seconds.
+    Most start and end in Manhattan; the rest go to the airports. Journeys follow streets, and traffic is slow on
+    working days and fast at night. Targets are whole seconds.
 
     Args:
         rows: training and test rows together, at least 20.
@@ -219,9 +219,9 @@ def rectangles_images(rows: int = _ROWS, seed: int = 0) -> Dataset:
 
 @_stand_in("svhn")
 def svhn(rows: int = _ROWS, seed: int = 0) -> Dataset:
-    """Generate house numbers as of SVHN: float32 ``[N, 32, 32, 3]`` in [0, 1], int32 labels, the digits.
+    """Generate house numbers like those of SVHN: float32 ``[N, 32, 32, 3]`` in [0, 1], int32 labels, the digits.
 
-    Digits that come with scikit-learn, enlarged, in one colour on another, between parts of two others.
+    Digits are those of scikit-learn, enlarged, in one colour on another, between parts of two other digits.
 
     Args:
         rows: training and test rows together, at least 20.
@@ -248,7 +248,7 @@ def svhn(rows: int = _ROWS, seed: int = 0) -> Dataset:
 
 @_stand_in("imagenet20")
 def imagenet20(rows: int = 1_000, seed: int = 0) -> Dataset:
-    """Generate photographs as of ImageNet: float32 ``[N, 64, 64, 3]`` in [0, 1], int32 labels of 20 classes.
+    """Generate photographs like those of ImageNet: float32 ``[N, 64, 64, 3]`` in [0, 1], int32 labels of 20 classes.
 
     A class is a texture: stripes of one of five directions and four widths, in any colours, at any place.
 
@@ -291,7 +291,7 @@ def _start(rows: int, seed: int) -> tuple[int, np.random.RandomState]:
     rows = operator.index(rows)
     if rows < 20:
         raise ValueError(f"rows must be at least 20, training and test together, got {rows}.")
-    # RandomState: its streams are frozen across NumPy versions, those of default_rng are not.
+    # RandomState, because its streams are the same in all NumPy versions; those of default_rng are not.
     return rows, np.random.RandomState(operator.index(seed))
 
 

