@@ -1,4 +1,7 @@
-"""Checks of what users pass in: each refusal names the argument, what was wrong with it, and the way out."""
+"""The gate for what users pass in; each refusal names the argument, what was wrong with it, and the way out.
+
+Entry points call :func:`arguments`, :func:`parameters` and :func:`rng_key`; the others are single checks.
+"""
 
 from __future__ import annotations
 

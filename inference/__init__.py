@@ -1,4 +1,7 @@
-"""Inference for programs with GP sites: guides, the objective, training, and what a trained model can be asked."""
+"""Inference for programs with GP sites: guides, objectives, training, and what a trained model can be asked.
+
+The folder ``inference/`` is installed as ``gpzoo.inference``.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One NumPyro program per paper; a new variant is a new file here."""
+"""NumPyro programs, a file for each kind of model, and the parts that they share: parameters, views, networks."""
 
 from gpzoo.models.convolutional import colour_patch_gp, convolutional_gp, convolutional_plus_rbf_gp, multi_channel_gp
 from gpzoo.models.deep import deep_gp, inner_scales, linear_layers

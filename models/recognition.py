@@ -1,4 +1,4 @@
-"""Recognition networks: the parameters of an augmented posterior from a datum."""
+"""Recognition networks for Pólya-Gamma likelihoods: ``c`` of ``q(omega) = PG(1, c)`` from a datum and its label."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpzoo.models.parameters import precision
 
 
 def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: int = 64) -> Array:
-    """``c`` of ``q(omega_n) = PG(1, c_n)`` from a network of ``(x_n, y_n)`` with one hidden layer (section 4.5).
+    """``c`` of ``q(omega_n) = PG(1, c_n)`` from a network of ``(x_n, y_n)`` (learning invariances, section 4.5).
 
     Args:
         name: of the network's parameters, a ``numpyro.param`` site.

@@ -1,9 +1,9 @@
-"""Training of deep kernels: the network alone, GPs on its features, then both together (SV-DKL, section 4)."""
+"""Training of deep kernels: the network alone, GPs on its features, then both together (SV-DKL, section 5)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -101,11 +101,11 @@ def fit_deep_kernel(
     An error in a later phase carries the finished ones, ``"network"`` and ``"features"``, as ``.finished``.
     """
     (X, y), rng_key, batch_size, arguments = _checked(rng_key, X, y, batch_size, weight_decay, model_kwargs)
-    if len(num_steps) != 3 or len(learning_rates) != 3:
-        raise ValueError(
-            "num_steps and learning_rates must be three, of the network, of GPs on its features and of both; got "
-            f"{num_steps} and {learning_rates}."
-        )
+    for name, each in (("num_steps", num_steps), ("learning_rates", learning_rates)):
+        if not isinstance(each, Sequence) or len(each) != 3:
+            raise ValueError(
+                f"{name} must be three numbers, for the network, for GPs on its features and for both; got {each!r}."
+            )
     for steps, rate in zip(num_steps, learning_rates, strict=True):
         checks.count("num_steps", steps)
         checks.positive_number("learning_rates", rate)

@@ -116,7 +116,7 @@ def _train(
     finished = train(run, data, model, guide, setting, score=_metrics, settings=settings, selection=chosen, **outcome)
     figures = {}
     if convolutional and classes == 2:
-        figures["inducing_patches"] = partial(_patches, finished.trained, data, patch_shape, keys_of(run).export)
+        figures["inducing_patches"] = partial(figure_patches, finished.trained, data, patch_shape, keys_of(run).export)
     return replace(finished.outcome, data=whole, figures=figures)
 
 
@@ -131,7 +131,7 @@ def _names(inducing: Any) -> str:
     return type(inducing).__name__ + (f"({parts})" if parts else "")
 
 
-def _patches(trained: Trained, data: Dataset, patch_shape: tuple[int, int], key: Array) -> Figure:
+def figure_patches(trained: Trained, data: Dataset, patch_shape: tuple[int, int], key: Array) -> Figure:
     """Figure 1: the trained inducing patches, sorted by the mean of their inducing output, the least first."""
     posterior = trained.posterior(key, jnp.asarray(data.X_train[:1]), jnp.asarray(data.y_train[:1]))["f"]
     outputs = np.asarray(posterior.inducing_moments()[0])

@@ -314,10 +314,10 @@ def step_function(run: Run) -> Outcome:
     setting = Setting(3000 if run.preset == "quick" else 20_000, 100)
     found: dict[str, Any] = {}
     outcome = _train(run, data, setting, num_inducing=25, found=found)
-    return replace(outcome, figures={"functions": partial(_functions, data, run.seed, **found)})
+    return replace(outcome, figures={"functions": partial(figure_functions, data, run.seed, **found)})
 
 
-def _functions(data: Dataset, seed: int, trained: Trained, layers: tuple) -> Figure:
+def figure_functions(data: Dataset, seed: int, trained: Trained, layers: tuple) -> Figure:
     """The data, the central 90 % of the predictive distribution, and draws of whole functions through all layers."""
     grid = np.linspace(-1.2, 1.2, 400, dtype=np.float32)[:, None]
     draw_key, test_key = random.split(random.key(seed))

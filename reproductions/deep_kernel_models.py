@@ -123,7 +123,7 @@ def train(
         data=data,
         dtype="float32",
         elbo=-joint.losses,
-        figures={"figure_3": partial(_kernels, fit, data)},
+        figures={"figure_3": partial(figure_3, fit, data)},
         posterior=posterior,
         stands_in=stands_in or data.name.endswith(("-generated", "-subset")),
         **outcome,
@@ -186,7 +186,7 @@ def of_network_alone(network: Network, params: Mapping[str, Any], X: np.ndarray,
     return metrics.softmax(features_of(network, params, X), y)
 
 
-def _kernels(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
+def figure_3(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
     """Figure 3: kernels of four features on test points sorted by class, and the mixing matrix."""
     rng = np.random.RandomState(0)
     order = np.sort(rng.permutation(len(data.y_test))[:500])

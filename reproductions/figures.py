@@ -1,4 +1,4 @@
-"""Figures for all experiments."""
+"""Figures that experiments share; ``figure_...`` of a paper's own module draws those of that paper."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _train(
     learned = ("angle", "affine_below", "affine_above", "amplitude", "smoothness")
     figures, params = {}, finished.trained.params
     if sampled is not None:
-        figures["augmentation"] = partial(_samples, sampled, params, data.X_train, keys_of(run).test)
+        figures["augmentation"] = partial(figure_augmentations, sampled, params, data.X_train, keys_of(run).test)
     return replace(
         finished.outcome,
         metrics=last | {"elbo": N * last["bound_per_point"]},
@@ -107,7 +107,7 @@ def _train(
     )
 
 
-def _samples(view: Callable, params: Mapping[str, Any], X: np.ndarray, key: Array) -> Figure:
+def figure_augmentations(view: Callable, params: Mapping[str, Any], X: np.ndarray, key: Array) -> Figure:
     """Figure 1: images (left) and their views from the trained distribution."""
     images = jnp.asarray(X[:6])
 
@@ -167,10 +167,10 @@ def toy(run: Run) -> Outcome:
         return on_test | {"train_rmse": on_train["rmse"]}
 
     outcome = _train(run, whole, invariant_gp, view, setting, score)
-    return replace(outcome, data=data, figures={"solution": partial(_solution, data, found)})
+    return replace(outcome, data=data, figures={"solution": partial(figure_solution, data, found)})
 
 
-def _solution(data: Dataset, found: dict[str, Any]) -> Figure:
+def figure_solution(data: Dataset, found: dict[str, Any]) -> Figure:
     """Figure 2: the symmetric function with the data, and the solution."""
     figure = blank(7, 3.2)
     panels = {"truth and data": data.y_test, "posterior mean": found["mean"]}

@@ -253,6 +253,12 @@ def test_weight_decay_shrinks_the_network_and_nothing_else(trained, digits):
             fit_deep_kernel(KEY, X, y, **options, weight_decay=wrong)
 
 
+@pytest.mark.parametrize("steps", [10, (1, 2)])
+def test_phases_are_three(digits, steps):
+    with pytest.raises(ValueError, match="num_steps must be three numbers, for the network"):
+        fit_deep_kernel(KEY, *digits[:2], network=network_of(connected()), num_steps=steps)
+
+
 def test_arviz(digits, trained):
     _, result = trained
     data = result.joint.to_arviz(KEY, digits[0][:10], digits[1][:10], num_draws=5)

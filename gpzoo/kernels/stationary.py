@@ -375,8 +375,8 @@ class Periodic(Stationary):
     def scaled(self, X: Float[Array, "N d"]) -> Float[Array, "N _"]:
         """The active columns, each wound onto a circle of diameter ``1 / lengthscale``: two numbers per column."""
         angle = 2 * jnp.pi * (self.active_columns(X) / self.period)
-        diameter = 2 * self.lengthscale
-        return jnp.concatenate([jnp.cos(angle) / diameter, jnp.sin(angle) / diameter], axis=-1)
+        twice = 2 * self.lengthscale
+        return jnp.concatenate([jnp.cos(angle) / twice, jnp.sin(angle) / twice], axis=-1)
 
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any

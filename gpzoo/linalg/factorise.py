@@ -1,4 +1,4 @@
-"""Factorisations of covariance matrices, with their jitter and the error of a matrix that has no factor."""
+"""Factorisations of covariance matrices, with their default jitter and the error of a matrix that has no factor."""
 
 from __future__ import annotations
 

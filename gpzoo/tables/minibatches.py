@@ -19,7 +19,7 @@ class Minibatches:
     Every epoch visits the blocks in a new random order, cuts that order into windows and shuffles the rows of each
     window; minibatches are cut from the result. Windows have at least ``window`` rows and are as even as the blocks
     allow: they grow to ``window`` rows and two blocks, and a table that does not fill two windows is one window. The
-    ``num_rows % batch_size`` rows at the end of an epoch wait for the next, so that each epoch has ``steps_per_epoch``
+    ``num_rows % batch_size`` rows at the end of an epoch are left out of it, so that each epoch has ``steps_per_epoch``
     steps. To start at any step, only the windows of its rows are read.
 
     One thread reads and shuffles windows ahead. ``read_ahead + 2`` of them are held in memory.

@@ -1,4 +1,4 @@
-"""What prediction reports at a site: the mixture over paths of what each path predicts (deep GPs, eq. 18)."""
+"""What prediction reports at a site: predictions averaged over paths, one of each draw (deep GPs, eq. 18)."""
 
 from __future__ import annotations
 

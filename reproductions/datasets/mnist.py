@@ -1,4 +1,4 @@
-"""MNIST: handwritten digits."""
+"""MNIST, handwritten digits: where they are downloaded from, their hashes, and how they are read."""
 
 from __future__ import annotations
 

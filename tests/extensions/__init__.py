@@ -1,1 +1,1 @@
-"""What users add to gpzoo from a package of their own: one module for each kind of thing, and none of gpzoo edited."""
+"""What users add to gpzoo from their own package: one module to copy for each kind of thing, and no edit of gpzoo."""

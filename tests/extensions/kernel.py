@@ -1,4 +1,4 @@
-"""The squared exponential again: as a function of two points, and as a class."""
+"""A kernel to copy: the squared exponential, as a function of two points and as a class."""
 
 import jax.numpy as jnp
 from jax import Array, random
