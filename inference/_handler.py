@@ -97,7 +97,16 @@ class _PosteriorHandler(Messenger):
             whiten=for_site(guide.whiten, name, True),
             initial_scale=for_site(guide.initial_scale, name, 1.0),
         )
-        posterior = self.representation.posterior(posterior, drawn=name in guide.sites.drawn, joint=name in guide.joint)
+        residual = None
+        if name in guide.residual:
+            outputs = posterior.conditional.outputs
+            residual = numpyro.param(
+                f"{name}_residual", lambda _: jnp.ones(outputs, prior.X.dtype), constraint=constraints.softplus_positive
+            )
+            check_value(f"{name}_residual", residual, outputs)
+        posterior = self.representation.posterior(
+            posterior, drawn=name in guide.sites.drawn, joint=name in guide.joint, residual=residual
+        )
         return numpyro.sample(name, posterior, infer=msg["infer"])
 
     def _inducing(self, name: str, initialiser: Any, prior: GaussianProcess) -> InducingVariable:

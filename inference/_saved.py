@@ -229,7 +229,7 @@ def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray
     found |= {"expectations": expectations, "data": data}
     options = description["guide"]
     if options is not None:
-        options = {name: _decoded(options[name], arrays) for name in _OPTIONS}
+        options = {name: _decoded(options[name], arrays) for name in _OPTIONS if name in options}
         InducingGuide(lambda: None, **options)  # refuses options out of range
     sites = None if description["sites"] is None else _sites(description["sites"])
     foreign = None if options is not None else plain(f"{description['foreign']!s:.200}")

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.core import Tracer
 from numpyro import handlers
+from numpyro.distributions import MaskedDistribution, Unit
 from numpyro.infer import TraceMeanField_ELBO
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
-from gpzoo.inference._runs import ParameterNames
-from gpzoo.inference.gp_sites import Bound, representing
+from gpzoo.inference._runs import ParameterNames, unmasked
+from gpzoo.inference.gp_sites import Bound, TightBound, representing
+from gpzoo.likelihoods import Likelihood
+from gpzoo.linalg import total
 from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -26,15 +32,51 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
     program allows, so that gpzoo likelihoods take exact expectations. A GP site keeps its analytic KL or the objective
     raises. Mutable state (batch normalisation) advances in the guide's run only; the model's run sees it frozen.
 
+    That bound has ``q(f | u) = p(f | u)``. A better ``q(f | u)`` makes it tighter and, as its residual variances no
+    longer pass for noise, the noise that maximises it smaller. With ``tight=True`` a
+    :class:`~gpzoo.likelihoods.Gaussian` chooses it in closed form (Titsias 2025, arXiv 2502.08730), at no cost. Any
+    likelihood takes one factor of the residual variances for each site and output (Bui, Ashman and Turner 2025,
+    arXiv 2502.04750), a parameter of ``InducingGuide(..., residual={"f"})``; its divergence is part of the data sites'
+    terms, so that plates scale it, and is counted once for each site with data. Sites that are drawn, such as the inner
+    layers of a deep GP, keep ``p(f | u)``. Predictions know nothing of it.
+
     Args:
         num_particles: number of draws of the sites that are drawn.
         vectorize_particles: see :class:`numpyro.infer.ELBO`.
         sum_sites: ``False`` gives the contribution of every site, by name.
+        tight: whether the bound is the tighter one.
 
     Raises:
         ValueError: when a GP site of the model has no :class:`~gpzoo.inference.InducingGuide` posterior, or its scale
             differs between guide and model; for parameters without a value, and values that nothing is called by.
+            With ``tight``, for a site on a grid, data of which a draw is taken, and a likelihood that is not Gaussian
+            of a site which the guide has no factor for.
+        TypeError: with ``tight``, for a kernel that samples views.
     """
+
+    def __init__(
+        self,
+        num_particles: int = 1,
+        vectorize_particles: bool = True,
+        sum_sites: bool = True,
+        *,
+        tight: bool = False,
+    ) -> None:
+        super().__init__(num_particles, vectorize_particles, sum_sites)
+        if not isinstance(tight, bool):
+            raise TypeError(f"tight must be True or False, got {tight!r}.")
+        self.tight = tight
+
+    @property
+    def representation(self) -> Bound:
+        """What GP sites are in a run of the guide."""
+        return TightBound() if self.tight else Bound()
+
+    def by_site(self) -> GaussianProcessELBO:
+        """The same bound, as the contribution of every site."""
+        found = copy(self)
+        found.sum_sites = False
+        return found
 
     def loss_with_mutable_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
@@ -44,11 +86,11 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
         def marginal_guide(*args: Any, **kwargs: Any) -> Any:
             nonlocal record
-            with representing(Bound()), handlers.trace() as record:
+            with representing(self.representation), handlers.trace() as record:
                 return guide(*args, **kwargs)
 
         def checked_model(*args: Any, **kwargs: Any) -> Any:
-            with _ModelChecks(record):
+            with _ModelChecks(record, self.tight):
                 return model(*args, **kwargs)
 
         with ParameterNames() as seen:
@@ -59,11 +101,14 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
 
 class _ModelChecks(Messenger):
-    """Holds each GP site of the model's run against the guide's, and freezes mutable state."""
+    """Holds each GP site of the model's run against the guide's, and freezes mutable state.
 
-    def __init__(self, record: dict[str, dict[str, Any]]) -> None:
+    With a tighter bound it also sees that data sites take what there is to it.
+    """
+
+    def __init__(self, record: dict[str, dict[str, Any]], tight: bool) -> None:
         super().__init__(None)
-        self.record = record
+        self.record, self.tight = record, tight
 
     def process_message(self, msg: dict[str, Any]) -> None:
         name = msg.get("name")
@@ -71,6 +116,30 @@ class _ModelChecks(Messenger):
             # A copy: networks write their new state into the dictionary they are handed.
             msg["value"] = jax.tree.map(lambda x: x, self.record[name]["value"])
             msg["stop"] = True
+        elif self.tight and msg["type"] == "sample" and msg["is_observed"]:
+            msg["fn"] = self._tightened(name, msg["fn"])
+
+    def _tightened(self, name: Any, fn: Any) -> Any:
+        """The distribution of a data site, less the divergence of what it takes from the prior given ``u``."""
+        likelihood = unmasked(fn)
+        if not (isinstance(likelihood, Likelihood) and likelihood.is_marginal):
+            drawn = [n for n, s in self.record.items() if isinstance(s["fn"], InducingPosterior) and _is_array(s)]
+            if drawn and not isinstance(likelihood, GaussianProcess | Unit):
+                raise ValueError(
+                    f"GaussianProcessELBO(tight=True): data site {name!r} is given an array, and the program draws "
+                    f"{drawn}. Draws have their full variance, so that nothing is tighter. Give the marginals of a "
+                    "GP site to a likelihood of gpzoo.likelihoods, or leave tight=True out."
+                )
+            return fn
+        parts = likelihood.f.parts
+        if any(part.residual is not None for part in parts) and not likelihood.takes_residual:
+            raise ValueError(
+                f"GaussianProcessELBO(tight=True): {type(likelihood).__name__} at data site {name!r} has no best "
+                f"residual variance in closed form for GP site(s) {sorted(likelihood.f.sites)}. Learn a factor of "
+                f"each: InducingGuide(..., residual={sorted(likelihood.f.sites)})."
+            )
+        divergences = [jnp.sum(part.divergence) for part in parts if part.divergence is not None]
+        return _LessDivergence(fn, total(divergences)) if divergences else fn
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "sample" or msg["is_observed"]:
@@ -92,6 +161,29 @@ class _ModelChecks(Messenger):
                 f"GP site {name!r} has scale {ours} in the guide and {theirs} in the model, so its KL would be "
                 "weighted wrongly. Apply handlers.scale to both, or to neither."
             )
+
+
+class _LessDivergence(MaskedDistribution):
+    """A likelihood's terms less a divergence for every row that is not masked.
+
+    Args:
+        base: the likelihood, masked or not.
+        divergence: in nats, per row.
+    """
+
+    def __init__(self, base: Any, divergence: Array) -> None:
+        super().__init__(base, True)
+        self.divergence = jnp.broadcast_to(divergence, base.batch_shape)
+        while isinstance(base, MaskedDistribution):
+            self.divergence = jnp.where(base._mask, self.divergence, 0)
+            base = base.base_dist
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> Any:
+        return self.base_dist.log_prob(value) - self.divergence
+
+
+def _is_array(site: dict[str, Any]) -> bool:
+    return not isinstance(site["value"], GaussianMarginals)
 
 
 def _scale(msg: dict[str, Any] | None) -> Any:

@@ -6,6 +6,7 @@ run                      value of a GP site                       sampled views
 :class:`Representation`  a draw over all inputs together          drawn first, the same for all rows
 :class:`Marginals`       its marginals, or a draw per input       drawn first, the same for all rows
 :class:`Bound`           the same, or estimated moments           drawn by the estimates
+:class:`TightBound`      the same, variances in their parts       refused
 :class:`Start`           the prior's mean, where ``q(u)`` starts  not drawn
 :class:`Recorded`        a joint draw given a recorded ``u``      drawn first, the same for all rows
 :class:`Functions`       a function of the posterior and a key    drawn first, the same for all rows
@@ -19,13 +20,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpyro
 from jax import Array
 from jax.tree_util import Partial
 
 from gpzoo.inference._keys import named_key
 from gpzoo.posteriors.posterior import InducingPosterior
-from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
+from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals, VarianceParts
 from gpzoo.processes.process import GaussianProcess
 
 # -- values, each a function of the posterior and a key ----------------------------------------------------------------
@@ -36,6 +38,35 @@ def marginals(posterior: InducingPosterior, key: Array, rows: Array | None = Non
     mean, variance = posterior.marginals()
     sites = frozenset({posterior.site})
     return GaussianMarginals(mean, variance, key, sites=sites, log=DrawLog(refuse=True), rows=rows)
+
+
+def marginals_in_parts(
+    posterior: InducingPosterior, key: Array, rows: Array | None = None, residual: Array | None = None
+) -> GaussianMarginals:
+    """:func:`marginals` that tell apart what of the variance is due to ``q(u)``, and what is left of ``f`` given ``u``.
+
+    Args:
+        posterior: of the site.
+        key: see :func:`marginals`.
+        rows: see :func:`marginals`.
+        residual: a factor ``v`` of the residual variances, a number or ``[D]``, for any likelihood. ``None`` leaves the
+            choice to one that makes it, :attr:`gpzoo.likelihoods.Likelihood.takes_residual`.
+
+    With ``q(f | u)`` of covariance ``v R`` in place of the prior's ``R`` the marginal variances are ``a^T S a + v d``,
+    and ``KL[q(f | u) || p(f | u)] = N (v - 1 - log v) / 2`` whatever ``u`` is (Bui, Ashman and Turner 2025, *Tighter
+    sparse variational Gaussian processes*, arXiv 2502.04750). At ``v = 1`` that is the bound with ``p(f | u)``.
+    """
+    mean, inducing, left = posterior.marginal_parts()
+    variance = inducing + (left if residual is None else residual * left)
+    columns = (lambda x: x[:, None]) if mean.ndim == 1 else (lambda x: x)
+    if residual is None:
+        parts = VarianceParts(columns(inducing), columns(left))
+    else:
+        more = jnp.atleast_1d(residual) - 1  # v - 1 - log v without cancellation around 1
+        parts = VarianceParts(columns(variance), divergence=(more - jnp.log1p(more)) / 2)
+    return GaussianMarginals(
+        mean, variance, key, sites=frozenset({posterior.site}), log=DrawLog(refuse=True), rows=rows, parts=(parts,)
+    )
 
 
 def draw_per_input(posterior: InducingPosterior, key: Array, rows: Array | None = None) -> Array:
@@ -77,13 +108,16 @@ class Representation:
             return prior
         return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
 
-    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+    ) -> InducingPosterior:
         """What the site is sampled from.
 
         Args:
             posterior: of the site, with joint draws.
             drawn: whether the program takes an array of the site anywhere.
             joint: whether the guide is told to draw it jointly in any case.
+            residual: the guide's factor of residual variances, see :func:`marginals_in_parts`.
         """
         return posterior
 
@@ -91,7 +125,9 @@ class Representation:
 class Marginals(Representation):
     """Marginals where the program allows, a draw per input elsewhere: all that each input's own moments depend on."""
 
-    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+    ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if joint:
             return posterior
@@ -105,11 +141,36 @@ class Bound(Marginals):
         """See :meth:`Representation.prior`; the estimates draw the views."""
         return prior
 
-    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+    ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if posterior.prior.samples_views:
             return posterior.valued(Partial(estimates))
         return super().posterior(posterior, drawn=drawn, joint=joint)
+
+
+class TightBound(Bound):
+    """:class:`Bound` with variances in their parts: for the tighter bounds. Draws have their full variance.
+
+    Raises:
+        TypeError: for a kernel that samples views, whose moments are estimates.
+        ValueError: for a site on a grid, which has no residual.
+    """
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        if posterior.prior.samples_views:
+            raise TypeError(
+                f"The kernel of site {posterior.site!r} samples views of its inputs: its residual variance is an "
+                "estimate, and the tighter bound is not linear in it. Leave GaussianProcessELBO(tight=True) out, or "
+                "enumerate the views (an Orbit)."
+            )
+        if drawn or joint:
+            return super().posterior(posterior, drawn=drawn, joint=joint)
+        return posterior.valued(Partial(marginals_in_parts, rows=self.rows, residual=residual))
 
 
 class Start(Representation):
@@ -130,7 +191,9 @@ class Start(Representation):
         """See :meth:`Representation.prior`; a mean needs no views."""
         return prior
 
-    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+    ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         return posterior.valued(Partial(prior_mean))
 
@@ -150,7 +213,9 @@ class Missing(Exception):
 class Recorded(Representation):
     """A draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw given it: for export."""
 
-    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+    ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
         numpyro.deterministic(f"{posterior.site}_u", posterior.inducing_moments()[0])
@@ -170,7 +235,9 @@ class Functions(Representation):
         super().__init__(rows, views)
         self.value = Partial(value, rows=rows)
 
-    def posterior(self, posterior: InducingPosterior, *, drawn: bool, joint: bool) -> InducingPosterior:
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+    ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         return posterior.valued(self.value)
 

@@ -63,6 +63,9 @@ class InducingGuide:
         hyperparameters: ``"point"`` or ``"normal"``, for latent sites that are not GPs.
         joint: names of GP sites to draw jointly over inputs in training too, for programs in which a likelihood term
             depends on several rows.
+        residual: names of GP sites with a factor of their residual variances, the positive parameter
+            ``<site>_residual`` (one for each output), which starts at 1. Only ``GaussianProcessELBO(tight=True)`` has a
+            use for it, with likelihoods that are not Gaussian.
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
 
     Raises:
@@ -82,6 +85,7 @@ class InducingGuide:
         initial_scale: float | Mapping[str, float] = 1.0,
         hyperparameters: str = "point",
         joint: Iterable[str] = (),
+        residual: Iterable[str] = (),
         init_loc_fn: Callable = init_to_median,
     ) -> None:
         for form in _values_of(covariance):
@@ -103,6 +107,7 @@ class InducingGuide:
         self.whiten, self.covariance, self.initial_scale = whiten, covariance, initial_scale
         self.hyperparameters = hyperparameters
         self.joint = frozenset([joint] if isinstance(joint, str) else joint)
+        self.residual = frozenset([residual] if isinstance(residual, str) else residual)
         self.init_loc_fn = init_loc_fn
         self.sites: Sites | Any = None  # until the program is first traced
 
@@ -299,7 +304,7 @@ class InducingGuide:
                 if wanted is not None and found != wanted:
                     found, wanted = (", ".join(f"{at}{list(x)}" for at, x in s.items()) for s in (found, wanted))
                     raise ValueError(f"{name}[{k!r}] has shape {found}, but the program's has {wanted}.")
-        limits = dict(self.sites.constraints)
+        limits = dict(self.sites.constraints) | {f"{site}_residual": constraints.positive for site in self.residual}
         for site in self.sites.latents - self.sites.processes:
             if self.hyperparameters == "normal":
                 limits |= {f"{site}_scale": constraints.positive}
@@ -350,6 +355,7 @@ class InducingGuide:
             if inducing is None or structure(inducing).num_leaves:
                 parts |= {"inducing"}
             own |= {f"{site}_{part}" for part in parts}
+        own |= {f"{site}_residual" for site in self.residual}
         parts = ("loc",) if self.hyperparameters == "point" else ("loc", "scale")
         return own | {f"{site}_{part}" for site in sites.latents - sites.processes for part in parts}
 
@@ -361,7 +367,7 @@ class InducingGuide:
 
     def _check_names(self, sites: Sites) -> None:
         arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
-        arguments |= {"initial_scale": self.initial_scale, "joint": self.joint}
+        arguments |= {"initial_scale": self.initial_scale, "joint": self.joint, "residual": self.residual}
         for argument, value in arguments.items():
             names = set(value) if isinstance(value, Mapping | frozenset) else set()
             if unknown := sorted(names - sites.processes):
@@ -369,6 +375,11 @@ class InducingGuide:
                     f"InducingGuide({argument}=...) names {unknown}, which are not latent GP sites of the model; "
                     f"those are {sorted(sites.processes)}."
                 )
+        if drawn := sorted(self.residual & (sites.drawn | self.joint)):
+            raise ValueError(
+                f"InducingGuide(residual=...) names {drawn}, which are drawn: the program takes an array of them, or "
+                "joint=... names them. Draws have their full variance: leave these sites out."
+            )
         own = self._own_parameters(sites)
         if taken := sorted(own & sites.names):
             raise ValueError(f"The guide's parameters would be named {taken}, like sites of the model: rename these.")

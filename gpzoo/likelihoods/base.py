@@ -50,6 +50,9 @@ class Likelihood(Distribution):
     #: Whether the expectation is quadratic in ``f``, and so unbiased where moments are estimates.
     quadratic: ClassVar[bool] = False
 
+    #: Whether :meth:`log_prob` takes each residual variance in the ``parts`` of its marginals at the best factor of it.
+    takes_residual: ClassVar[bool] = False
+
     #: An array, or marginals where :attr:`is_marginal`, which a type checker cannot follow.
     f: Any
 

@@ -24,6 +24,16 @@ class Gaussian(Likelihood):
 
     ``E_q[log p(y | f)] = log N(y | E[f], s) - Var[f] / (2 s)``, summed over outputs (Titsias 2009).
 
+    Where marginals tell the residual variances ``d_nj`` of their sources apart, each enters as
+    ``-log(1 + beta_nj d_nj) / 2`` in place of ``-beta_nj d_nj / 2``, with ``beta_nj = sum_k loading_jk^2 / s_nk``
+    (Titsias 2025, *New bounds for sparse variational Gaussian processes*, arXiv 2502.08730, has one source and one
+    ``s``). Given ``u`` a source has the prior covariance ``R``, with ``d`` on its diagonal. Let it have another one
+    ``C``, sources, of one site or several, being independent still. As the density is quadratic, that costs
+    ``KL[N(0, C) || N(0, R)] + sum_n beta_n C_nn / 2``. With ``B = diag(beta)`` and ``T = B^1/2 R B^1/2`` take
+    ``C = B^-1/2 T^1/2 V T^1/2 B^-1/2`` for a diagonal ``V``. The divergence is that of ``V`` from the identity, and
+    ``sum_n beta_n C_nn = tr(V T) = sum_n v_n beta_n d_n``: in all ``sum_n (v_n beta_n d_n + v_n - 1 - log v_n) / 2``,
+    which is least at ``v_n = 1 / (1 + beta_n d_n)``.
+
     Args:
         f: ``[N]`` or ``[N, D]``, array or marginals.
         noise_variance: noise variance ``s``, in squared units of ``y``: a number, ``[D]`` for one per output, or any
@@ -38,6 +48,7 @@ class Gaussian(Likelihood):
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent, "noise_variance": constraints.positive}
 
     quadratic = True
+    takes_residual = True
 
     def __init__(
         self, f: Array | GaussianMarginals, noise_variance: Array | float, *, validate_args: bool | None = None
@@ -78,9 +89,22 @@ class Gaussian(Likelihood):
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         square = jnp.square(self._residual(value))
-        if self.is_marginal:
+        if self.is_marginal and not self.f.parts:
             square = square + self.f.variance
-        return self._sum_outputs(-0.5 * (_LOG_2PI + jnp.log(self.noise_variance) + square / self.noise_variance))
+        terms = self._sum_outputs(-0.5 * (_LOG_2PI + jnp.log(self.noise_variance) + square / self.noise_variance))
+        return terms - self._spread() if self.is_marginal and self.f.parts else terms
+
+    def _spread(self) -> Float[Array, " N"]:
+        """What the variances of sources take from the bound, each residual at its best."""
+        precision = jnp.broadcast_to(1 / self.noise_variance, self.f.shape).reshape(self.f.shape[0], -1)
+        total = jnp.zeros(self.f.shape[0], self.f.dtype)
+        for part in self.f.parts:
+            beta = precision if part.loading is None else precision @ jnp.square(part.loading).T
+            terms = beta * part.inducing
+            if part.residual is not None:
+                terms = terms + jnp.log1p(beta * part.residual)
+            total = total + terms.sum(-1) / 2
+        return total
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.

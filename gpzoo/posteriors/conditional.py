@@ -7,6 +7,7 @@ Everything here works with an axis of outputs ``D``, of length 1 where the site 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import jax
@@ -86,6 +87,12 @@ class Conditional(Fields):
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
         """Mean of the zero-mean part of ``f`` and its variance."""
+        raise NotImplementedError
+
+    def marginal_parts(
+        self, m: Float[Array, "M D"], form: Form
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "D N"]]:
+        """Mean of the zero-mean part of ``f``, variance due to ``q(u)``, and the residual variance given ``u``."""
         raise NotImplementedError
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
@@ -169,29 +176,51 @@ class Projection(Conditional):
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
         """Mean of the zero-mean part of ``f`` and its variance (eq. 7 and 8)."""
+
+        def at(X: Float[Array, "..."]) -> tuple[Array, ...]:
+            mean, squares, residual, floor = self._parts_at(X, m, form)
+            return mean, jnp.maximum(residual + squares, floor)
+
+        mean, variance = self._in_chunks(at)
+        return mean, variance
+
+    def marginal_parts(
+        self, m: Float[Array, "M D"], form: Form
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "D N"]]:
+        """See :meth:`Conditional.marginal_parts`: ``m^T B``, ``B^T S B`` and ``kff - |A|^2``."""
+
+        def at(X: Float[Array, "..."]) -> tuple[Array, ...]:
+            mean, squares, residual, floor = self._parts_at(X, m, form)
+            return mean, squares, jnp.broadcast_to(jnp.maximum(residual, floor), squares.shape)
+
+        mean, squares, residual = self._in_chunks(at)
+        return mean, squares, residual
+
+    def _parts_at(
+        self, X: Float[Array, "..."], m: Float[Array, "M D"], form: Form
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "*D N"], Float[Array, "*D N"]]:
+        """Mean, both parts of the variance, and the least that a variance is.
+
+        Rounding can take ``kff - |A|^2`` below zero where the data determine ``f``.
+        """
+        A, B = self._projections(X)
+        kff = self.prior.kernel.diag(X)
+        return mean_at(B, m), form.squares(B), kff - jnp.sum(A * A, axis=-2), jnp.finfo(kff.dtype).eps * kff
+
+    def _in_chunks(self, at: Callable[[Array], tuple[Array, ...]]) -> tuple[Float[Array, "D N"], ...]:
+        """A function of inputs at all of them, as many at a time as the platform likes."""
         X, N = self.prior.X, self.prior.event_shape[0]
         axis = 1 if self.prior.kernel.has_outputs(X) else 0
         size = _platform.inputs_at_a_time(N)
         if size == N:
-            return self._marginals_at(X, m, form)
+            return at(X)
         rest, whole = jnp.split(X, [N % size], axis=axis)
         chunks = whole.reshape(*X.shape[:axis], -1, size, *X.shape[axis + 1 :])
-        each = jax.lax.map(lambda x: self._marginals_at(x, m, form), jnp.moveaxis(chunks, axis, 0))
-        mean, variance = (jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in each)
+        each = jax.lax.map(at, jnp.moveaxis(chunks, axis, 0))
+        found = tuple(jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in each)
         if N % size:
-            first = self._marginals_at(rest, m, form)
-            mean, variance = (jnp.concatenate(x, axis=1) for x in zip(first, (mean, variance), strict=True))
-        return mean, variance
-
-    def _marginals_at(
-        self, X: Float[Array, "..."], m: Float[Array, "M D"], form: Form
-    ) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
-        A, B = self._projections(X)
-        kff = self.prior.kernel.diag(X)
-        variance = kff - jnp.sum(A * A, axis=-2) + form.squares(B)
-        # Rounding can take kff - |A|^2 below zero where the data determine f.
-        variance = jnp.maximum(variance, jnp.finfo(variance.dtype).eps * kff)
-        return mean_at(B, m), variance
+            found = tuple(jnp.concatenate(x, axis=1) for x in zip(at(rest), found, strict=True))
+        return found
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
         """Mean of the zero-mean part of ``f`` and its covariance."""

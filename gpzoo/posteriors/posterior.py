@@ -113,6 +113,20 @@ class InducingPosterior(ProcessAtInputs):
         mean, variance = self.conditional.marginals(*self._q())
         return self._with_loc(mean), self._in_shape(variance)
 
+    def marginal_parts(self) -> tuple[Float[Array, "N *D"], Float[Array, "N *D"], Float[Array, "N *D"]]:
+        """Mean at every input, variance due to ``q(u)``, and the residual variance ``k(x, x) - q(x, x)`` given ``u``.
+
+        Raises:
+            ValueError: where ``f`` is a function of ``u`` alone.
+        """
+        if self.conditional.deterministic:
+            raise ValueError(
+                f"GP site {self.site!r} is interpolated from a grid: nothing is left of it given the grid's variables, "
+                "so there is no tighter bound. Leave GaussianProcessELBO(tight=True) out, or use inducing points."
+            )
+        mean, inducing, residual = self.conditional.marginal_parts(*self._q())
+        return self._with_loc(mean), self._in_shape(inducing), self._in_shape(residual)
+
     def estimates(self, key: Array) -> tuple[Float[Array, "N *D"], Float[Array, "N *D"]]:
         """Unbiased estimates under sampled views (learning invariances, eq. 16-21).
 

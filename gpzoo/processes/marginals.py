@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -47,6 +47,51 @@ def standard_deviation(variance: Float[Array, "*shape"]) -> Float[Array, "*shape
     return jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).eps ** 2))
 
 
+class VarianceParts(Fields):
+    """The variance of independent sources ``g_j`` in parts, for bounds that change how ``f`` follows from ``u``.
+
+    A source has ``Var[g_j(x_n)] = a_n^T S a_n + d_nj``: one part due to ``q(u)``, and the residual
+    ``d_nj = k(x_n, x_n) - q(x_n, x_n)`` that is left of it given ``u``. The marginals are ``f_n = loading^T g_n`` and a
+    constant.
+
+    Attributes:
+        inducing: ``[N, J]``, due to ``q(u)``; all of the variance where there is no ``residual``.
+        residual: ``[N, J]``, what a likelihood may choose a factor for, or ``None`` where that is chosen.
+        divergence: ``[J]``, in nats and per row, of ``q(g | u)`` from ``p(g | u)``; ``None`` where they are equal.
+        loading: ``[J, K]``, or ``None`` where the outputs are the sources.
+    """
+
+    inducing: Float[Array, "N J"]
+    residual: Float[Array, "N J"] | None = None
+    divergence: Float[Array, " J"] | None = None
+    loading: Float[Array, "J K"] | None = None
+
+    def scaled(self, c: Array) -> VarianceParts:
+        """Of ``f * c``, with ``c`` of rank two or a number: either of rows, or of columns, or without a loading."""
+        if self.loading is not None and jnp.ndim(c) == 2 and jnp.shape(c)[1] != 1:
+            return self._with_fields(loading=self.loading * c)
+        return self._of_sources(lambda variance: variance * (c * c))
+
+    def mixed(self, A: Float[Array, "_ _"]) -> VarianceParts:
+        """Of ``f @ A``."""
+        return self._with_fields(loading=A if self.loading is None else self.loading @ A)
+
+    def rows(self, index: Any) -> VarianceParts:
+        """Of ``f[index]``."""
+        return self._of_sources(lambda variance: variance[index])
+
+    def columns(self, index: Any) -> VarianceParts:
+        """Of ``f[:, index]``, with an index that keeps the axis."""
+        if self.loading is not None:
+            return self._with_fields(loading=self.loading[:, index])
+        divergence = None if self.divergence is None else self.divergence[index]
+        return self._of_sources(lambda variance: variance[:, index])._with_fields(divergence=divergence)
+
+    def _of_sources(self, change: Callable[[Array], Array]) -> VarianceParts:
+        residual = None if self.residual is None else change(self.residual)
+        return self._with_fields(inducing=change(self.inducing), residual=residual)
+
+
 class GaussianMarginals(Fields):
     """Marginals ``N(mean_n, variance_n)`` of one or more GP sites at ``N`` inputs, with a reparameterised draw.
 
@@ -72,6 +117,7 @@ class GaussianMarginals(Fields):
         sites: names of the GP sites these marginals come from.
         log: notes, or refuses, that an array is taken.
         rows: ``[N]`` integers that identify the rows; given, a row's draws do not depend on the batch it is in.
+        parts: what the variance consists of, one entry for each site, for the tighter bounds; none elsewhere.
     """
 
     mean: Float[Array, "N *K"]
@@ -79,6 +125,7 @@ class GaussianMarginals(Fields):
     key: PRNGKeyArray | None
     loading: Float[Array, "J K"] | None
     rows: Integer[Array, " N"] | None
+    parts: tuple[VarianceParts, ...]
     sites: frozenset[str] = static()
     log: DrawLog | None = static()
 
@@ -94,9 +141,10 @@ class GaussianMarginals(Fields):
         sites: frozenset[str] = frozenset(),
         log: DrawLog | None = None,
         rows: Array | None = None,
+        parts: tuple[VarianceParts, ...] = (),
     ) -> None:
         self.mean, self.source_variance, self.key, self.loading = mean, source_variance, key, loading
-        self.sites, self.log, self.rows = frozenset(sites), log, rows
+        self.sites, self.log, self.rows, self.parts = frozenset(sites), log, rows, parts
 
     def __repr__(self) -> str:
         names = ", ".join(sorted(self.sites))
@@ -190,8 +238,15 @@ class GaussianMarginals(Fields):
 
     # -- operations that keep them exact -----------------------------------------------------------------------------
 
-    def _with(self, mean: Array, source_variance: Array, loading: Array | None) -> GaussianMarginals:
-        return type(self)(mean, source_variance, self.key, loading, self.sites, self.log, self.rows)
+    def _with(
+        self,
+        mean: Array,
+        source_variance: Array,
+        loading: Array | None,
+        change: Callable[[VarianceParts], VarianceParts] = lambda part: part,
+    ) -> GaussianMarginals:
+        parts = tuple(map(change, self.parts))
+        return type(self)(mean, source_variance, self.key, loading, self.sites, self.log, self.rows, parts)
 
     def _fits(self, other: Any) -> bool:
         """Whether a constant broadcasts to the shape of these marginals without changing it."""
@@ -241,22 +296,25 @@ class GaussianMarginals(Fields):
     def _scale(self, c: Any) -> Any:
         rows = jnp.ndim(c) == 2 and jnp.shape(c)[0] != 1
         columns = jnp.ndim(c) > 0 and jnp.shape(c)[-1] != 1
+        shape = (-1, 1) if self.ndim == 1 else (-1, jnp.shape(c)[-1]) if jnp.ndim(c) else ()
+        scaled = lambda part: part.scaled(jnp.reshape(c, shape) if jnp.ndim(c) else c)  # noqa: E731
         if self.loading is None:
-            return self._with(self.mean * c, self.source_variance * (c * c), None)
+            return self._with(self.mean * c, self.source_variance * (c * c), None, scaled)
         if rows and columns:
             return None  # every row would need a loading of its own
         if columns:
-            return self._with(self.mean * c, self.source_variance, self.loading * jnp.reshape(c, (1, -1)))
-        return self._with(self.mean * c, self.source_variance * (c * c), self.loading)
+            return self._with(self.mean * c, self.source_variance, self.loading * jnp.reshape(c, (1, -1)), scaled)
+        return self._with(self.mean * c, self.source_variance * (c * c), self.loading, scaled)
 
     def __matmul__(self, A: Any) -> Any:
         A = jnp.asarray(A)
         if self.ndim != 2 or A.ndim not in (1, 2):
             return jnp.matmul(jnp.asarray(self), A)
         loading = A if self.loading is None else self.loading @ A
+        mixed = lambda part: part.mixed(A if A.ndim == 2 else A[:, None])  # noqa: E731
         if A.ndim == 1:
-            return self._with(self.mean @ A, self.source_variance @ jnp.square(loading), None)
-        return self._with(self.mean @ A, self.source_variance, loading)
+            return self._with(self.mean @ A, self.source_variance @ jnp.square(loading), None, mixed)
+        return self._with(self.mean @ A, self.source_variance, loading, mixed)
 
     def __iter__(self) -> Iterator[Array]:
         return iter(jnp.asarray(self))
@@ -271,14 +329,16 @@ class GaussianMarginals(Fields):
         mean = self.mean[rows] if columns is None else self.mean[:, columns]
         if columns is None:
             own = None if self.rows is None else self.rows[rows]
-            variance = self.source_variance[rows]
-            return type(self)(mean, variance, self.key, self.loading, self.sites, self.log, own)
+            variance, parts = self.source_variance[rows], tuple(part.rows(rows) for part in self.parts)
+            return type(self)(mean, variance, self.key, self.loading, self.sites, self.log, own, parts)
+        kept = jnp.reshape(columns, (1,)) if _is_integer(columns) else columns
+        chosen = lambda part: part.columns(kept)  # noqa: E731
         if self.loading is None:
-            return self._with(mean, self.source_variance[:, columns], None)
+            return self._with(mean, self.source_variance[:, columns], None, chosen)
         loading = self.loading[:, columns]
         if loading.ndim == 1:
-            return self._with(mean, self.source_variance @ jnp.square(loading), None)
-        return self._with(mean, self.source_variance, loading)
+            return self._with(mean, self.source_variance @ jnp.square(loading), None, chosen)
+        return self._with(mean, self.source_variance, loading, chosen)
 
     def _rows_and_columns(self, index: Any) -> tuple[Any, Any]:
         """The parts of ``f[rows]`` and ``f[:, columns]``; no rows if the index is of another form."""
@@ -311,6 +371,7 @@ class GaussianMarginals(Fields):
             self.sites | other.sites,
             other.log if self.log is None else self.log,
             other.rows if self.rows is None else self.rows,
+            self.parts + other.parts,
         )
 
 

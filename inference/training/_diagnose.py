@@ -18,7 +18,6 @@ from gpzoo._numpyro import Messenger
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference._runs import Runs, run, unmasked
 from gpzoo.inference.elbo import GaussianProcessELBO
-from gpzoo.inference.gp_sites import Bound
 from gpzoo.inference.trained import Trained
 from gpzoo.likelihoods import Expected, Likelihood
 from gpzoo.processes.process import GaussianProcess
@@ -30,7 +29,7 @@ EXTREME = 1e6
 def _run_once(svi: Any, state: SVIState, batch: tuple, arrays: dict, static: dict) -> Runs:
     """Runs of guide and model as in the objective's next step."""
     values = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
-    shown = Bound() if isinstance(svi.loss, GaussianProcessELBO) else None
+    shown = svi.loss.representation if isinstance(svi.loss, GaussianProcessELBO) else None
     key, kwargs = random.split(state.rng_key)[1], arrays | static | svi.static_kwargs
     return run(key, batch, kwargs, guide=svi.guide, model=svi.model, values=values, representation=shown)
 
@@ -183,8 +182,7 @@ def _diagnosis(
         )
     if not isinstance(svi.loss, GaussianProcessELBO):
         return f"the ELBO is {-loss}.", False
-    elbo: Any = svi.loss
-    terms: Any = GaussianProcessELBO(elbo.num_particles, elbo.vectorize_particles, sum_sites=False)
+    terms: Any = svi.loss.by_site()
 
     def by_site(params: dict) -> dict:
         return terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static)
