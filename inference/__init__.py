@@ -7,9 +7,11 @@ from typing import Any
 
 from gpzoo.errors import CheckpointError, NonFiniteError
 from gpzoo.inference._calls import REMOVED, removed
+from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.comparison import Candidate, Comparison, compare, error_rate, rmse
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.lbfgs import lbfgs
 from gpzoo.inference.natural import NaturalGradients
 from gpzoo.inference.prediction.predict import predict
 from gpzoo.inference.prediction.summaries import SitePrediction
@@ -19,6 +21,7 @@ from gpzoo.inference.training.fit import fit
 __all__ = [
     "Candidate",
     "CheckpointError",
+    "CollapsedELBO",
     "Comparison",
     "GaussianProcessELBO",
     "InducingGuide",
@@ -29,6 +32,7 @@ __all__ = [
     "compare",
     "error_rate",
     "fit",
+    "lbfgs",
     "load",
     "predict",
     "rmse",

@@ -1,16 +1,20 @@
 """What is ``f`` here? The value that each GP site has in the current run of a guide.
 
-=======================  =======================================  ==================================
-run                      value of a GP site                       sampled views
-=======================  =======================================  ==================================
-:class:`Representation`  a draw over all inputs together          drawn first, the same for all rows
-:class:`Marginals`       its marginals, or a draw per input       drawn first, the same for all rows
-:class:`Bound`           the same, or estimated moments           drawn by the estimates
-:class:`TightBound`      the same, variances in their parts       refused
-:class:`Start`           the prior's mean, where ``q(u)`` starts  not drawn
-:class:`Recorded`        a joint draw given a recorded ``u``      drawn first, the same for all rows
-:class:`Functions`       a function of the posterior and a key    drawn first, the same for all rows
-=======================  =======================================  ==================================
+=======================  ===================  =======================================  =======================
+run                      used for             value of a GP site                       sampled views
+=======================  ===================  =======================================  =======================
+:class:`Representation`  NumPyro's own calls  a draw over all inputs together          drawn once for all rows
+:class:`Marginals`       prediction           marginals, or a draw per input (*)       drawn once for all rows
+:class:`Bound`           training             as Marginals, or estimated moments       drawn by the estimates
+:class:`TightBound`      training, tighter    as Marginals, variances in their parts   refused
+:class:`Given`           the collapsed bound  marginals around the prior's mean        not drawn
+:class:`Start`           starting values      the prior's mean, where ``q(u)`` starts  not drawn
+:class:`Recorded`        export               a joint draw given a recorded ``u``      drawn once for all rows
+:class:`Functions`       draws of functions   a function of the posterior and a key    drawn once for all rows
+=======================  ===================  =======================================  =======================
+
+(*) A draw where the program takes an array of the site anywhere, which the guide found out when it was set up, or where
+``InducingGuide(joint=...)`` names it (then jointly).
 """
 
 from __future__ import annotations
@@ -78,6 +82,12 @@ def draw_per_input(posterior: InducingPosterior, key: Array, rows: Array | None 
 def estimates(posterior: InducingPosterior, key: Array) -> EstimatedMarginals:
     """Moments estimated from views that ``key`` draws (learning invariances, eq. 16-21)."""
     return EstimatedMarginals(*posterior.estimates(key), sites=frozenset({posterior.site}))
+
+
+def given_marginals(posterior: InducingPosterior, key: Array, shift: Array, variance: Array) -> GaussianMarginals:
+    """Marginals ``shift`` away from the prior's mean that refuse to be drawn."""
+    sites = frozenset({posterior.site})
+    return GaussianMarginals(posterior.prior.mean + shift, variance, key, sites=sites, log=DrawLog(refuse=True))
 
 
 def prior_mean(posterior: InducingPosterior, key: Array) -> Array:
@@ -171,6 +181,29 @@ class TightBound(Bound):
         if drawn or joint:
             return super().posterior(posterior, drawn=drawn, joint=joint)
         return posterior.valued(Partial(marginals_in_parts, rows=self.rows, residual=residual))
+
+
+class Given(Representation):
+    """Given marginals in place of those of ``q``: for what a program makes of a site's mean and variance.
+
+    Args:
+        shift: the mean less the prior's, ``[N]`` or ``[N, D]``.
+        variance: of every entry, of the same shape.
+    """
+
+    def __init__(self, shift: Array, variance: Array) -> None:
+        super().__init__()
+        self.value = Partial(given_marginals, shift=shift, variance=variance)
+
+    def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
+        """See :meth:`Representation.prior`; nothing of the kernel is needed."""
+        return prior
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        return posterior.valued(self.value)
 
 
 class Start(Representation):

@@ -27,8 +27,8 @@ class Folds:
 
     Attributes:
         parts: the folds.
-        X: training inputs ``[K, N, d]``, float32.
-        y: training targets ``[K, N]``, float32.
+        X: training inputs ``[K, N, d]``.
+        y: training targets ``[K, N]``.
     """
 
     parts: Sequence[Dataset]
@@ -37,10 +37,17 @@ class Folds:
 
     @classmethod
     def of(cls, raw: Sequence[Dataset]) -> Folds:
-        """Standardise and stack; every fold has the same number of rows."""
-        parts = [part.standardised() for part in raw]
-        X = np.stack([part.X_train for part in parts]).astype(np.float32)
-        return cls(parts, X, np.stack([part.y_train for part in parts]).astype(np.float32))
+        """Standardise and stack in float32; every fold has the same number of rows."""
+        return cls._stacked([part.standardised() for part in raw], np.float32)
+
+    @classmethod
+    def _stacked(cls, parts: Sequence[Dataset], dtype: Any) -> Folds:
+        X = np.stack([part.X_train for part in parts]).astype(dtype)
+        return cls(parts, X, np.stack([part.y_train for part in parts]).astype(dtype))
+
+    def astype(self, dtype: Any) -> Folds:
+        """The same in another precision."""
+        return self._stacked(self.parts, dtype)
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ def train_folds(
     result = optimise(random.split(train_key, K), model, guide, setting, folds.X, folds.y, **options)
     found = []
     for k, part in enumerate(folds.parts):
-        X, y = part.X_test.astype(np.float32), part.y_test.astype(np.float32)
+        X, y = part.X_test.astype(folds.X.dtype), part.y_test.astype(folds.X.dtype)
         test = predicted(test_key, result.member(k), X, y, model_kwargs=model_kwargs)
         found.append(of_numbers(test, y, part.y_std))
     scores = {name: [each[name] for each in found] for name in ("test_log_likelihood", "rmse")}

@@ -14,7 +14,7 @@ import optax
 from jax import Array, random
 from numpyro.infer import SVI
 
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, SitePrediction, Trained, fit
+from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, SitePrediction, Trained, fit, lbfgs
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import Outcome, Posterior, Run
 from gpzoo.reproductions.kept import keep_content, kept_content
@@ -53,7 +53,7 @@ def cosine(rate: float, steps: int) -> Rate:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a program is trained, by Adam.
+    """How a program is trained: by Adam, or by L-BFGS on the collapsed bound.
 
     Attributes:
         steps: number of steps.
@@ -62,6 +62,7 @@ class Setting:
         rate: learning rate; a number for a :func:`cosine` that starts there.
         start: initial hyperparameters, if they are not the program's defaults.
         evaluations: number of evaluations on the test set during training.
+        collapsed: whether by L-BFGS, on all rows, with the optimal ``q(u)`` of Gaussian noise.
     """
 
     steps: int
@@ -70,6 +71,7 @@ class Setting:
     rate: float | Rate = 0.01
     start: Mapping[str, float] = field(default_factory=dict)
     evaluations: int = 1
+    collapsed: bool = False
 
     @property
     def inducing(self) -> int:
@@ -96,9 +98,15 @@ class Setting:
         return {
             "num_inducing": self.num_inducing,
             "batch_size": self.rows(of),
-            "learning_rate": self.learning_rate.name,
+            "learning_rate": "L-BFGS with a line search" if self.collapsed else self.learning_rate.name,
             "start": dict(self.start),
         }
+
+    def svi(self, model: Callable, guide: InducingGuide) -> SVI:
+        """NumPyro's object for a program."""
+        if self.collapsed:
+            return SVI(model, guide, lbfgs(), CollapsedELBO())
+        return SVI(model, guide, optax.adam(self.learning_rate.schedule), GaussianProcessELBO())
 
 
 class Keys(NamedTuple):
@@ -229,7 +237,7 @@ def optimise(
         model_kwargs: keyword arguments of the program, without ``num_data``.
         **options: further arguments of :func:`gpzoo.inference.fit`.
     """
-    svi = SVI(model, guide, optax.adam(setting.learning_rate.schedule), GaussianProcessELBO())
+    svi = setting.svi(model, guide)
     rows = setting.rows(num_data)
     batch_size = None if rows == num_data else rows
     program = {"num_data": num_data, **(model_kwargs or {})}

@@ -25,6 +25,7 @@ from gpzoo.errors import FactorisationError, keep_in
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Look, look
+from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.gp_sites import Bound, representing
 from gpzoo.inference.guide import InducingGuide
@@ -132,7 +133,8 @@ def fit(
             key, or arguments of the model outside ``model_kwargs``.
         ValueError: for rows or members that disagree in number, a plate of another size than there are rows, options
             out of range, bad data (NaN, infinity, masked arrays, labels), ``init_params`` of unknown names or other
-            shapes, or a ``checkpoint`` that is no folder's name.
+            shapes, a ``checkpoint`` that is no folder's name, or a program that the objective does not go with
+            (:class:`~gpzoo.inference.CollapsedELBO`).
         DatasetError: when rows of a table cannot be read.
         NonFiniteError: when the ELBO or a gradient is not finite, naming the site, the rows and what to try. Its
             ``result`` has the last parameters at which the bound was finite, and the losses before.
@@ -207,6 +209,12 @@ class _Training:
         #: What tells these data from others, once they have been looked at for it.
         self.data: dict[str, Any] = {}
         self.init: Callable | None = None
+        #: Puts the optimal q(u) into parameters, where the objective knows it.
+        self.optimal: Callable | None = None
+        if isinstance(svi.loss, CollapsedELBO):
+            if not source.full:
+                raise ValueError("CollapsedELBO needs all rows in every step: train without batch_size, on arrays.")
+            self.optimal = svi.loss.solver(svi.guide, self.static | svi.static_kwargs)
         states = []
         for k, key in enumerate(keys):
             try:
@@ -252,7 +260,10 @@ class _Training:
             cause = extreme_data(svi.model, seen, arrays) or "Look at initial and fixed hyperparameters."
             raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
         self.init = self.init or initial(svi, sites)
-        return self.init(training, {name: site["value"] for name, site in sites.items()})
+        values = {name: site["value"] for name, site in sites.items()}
+        if self.optimal is not None:
+            self.optimal(values, first, arrays)  # says here what it does not go with
+        return self.init(training, values)
 
     def _look(
         self, k: int, program: Callable, args: tuple, kwargs: dict[str, Any], values: dict[str, Any] | None = None
@@ -443,12 +454,23 @@ class _Training:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Constrained values of every parameter, and mutable state."""
+        """Constrained values of every parameter, the optimal q(u) among them if known, and mutable state."""
 
         def of_one(state: SVIState) -> dict[str, Any]:
             return self.svi.get_params(state) | (state.mutable_state or {})
 
-        return jax.vmap(of_one)(self.state) if self.several else of_one(self.state)
+        params = jax.vmap(of_one)(self.state) if self.several else of_one(self.state)
+        if self.optimal is None:
+            return params
+        solved, rows = self.optimal, self.source
+
+        def of_member(k: int, params: dict[str, Any]) -> dict[str, Any]:
+            return solved(params, rows.batch(k, 0), member_of(self.arrays, self.array_axes, k))
+
+        if not self.several:
+            return of_member(0, params)
+        each = [of_member(k, jax.tree.map(lambda x, k=k: x[k], params)) for k in range(self.K)]
+        return jax.tree.map(lambda *x: jnp.stack(x), *each)
 
     def _steps(self, state: SVIState, feed: Any, counts: np.ndarray) -> tuple[SVIState, Any, Any]:
         """Let each member take its number of steps, from a state that is given up."""

@@ -1,0 +1,82 @@
+"""How does L-BFGS, whose line search evaluates the objective, take part in NumPyro's SVI?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+from numpyro.optim import _NumPyroOptim, optax_to_numpyro
+
+
+def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20) -> _NumPyroOptim:
+    """L-BFGS with a line search (:func:`optax.lbfgs`), as an optimiser for :class:`numpyro.infer.SVI`.
+
+    For an objective that is the same function at every step: all rows, nothing drawn, as under
+    :class:`~gpzoo.inference.CollapsedELBO`. A step evaluates objective and gradient once or a few times, at the
+    points that the line search tries; those at the point that it takes are used again by the next step.
+
+    Args:
+        memory_size: past steps that the inverse Hessian is approximated by.
+        max_linesearch_steps: most evaluations of a step.
+
+    Returns:
+        An optimiser for ``SVI(model, guide, lbfgs(), objective)``. ``svi.update`` raises ``ValueError`` for programs
+        with mutable state (batch normalisation), and where it is asked for forward-mode derivatives.
+    """
+    search = optax.scale_by_zoom_linesearch(max_linesearch_steps, initial_guess_strategy="one")
+    return _LineSearched(optax.lbfgs(memory_size=memory_size, linesearch=search))
+
+
+class _LineSearched(_NumPyroOptim):
+    """An optax transformation whose update evaluates the objective, and keeps what it finds in its state."""
+
+    def __init__(self, transformation: optax.GradientTransformationExtraArgs) -> None:
+        plain: Any = optax_to_numpyro(transformation)
+        super().__init__(lambda: (plain.init_fn, plain.update_fn, plain.get_params_fn), update_with_value=True)
+        self.transformation = transformation
+
+    def init(self, params: Any) -> Any:
+        """See :meth:`numpyro.optim._NumPyroOptim.init`."""
+        i, state = super().init(params)
+        return i, _with_own_types(state)
+
+    def eval_and_update(
+        self, fn: Callable[[Any], tuple[Array, Any]], state: Any, forward_mode_differentiation: bool = False
+    ) -> tuple[tuple[Any, None], Any]:
+        """A step from ``state``, and the objective before it; see :meth:`numpyro.optim._NumPyroOptim.eval_and_update`.
+
+        Raises:
+            ValueError: for an objective with mutable state, or forward-mode derivatives.
+        """
+        if forward_mode_differentiation:
+            raise ValueError("lbfgs() takes derivatives in reverse mode: leave out forward_mode_differentiation.")
+        i, (params, memory) = state
+
+        @jax.jit  # traced once for the three places at which optax evaluates it
+        def objective(params: Any) -> Array:
+            value, mutable = fn(params)
+            if mutable is not None:
+                raise ValueError(
+                    f"lbfgs() needs an objective that is the same at every step, but the program has mutable state "
+                    f"({', '.join(sorted(mutable))}): use an optax optimiser such as optax.adam."
+                )
+            return value
+
+        value, gradient = optax.value_and_grad_from_state(objective)(params, state=memory)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers of 32 and 64 bits
+            updates, memory = self.transformation.update(
+                gradient, memory, params, value=value, grad=gradient, value_fn=objective
+            )
+        return (value, None), (i + 1, (optax.apply_updates(params, updates), _with_own_types(memory)))
+
+    #: The line search takes no step to where the objective is not finite.
+    eval_and_stable_update = eval_and_update
+
+
+def _with_own_types(state: Any) -> Any:
+    """Without weak types, which optax's state has at the start but not later: a step would be compiled twice."""
+    return jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), state)
