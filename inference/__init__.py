@@ -7,6 +7,7 @@ from typing import Any
 
 from gpzoo.errors import CheckpointError, NonFiniteError
 from gpzoo.inference._calls import REMOVED, removed
+from gpzoo.inference.arviz import draws_to_arviz
 from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.comparison import Candidate, Comparison, compare, error_rate, rmse
 from gpzoo.inference.elbo import GaussianProcessELBO
@@ -15,6 +16,7 @@ from gpzoo.inference.lbfgs import lbfgs
 from gpzoo.inference.natural import NaturalGradients
 from gpzoo.inference.prediction.predict import predict
 from gpzoo.inference.prediction.summaries import SitePrediction
+from gpzoo.inference.reparam import WhitenReparam, whitened
 from gpzoo.inference.trained import Trained, load
 from gpzoo.inference.training.fit import fit
 
@@ -29,13 +31,16 @@ __all__ = [
     "NonFiniteError",
     "SitePrediction",
     "Trained",
+    "WhitenReparam",
     "compare",
+    "draws_to_arviz",
     "error_rate",
     "fit",
     "lbfgs",
     "load",
     "predict",
     "rmse",
+    "whitened",
 ]
 
 

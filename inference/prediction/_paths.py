@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,24 +11,25 @@ import numpyro.distributions as dist
 from jax import Array, random
 from numpyro.distributions.distribution import Unit
 
-from gpzoo._numpyro import Messenger
-from gpzoo.inducing.variables import InducingPoints
+from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import run, unmasked
 from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.prediction._conditioned import Given, conditioned
 from gpzoo.inference.prediction.summaries import Asked, Path, SitePrediction
 from gpzoo.likelihoods import Expected, Gaussian, Likelihood
 from gpzoo.likelihoods.classes import ClassLikelihood
-from gpzoo.posteriors.conditional import Projection
-from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
 
 class Runner:
-    """One draw at one batch: the guide or the samples give the latent sites, training data condition GP sites."""
+    """One draw at one batch: the guide or the samples give the latent sites, training data condition GP sites.
+
+    ``inducing`` are the inducing variables of sites whose samples are of ``u``, named ``<site>_u``.
+    """
 
     def __init__(
         self,
@@ -38,8 +39,9 @@ class Runner:
         static: dict,
         train_static: dict,
         asked: Asked,
+        inducing: Mapping[str, InducingVariable],
     ) -> None:
-        self.model, self.guide, self.drawn = model, guide, drawn
+        self.model, self.guide, self.drawn, self.inducing = model, guide, drawn, inducing
         self.static, self.train_static, self.asked = static, train_static, asked
 
     def __call__(
@@ -59,16 +61,17 @@ class Runner:
         ``rows`` are the numbers of the batch's rows in the whole input, and sampled views are drawn by ``views``.
         """
         known = params | samples
-        given: dict[str, tuple[GaussianProcess, Array]] = {}
+        given: dict[str, Given] = {name: (at, samples[f"{name}_u"]) for name, at in self.inducing.items()}
         seen: set[str] = set()
         if train is not None:
             args, train_arrays = train
-            _, trace = self._traces(key, known, None, args, train_arrays | self.train_static, {}, views)
+            _, trace = self._traces(key, known, None, args, train_arrays | self.train_static, given, views)
             for name, site in trace.items():
                 if site["type"] != "sample" or not isinstance(site["fn"], GaussianProcess):
                     continue
                 if site["is_observed"] or self.guide is None:
-                    given[name] = site["fn"], jnp.asarray(site["value"])
+                    prior: GaussianProcess = site["fn"]
+                    given[name] = InducingPoints(prior.X), jnp.asarray(site["value"]) - prior.mean
                 if site["is_observed"]:
                     seen.add(name)
         others = {name: value for name, value in known.items() if name not in given}
@@ -130,12 +133,12 @@ class Runner:
             args,
             kwargs,
             guide=self.guide,
-            model=_conditioned(self.model, given, self.drawn, rows),
+            model=conditioned(self.model, given, self.drawn, Marginals(rows)),
             values=known,
             representation=Marginals(rows, views),
         )
         drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
-        self._check_sites(guide_trace | trace, set(known), drawn, training=rows is None)
+        self._check_sites(guide_trace | trace, set(known) | set(given), drawn, training=rows is None)
         return guide_trace, trace
 
     def _check_sites(self, trace: dict, known: set[str], drawn: set[str], training: bool) -> None:
@@ -150,30 +153,6 @@ class Runner:
                     f"GP site {name!r} is observed in training: give predict its data to condition on, "
                     "train_args=(X, y)."
                 )
-
-
-def _conditioned(model: Callable, given: dict, drawn: frozenset[str], rows: Array | None) -> Callable:
-    """The program with GP sites conditioned on values at other inputs."""
-
-    class Condition(Messenger):
-        def process_message(self, msg: dict[str, Any]) -> None:
-            if msg["type"] != "sample" or msg["name"] not in given:
-                return
-            name, (prior, value) = msg["name"], given[msg["name"]]
-            centred = value - prior.mean
-            posterior = InducingPosterior(
-                Projection(msg["fn"], InducingPoints(prior.X), whiten=False, site=name),
-                centred,
-                Diagonal(jnp.zeros_like(centred)),
-            )
-            msg["fn"] = Marginals(rows).posterior(posterior, drawn=name in drawn, joint=False)
-            msg["value"], msg["is_observed"] = None, False
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with Condition():
-            return model(*args, **kwargs)
-
-    return run
 
 
 # -- sites on one path -------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from gpzoo.inference.prediction.summaries import (
     of_one_path,
     of_paths,
 )
+from gpzoo.inference.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.training._sources import split_arrays
 
 
@@ -51,13 +52,14 @@ def predict(
 
     What a training gives predicts by itself, :meth:`gpzoo.inference.Trained.predict`, which says what is predicted and
     what the other arguments mean. GP sites are conditioned on their draws, or their data, at the training inputs. The
-    training covariance is factorised for every draw and batch: take large batches.
+    training covariance is factorised for every draw and batch: take large batches. A program that is
+    :func:`~gpzoo.inference.whitened` is conditioned on its draws of ``f``, or of ``u`` where it is sparse.
 
     Args:
         rng_key: key of the draws.
         model: the program.
         *new: the model's positional arguments at the new inputs, one row per input.
-        posterior_samples: MCMC draws by site name, ``[S, ...]``.
+        posterior_samples: MCMC draws by site name, ``[S, ...]``, as ``mcmc.get_samples()`` has them.
         params: values of the ``numpyro.param`` (and mutable) sites.
         train_args: the positional arguments of training, such as ``(X, y)``.
         train_kwargs: the keyword arguments of training.
@@ -78,22 +80,23 @@ def predict(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
         NonFiniteError: naming any other site whose prediction is not finite.
     """
-    return predictions(
-        {},
-        rng_key,
-        model,
-        new,
-        model_kwargs,
-        params={} if params is None else params,
-        posterior_samples=posterior_samples,
-        train_args=train_args,
-        train_kwargs=train_kwargs,
-        test_data=test_data,
-        num_draws=num_draws,
-        quantiles=quantiles,
-        keep_draws=keep_draws,
-        batch_size=batch_size,
-    )
+    with as_they_stand():
+        return predictions(
+            {},
+            rng_key,
+            model,
+            new,
+            model_kwargs,
+            params={} if params is None else params,
+            posterior_samples=posterior_samples,
+            train_args=train_args,
+            train_kwargs=train_kwargs,
+            test_data=test_data,
+            num_draws=num_draws,
+            quantiles=quantiles,
+            keep_draws=keep_draws,
+            batch_size=batch_size,
+        )
 
 
 def predictions(
@@ -139,6 +142,7 @@ def predictions(
     arrays, static = split_arrays(kwargs)
     train_arrays, train_static = split_arrays({} if train is None else train[1])
     drawn, processes = frozenset(), frozenset() if guide is None else guide.sites.processes
+    inducing: dict[str, Any] = {}
     if guide is None:
         if train is None:
             raise ValueError(
@@ -148,9 +152,11 @@ def predictions(
             )
         given = {name: value[0] for name, value in samples.items()} | params
         where = "train_args, such as (X, y)"
-        sites = find_sites(look(model, *train, given), model, *train, frozenset(), values=given, where=where)
+        seen = look(model, *train, given)
+        sites = find_sites(seen, model, *train, frozenset(), values=given, where=where)
         drawn, processes = sites.drawn, sites.processes
-    run = Runner(model, guide, drawn, static, train_static, asked)
+        inducing = inducing_variables(seen.trace, samples)
+    run = Runner(model, guide, drawn, static, train_static, asked, inducing)
     key = ("predict", identity_of(static), identity_of(train_static), asked, draws)
     one_batch = compiled[key] = compiled.get(key) or _compile(run, draws)
     keys = random.split(named_key(rng_key, "draws"), draws)
