@@ -1,7 +1,7 @@
 """Every name of NumPyro that we lean on without a promise of its authors, gathered so that a change shows here.
 
-NumPyro's stack of handlers is read in three places: a guide answers a site outside the handlers that the program itself
-has set, a program asks whether MCMC runs it, and handlers of ours are told from the user's.
+NumPyro's stack of handlers is read in four places: a guide answers a site outside the handlers that the program itself
+has set, and so does a whitened site; a program asks whether MCMC runs it; our handlers are told from the user's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpyro
 
 try:
     from numpyro.infer.util import _unconstrain_params
+    from numpyro.optim import _NumPyroOptim as Optimizer
     from numpyro.primitives import _PYRO_STACK, Messenger
 except ImportError as error:
     raise ImportError(
@@ -20,7 +21,7 @@ except ImportError as error:
         "NumPyro 0.22: install that, or a newer gpzoo."
     ) from error
 
-__all__ = ["Messenger", "handlers_around_mcmc", "outside"]
+__all__ = ["Messenger", "Optimizer", "handlers_around_mcmc", "outside"]
 
 
 @contextmanager

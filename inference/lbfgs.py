@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax
-from numpyro.optim import _NumPyroOptim, optax_to_numpyro
+from numpyro.optim import optax_to_numpyro
+
+from gpzoo._numpyro import Optimizer
 
 
-def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20) -> _NumPyroOptim:
+def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20) -> Optimizer:
     """L-BFGS with a line search (:func:`optax.lbfgs`), as an optimiser for :class:`numpyro.infer.SVI`.
 
     For an objective that is the same function at every step: all rows, nothing drawn, as under
@@ -31,7 +33,7 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20) -> _NumPyroOpti
     return _LineSearched(optax.lbfgs(memory_size=memory_size, linesearch=search))
 
 
-class _LineSearched(_NumPyroOptim):
+class _LineSearched(Optimizer):
     """An optax transformation whose update evaluates the objective, and keeps what it finds in its state."""
 
     def __init__(self, transformation: optax.GradientTransformationExtraArgs) -> None:

@@ -12,9 +12,10 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
-from numpyro.optim import _NumPyroOptim, optax_to_numpyro
+from numpyro.optim import optax_to_numpyro
 
 from gpzoo import _checks as checks
+from gpzoo._numpyro import Optimizer
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference._handler import for_site
 from gpzoo.inference.guide import InducingGuide
@@ -24,7 +25,7 @@ from gpzoo.posteriors.forms import Form
 Rate: TypeAlias = float | Callable[[Any], Any]
 
 
-class NaturalGradients(_NumPyroOptim):
+class NaturalGradients(Optimizer):
     """Steps ``q(u)`` of GP sites along natural gradients, and every other parameter by an optimiser.
 
     ``SVI(model, guide, NaturalGradients(optax.adam(0.01), guide, 0.1), GaussianProcessELBO())``, or
@@ -59,8 +60,8 @@ class NaturalGradients(_NumPyroOptim):
             raise TypeError(f"Natural gradients need an InducingGuide, got {type(guide).__name__}.")
         if isinstance(optimizer, NaturalGradients):
             raise ValueError("The optimizer has natural gradients already: give their rates in one place.")
-        self.others: Any = optimizer if isinstance(optimizer, _NumPyroOptim) else optax_to_numpyro(optimizer)
-        if type(self.others).eval_and_update is not _NumPyroOptim.eval_and_update:
+        self.others: Any = optimizer if isinstance(optimizer, Optimizer) else optax_to_numpyro(optimizer)
+        if type(self.others).eval_and_update is not Optimizer.eval_and_update:
             raise ValueError(
                 f"{type(self.others).__name__} evaluates the bound by itself, so that no natural step goes with it: "
                 "use an optimiser that takes gradients, such as optax.adam(0.01)."

@@ -148,9 +148,9 @@ class GaussianProcess(ProcessAtInputs):
     """The values of a Gaussian process at inputs ``X``: ``f ~ N(mean, K(X, X))``.
 
     Unobserved, ``numpyro.sample("f", GaussianProcess(kernel, X))``, it is a latent function. It can be drawn from the
-    prior, has an exact density (so a small model runs under NUTS unchanged), and can be approximated by
-    :class:`~gpzoo.inference.InducingGuide`. Observed (``obs=y``), it is exact GP regression: the noise is in the kernel
-    (``+ White(noise_variance)``), and ``log_prob`` is the log marginal likelihood.
+    prior, has an exact density (so a small model runs under NUTS, best :func:`~gpzoo.inference.whitened`), and can be
+    approximated by :class:`~gpzoo.inference.InducingGuide`. Observed (``obs=y``), it is exact GP regression: the noise
+    is in the kernel (``+ White(noise_variance)``), and ``log_prob`` is the log marginal likelihood.
 
     Args:
         kernel: covariance function; with a leading axis ``D`` on its leaves, one kernel per output.
