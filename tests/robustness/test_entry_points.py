@@ -336,6 +336,7 @@ FIT = {
     "checkpoint_seconds": NUMBERS.filter(
         lambda n: n is False or n is True or not (isinstance(n, int | float) and n == 0)
     ),
+    "natural": not_none(NUMBERS).filter(lambda value: value is not np.sin and not isinstance(value, dict)),
     "num_data": not_none(COUNTS),
 }
 PREDICT = {
