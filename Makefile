@@ -1,6 +1,6 @@
 # make test    check style and types, and run the tests in .venv, which is made on the first call
 # make part    a fifth of the tests, for another Python: make part PYTHON=python3.12 VENV=.venv-3.12
-# make stress  every way into the library against 2,550 odd arguments, and other generated cases at full count
+# make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
 # make lint    style and types only
 # make clean   remove what the other targets made

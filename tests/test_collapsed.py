@@ -17,6 +17,7 @@ from gpzoo import (
     FactorisationError,
     InducingGrid,
     InducingPoints,
+    NonFiniteError,
     PrecisionWarning,
     blocks,
     kmeans,
@@ -371,6 +372,18 @@ def test_what_does_not_factorise_is_named():
     svi = SVI(regression, InducingGuide(regression, kmeans(3)), lbfgs(), COLLAPSED)
     with pytest.raises(FactorisationError, match=r"the precision of q\(u\) of site 'f' failed"):
         fit(KEY, svi, 5, X, y, progress=False, init_params={"variance": jnp.array(1e200), "noise": jnp.array(1e-200)})
+
+
+def test_a_bound_that_is_not_finite_in_training_is_said():
+    def update(gradients, state, params=None):
+        # Noise of 1e-304: the parameter is in range, its inverse times the data is not.
+        return {name: jnp.full_like(x, -700.0 if name == "noise" else 0.0) for name, x in gradients.items()}, state
+
+    guide = InducingGuide(regression, InducingPoints(Z))
+    svi = SVI(regression, guide, optax.GradientTransformation(lambda params: (), update), COLLAPSED)
+    message = r"stopped at step 2: .*(ELBO is|precision of q)"
+    with pytest.warns(PrecisionWarning), pytest.raises((NonFiniteError, FactorisationError), match=message):
+        fit(KEY, svi, 3, X, Y[:, 0], progress=False)
 
 
 def test_mutable_state_advances_once():

@@ -292,7 +292,7 @@ def test_prediction_draws_y_from_the_model():
 
 def test_first_call_without_data_is_refused():
     X, _ = sine(6)
-    with pytest.raises(ValueError, match=r"Site 'y' .*has no data .* in the guide's first call"):
+    with pytest.raises(ValueError, match=r"Site 'y' .*has no data.* in the guide's first call"):
         InducingGuide(regression, kmeans(3)).setup(X)
 
 

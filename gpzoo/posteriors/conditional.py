@@ -198,7 +198,7 @@ class Projection(Conditional):
 
     def _parts_at(
         self, X: Float[Array, "..."], m: Float[Array, "M D"], form: Form
-    ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "*D N"], Float[Array, "*D N"]]:
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "... N"], Float[Array, "... N"]]:
         """Mean, both parts of the variance, and the least that a variance is.
 
         Rounding can take ``kff - |A|^2`` below zero where the data determine ``f``.

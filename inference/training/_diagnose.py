@@ -17,6 +17,7 @@ from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference._runs import Runs, run, unmasked
+from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.trained import Trained
 from gpzoo.likelihoods import Expected, Likelihood
@@ -180,7 +181,11 @@ def _diagnosis(
             f"{sizes[largest]:.3g}.",
             not steep,
         )
-    if not isinstance(svi.loss, GaussianProcessELBO):
+    collapsed = isinstance(svi.loss, CollapsedELBO)
+    if collapsed:
+        # Outside jit it raises the error that says what does not factorise.
+        svi.loss.loss(key, svi.constrain_fn(params) | mutable, svi.model, svi.guide, *batch, **arrays, **static)
+    if collapsed or not isinstance(svi.loss, GaussianProcessELBO):
         return f"the ELBO is {-loss}.", False
     terms: Any = svi.loss.by_site()
 
