@@ -170,6 +170,7 @@ def main() -> None:
         versions = {"jax": jax.__version__, "python": platform.python_version()}
         device = f"{os.cpu_count()} CPU cores ({platform.machine()})"
         about = {"command": "python benchmarks/natural.py", "commit": commit, "device": device, "versions": versions}
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
         arguments.output.write_text(json.dumps(about | {"cases": found}, indent=2) + "\n", encoding="utf-8")
 
 
