@@ -84,7 +84,8 @@ class NaturalGradients(Optimizer):
         own = {f"{site}_{part}" for site in rates for part in ("mean", *self.guide.form_at(site).data_fields)}
         others = {name: value for name, value in params.items() if name not in own}
         mine = {name: value for name, value in params.items() if name in own}
-        return jnp.array(0), (self.others.init(others), mine, {site: jnp.array(0) for site in rates})
+        # Not jnp.array(0), whose weak type an update loses: the step would be compiled twice.
+        return jnp.array(0), (self.others.init(others), mine, {site: jnp.zeros((), jnp.int32) for site in rates})
 
     def get_params(self, state: Any) -> dict[str, Any]:
         """The unconstrained parameters."""

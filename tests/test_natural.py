@@ -201,6 +201,22 @@ def test_ten_steps_do_what_adam_does_not_in_two_hundred():
     assert natural.backed_off == {"f": 0} and by_adam.backed_off == {}
 
 
+def test_a_step_of_plain_svi_is_compiled_once():
+    rows, labels = labelled(20)
+    guide = InducingGuide(classes, kmeans(5))
+    svi = SVI(classes, guide, NaturalGradients(adam(0.02), guide, 0.1), GaussianProcessELBO())
+    state, traces = svi.init(KEY, rows, labels), []
+
+    @jax.jit
+    def update(state):
+        traces.append(1)
+        return svi.update(state, rows, labels)[0]
+
+    for _ in range(3):
+        state = update(state)
+    assert len(traces) == 1
+
+
 def test_minibatches_schedules_several_keys_and_resumption(tmp_path):
     rows, labels = labelled(100)
     options = {"natural": {"f": optax.linear_schedule(0.01, 0.1, 10)}, "batch_size": 50}
