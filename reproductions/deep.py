@@ -10,171 +10,46 @@ Settings of ``paper`` are from section 4 and, if they are not given there, from 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import Array, random
+from jax import random
 from numpyro.infer import SVI
 
-from gpzoo.inducing.initialisers import kmeans
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, SitePrediction, Trained
+from gpzoo.inference import GaussianProcessELBO, SitePrediction, Trained
 from gpzoo.likelihoods import Bernoulli, RobustMax
-from gpzoo.models import deep_gp, inner_scales, linear_layers
-from gpzoo.models.parameters import gaussian, rbf
+from gpzoo.models import deep_gp
+from gpzoo.models.parameters import gaussian
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
-from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand, subset
+from gpzoo.reproductions.deep_models import (
+    BY_HAND,
+    MODELS,
+    PAPER,
+    TUNED,
+    ard,
+    described,
+    guide_of,
+    layers_of,
+    started,
+)
+from gpzoo.reproductions.deep_uci import UCI, uci, uci_natural
+from gpzoo.reproductions.experiment import Experiment, Outcome, Run, subset
 from gpzoo.reproductions.figures import blank
-from gpzoo.reproductions.kept import kept
-from gpzoo.reproductions.sweep import Folds, Scores, figure_1, train_folds
-from gpzoo.reproductions.training import Setting, constant, exported, seconds_of_a_step, train
+from gpzoo.reproductions.sweep import figure_1
+from gpzoo.reproductions.training import Setting, seconds_of_a_step, train
 from gpzoo.tables import ParquetTable, Table, hold_out, standardised
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Layers and inducing points of each model.
-MODELS = {"sgp": (1, 100), "sgp-500": (1, 500), "dgp2": (2, 100), "dgp3": (3, 100), "dgp4": (4, 100), "dgp5": (5, 100)}
-
-#: One layer with its optimal q(u), which L-BFGS trains on all rows in float64; not in the paper.
-SGPR = "sgpr"
-
-#: The benchmark sets of figure 1, in its order.
-UCI = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine_red")
-
 #: Number of taxi journeys held out for testing.
 _NUM_TEST = 1_000_000
-
-#: Adam 0.01, 10,000 rows per minibatch, kernels that start at 1 (``run_regression.py``).
-_PAPER = Setting(20_000, 10_000, rate=constant(0.01), start={"lengthscale": 1.0})
-
-#: The paper's sizes, with a decaying rate, and lengthscales that suit standardised columns.
-_TUNED = Setting(20_000, 10_000)
-
-#: L-BFGS on the collapsed bound: on naval it still rises after 1,000 steps, on the others hardly after 300.
-_COLLAPSED = Setting(1000, None, collapsed=True)
-
-#: Jitter where training is in float64, which allows less than the default of 1e-6: naval's noise is as small as that,
-#: and after 1,000 steps its bound is 52,917 with this one and 48,633 with the default (split 0).
-_JITTER = 1e-8
-
-#: How our settings were chosen.
-_BY_HAND = by_hand("learning rate, its schedule, steps, rows per minibatch, where lengthscales start")
-
-
-def _kernel(name: str, h: Array, *, lengthscale: float | None = None, variance: float = 1.0, **starts: float) -> Any:
-    """RBF with a lengthscale per column, initially ``starts[name]``, ``lengthscale`` or the root of their number."""
-    start = float(h.shape[-1]) ** 0.5 if lengthscale is None else lengthscale
-    return rbf(name, h, variance=variance, lengthscale=starts.get(name, start))
-
-
-def _start(setting: Setting) -> dict[str, float | str]:
-    """Initial hyperparameters of kernels, in words if they depend on the inputs."""
-    return {"lengthscale": "square root of the number of columns", "variance": 1.0} | dict(setting.start)
-
-
-def _described(setting: Setting) -> dict[str, Any]:
-    """Further settings of a deep GP's training, for the result."""
-    return {"draws_training": 1, "draws_prediction": 100, "start": _start(setting)}
-
-
-def _layers(variant: str, X: Array) -> tuple[Array, ...]:
-    """Mean maps of the inner layers, whose width is 30, or that of the inputs if smaller."""
-    return linear_layers(X, [min(30, X.shape[-1])] * (MODELS[variant][0] - 1))
-
-
-def _guide(model: Callable, depth: int, num_inducing: int) -> InducingGuide:
-    return InducingGuide(model, kmeans(num_inducing), initial_scale=inner_scales(range(depth - 1)))
-
-
-# -- regression benchmarks -------------------------------------------------------------------------------------------
-
-
-def uci(run: Run) -> Outcome:
-    """Folds of a benchmark set, all models, standardised inputs and targets (section 4, figure 1).
-
-    Section 4: 20 random splits with a tenth of the rows for testing, 100 and 500 inducing points.
-    """
-    setting, num_folds, names = {
-        "quick": (Setting(1000, 1000), 3, ("sgp", "dgp3")),
-        "cpu": (Setting(4000 if run.variant == "protein" else 2000, 1000), 5, (SGPR, *MODELS)),
-        "tuned": (_TUNED, 20, (SGPR, *MODELS)),
-        "paper": (_PAPER, 20, tuple(MODELS)),
-    }[run.preset]
-    most = 5 if run.variant == "protein" else 20
-    raw = [datasets.load(f"uci/{run.variant}", split=k) for k in range(min(num_folds, most))]
-    folds = Folds.of(raw)
-    K, N, _ = folds.X.shape
-    model = partial(deep_gp, kernel=partial(_kernel, **setting.start))
-    settings = {
-        "batch_size": setting.rows(N),
-        "learning_rate": setting.learning_rate.name,
-        **_described(setting),
-        "folds": K,
-        "models": {name: _model_described(name, N) for name in names},
-        "inner_width": folds.X.shape[-1],
-    }
-    made_by = run.made_by(settings | {"steps": setting.steps}, raw[0])
-    # The last model's posterior is exported, so that every start of a run trains it or resumes its training.
-    *others, last = names
-    train = partial(_on_folds, run, model, folds, setting)
-    scores = {
-        name: Scores(
-            **kept(run.output / f"{name}.json", made_by | {"model": name}, lambda name=name: vars(train(name)[0]))
-        )
-        for name in others
-    }
-    scores[last], result, layers = train(last)
-    found = {f"{name}_{metric}": v for name in names for metric, v in scores[name].summary().items()}
-    losses = result.losses.mean(axis=0)
-    first = jnp.asarray(folds.X[0]), jnp.asarray(folds.y[0])
-    one = replace(result.member(0), losses=losses)
-    posterior = exported(random.key(run.seed), one, *first, model_kwargs={"layers": layers})
-    return Outcome(
-        metrics=found,
-        settings=settings | {"by_fold": {name: vars(scores[name]) for name in names}},
-        steps=sum((_COLLAPSED if name == SGPR else setting).steps for name in names) * K,
-        seconds_training=sum(scores[name].seconds for name in names),
-        data=raw[0],
-        dtype="float32",
-        elbo=-losses,
-        figures={"figure_1": lambda: figure_1({run.variant: {"metrics": found, "data": {"sizes": raw[0].sizes}}})},
-        posterior=posterior,
-        folds={"count": K, "of": most, "seeds": list(range(K))},
-        selection=None if run.preset == "paper" else _BY_HAND,
-    )
-
-
-def _model_described(name: str, num_data: int) -> dict[str, Any]:
-    """What a result says of a model, besides what all have in common."""
-    if name != SGPR:
-        return {"layers": MODELS[name][0], "num_inducing": min(MODELS[name][1], num_data)}
-    own = {"start": _start(_COLLAPSED), "steps": _COLLAPSED.steps, "dtype": "float64", "jitter": _JITTER}
-    return _COLLAPSED.described(num_data) | _model_described("sgp", num_data) | own
-
-
-def _on_folds(run: Run, model: Callable, folds: Folds, setting: Setting, name: str) -> tuple[Any, ...]:
-    """Metrics and result of one model's trainings on all folds, with its mean maps."""
-    shape, precision = name, nullcontext()
-    if name == SGPR:
-        model = partial(deep_gp, kernel=_kernel, jitter=_JITTER)
-        folds, setting = folds.astype(np.float64), _COLLAPSED
-        shape, precision = "sgp", jax.enable_x64(True)
-    depth, inducing = MODELS[shape]
-    guide = _guide(model, depth, min(inducing, folds.y.shape[1]))
-    layers = _layers(shape, jnp.asarray(folds.X[0]))
-    options = {"checkpoint": run.checkpoint / name, "progress": name, "model_kwargs": {"layers": layers}}
-    with precision:
-        scores, result = train_folds(random.key(run.seed), model, guide, folds, setting, **options)
-    return scores, result, layers
-
 
 # -- one training ----------------------------------------------------------------------------------------------------
 
@@ -208,13 +83,13 @@ def _train(
     depth, inducing = MODELS[run.variant][0], num_inducing or min(MODELS[run.variant][1], N)
     starts = {} if lengthscale is None else {"layer_0" if depth > 1 else "f": lengthscale}
     outputs = classes if (classes or 0) > 2 else None
-    kernel = partial(_kernel, **setting.start, **starts)
+    kernel = partial(ard, **setting.start, **starts)
     model = partial(deep_gp, kernel=kernel, likelihood=likelihood, num_outputs=outputs)
-    guide, layers = _guide(model, depth, inducing), _layers(run.variant, jnp.asarray(data.X_train))
+    guide, layers = guide_of(model, depth, inducing), layers_of(run.variant, jnp.asarray(data.X_train))
     inputs = {} if lengthscale is None else {"lengthscale_inputs": lengthscale}
     settings = {
-        **_described(setting),
-        "start": _start(setting) | inputs,
+        **described(setting),
+        "start": started(setting) | inputs,
         "training_rows": N if table is None else table.num_rows,
         "layers": depth,
         "num_inducing": inducing,
@@ -232,7 +107,7 @@ def _train(
         table=table,
         stands_in=data.name.endswith("-generated"),
         subset=subset,
-        selection=None if run.preset == "paper" else _BY_HAND,
+        selection=None if run.preset == "paper" else BY_HAND,
     )
     if found is not None:
         found |= {"trained": finished.trained, "layers": layers}
@@ -257,7 +132,7 @@ def _metrics(data: Dataset, test: SitePrediction, y: np.ndarray) -> dict[str, fl
 
 def _settings(run: Run) -> Setting:
     """The setting of a large set, with ten evaluations on the test set."""
-    return replace(_PAPER if run.preset == "paper" else _TUNED, evaluations=10)
+    return replace(PAPER if run.preset == "paper" else TUNED, evaluations=10)
 
 
 def _large(name: str, run: Run) -> Outcome:
@@ -291,13 +166,13 @@ def mnist(run: Run) -> Outcome:
     whole = data = datasets.load("mnist")
     if run.preset == "paper":
         start = {"lengthscale": 2.0, "variance": 2.0}
-        return _train(run, data, replace(_PAPER, batch_size=1000, start=start, evaluations=8))
+        return _train(run, data, replace(PAPER, batch_size=1000, start=start, evaluations=8))
     if run.preset == "quick":
         data, setting = whole.subset(10_000, 2_000), Setting(400, 500, rate=0.02, evaluations=2)
     elif run.preset == "cpu":
         setting = Setting(12_000, 1_000, rate=0.02, evaluations=8)
     else:
-        setting = replace(_TUNED, evaluations=8)
+        setting = replace(TUNED, evaluations=8)
     return _train(run, data, setting, lengthscale=3.0, subset=subset(whole, data, "random, seed 0"))
 
 
@@ -309,8 +184,8 @@ def timing(run: Run) -> Outcome:
     B, steps = (1_000, 200) if run.preset == "quick" else (10_000, 100)
     data = _flat(datasets.load("airline-generated", rows=B + B // 9).standardised())
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
-    model, layers = partial(deep_gp, kernel=_kernel), _layers(run.variant, X)
-    svi = SVI(model, _guide(model, *MODELS[run.variant]), optax.adam(0.01), GaussianProcessELBO())
+    model, layers = partial(deep_gp, kernel=ard), layers_of(run.variant, X)
+    svi = SVI(model, guide_of(model, *MODELS[run.variant]), optax.adam(0.01), GaussianProcessELBO())
     key, half = random.key(run.seed), steps // 2
     seconds, result = seconds_of_a_step(key, svi, half, X, y, model_kwargs={"layers": layers}, progress=run.variant)
     return Outcome(
@@ -389,6 +264,17 @@ EXPERIMENTS = (
         data=tuple(f"uci/{name}" for name in UCI),
         presets=("quick", "cpu", "tuned", "paper"),
         figure=figure_1,
+    ),
+    Experiment(
+        paper="deep",
+        name="uci-natural",
+        description="The same sets: natural gradients of the last of two layers beside Adam alone, and SGPR by L-BFGS; "
+        "not in the paper.",
+        variants={name: {} for name in UCI},
+        run=uci_natural,
+        default_variant="kin8nm",
+        data=tuple(f"uci/{name}" for name in UCI),
+        presets=("quick", "cpu"),
     ),
     _experiment(
         "rectangles-images",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 from jax import Array, random
 
@@ -15,7 +17,7 @@ from gpzoo.inference import InducingGuide, Trained
 from gpzoo.reproductions.datasets.in_memory import Dataset
 from gpzoo.reproductions.figures import blank
 from gpzoo.reproductions.metrics import of_numbers
-from gpzoo.reproductions.training import Setting, last_bound, optimise, predicted
+from gpzoo.reproductions.training import Curve, Setting, last_bound, optimise, predicted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,12 +54,16 @@ class Folds:
 
 @dataclass(frozen=True)
 class Scores:
-    """Test metrics of every fold, in the target's original units, and the cost of the training."""
+    """Test metrics of every fold, in the target's original units, and the cost of the training.
+
+    ``curve`` has their means over folds during training.
+    """
 
     test_log_likelihood: list[float]
     rmse: list[float]
     elbo: list[float]
     seconds: float
+    curve: Sequence[Mapping[str, float]] = ()
 
     def summary(self) -> dict[str, float]:
         """Means over folds, and their standard errors; see :func:`means`."""
@@ -74,6 +80,18 @@ def means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return found
 
 
+class Watch(NamedTuple):
+    """When test metrics are evaluated during training, and where they are kept.
+
+    Attributes:
+        steps: numbers of steps.
+        curve: makes the callback from the evaluation.
+    """
+
+    steps: Sequence[int]
+    curve: Callable[[Callable[[dict[str, Any]], Mapping[str, float]]], Curve]
+
+
 def train_folds(
     key: Array,
     model: Callable,
@@ -84,6 +102,7 @@ def train_folds(
     checkpoint: Path,
     progress: bool | str = True,
     model_kwargs: Mapping[str, Any] | None = None,
+    watch: Watch | None = None,
 ) -> tuple[Scores, Trained]:
     """Train a program on every fold, all folds in one compiled program, and evaluate it on their test parts.
 
@@ -96,21 +115,42 @@ def train_folds(
         checkpoint: folder for checkpoints.
         progress: as for :func:`gpzoo.inference.fit`.
         model_kwargs: the program's keyword arguments.
+        watch: which metrics of the training are kept, besides those at its end.
 
     Returns:
         The metrics, and the trained model with a leading axis of folds.
     """
     K, N = folds.y.shape
     train_key, test_key = random.split(key)
-    options = {"num_data": N, "checkpoint": checkpoint, "progress": progress, "model_kwargs": model_kwargs}
+    begun = Trained(model, guide, {})
+
+    def scored(params: dict[str, Any]) -> dict[str, list[float]]:
+        found = []
+        for k, part in enumerate(folds.parts):
+            X, y = part.X_test.astype(folds.X.dtype), part.y_test.astype(folds.X.dtype)
+            one = begun.with_params(jax.tree.map(lambda x, k=k: x[k], params))
+            found.append(of_numbers(predicted(test_key, one, X, y, model_kwargs=model_kwargs), y, part.y_std))
+        return {name: [each[name] for each in found] for name in ("test_log_likelihood", "rmse")}
+
+    options: dict[str, Any] = {
+        "num_data": N,
+        "checkpoint": checkpoint,
+        "progress": progress,
+        "model_kwargs": model_kwargs,
+    }
+    curve = None if watch is None else watch.curve(lambda params: means(scored(params)))
+    if watch is not None and curve is not None:
+        at = {step for step in watch.steps if step <= setting.steps}
+
+        def callback(step: int, seconds: float, params: dict[str, Any]) -> None:
+            if step in at:
+                curve(step, seconds, params)
+
+        options |= {"callback": callback, "callback_steps": math.gcd(*at)}
     result = optimise(random.split(train_key, K), model, guide, setting, folds.X, folds.y, **options)
-    found = []
-    for k, part in enumerate(folds.parts):
-        X, y = part.X_test.astype(folds.X.dtype), part.y_test.astype(folds.X.dtype)
-        test = predicted(test_key, result.member(k), X, y, model_kwargs=model_kwargs)
-        found.append(of_numbers(test, y, part.y_std))
-    scores = {name: [each[name] for each in found] for name in ("test_log_likelihood", "rmse")}
-    return Scores(**scores, elbo=last_bound(result.losses, N, setting).tolist(), seconds=result.seconds), result
+    points = () if curve is None else curve.until(setting.steps)
+    bounds = last_bound(result.losses, N, setting).tolist()
+    return Scores(**scored(result.params), elbo=bounds, seconds=result.seconds, curve=points), result
 
 
 def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
@@ -135,7 +175,7 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
             axes.errorbar(value, -row, xerr=error, fmt="o", color=colour, markersize=4, capsize=2)
             if model == "sgp":
                 axes.axvline(value, color="0.85", zorder=0)
-        axes.set_yticks([-row for row in range(len(models))], [_title(model) for model in models])
+        axes.set_yticks([-row for row in range(len(models))], [title_of(model) for model in models])
         axes.tick_params(labelsize=7)
         axes.locator_params(axis="x", nbins=4)
         sizes = result["data"]["sizes"]
@@ -144,6 +184,7 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _title(model: str) -> str:
-    """The paper's name of a model, such as ``"dgp2"`` or ``"sgp-500"``."""
-    return re.sub(r"(GP)-?(\d)", r"\1 \2", model.upper())
+def title_of(model: str) -> str:
+    """The name of a model in figures, such as ``"dgp2"``, ``"sgp-500"`` or ``"dgp2-natural"``."""
+    shape, *training = model.split("-natural")
+    return re.sub(r"(GP)-?(\d)", r"\1 \2", shape.upper()) + (", natural gradients" if training else "")

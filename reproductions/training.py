@@ -53,7 +53,7 @@ def cosine(rate: float, steps: int) -> Rate:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a program is trained: by Adam, or by L-BFGS on the collapsed bound.
+    """How a program is trained: by Adam, with natural gradients or without, or by L-BFGS on the collapsed bound.
 
     Attributes:
         steps: number of steps.
@@ -63,6 +63,7 @@ class Setting:
         start: initial hyperparameters, if they are not the program's defaults.
         evaluations: number of evaluations on the test set during training.
         collapsed: whether by L-BFGS, on all rows, with the optimal ``q(u)`` of Gaussian noise.
+        natural: length of natural-gradient steps of ``q(u)`` at the last GP sites, ``None`` for none.
     """
 
     steps: int
@@ -72,6 +73,7 @@ class Setting:
     start: Mapping[str, float] = field(default_factory=dict)
     evaluations: int = 1
     collapsed: bool = False
+    natural: float | None = None
 
     @property
     def inducing(self) -> int:
@@ -100,7 +102,7 @@ class Setting:
             "batch_size": self.rows(of),
             "learning_rate": "L-BFGS with a line search" if self.collapsed else self.learning_rate.name,
             "start": dict(self.start),
-        }
+        } | ({} if self.natural is None else {"natural": self.natural})
 
     def svi(self, model: Callable, guide: InducingGuide) -> SVI:
         """NumPyro's object for a program."""
@@ -241,7 +243,9 @@ def optimise(
     rows = setting.rows(num_data)
     batch_size = None if rows == num_data else rows
     program = {"num_data": num_data, **(model_kwargs or {})}
-    return fit(key, svi, setting.steps, *data, batch_size=batch_size, model_kwargs=program, **options)
+    return fit(
+        key, svi, setting.steps, *data, batch_size=batch_size, natural=setting.natural, model_kwargs=program, **options
+    )
 
 
 def predicted(

@@ -27,7 +27,7 @@ from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, T
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.processes.process import GaussianProcess
-from gpzoo.reproductions import deep as paper
+from gpzoo.reproductions import deep_uci as paper
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import Run
 from gpzoo.reproductions.sweep import Folds
@@ -407,7 +407,7 @@ def test_the_experiment_trains_in_float64(monkeypatch, tmp_path):
     raw = [Dataset("tiny", X, k + y, X[:5], k + y[:5], "generated", {}) for k in range(2)]
     monkeypatch.setattr(paper, "_COLLAPSED", replace(paper._COLLAPSED, steps=2))
     run = Run("deep", "uci", "boston", "cpu", 0, tmp_path)
-    scores, result, _ = paper._on_folds(run, paper.deep_gp, Folds.of(raw), paper._TUNED, paper.SGPR)
+    scores, result, _ = paper._on_folds(run, paper.deep_gp, Folds.of(raw), paper.TUNED, paper.SGPR)
     assert result.params["f_mean"].dtype == np.float64 and result.params["f_mean"].shape == (2, 30)
     # The folds' targets are the same but for a shift, which standardising takes away.
     np.testing.assert_allclose(scores.rmse[0], scores.rmse[1], rtol=1e-3)

@@ -10,6 +10,8 @@ import pytest
 from gpzoo.errors import CheckpointError
 from gpzoo.reproductions import datasets, training
 from gpzoo.reproductions import deep as paper
+from gpzoo.reproductions import deep_models as models
+from gpzoo.reproductions import deep_uci as benchmarks
 from gpzoo.reproductions import page as report
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run
@@ -31,10 +33,14 @@ def tiny(name, split=0, rows=40):
 @pytest.fixture
 def short(monkeypatch, standard_promotion):
     """Three steps, five inducing points, at most two layers."""
-    monkeypatch.setattr(paper, "MODELS", {name: (min(depth, 2), 5) for name, (depth, _) in paper.MODELS.items()})
-    monkeypatch.setattr(paper, "Setting", lambda steps, size, **options: Setting(3, min(size, 20), **options))
-    for name in ("_PAPER", "_TUNED"):
-        monkeypatch.setattr(paper, name, replace(getattr(paper, name), steps=3, batch_size=20))
+    for name, (depth, _) in list(models.MODELS.items()):
+        monkeypatch.setitem(models.MODELS, name, (min(depth, 2), 5))
+    for module in (paper, benchmarks):
+        monkeypatch.setattr(module, "Setting", lambda steps, size, **options: Setting(3, min(size, 20), **options))
+        for name in ("PAPER", "TUNED"):
+            monkeypatch.setattr(module, name, replace(getattr(module, name), steps=3, batch_size=20))
+    monkeypatch.setattr(benchmarks, "_COLLAPSED", replace(benchmarks._COLLAPSED, steps=2))
+    monkeypatch.setattr(benchmarks, "_WATCHED", (2, 3, 500))
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ def test_every_variant_and_preset_has_settings(name, variant, preset, monkeypatc
     monkeypatch.setattr(paper, "_train", lambda *given, **options: trained.append((given, options)))
     EXPERIMENTS[name].run(run_of(name, variant, tmp_path, preset))
     (_, data, setting), options = trained[0]
-    described = paper._described(setting)
+    described = models.described(setting)
     generated = preset == "quick" and name != "mnist"
     assert loaded == [f"{name}-generated" if generated else name]
     assert setting.steps >= 200
@@ -80,11 +86,11 @@ def test_every_variant_and_preset_has_settings(name, variant, preset, monkeypatc
 
 
 def test_models_are_those_of_the_paper():
-    assert paper.MODELS["sgp-500"] == (1, 500)
-    assert [paper.MODELS[f"dgp{n}"] for n in (2, 3, 4, 5)] == [(n, 100) for n in (2, 3, 4, 5)]
+    assert models.MODELS["sgp-500"] == (1, 500)
+    assert [models.MODELS[f"dgp{n}"] for n in (2, 3, 4, 5)] == [(n, 100) for n in (2, 3, 4, 5)]
     X = np.random.default_rng(0).standard_normal((50, 40))
-    assert [W.shape for W in paper._layers("dgp4", X)] == [(40, 30), (30, 30), (30, 30)]
-    assert [W.shape for W in paper._layers("dgp2", X[:, :4])] == [(4, 4)]
+    assert [W.shape for W in models.layers_of("dgp4", X)] == [(40, 30), (30, 30), (30, 30)]
+    assert [W.shape for W in models.layers_of("dgp2", X[:, :4])] == [(4, 4)]
 
 
 def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
@@ -102,16 +108,38 @@ def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
     assert 1 < metrics["sgp_rmse"] < 100  # in the units of the target
     assert {"figure_1.png", "learning_curve.png", "posterior.nc"} <= {path.name for path in run.output.iterdir()}
     # Started again, what is done is not done again.
-    monkeypatch.setattr(paper, "exported", lambda *given, **options: None)
-    kept, trained = paper.kept, []
-    monkeypatch.setattr(paper, "kept", lambda path, by, make: kept(path, by, lambda: trained.append(path) or make()))
+    monkeypatch.setattr(benchmarks, "exported", lambda *given, **options: None)
+    kept, trained = benchmarks.kept, []
+    monkeypatch.setattr(
+        benchmarks, "kept", lambda path, by, make: kept(path, by, lambda: trained.append(path) or make())
+    )
     again = execute(EXPERIMENTS["uci"], run)
     assert again["metrics"] == metrics and not trained and again["resumed_from"] == [6]
     assert again["folds"] == {"count": 3, "of": 20, "seeds": [0, 1, 2]}
     # Other settings have not made what is kept.
-    monkeypatch.setattr(paper, "Setting", lambda steps, size: replace(paper._TUNED, rate=0.02))
+    monkeypatch.setattr(benchmarks, "Setting", lambda steps, size: replace(paper.TUNED, rate=0.02))
     with pytest.raises(CheckpointError, match="another training"):
         execute(EXPERIMENTS["uci"], run)
+
+
+def test_natural_gradients_are_compared_along_the_training(short, monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets, "load", tiny)
+    monkeypatch.setattr(benchmarks, "exported", lambda *given, **options: None)
+    run = run_of("uci-natural", "energy", tmp_path)
+    result = execute(EXPERIMENTS["uci-natural"], run)
+    by_fold, said = result["settings"]["by_fold"], result["settings"]["models"]
+    assert list(by_fold) == ["sgpr", "dgp2", "dgp2-natural"] and said["dgp2-natural"]["natural"] == 0.1
+    for name in ("dgp2", "dgp2-natural"):
+        first, last = by_fold[name]["curve"]
+        assert (first["step"], last["step"]) == (2, 3) and first["rmse"] != last["rmse"]
+        assert last["test_log_likelihood"] == pytest.approx(result["metrics"][f"{name}_test_log_likelihood"])
+    assert by_fold["dgp2"]["elbo"] != by_fold["dgp2-natural"]["elbo"]
+    figure = benchmarks.figure_curves("energy", {name: Scores(**each) for name, each in by_fold.items()})
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
+        "SGPR",
+        "DGP 2",
+        "DGP 2, natural gradients",
+    ]
 
 
 def test_one_training_in_original_units(short, monkeypatch, tmp_path):
@@ -158,7 +186,7 @@ def test_journeys_are_streamed(short, not_exported, monkeypatch, tmp_path):
 
 
 def test_platform_are_timed_without_compilation(monkeypatch, standard_promotion, tmp_path):
-    monkeypatch.setattr(paper, "MODELS", paper.MODELS | {"sgp": (1, 10)})
+    monkeypatch.setitem(models.MODELS, "sgp", (1, 10))
     run = run_of("timing", "sgp", tmp_path)
     result = execute(EXPERIMENTS["timing"], run)
     assert 0 < result["metrics"]["seconds_per_step"] < result["seconds_training"] / result["steps"]
