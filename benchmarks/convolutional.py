@@ -20,7 +20,6 @@ import argparse
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peer import Peer
 
 NUM_DATA = 60_000
 
@@ -198,7 +198,7 @@ def work(library: str, size: Size, dtype: str) -> None:
     step()
     print(json.dumps({"bound": bound, "versions": versions}), flush=True)
     for line in sys.stdin:
-        if line.strip() == "memory":
+        if json.loads(line) == "memory":
             print(json.dumps(resident() - imported), flush=True)
             continue
         start = time.perf_counter()
@@ -206,28 +206,9 @@ def work(library: str, size: Size, dtype: str) -> None:
         print(json.dumps(time.perf_counter() - start), flush=True)
 
 
-class Worker:
+def worker(python: str, library: str, size: str, dtype: str) -> Peer:
     """The other end of :func:`work`."""
-
-    def __init__(self, python: str, library: str, size: str, dtype: str) -> None:
-        command = [python, __file__, "--work", library, "--sizes", size, "--dtypes", dtype]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        self.process = subprocess.Popen(command, **pipes)
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{library} did not start; run: {' '.join(command)}")
-        self.first = json.loads(line)
-
-    def ask(self, what: str) -> float:
-        """Take a ``"step"``, or report ``"memory"``."""
-        self.process.stdin.write(what + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def close(self) -> None:
-        """End the process."""
-        self.process.stdin.close()
-        self.process.wait()
+    return Peer(library, [python, __file__, "--work", library, "--sizes", size, "--dtypes", dtype])
 
 
 def rates(dtype: str) -> tuple[float, float]:
@@ -259,11 +240,11 @@ def compare(names: list[str], dtypes: list[str], pairs: int, gpflow_python: str 
         flops, exps = rates(dtype)
         print(f"{dtype}: {flops / 1e9:.0f} GFLOP/s in a large product, {exps / 1e9:.2f} billion exponentials a second")
         for name in names:
-            workers = [Worker(sys.executable, "gpzoo", name, dtype)]
+            workers = [worker(sys.executable, "gpzoo", name, dtype)]
             if gpflow_python:
-                workers.append(Worker(gpflow_python, "gpflow", name, dtype))
-            times = [[worker.ask("step") for worker in workers] for _ in range(pairs)]
-            memory = [worker.ask("memory") for worker in workers]
+                workers.append(worker(gpflow_python, "gpflow", name, dtype))
+            times = [[each("step") for each in workers] for _ in range(pairs)]
+            memory = [each("memory") for each in workers]
             ours = statistics.median(t[0] for t in times)
             parts = [f"{ours:.4f}"]
             if gpflow_python:
@@ -279,9 +260,9 @@ def compare(names: list[str], dtypes: list[str], pairs: int, gpflow_python: str 
             if SIZES[name].patch:
                 parts.append(f"{ours / SIZES[name].limit(flops, exps):.1f} times the limit")
             print(f"  {name}, {dtype}: {'; '.join(parts)}", flush=True)
-            for worker in workers:
-                worker.close()
-    print("; ".join(worker.first["versions"] for worker in workers))
+            for each in workers:
+                each.close()
+    print("; ".join(each.first["versions"] for each in workers))
 
 
 def costs(dtype: str, steps: int) -> None:

@@ -21,10 +21,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -34,6 +32,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from peer import Peer
 
 NUM_DATA = 100_000
 MIN_SECONDS = 0.05
@@ -266,66 +265,44 @@ def work(library: str, size: Size, dtype: str) -> None:
     step()
     print(json.dumps({"bound": bound, "versions": versions, "seconds": seconds(step, 3)}), flush=True)
     for line in sys.stdin:
-        steps = int(line)
+        steps = json.loads(line)
         print(json.dumps(seconds(step, steps) if steps else resident() - imported), flush=True)
 
 
-class Worker:
+def worker(python: str, library: str, size: Size, dtype: str) -> Peer:
     """The other end of :func:`work`."""
-
-    def __init__(self, python: str, library: str, size: Size, dtype: str) -> None:
-        self.library = library
-        self.command = [python, __file__, "--work", library, "--layers", str(size.layers)]
-        self.command += ["--batches", str(size.batch), "--dtypes", dtype]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        # GPflux is written for Keras 2.
-        self.process = subprocess.Popen(self.command, env=os.environ | {"TF_USE_LEGACY_KERAS": "1"}, **pipes)
-        self.first = self._read()
-
-    def _read(self) -> Any:
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.library} stopped; run: TF_USE_LEGACY_KERAS=1 {' '.join(self.command)}")
-        return json.loads(line)
-
-    def ask(self, steps: int) -> float:
-        """Seconds per step of so many steps; of none, the memory in MB."""
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
-        return self._read()
-
-    def close(self) -> None:
-        """End the process."""
-        self.process.stdin.close()
-        self.process.wait()
+    command = [python, __file__, "--work", library, "--layers", str(size.layers)]
+    command += ["--batches", str(size.batch), "--dtypes", dtype]
+    # GPflux is written for Keras 2.
+    return Peer(library, command, {"TF_USE_LEGACY_KERAS": "1"})
 
 
 def measure(size: Size, dtype: str, pairs: int, pythons: dict[str, str]) -> tuple[dict[str, float], list[str]]:
     """The ratio of each peer's seconds to ours, after printing a line on each; and everybody's versions."""
-    workers = [Worker(python, library, size, dtype) for library, python in pythons.items()]
-    steps = math.ceil(MIN_SECONDS / min(worker.first["seconds"] for worker in workers))
+    workers = [worker(python, library, size, dtype) for library, python in pythons.items()]
+    steps = math.ceil(MIN_SECONDS / min(each.first["seconds"] for each in workers))
     times: dict[str, list[float]] = {library: [] for library in pythons}
     for i in range(pairs):
         # Who goes first alternates too.
-        for worker in workers[:: -1 if i % 2 else 1]:
-            times[worker.library].append(worker.ask(steps))
-    memory = [worker.ask(0) for worker in workers]
+        for each in workers[:: -1 if i % 2 else 1]:
+            times[each.name].append(each(steps))
+    memory = [each(0) for each in workers]
     ours, bound = times["gpzoo"], workers[0].first["bound"]
     head = f"  L {size.layers}, B {size.batch}, {dtype}"
     print(f"{head}: {statistics.median(ours):.4f} s, {memory[0]:.0f} MB ({steps} steps a timing)", flush=True)
     found = {}
-    for worker, peak in zip(workers[1:], memory[1:], strict=True):
-        theirs = times[worker.library]
+    for each, peak in zip(workers[1:], memory[1:], strict=True):
+        theirs = times[each.name]
         ratios = sorted(b / a for a, b in zip(ours, theirs, strict=True))
         low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
-        found[worker.library] = statistics.median(ratios)
-        text = f"{statistics.median(theirs):.4f} s, {found[worker.library]:.2f} times ({low:.2f} to {high:.2f})"
-        apart = abs(worker.first["bound"] / bound - 1)
+        found[each.name] = statistics.median(ratios)
+        text = f"{statistics.median(theirs):.4f} s, {found[each.name]:.2f} times ({low:.2f} to {high:.2f})"
+        apart = abs(each.first["bound"] / bound - 1)
         text += f"; {peak:.0f} MB, ours {memory[0] / peak:.2f} of it; bounds apart by {apart:.1g}"
-        print(f"    {PEERS[worker.library]}: {text}", flush=True)
-    for worker in workers:
-        worker.close()
-    return found, [worker.first["versions"] for worker in workers]
+        print(f"    {PEERS[each.name]}: {text}", flush=True)
+    for each in workers:
+        each.close()
+    return found, [each.first["versions"] for each in workers]
 
 
 def compare(sizes: list[Size], dtypes: list[str], pairs: int, pythons: dict[str, str]) -> None:

@@ -11,14 +11,14 @@ that alternate with ours, and the ratios are medians over pairs. ``--grids`` sho
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from peer import Peer
 
 #: Steps between two readings of the clock.
 _STEPS = 3
@@ -79,27 +79,6 @@ for line in sys.stdin:
         step()
     print((time.perf_counter() - began) / int(line), flush=True)
 """
-
-
-class Peer:
-    """GPyTorch's step in a process of its own, which waits while we take ours."""
-
-    def __init__(self, python: str, case: dict[str, Any]) -> None:
-        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        # Isolated: what is in this folder or in PYTHONPATH is not its business.
-        self.process = subprocess.Popen([python, "-I", "-W", "ignore", "-c", _PEER, json.dumps(case)], **options)
-        self.versions = json.loads(self.process.stdout.readline())
-
-    def __call__(self) -> float:
-        """Seconds a step."""
-        self.process.stdin.write(f"{_STEPS}\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
-
-    def close(self) -> None:
-        """End it."""
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def ours(case: dict[str, Any]) -> Callable[[], float]:
@@ -168,8 +147,9 @@ def compare(arguments: argparse.Namespace) -> None:
             case = {"rows": rows, "columns": columns, "classes": classes, "grid": 64, "draws": arguments.draws}
             parts = ("whole", "network", "gp")
             sides = [ours(case | {"part": part}) for part in parts]
-            peers = [Peer(arguments.peer, case | {"part": part}) for part in ("whole", "gp")] if arguments.peer else []
-            times = alternating(sides + peers, arguments.rounds)
+            named = [case | {"part": part} for part in ("whole", "gp")] if arguments.peer else []
+            peers = [Peer.of_code("GPyTorch", arguments.peer, _PEER, each) for each in named]
+            times = alternating(sides + [partial(peer, _STEPS) for peer in peers], arguments.rounds)
             medians = [statistics.median(t) for t in times]
             text = ", ".join(f"{part} {m * 1e3:.1f} ms" for part, m in zip(parts, medians, strict=False))
             text += f"; overhead of the GPs {100 * (ratio(times[0], times[1]) - 1):.0f} %"

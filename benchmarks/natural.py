@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from peer import Peer
 
 ROWS, COLUMNS, BATCH, SHORT, LONG = 10_000, 8, 1_000, 20, 220
 
@@ -54,26 +57,6 @@ for line in sys.stdin:
     first = seconds(short)
     print((seconds(long) - first) / (long - short), flush=True)
 """
-
-
-class Peer:
-    """GPJax in a process of its own, which waits while we take our steps."""
-
-    def __init__(self, python: str, case: dict[str, Any]) -> None:
-        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([python, "-I", "-W", "ignore", "-c", _PEER, json.dumps(case)], **options)
-        self.versions = json.loads(self.process.stdout.readline())
-
-    def __call__(self) -> float:
-        """Seconds a step."""
-        self.process.stdin.write(f"{json.dumps([SHORT, LONG])}\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
-
-    def close(self) -> None:
-        """End it."""
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def ours(case: dict[str, Any], natural: bool = True) -> Callable[[], float]:
@@ -123,7 +106,9 @@ def measure(case: dict[str, Any], rounds: int, peer: str | None) -> dict[str, An
     """Times of one case, in turns."""
     sides: dict[str, Any] = {"natural": ours(case), "adam": ours(case, natural=False)}
     if peer:
-        sides["gpjax"] = Peer(peer, case | {"rows": ROWS, "columns": COLUMNS, "batch": BATCH})
+        sizes = {"rows": ROWS, "columns": COLUMNS, "batch": BATCH}
+        gpjax = Peer.of_code("GPJax", peer, _PEER, case | sizes)
+        sides["gpjax"] = lambda: gpjax([SHORT, LONG])
     times = {name: [] for name in sides}
     for _ in range(rounds):
         for name, side in sides.items():
@@ -135,9 +120,26 @@ def measure(case: dict[str, Any], rounds: int, peer: str | None) -> dict[str, An
     pairs = {name: [a / b for a, b in zip(times["natural"], own, strict=True)] for name, own in times.items()}
     found["ratios"] = {name: statistics.median(own) for name, own in pairs.items() if name != "natural"}
     if peer:
-        found["peer"] = sides["gpjax"].versions
-        sides["gpjax"].close()
+        found["peer"] = gpjax.first
+        gpjax.close()
     return found
+
+
+def keep(arguments: argparse.Namespace, cases: list[dict[str, Any]]) -> None:
+    """Write the cases so far, with their origin."""
+    import jax
+
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    options = ["--inducing", *map(str, arguments.inducing), "--dtypes", *arguments.dtypes]
+    options += ["--rounds", str(arguments.rounds), *(["--peer", "PYTHON"] if arguments.peer else [])]
+    about = {
+        "command": f"python benchmarks/natural.py {shlex.join(options)}",
+        "commit": commit,
+        "device": f"{os.cpu_count()} CPU cores ({platform.machine()})",
+        "versions": {"jax": jax.__version__, "python": platform.python_version()},
+    }
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(about | {"cases": cases}, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -163,15 +165,8 @@ def main() -> None:
             seconds = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in found[-1]["seconds"].items())
             ratios = ", ".join(f"{ratio:.2f} times {name}'s" for name, ratio in found[-1]["ratios"].items())
             print(f"M {inducing}, {dtype}: {seconds}; natural takes {ratios}", flush=True)
-    if arguments.output:
-        import jax
-
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-        versions = {"jax": jax.__version__, "python": platform.python_version()}
-        device = f"{os.cpu_count()} CPU cores ({platform.machine()})"
-        about = {"command": "python benchmarks/natural.py", "commit": commit, "device": device, "versions": versions}
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps(about | {"cases": found}, indent=2) + "\n", encoding="utf-8")
+            if arguments.output:
+                keep(arguments, found)
 
 
 if __name__ == "__main__":
