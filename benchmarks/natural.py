@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import shlex
 import statistics
 import subprocess
 import sys
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from peer import Peer
+from recorded import keep
 
 ROWS, COLUMNS, BATCH, SHORT, LONG = 10_000, 8, 1_000, 20, 220
 
@@ -125,23 +124,6 @@ def measure(case: dict[str, Any], rounds: int, peer: str | None) -> dict[str, An
     return found
 
 
-def keep(arguments: argparse.Namespace, cases: list[dict[str, Any]]) -> None:
-    """Write the cases so far, with their origin."""
-    import jax
-
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    options = ["--inducing", *map(str, arguments.inducing), "--dtypes", *arguments.dtypes]
-    options += ["--rounds", str(arguments.rounds), *(["--peer", "PYTHON"] if arguments.peer else [])]
-    about = {
-        "command": f"python benchmarks/natural.py {shlex.join(options)}",
-        "commit": commit,
-        "device": f"{os.cpu_count()} CPU cores ({platform.machine()})",
-        "versions": {"jax": jax.__version__, "python": platform.python_version()},
-    }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(about | {"cases": cases}, indent=2) + "\n", encoding="utf-8")
-
-
 def main() -> None:
     """Read the command line; every case has a process of its own, since precision is chosen once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,15 +140,17 @@ def main() -> None:
     found = []
     for dtype in arguments.dtypes:
         for inducing in arguments.inducing:
-            options = ["--case", json.dumps({"M": inducing, "dtype": dtype}), "--rounds", str(arguments.rounds)]
-            options += ["--peer", arguments.peer] if arguments.peer else []
-            ended = subprocess.run([sys.executable, __file__, *options], check=True, stdout=subprocess.PIPE, text=True)
+            case = ["--case", json.dumps({"M": inducing, "dtype": dtype}), "--rounds", str(arguments.rounds)]
+            case += ["--peer", arguments.peer] if arguments.peer else []
+            ended = subprocess.run([sys.executable, __file__, *case], check=True, stdout=subprocess.PIPE, text=True)
             found.append(json.loads(ended.stdout))
             seconds = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in found[-1]["seconds"].items())
             ratios = ", ".join(f"{ratio:.2f} times {name}'s" for name, ratio in found[-1]["ratios"].items())
             print(f"M {inducing}, {dtype}: {seconds}; natural takes {ratios}", flush=True)
             if arguments.output:
-                keep(arguments, found)
+                options = ["--inducing", *arguments.inducing, "--dtypes", *arguments.dtypes]
+                options += ["--rounds", arguments.rounds, *(["--peer", "PYTHON"] if arguments.peer else [])]
+                keep(arguments.output, __file__, options, cases=found)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+"""What does a benchmark keep of a run? A file of its numbers, with command, commit, device, load and versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+def keep(path: Path, script: str, options: Sequence[object], **numbers: Any) -> None:
+    """Write the numbers of a run as JSON.
+
+    Args:
+        path: of the file; its folder is made.
+        script: the benchmark's ``__file__``.
+        options: the command line, without what depends on the machine.
+        **numbers: what was measured.
+    """
+    here = Path(script).resolve().parent
+    git = ["git", "-C", str(here)]
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], check=True, capture_output=True, text=True).stdout
+    about = {
+        "command": f"python benchmarks/{Path(script).name} {shlex.join(map(str, options))}",
+        "commit": commit,
+        "clean": not changed,
+        "device": f"{os.cpu_count()} CPU cores ({platform.machine()})",
+        "load": os.getloadavg()[0],
+        "versions": {name: version(name) for name in ("jax", "numpyro")} | {"python": platform.python_version()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(about | numbers, indent=2) + "\n", encoding="utf-8")
