@@ -124,7 +124,7 @@ def train_folds(
     train_key, test_key = random.split(key)
     begun = Trained(model, guide, {})
 
-    def scored(params: dict[str, Any]) -> dict[str, list[float]]:
+    def scored(params: Mapping[str, Any]) -> dict[str, list[float]]:
         found = []
         for k, part in enumerate(folds.parts):
             X, y = part.X_test.astype(folds.X.dtype), part.y_test.astype(folds.X.dtype)
