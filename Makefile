@@ -12,8 +12,10 @@ STAMP := $(VENV)/installed
 UV := $(shell command -v uv 2>/dev/null)
 
 # Files that meet ArviZ, NumPyro and JAX where their versions differ.
-PART := $(addprefix tests/test_, arviz checkpoints functions golden guides_in_numpyro platform prediction saved training \
-	zoo_exports)
+PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/test_zoo_exports.py) \
+	$(addprefix tests/inference/test_, arviz.py guides_in_numpyro.py saved.py) \
+	$(addprefix tests/inference/, prediction/test_functions.py prediction/test_prediction.py) \
+	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
 .PHONY: test part stress lint demo clean
 
@@ -21,7 +23,7 @@ test: lint
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
 part: $(STAMP)
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(PART:=.py)
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(PART)
 
 stress: $(STAMP)
 	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest -s tests/robustness

@@ -35,11 +35,15 @@ import scipy.linalg  # noqa: F401  JAX borrows SciPy's BLAS on CPU: it must be l
 import threadpoolctl
 from jaxtyping import install_import_hook
 
+from tests.shapes import checked
+
 # Before the first import of gpzoo. Other folders of it have no shapes in their annotations.
 CHECKED = ("linalg", "views", "kernels", "inducing", "processes", "posteriors", "likelihoods")
-install_import_hook([f"gpzoo.{folder}" for folder in CHECKED], "shapes.checked")
+install_import_hook([f"gpzoo.{folder}" for folder in CHECKED], f"{checked.__module__}.{checked.__name__}")
 
-GOLDEN = Path(__file__).parent / "golden"
+#: Of the source tree.
+ROOT = Path(__file__).resolve().parents[1]
+GOLDEN = ROOT / "tests" / "golden"
 
 numpyro.enable_x64()
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -48,7 +52,7 @@ hypothesis.settings.register_profile("gpzoo", derandomize=True, deadline=None, m
 hypothesis.settings.load_profile("gpzoo")
 
 # A data folder beside the checkout serves where the user has named none.
-_beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+_beside = ROOT.parent / "shared" / "data"
 if _beside.is_dir():
     os.environ.setdefault("GPZOO_DATA", str(_beside))
 
@@ -65,7 +69,7 @@ def _processor() -> bytes:
 def compiled_once():
     """What a test, or an earlier run, has compiled is not compiled again: that takes most of the time of most tests."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        folder = Path(__file__).parents[1] / ".compiled" / hashlib.sha256(_processor()).hexdigest()[:16]
+        folder = ROOT / ".compiled" / hashlib.sha256(_processor()).hexdigest()[:16]
         jax.config.update("jax_compilation_cache_dir", str(folder))
     # Thousands of programs of one operation take more time together than the long ones.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

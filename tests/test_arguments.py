@@ -9,7 +9,6 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
-from helpers import KEY, adam, bayesian_regression, deep, regression, sine, with_model_kwargs
 from jax import random
 from numpyro import handlers
 from numpyro.infer import SVI
@@ -27,6 +26,7 @@ from gpzoo.posteriors import InducingPosterior, Projection, forms
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.tables.arrays import ArrayTable
 from gpzoo.views.orbits import Orbit
+from tests.programs import KEY, adam, bayesian_regression, deep, regression, sine, with_model_kwargs
 
 X, y = sine(6)
 

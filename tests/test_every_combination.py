@@ -7,11 +7,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from helpers import KEY
 
 from gpzoo import GaussianProcess, InducingBlocks, InducingGrid, InducingPatches, InducingPoints, kernels, likelihoods
 from gpzoo.inference import InducingGuide, Trained
 from gpzoo.views import Patches
+from tests.programs import KEY
 
 RNG = np.random.default_rng(0)
 # Every row twice.

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
-from helpers import KEY, adam, around_constant, bayesian_regression, constant, regression, sine
 from numpyro import handlers
 from numpyro.infer import SVI
 
@@ -25,6 +24,7 @@ from gpzoo.models import (
     positive,
     rbf,
 )
+from tests.programs import KEY, adam, around_constant, bayesian_regression, constant, regression, sine
 
 X, y = sine(12)
 GUIDE = InducingGuide(regression, kmeans(3))

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import gpzoo
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 #: Each layer's folder and the layers it must not import.
 LAYERS = {
     "gpzoo": ("gpzoo", ("gpzoo.inference", "gpzoo.models", "gpzoo.reproductions")),
@@ -229,10 +229,8 @@ def distributions(*folders: str) -> set[str]:
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     assert paths
     names = {name.split(".")[0] for path in paths for name in imported(path, "") if name}
-    # Tests import their helpers by name.
-    helpers = {name for path in paths if path.is_relative_to(ROOT / "tests") for name in (path.stem, path.parent.name)}
     known = packages_distributions()
-    names -= {"gpzoo", *sys.stdlib_module_names, *helpers}
+    names -= {"gpzoo", "tests", *sys.stdlib_module_names}
     return {known.get(name, [name])[0].lower() for name in names}
 
 

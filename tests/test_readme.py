@@ -1,12 +1,13 @@
 """README's program runs exactly as it is printed."""
 
 import re
-from pathlib import Path
 
 import numpyro
 import pytest
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+from tests.conftest import ROOT
+
+README = ROOT / "README.md"
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pkgutil
 import jax.numpy as jnp
 import jaxtyping
 import pytest
-from conftest import CHECKED
 
 from gpzoo.inducing import InducingPoints
 from gpzoo.kernels.stationary import squared_distance
@@ -16,6 +15,7 @@ from gpzoo.linalg import matmul
 from gpzoo.posteriors.conditional import mean_at
 from gpzoo.processes.marginals import standard_deviation
 from gpzoo.views._warp import affine_matrix
+from tests.conftest import CHECKED
 
 WRONG = {
     "linalg": (lambda: matmul(jnp.ones((2, 3)), jnp.ones((2, 3))), "parameter 'B'"),

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import KEY, adam, regression, sine
 from jax import Array
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
@@ -14,6 +13,7 @@ from gpzoo import GaussianProcess, InducingGrid, InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF
 from gpzoo.posteriors import Form, InducingPosterior, Interpolation, Projection, forms
+from tests.programs import KEY, adam, regression, sine
 
 X, Y = sine(30)
 Z = X[::6]

@@ -20,17 +20,17 @@ import numpy as np
 import numpyro
 import optax
 import pytest
-from helpers import KEY, with_model_kwargs
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from numpyro.infer import SVI
-from odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd, meaningful, meaningless
 
 from gpzoo import _checks as checks
 from gpzoo.errors import GPZooError
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, Trained, compare, draws_to_arviz, fit
 from gpzoo.models import fit_deep_kernel, gp_regression
+from tests.programs import KEY, with_model_kwargs
+from tests.robustness.odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd, meaningful, meaningless
 
 # Several modules are named as their functions are.
 arviz, comparison, functions, prediction, training = (

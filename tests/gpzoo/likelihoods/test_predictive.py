@@ -1,0 +1,160 @@
+"""Likelihoods with every kind of ``f``: extreme marginals, predictive distributions, samples."""
+
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from gpzoo.likelihoods import Expected, Gaussian, RobustMax
+from gpzoo.likelihoods.classes import ClassLikelihood
+from gpzoo.likelihoods.quadrature import log_normal_cdf
+from gpzoo.processes.marginals import GaussianMarginals
+from tests.gpzoo.likelihoods.cases import (
+    CASES,
+    FAST_KEY,
+    KEY,
+    SCALES,
+    A,
+    K,
+    N,
+    both,
+    build,
+    every_kind_of_case,
+    latent,
+    scaled_normal,
+)
+
+# -- extremes -------------------------------------------------------------------------------------------
+
+
+EXTREMES = [(m, v) for m in (0.0, 1.0, -1e4, 1e4) for v in (0.0, 1e-12, 1.0, 1e6)]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("poisson", "normal", "categorical")])
+def test_extreme_marginals_have_finite_values_and_gradients(case):
+    make, columns, _ = CASES[case]
+    dtype = jnp.float32
+    n = len(EXTREMES)
+    mean, variance = (jnp.asarray(column, dtype) for column in zip(*EXTREMES, strict=True))
+    if columns is not None:  # the first output is extreme among ordinary ones, or all are
+        mean = jnp.concatenate([jnp.stack([mean] + [jnp.zeros(n, dtype)] * (K - 1), -1), jnp.stack([mean] * K, -1)])
+        variance = jnp.concatenate(
+            [jnp.stack([variance] + [jnp.ones(n, dtype)] * (K - 1), -1), jnp.stack([variance] * K, -1)]
+        )
+    y = np.zeros(mean.shape if case.endswith("outputs") else mean.shape[:1], int)
+
+    @jax.jit
+    def check(mean, variance, y):
+        def loss(mean, variance):
+            loadings = (None,) if columns is None else (None, jnp.asarray(A, dtype))
+            several = [make(GaussianMarginals(mean, variance, FAST_KEY, loading)) for loading in loadings]
+            values = jnp.stack([value for d in several for value in (d.log_prob(y), d.predictive_log_prob(y))])
+            return values.sum(), values
+
+        return jax.grad(loss, (0, 1), has_aux=True)(mean, variance)
+
+    for label in (y, y + 1):
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(check(mean, variance, label)))
+
+
+@both
+def test_log_normal_cdf_and_its_gradient_into_the_tail(dtype):
+    x = np.array([-1e6, -1.5e4, -100.0, -15.01, -14.99, -9.0, -1.0, 0.0, 3.0, 12.0, 1e10])
+    value, gradient = jax.jit(jax.vmap(jax.value_and_grad(log_normal_cdf)))(jnp.asarray(x, dtype))
+    x = np.asarray(jnp.asarray(x, dtype), np.float64)
+    tolerance = {jnp.float32: 3e-5, jnp.float64: 1e-10}[dtype]
+    np.testing.assert_allclose(value, scipy.special.log_ndtr(x), rtol=tolerance, atol=1e-30)
+    mills = np.sqrt(2 / np.pi) / scipy.special.erfcx(-x / np.sqrt(2))
+    np.testing.assert_allclose(gradient, np.where(x < 30, mills, 0), rtol=tolerance, atol=1e-30)
+
+
+# -- predictive distributions -----------------------------------------------------------------------------------------
+
+
+S = 8_000
+GRID = np.linspace(-60, 60, 6_001)
+
+
+def possible(case, likelihood, y):
+    """All values of ``y``, or a grid of them, ``[values, *y.shape]``; ``None`` for a density over several outputs."""
+    if case in ("probit", "logit", "logit outputs", "polya-gamma", "polya-gamma outputs"):
+        D = likelihood.event_shape or (1,)
+        values = np.stack(np.meshgrid(*[[0, 1]] * D[0], indexing="ij"), -1).reshape(-1, 1, D[0])
+        return np.broadcast_to(values, (len(values), N, D[0])).reshape(len(values), *y.shape)
+    if isinstance(likelihood, ClassLikelihood) or case == "categorical":
+        return np.broadcast_to(np.arange(K)[:, None], (K, N))
+    if case == "poisson":
+        return np.broadcast_to(np.arange(400)[:, None], (400, N))
+    return None if likelihood.event_shape else np.broadcast_to(GRID[:, None], (len(GRID), N))
+
+
+@lru_cache
+def seen(case, kind):
+    """One compilation for all that is looked at: log probabilities, draws, and moments or probabilities."""
+    likelihood, y = build(case, kind, key=FAST_KEY)
+    support = possible(case, likelihood, y)
+    # JAX draws Poisson numbers from keys of one kind only.
+    key = KEY if case == "poisson" else FAST_KEY
+
+    @jax.jit
+    def everything(likelihood, support):
+        sample = likelihood.sample(key, (S // 2, 2))
+        found = {"sample": sample, "supported": likelihood.support(sample)}
+        if support is not None:
+            found["log_prob"] = likelihood.predictive_log_prob(support)
+        if isinstance(likelihood, ClassLikelihood):
+            found["probs"] = likelihood.probs
+        elif case != "categorical":
+            if case == "normal" and kind != "array":
+                likelihood = Expected(scaled_normal, likelihood.f, SCALES, num_predictive_draws=20_000)
+            found |= {"mean": likelihood.mean, "variance": likelihood.variance}
+        return found
+
+    return likelihood, y, jax.tree.map(np.asarray, everything(likelihood, support))
+
+
+@every_kind_of_case
+def test_predictive_distributions_sum_to_one(case, kind):
+    likelihood, _, found = seen(case, kind)
+    if "log_prob" not in found:
+        return  # a density over three outputs: compared with SciPy's elsewhere
+    probs = np.exp(found["log_prob"])
+    if case in ("gaussian", "normal"):
+        np.testing.assert_allclose(np.trapezoid(probs, GRID, axis=0), 1, rtol=1e-3)
+        return
+    loose = isinstance(likelihood, RobustMax) and kind != "array"
+    np.testing.assert_allclose(probs.sum(0), 1, rtol=0.15 if loose else 1e-5)
+    if isinstance(likelihood, ClassLikelihood):
+        np.testing.assert_allclose(probs.T, found["probs"], rtol=1e-9)
+
+
+@every_kind_of_case
+def test_samples_have_the_predictive_moments(case, kind):
+    likelihood, y, found = seen(case, kind)
+    sample = found["sample"]
+    assert sample.shape == (S // 2, 2, *y.shape) and jax.eval_shape(likelihood.sample, KEY).shape == y.shape
+    assert np.all(found["supported"])
+    sample = np.asarray(sample, float).reshape(S, *y.shape)
+    if "mean" not in found:
+        frequency = (sample[..., None] == np.arange(K)).mean(0)
+        # The predictive distribution is itself from 100 draws, or by quadrature.
+        np.testing.assert_allclose(frequency, np.exp(found["log_prob"]).T, atol=0.03 if kind == "array" else 0.15)
+        return
+    drawn = case == "normal" and kind != "array"
+    error = sample.std(0) / np.sqrt(S)
+    assert np.abs((sample.mean(0) - found["mean"]) / error).max() < (8 if drawn else 5)
+    fourth = np.mean((sample - sample.mean(0)) ** 4, 0)
+    error = np.sqrt(np.maximum(fourth - sample.var(0) ** 2, 1e-6) / S)
+    assert np.abs((sample.var(0) - found["variance"]) / error).max() < (10 if drawn else 6)
+
+
+def test_draws_of_y_given_marginals_draw_the_correlated_latents_jointly():
+    f = latent("correlated", K)
+    sample = np.asarray(jax.jit(lambda d: d.sample(KEY, (20_000,)))(Gaussian(f, 1e-4)))
+    covariance = np.einsum("jk,nj,jl->nkl", A, np.asarray(f.source_variance), A) + 1e-4 * np.eye(K)
+    centred = sample - np.asarray(f.mean)
+    estimate = np.einsum("snk,snl->nkl", centred, centred) / len(sample)
+    np.testing.assert_allclose(estimate, covariance, atol=0.06 * covariance.max())

@@ -1,0 +1,413 @@
+"""The collapsed bound and its q(u): against exact regression, Titsias's formula in NumPy, and the uncollapsed bound."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import optax
+import pytest
+from jax import random
+from numpyro.infer import SVI
+
+from gpzoo import (
+    FactorisationError,
+    InducingGrid,
+    InducingPoints,
+    NonFiniteError,
+    PrecisionWarning,
+    blocks,
+    kmeans,
+    unique_patches,
+)
+from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, Trained, collapsed, fit, lbfgs
+from gpzoo.kernels import RBF, Invariant
+from gpzoo.likelihoods import Bernoulli, Gaussian
+from gpzoo.processes.process import GaussianProcess
+from gpzoo.reproductions import deep_uci as paper
+from gpzoo.reproductions.datasets import Dataset
+from gpzoo.reproductions.experiment import Run
+from gpzoo.reproductions.sweep import Folds
+from gpzoo.views import Rotation
+from tests.programs import KEY, bayesian_regression, bound, deep, positive, regression, relaxed, sine
+
+COLLAPSED = CollapsedELBO()
+VARIANCE, LENGTHSCALE, NOISE = 1.3, 0.6, 0.05
+ROTATION = np.linalg.qr(np.random.default_rng(3).standard_normal((2, 2)))[0]
+
+rng = np.random.default_rng(0)
+X = np.linspace(-3, 3, 25)[:, None]
+Y = np.stack([np.sin(2 * X[:, 0]), np.cos(X[:, 0])], axis=1) + 0.2 * rng.standard_normal((25, 2))
+Z = np.linspace(-2.7, 2.8, 6)[:, None]
+FACTOR, OFFSET = rng.uniform(0.5, 2, 25), rng.standard_normal(25)
+KNOWN, EACH = rng.uniform(size=25) > 0.3, rng.uniform(0.02, 0.2, 25)
+
+
+def program(X, y=None, *, likelihood, num_outputs=None, mean=None, jitter=None, noise=NOISE):
+    """Hyperparameters are fixed; the likelihood is a data site's distribution of ``f``."""
+    kernel = RBF(VARIANCE, LENGTHSCALE)
+    f = numpyro.sample("f", GaussianProcess(kernel, X, mean, num_outputs=num_outputs, jitter=jitter))
+    likelihood(f, y, noise)
+
+
+def plain(f, y, noise):
+    with numpyro.plate("data", f.shape[0]):
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+
+def masked(f, y, noise):
+    y = None if y is None else jnp.where(KNOWN, y, jnp.nan)
+    with numpyro.handlers.mask(mask=jnp.asarray(KNOWN)):
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+
+def affine(f, y, noise):
+    plain(f * jnp.asarray(FACTOR) + jnp.asarray(OFFSET), y, noise)
+
+
+def rotated(f, y, noise):
+    plain(f @ jnp.asarray(ROTATION), y, noise)
+
+
+def columns(f, y, noise):
+    """The same in two data sites, each of which mixes the sources; together they do not."""
+    for k in range(2):
+        numpyro.sample(f"y_{k}", Gaussian((f @ jnp.asarray(ROTATION))[:, k], noise), obs=None if y is None else y[:, k])
+
+
+def kernel_matrix(a, b):
+    return VARIANCE * np.exp(-((a[:, None, 0] - b[None, :, 0]) ** 2) / (2 * LENGTHSCALE**2))
+
+
+def log_normal(y, K):
+    L = np.linalg.cholesky(K)
+    return -(np.sum(np.linalg.solve(L, y) ** 2) + len(y) * np.log(2 * np.pi)) / 2 - np.log(np.diag(L)).sum()
+
+
+def titsias(y, noise=NOISE, factor=1.0, rows=slice(None), mean=0.0):
+    """``log N(y | c m, c Q c + S) - sum c^2 (k - q) / (2 s)`` for one output, default jitter on ``Kuu``."""
+    c, s = (np.broadcast_to(x, len(X))[rows] for x in (factor, noise))
+    Kuf = kernel_matrix(Z, X[rows])
+    Q = Kuf.T @ np.linalg.solve(kernel_matrix(Z, Z) + 1e-6 * VARIANCE * np.eye(len(Z)), Kuf)
+    residual = np.sum(c**2 * (VARIANCE - np.diag(Q)) / s) / 2
+    return log_normal(y[rows] - c * mean, c[:, None] * Q * c + np.diag(s)) - residual
+
+
+TWO = {"num_outputs": 2}
+CASES = {
+    "plain": (plain, {}, Y[:, 0], titsias(Y[:, 0])),
+    "mean": (plain, {"mean": 0.7}, Y[:, 0], titsias(Y[:, 0], mean=0.7)),
+    "masked": (masked, {}, Y[:, 0], titsias(Y[:, 0], rows=KNOWN)),
+    "noise per row": (plain, {"noise": jnp.asarray(EACH)}, Y[:, 0], titsias(Y[:, 0], EACH)),
+    "f * c + b": (affine, {}, Y[:, 0], titsias(Y[:, 0] - OFFSET, factor=FACTOR)),
+    "outputs": (
+        plain,
+        TWO | {"noise": jnp.array([0.05, 0.2])},
+        Y,
+        titsias(Y[:, 0], 0.05) + titsias(Y[:, 1], 0.2),
+    ),
+    "f @ Q": (rotated, TWO, Y, sum(titsias(y) for y in (Y @ ROTATION.T).T)),
+    "f @ Q, sites": (columns, TWO, Y, sum(titsias(y) for y in (Y @ ROTATION.T).T)),
+}
+
+
+@pytest.mark.parametrize("case, whiten", [*((case, True) for case in CASES), ("plain", False), ("outputs", False)])
+def test_bound_and_optimum(case, whiten):
+    """The bound is Titsias's, and that of GaussianProcessELBO at the q(u) that is said to be optimal."""
+    likelihood, options, y, wanted = CASES[case]
+    model = partial(program, likelihood=likelihood, **options)
+    guide = InducingGuide(model, InducingPoints(jnp.asarray(Z)), whiten=whiten)
+    params = guide.init_params(KEY, X, y)
+    found = float(bound(model, guide, params, X, y, loss=COLLAPSED))
+    np.testing.assert_allclose(found, wanted, rtol=1e-8)
+    best = COLLAPSED.optimal(params, guide, X, y)
+    assert {name: x.shape for name, x in best.items()} == {name: x.shape for name, x in params.items()}
+    np.testing.assert_allclose(bound(model, guide, best, X, y), found, rtol=1e-8)
+    # It does not depend on the q(u) that it is given, and no other is better.
+    assert float(bound(model, guide, best, X, y, loss=COLLAPSED)) == found
+    for name in ("f_mean", "f_scale"):
+        moved = best | {name: best[name] + 1e-2}
+        assert float(bound(model, guide, moved, X, y)) < found
+
+
+def summed(X, y=None):
+    """Blocks of inducing variables, one for each part of the kernel."""
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.5) + RBF(0.5, 2.0), X))
+    plain(f, y, NOISE)
+
+
+def own_kernels(X, y=None):
+    """A kernel and inputs of its own for each output."""
+    kernel = RBF(jnp.array([1.0, 0.5]), jnp.array([0.5, 1.0]))
+    f = numpyro.sample("f", GaussianProcess(kernel, jnp.stack([X, -X])))
+    plain(f, y, NOISE)
+
+
+@pytest.mark.parametrize(
+    "model, inducing, whiten, y",
+    [(summed, blocks(kmeans(3), kmeans(4)), False, Y[:, 0]), (own_kernels, kmeans(4), True, Y)],
+)
+def test_structured(model, inducing, whiten, y, monkeypatch):
+    """Blocks of Kuu, and a factor for each output, rows in chunks: the two bounds agree at the optimum."""
+    monkeypatch.setattr(collapsed, "_MOST_ROWS", 9)
+    guide = InducingGuide(model, inducing, whiten=whiten)
+    params = guide.init_params(KEY, X, y)
+    best = COLLAPSED.optimal(params, guide, X, y)
+    wanted = bound(model, guide, params, X, y, loss=COLLAPSED)
+    np.testing.assert_allclose(bound(model, guide, best, X, y), wanted, rtol=1e-8)
+
+
+def test_exact_at_all_inputs():
+    """With inducing inputs at all data and no jitter it is exact regression: evidence and predictions."""
+    X, y = np.linspace(-3, 3, 12)[:, None], Y[:12, 0]
+    K, new = kernel_matrix(X, X), np.linspace(-3.5, 3.5, 9)[:, None]
+    assert np.linalg.cond(K) < 1e6
+    model = partial(program, likelihood=plain, jitter=0.0)
+    guide = InducingGuide(model, InducingPoints(jnp.asarray(X)))
+    params = guide.init_params(KEY, X, y)
+    noisy = K + NOISE * np.eye(12)
+    np.testing.assert_allclose(bound(model, guide, params, X, y, loss=COLLAPSED), log_normal(y, noisy), rtol=1e-8)
+    trained = Trained(model, guide, COLLAPSED.optimal(params, guide, X, y))
+    found, cross = trained.predict(KEY, new)["f"], kernel_matrix(X, new)
+    np.testing.assert_allclose(found.mean, cross.T @ np.linalg.solve(noisy, y), atol=1e-8)
+    variance = VARIANCE - np.sum(cross * np.linalg.solve(noisy, cross), axis=0)
+    np.testing.assert_allclose(found.variance, variance, atol=1e-8)
+
+
+def test_gradient_and_chunks(monkeypatch):
+    """The derivative is that of finite differences, and rows in chunks give the same."""
+    X, y = sine(23)
+    guide = InducingGuide(regression, kmeans(5))
+    params = guide.init_params(KEY, X, y)
+    rng = np.random.default_rng(1)
+    direction = {name: jnp.asarray(0.1 * rng.standard_normal(x.shape)) for name, x in params.items()}
+
+    def along(step):
+        moved = jax.tree.map(lambda x, d: x + step * d, params, direction)
+        return COLLAPSED.loss(KEY, moved, regression, guide, X, y)
+
+    value, slope = jax.jit(jax.value_and_grad(along))(0.0)
+    along_jit = jax.jit(along)
+    np.testing.assert_allclose(slope, (along_jit(1e-5) - along_jit(-1e-5)) / 2e-5, rtol=1e-6)
+    monkeypatch.setattr(collapsed, "_MOST_ROWS", 7)
+    in_chunks = jax.jit(jax.value_and_grad(lambda step: along(step)))(0.0)
+    np.testing.assert_allclose(in_chunks, (value, slope), rtol=1e-12)
+
+
+def test_lbfgs_ends_with_an_ordinary_trained(tmp_path):
+    """It is where Adam is not yet after many steps; stopped and taken up again it ends with the same bits."""
+    X, y = sine()
+    guide = InducingGuide(regression, kmeans(8))
+    svi = SVI(regression, guide, lbfgs(), COLLAPSED)
+    trained = fit(KEY, svi, 25, X, y, progress=False)
+    adam = SVI(regression, guide, relaxed(optax.adam(0.01)), COLLAPSED)
+    slow = fit(KEY, adam, 100, X, y, progress=False)
+    assert trained.losses[-1] < slow.losses[-1] - 0.1 < slow.losses[0] - 10
+    assert trained.expectations == {"y": "closed form"}
+    # The bound of the parameters at the end is the ordinary bound of them.
+    last = bound(regression, guide, trained.params, X, y)
+    np.testing.assert_allclose(last, bound(regression, guide, trained.params, X, y, loss=COLLAPSED), rtol=1e-8)
+    assert -last <= trained.losses[-1]
+    found = trained.predict(KEY, X, test_data={"y": y})["y"]
+    assert np.mean(np.abs(np.asarray(found.mean) - np.sin(2 * np.asarray(X)[:, 0]))) < 0.1
+    fit(KEY, svi, 9, X, y, progress=False, checkpoint=tmp_path)
+    resumed = fit(KEY, svi, 25, X, y, progress=False, checkpoint=tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, trained.params)
+    np.testing.assert_array_equal(resumed.losses, trained.losses)
+
+
+def test_several_trainings():
+    """Each member ends with the q(u) of its own data."""
+    X, y = sine(20)
+    ys = jnp.stack([y, -2 * y])
+    guide = InducingGuide(regression, kmeans(4))
+    svi = SVI(regression, guide, lbfgs(), COLLAPSED)
+    both = fit(random.split(KEY), svi, 4, X, ys, in_axes=(None, 0), progress=False)
+    for k in range(2):
+        member = both.member(k)
+        wanted = bound(regression, guide, member.params, X, ys[k], loss=COLLAPSED)
+        np.testing.assert_allclose(bound(regression, guide, member.params, X, ys[k]), wanted, rtol=1e-8)
+
+
+def test_in_plain_numpyro():
+    """NumPyro's own loop trains it, and priors of points stay in the bound."""
+    X, y = sine()
+    guide = InducingGuide(bayesian_regression, kmeans(8))
+    svi = SVI(bayesian_regression, guide, lbfgs(), COLLAPSED)
+    options = {"progress_bar": False, "init_params": guide.init_params(KEY, X, y)}
+    found = svi.run(KEY, 20, X, y, stable_update=True, **options)
+    assert found.losses[-1] < found.losses[0] - 10
+    params = COLLAPSED.optimal(found.params, guide, X, y)
+    at_optimum = bound(bayesian_regression, guide, params, X, y)
+    np.testing.assert_allclose(at_optimum, bound(bayesian_regression, guide, params, X, y, loss=COLLAPSED), rtol=1e-8)
+    np.testing.assert_allclose(at_optimum, -found.losses[-1], atol=0.1)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def classified(f, y, noise):
+    numpyro.sample("y", Bernoulli(f), obs=None if y is None else (y > 0).astype(jnp.int32))
+
+
+def drawn(f, y, noise):
+    numpyro.sample("y", Gaussian(jnp.exp(f), noise), obs=y)
+
+
+def mixed(f, y, noise):
+    plain(f @ jnp.array([[1.0, 0.5], [0.0, 1.0]]), y, noise)
+
+
+def weighted(X, y=None):
+    with numpyro.handlers.scale(scale=0.5):
+        regression(X, y)
+
+
+def two_sites(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    g = numpyro.sample("g", GaussianProcess(RBF(1.0, 1.0), X))
+    plain(f + g, y, NOISE)
+
+
+def no_site(X, y=None):
+    plain(X[:, 0] * positive("slope", 1.0), y, NOISE)
+
+
+def rotated_images(X, y=None):
+    images = X[:, :, None, None] * jnp.ones((1, 3, 3, 1))
+    f = numpyro.sample("f", GaussianProcess(Invariant(RBF(1.0, 1.0), Rotation((3, 3), 0.5)), images))
+    plain(f, y, NOISE)
+
+
+OF_F = partial(partial, program)
+REFUSED = {
+    "no GP site": (no_site, {"inducing": kmeans(3)}, "one latent GP site and has 0"),
+    "two GP sites": (two_sites, {}, r"one latent GP site and has 2 \('f', 'g'\)"),
+    "layers": (deep, {}, "one latent GP site and has 2"),
+    "drawn": (OF_F(likelihood=drawn), {}, "takes an array of it"),
+    "joint": (OF_F(likelihood=plain), {"joint": "f"}, r"InducingGuide\(joint=...\) draws it"),
+    "drawn hyperparameters": (bayesian_regression, {"hyperparameters": "normal"}, "'lengthscale', 'noise' are drawn"),
+    "form": (regression, {"covariance": "diagonal"}, "'f' is Diagonal, and the optimal one is full"),
+    "sampled views": (rotated_images, {"inducing": unique_patches(3)}, "samples views of its inputs"),
+    "grid": (regression, {"inducing": InducingGrid(9, (-3.5, 3.5)), "covariance": "full"}, "from a grid"),
+    "scale": (weighted, {}, "inside handlers.scale"),
+    "classes": (OF_F(likelihood=classified), {}, r"site 'y' \(Bernoulli\) are not quadratic in GP site 'f'"),
+    "mixed outputs": (OF_F(likelihood=mixed, num_outputs=2), {}, "terms of 'y' mix outputs of GP site 'f'"),
+    "mixed by noise": (
+        OF_F(likelihood=rotated, num_outputs=2, noise=jnp.array([0.1, 0.4])),
+        {},
+        "terms of 'y' mix outputs of GP site 'f'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_before_the_first_step(name):
+    model, options, reason = REFUSED[name]
+    X_small, y = X[:8], Y[:8] if "mixed" in name else Y[:8, 0]
+    guide = InducingGuide(model, **({"inducing": kmeans(3)} | options))
+    steps = []
+    svi = SVI(model, guide, relaxed(optax.adam(0.1)), COLLAPSED)
+    with pytest.raises(ValueError, match=f"CollapsedELBO has no optimal.*{reason}.*GaussianProcessELBO"):
+        fit(KEY, svi, 1, X_small, y, progress=False, callback=lambda *x: steps.append(x))
+    assert not steps
+
+
+def test_minibatches_and_other_guides_are_refused():
+    X, y = sine(20)
+    guide = InducingGuide(regression, kmeans(4))
+    svi = SVI(regression, guide, lbfgs(), COLLAPSED)
+    with pytest.raises(ValueError, match="without batch_size"):
+        fit(KEY, svi, 1, X, y, batch_size=10, progress=False)
+    params = guide.init_params(KEY, X, y)
+    with pytest.raises(ValueError, match="plate 'data' has 20 of 50 rows"):
+        COLLAPSED.optimal(params, guide, X, y, model_kwargs={"num_data": 50})
+    with pytest.raises(ValueError, match="InducingGuide, whose"):
+        COLLAPSED.loss(KEY, {}, regression, lambda *args: None, X, y)
+
+
+def test_nan_where_it_cannot_be_said():
+    """Inside jit a bound that is none is NaN."""
+    model = partial(program, likelihood=classified)
+    guide = InducingGuide(model, kmeans(3))
+    params = guide.init_params(KEY, X, Y[:, 0])
+    assert np.isnan(bound(model, guide, params, X, Y[:, 0], loss=COLLAPSED))
+
+
+def test_lbfgs_wants_one_function_and_compiles_once():
+    def counted(X, y=None):
+        state = numpyro.primitives.mutable("steps", {"count": jnp.zeros(())})
+        state["count"] = state["count"] + 1.0
+        regression(X, y)
+
+    X, y = sine(10)
+    svi = SVI(counted, InducingGuide(counted, kmeans(3)), lbfgs(), GaussianProcessELBO())
+    with pytest.raises(ValueError, match=r"lbfgs\(\) needs an objective .* mutable state \(steps\)"):
+        fit(KEY, svi, 1, X, y, progress=False)
+    plain_svi = SVI(regression, InducingGuide(regression, kmeans(3)), lbfgs(), GaussianProcessELBO())
+    state = plain_svi.init(KEY, X, y)
+    # Of the same types, so that no step is compiled twice.
+    later = jax.eval_shape(plain_svi.update, state, X, y)[0]
+    types = [
+        [(x.dtype, x.weak_type) for x in jax.tree.leaves(s.optim_state)] for s in (jax.eval_shape(lambda: state), later)
+    ]
+    assert types[0] == types[1]
+    with pytest.raises(ValueError, match="forward_mode_differentiation"):
+        plain_svi.update(state, X, y, forward_mode_differentiation=True)
+
+
+def test_float64_is_asked_for():
+    X, y = sine(60, dtype=np.float32)
+    model = partial(program, likelihood=plain, noise=1e-7)
+    guide = InducingGuide(model, kmeans(5))
+    params = guide.init_params(KEY, X, y)
+    with pytest.warns(PrecisionWarning, match=r"float32.*enable_x64"):
+        COLLAPSED.optimal(params, guide, X, y)
+
+
+def test_what_does_not_factorise_is_named():
+    X, y = sine(12)
+    svi = SVI(regression, InducingGuide(regression, kmeans(3)), lbfgs(), COLLAPSED)
+    with pytest.raises(FactorisationError, match=r"the precision of q\(u\) of site 'f' failed"):
+        fit(KEY, svi, 5, X, y, progress=False, init_params={"variance": jnp.array(1e200), "noise": jnp.array(1e-200)})
+
+
+def test_a_bound_that_is_not_finite_in_training_is_said():
+    def update(gradients, state, params=None):
+        # Noise of 1e-304: the parameter is in range, its inverse times the data is not.
+        return {name: jnp.full_like(x, -700.0 if name == "noise" else 0.0) for name, x in gradients.items()}, state
+
+    guide = InducingGuide(regression, InducingPoints(Z))
+    svi = SVI(regression, guide, optax.GradientTransformation(lambda params: (), update), COLLAPSED)
+    message = r"stopped at step 2: .*(ELBO is|precision of q)"
+    with pytest.warns(PrecisionWarning), pytest.raises((NonFiniteError, FactorisationError), match=message):
+        fit(KEY, svi, 3, X, Y[:, 0], progress=False)
+
+
+def test_mutable_state_advances_once():
+    """The program runs several times for one bound."""
+
+    def counted(X, y=None):
+        state = numpyro.primitives.mutable("steps", {"count": jnp.zeros(())})
+        state["count"] = state["count"] + 1.0
+        regression(X, y)
+
+    X, y = sine(10)
+    guide = InducingGuide(counted, kmeans(3))
+    svi = SVI(counted, guide, relaxed(optax.adam(0.01)), COLLAPSED)
+    assert float(fit(KEY, svi, 3, X, y, progress=False).params["steps"]["count"]) == 3
+
+
+def test_the_experiment_trains_in_float64(monkeypatch, tmp_path):
+    """SGPR of the UCI experiment, whose folds are of float32."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((30, 2)), rng.standard_normal(30)
+    raw = [Dataset("tiny", X, k + y, X[:5], k + y[:5], "generated", {}) for k in range(2)]
+    monkeypatch.setattr(paper, "_COLLAPSED", replace(paper._COLLAPSED, steps=2))
+    run = Run("deep", "uci", "boston", "cpu", 0, tmp_path)
+    scores, result, _ = paper._on_folds(run, paper.deep_gp, Folds.of(raw), paper.TUNED, paper.SGPR)
+    assert result.params["f_mean"].dtype == np.float64 and result.params["f_mean"].shape == (2, 30)
+    # The folds' targets are the same but for a shift, which standardising takes away.
+    np.testing.assert_allclose(scores.rmse[0], scores.rmse[1], rtol=1e-3)

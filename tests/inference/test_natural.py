@@ -1,0 +1,272 @@
+"""Natural gradients: one step is exact where it can be, other steps go along the metric, none leaves the cone."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import optax
+import pytest
+import scipy.special
+import scipy.stats
+from jax import random
+from jax.flatten_util import ravel_pytree
+from numpyro import handlers
+from numpyro.infer import SVI
+from numpyro.optim import Minimize
+
+from gpzoo.inducing.grid import InducingGrid
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inducing.variables import InducingPoints
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, NaturalGradients, fit
+from gpzoo.kernels import RBF
+from gpzoo.likelihoods import Bernoulli, Gaussian
+from gpzoo.posteriors import forms
+from gpzoo.processes.process import GaussianProcess
+from tests.programs import KEY, adam, deep, positive, regression, sine
+
+RNG = np.random.default_rng(0)
+X = np.linspace(-3, 3, 12)[:, None]
+Y = np.stack([np.sin(2 * X[:, 0]), np.cos(X[:, 0])], 1) + 0.1 * RNG.standard_normal((12, 2))
+NOISE = 0.05
+
+
+def two_outputs(X, Y=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.3, 0.4), X, num_outputs=2, jitter=0.0))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, NOISE), obs=Y)
+
+
+def covariance(A, B):
+    return 1.3 * np.exp(-0.5 * np.square((A - B.T) / 0.4))
+
+
+def exact_evidence():
+    K = covariance(X, X) + NOISE * np.eye(len(X))
+    return sum(scipy.stats.multivariate_normal(cov=K).logpdf(y) for y in Y.T)
+
+
+def collapsed_bound(Z):
+    """Titsias (2009), eq. 9, from its definition."""
+    Kuf, Kuu = covariance(Z, X), covariance(Z, Z)
+    Q = Kuf.T @ np.linalg.solve(Kuu, Kuf)
+    lost = np.trace(covariance(X, X) - Q) / (2 * NOISE)
+    return sum(scipy.stats.multivariate_normal(cov=Q + NOISE * np.eye(len(X))).logpdf(y) - lost for y in Y.T)
+
+
+# -- exact where it can be ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+@pytest.mark.parametrize(("Z", "evidence"), [(X, exact_evidence), (X[::2], partial(collapsed_bound, X[::2]))])
+def test_one_step_from_anywhere_is_the_optimum(Z, evidence, whiten):
+    assert np.linalg.cond(covariance(X, X)) < 1e6
+    guide = InducingGuide(two_outputs, InducingPoints(Z), whiten=whiten)
+    svi = SVI(two_outputs, guide, NaturalGradients(optax.sgd(0.0), guide, 1.0), GaussianProcessELBO())
+    fixed = svi.init(KEY, X, Y)
+
+    @jax.jit
+    def after_a_step(mean, scale):
+        others, mine, counts = fixed.optim_state[1]
+        state = fixed._replace(
+            optim_state=(fixed.optim_state[0], (others, mine | {"f_mean": mean, "f_scale": scale}, counts))
+        )
+        state, _ = svi.update(state, X, Y)
+        return svi.evaluate(state, X, Y), svi.optim.get_params(state.optim_state)["f_inducing"]
+
+    rng = np.random.default_rng(1)
+    for size in (1e-2, 1.0, 3.0):
+        M = len(Z)
+        scale = np.tril(rng.standard_normal((2, M, M)) / M) + np.eye(M)
+        loss, inducing = after_a_step(size * rng.standard_normal((M, 2)), size * scale)
+        np.testing.assert_allclose(-loss, evidence(), rtol=1e-8)
+        np.testing.assert_array_equal(inducing, Z)
+
+
+# -- along the metric --------------------------------------------------------------------------------------------------
+
+FORMS = {
+    "full": forms.Full(RNG.standard_normal((2, 4, 4)) * 0.3 + np.eye(4)),
+    "block_diagonal": forms.BlockDiagonal((np.tril(RNG.standard_normal((3, 3))) + 2 * np.eye(3), np.ones((1, 1)))),
+    "kronecker": forms.Kronecker(tuple(np.tril(RNG.standard_normal((2, 2))) + 2 * np.eye(2) for _ in range(2))),
+    "diagonal": forms.Diagonal(np.array([0.3, 1.0, 2.0, 0.7])),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_small_steps_are_steepest_in_the_metric_of_the_divergence(name):
+    # Of q(u), by the second derivative of its divergence from itself: nothing here knows a form's algebra.
+    form = jax.tree.map(jnp.asarray, FORMS[name])
+    outputs = 2 if name == "full" else None
+    mean = jnp.asarray(RNG.standard_normal((4, 2) if outputs else 4))
+    C = jnp.asarray(np.cov(RNG.standard_normal((4, 9))))
+
+    def lower(form):
+        return form if name == "diagonal" else jax.tree.map(jnp.tril, form)
+
+    def dense(form):
+        R = form.by_output(4, outputs).root()
+        R = R.dense() if hasattr(R, "dense") else R
+        return R @ R.mT
+
+    def divergence(q, p):
+        (m, S), (n, P) = ((q[0].reshape(4, -1).T, dense(q[1])), (p[0].reshape(4, -1).T, dense(p[1])))
+        solved = jnp.linalg.solve(P, S)
+        square = jnp.einsum("dm,dmn,dn->", m - n, jnp.linalg.inv(P), m - n)
+        return (jnp.sum(jnp.trace(solved, axis1=1, axis2=2) - jnp.linalg.slogdet(solved)[1]) + square) / 2
+
+    def loss(q):
+        m = q[0].reshape(4, -1).T
+        return jnp.sum(jnp.sin(m)) + jnp.einsum("mn,dmn->", C, dense(q[1])) + jnp.einsum("dm,dmm->", m, dense(q[1]))
+
+    @jax.jit
+    def both(mean, form, step):
+        flat, unflatten = ravel_pytree((mean, lower(form)))
+        kept = ravel_pytree((jnp.ones_like(mean), lower(jax.tree.map(jnp.ones_like, form))))[0] == 1
+        if name == "kronecker":  # the factors take turns
+            scale = tuple(jnp.full_like(L, (step % 2) == i) for i, L in enumerate(form.scale))
+            kept &= ravel_pytree((jnp.ones_like(mean), forms.Kronecker(scale)))[0] == 1
+        metric = jax.hessian(lambda x: divergence(unflatten(x), (mean, form)))(flat)
+        inside = kept[:, None] & kept
+        metric = jnp.where(inside, metric, jnp.eye(len(flat)))
+        slope = jax.grad(lambda x: loss(unflatten(x)))(flat)
+        g_mean, g_form = unflatten(slope)
+        rate = 1e-7
+        new_mean, new_form, shortened = form.natural_step(mean, g_mean, g_form, jnp.asarray(rate), step)
+        moved = (ravel_pytree((new_mean, lower(new_form)))[0] - flat) / rate
+        return moved, -jnp.linalg.solve(metric, jnp.where(kept, slope, 0)), shortened
+
+    for step in (0, 1):
+        moved, expected, shortened = both(mean, form, step)
+        np.testing.assert_allclose(moved, expected, rtol=2e-5, atol=2e-5)
+        assert shortened == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_step_that_leaves_the_cone_is_shortened_where_it_does(dtype):
+    # 1 + rate * 2 g S is [3, -1]: the first variance is exact, the second grows fourfold.
+    L, g = np.array([[1.0, 0.0], [0.0, 2.0]], dtype), np.array([[2.0, 0.0], [0.0, -1.0]], dtype)
+    zero = np.zeros(2, dtype)
+    for form, slopes in ((forms.Full(L), forms.Full(g)), (forms.Diagonal(np.diag(L)), forms.Diagonal(np.diag(g)))):
+        _, after, shortened = jax.jit(form.natural_step)(zero, zero, slopes, dtype(1.0), 0)
+        S = np.asarray(after.by_output(2, None).root()[0], float) @ np.asarray(after.by_output(2, None).root()[0]).T
+        np.testing.assert_allclose(S, np.diag([1 / 3, 16.0]), rtol=1e-6, atol=1e-6)
+        assert shortened == 1
+
+
+def test_large_variances_in_single_precision_stay_finite():
+    rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None]
+    labels = (rows[:, 0] > 0.5).astype(np.int32)
+
+    def steep(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(np.float32(1e4), np.float32(0.3)), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Bernoulli(f), obs=y)
+
+    with jax.numpy_dtype_promotion("standard"):
+        svi = SVI(steep, InducingGuide(steep, kmeans(20)), adam(1e-3), GaussianProcessELBO())
+        found = fit(KEY, svi, 30, rows, labels, natural=1.0, progress=False)
+    assert np.isfinite(found.losses).all() and found.losses[-1] < found.losses[0] / 100
+
+
+# -- in training -------------------------------------------------------------------------------------------------------
+
+
+def classes(X, y=None, num_data=None):
+    variance = positive("variance", 4.0)
+    f = numpyro.sample("f", GaussianProcess(RBF(variance, 0.5), X))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Bernoulli(f), obs=y)
+
+
+def labelled(num_rows=200):
+    inputs = np.random.default_rng(2).uniform(-2, 2, (num_rows, 1))
+    chance = scipy.special.expit(6 * np.sin(3 * inputs[:, 0]))
+    return inputs, (np.random.default_rng(3).uniform(size=num_rows) < chance).astype(int)
+
+
+def training(program, natural, steps, *data, guide=None, **options):
+    guide = guide or InducingGuide(program, kmeans(15))
+    svi = SVI(program, guide, adam(0.02), GaussianProcessELBO())
+    return fit(KEY, svi, steps, *data, natural=natural, progress=False, **options)
+
+
+def test_ten_steps_do_what_adam_does_not_in_two_hundred():
+    rows, labels = labelled()
+    fixed = handlers.substitute(classes, {"variance": 4.0})
+    natural = training(fixed, 0.5, 10, rows, labels)
+    by_adam = training(fixed, None, 200, rows, labels)
+    assert natural.losses[-1] < by_adam.losses[-1]
+    assert natural.backed_off == {"f": 0} and by_adam.backed_off == {}
+
+
+def test_a_step_of_plain_svi_is_compiled_once():
+    rows, labels = labelled(20)
+    guide = InducingGuide(classes, kmeans(5))
+    svi = SVI(classes, guide, NaturalGradients(adam(0.02), guide, 0.1), GaussianProcessELBO())
+    state, traces = svi.init(KEY, rows, labels), []
+
+    @jax.jit
+    def update(state):
+        traces.append(1)
+        return svi.update(state, rows, labels)[0]
+
+    for _ in range(3):
+        state = update(state)
+    assert len(traces) == 1
+
+
+def test_minibatches_schedules_several_keys_and_resumption(tmp_path):
+    rows, labels = labelled(100)
+    options = {"natural": {"f": optax.linear_schedule(0.01, 0.1, 10)}, "batch_size": 50}
+    keys = random.split(KEY, 2)
+
+    def several(steps, **more):
+        guide = InducingGuide(classes, kmeans(15))
+        svi = SVI(classes, guide, adam(0.02), GaussianProcessELBO())
+        return fit(keys, svi, steps, rows, labels, in_axes=None, progress=False, **options, **more)
+
+    whole = several(8)
+    several(5, checkpoint=tmp_path)
+    resumed = several(8, checkpoint=tmp_path)
+    np.testing.assert_array_equal(resumed.losses, whole.losses)
+    assert (whole.params["variance"] != 4).all()  # by the other optimiser
+    assert whole.backed_off["f"].shape == (2,) and whole.member(1).backed_off == {"f": 0}
+
+
+def test_inner_layers_have_natural_gradients_by_name_only():
+    rows, y = sine(20)
+    guide = InducingGuide(deep, kmeans(5))
+    guide.setup(rows, y)
+    assert set(NaturalGradients(adam(0.01), guide, 0.1)._rates()) == {"f"}
+    with pytest.warns(UserWarning, match="Natural gradients of h, on which other GP sites depend"):
+        found = training(deep, {"h": 1e-3, "f": 0.1}, 3, rows, y, guide=guide)
+    assert np.isfinite(found.losses).all() and set(found.backed_off) == {"h", "f"}
+
+
+def on_a_grid(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.5), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+
+@pytest.mark.parametrize("covariance", ["low_rank", "diagonal"])
+def test_grids_without_a_factor_are_refused(covariance):
+    guide = InducingGuide(on_a_grid, InducingGrid(20, (-4.0, 4.0)), covariance=covariance)
+    with pytest.raises(ValueError, match=r"Site 'f' has no natural gradients.* on a grid"):
+        training(on_a_grid, 0.1, 1, X, Y[:, 0], guide=guide)
+
+
+def test_what_is_no_rate_guide_or_optimiser_is_refused():
+    guide = InducingGuide(regression, kmeans(3))
+    with pytest.raises(ValueError, match="natural must be a positive finite number"):
+        NaturalGradients(adam(0.1), guide, {"f": 0.0})
+    with pytest.raises(TypeError, match="need an InducingGuide, got function"):
+        NaturalGradients(adam(0.1), regression, 0.1)
+    with pytest.raises(ValueError, match="Minimize evaluates the bound by itself"):
+        NaturalGradients(Minimize(), guide, 0.1)
+    with pytest.raises(ValueError, match="has natural gradients already"):
+        NaturalGradients(NaturalGradients(adam(0.1), guide, 0.1), guide, 0.1)
+    with pytest.raises(ValueError, match="'g'"):
+        training(regression, {"g": 0.1}, 1, *sine(6), guide=guide)

@@ -1,0 +1,175 @@
+"""The zoo's programs: drawn from, inspected, trained, predicted with, and good enough on two real data sets."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+from numpyro import handlers
+from numpyro.infer import SVI
+from numpyro.infer.inspect import get_model_relations
+
+from gpzoo.inducing.initialisers import blocks, kmeans, unique_patches
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+from gpzoo.models import (
+    colour_patch_gp,
+    convolutional_gp,
+    convolutional_plus_rbf_gp,
+    gp_classification,
+    gp_regression,
+    multi_channel_gp,
+)
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions.datasets.files import find
+from tests.programs import adam
+
+KEY = random.key(0)
+RNG = np.random.default_rng(0)
+INPUTS = RNG.standard_normal((9, 2))
+COLOUR = RNG.uniform(size=(9, 5, 5, 3))
+IMAGES = RNG.uniform(size=(9, 5, 5, 1))
+NUMBERS = RNG.standard_normal(9)
+conv = partial(convolutional_gp, patch_shape=(3, 3))
+
+# name -> program, inputs, data, classes, the guide's initialiser, parameters of the model
+PROGRAMS = {
+    "regression": (gp_regression, INPUTS, NUMBERS, None, kmeans(4), {"f_variance", "f_lengthscale", "noise_variance"}),
+    "two outputs": (
+        partial(gp_regression, num_outputs=2),
+        INPUTS,
+        np.stack([NUMBERS, -NUMBERS], axis=1),
+        None,
+        kmeans(4),
+        {"f_variance", "f_lengthscale", "noise_variance"},
+    ),
+    "two classes": (gp_classification, INPUTS, np.arange(9) % 2, 2, kmeans(4), {"f_variance", "f_lengthscale"}),
+    "three classes": (
+        partial(gp_classification, num_classes=3),
+        INPUTS,
+        np.arange(9) % 3,
+        3,
+        kmeans(4),
+        {"f_variance", "f_lengthscale"},
+    ),
+    "weighted convolution": (
+        conv,
+        IMAGES,
+        np.arange(9) % 2,
+        2,
+        unique_patches(3),
+        {"variance", "lengthscale", "weights"},
+    ),
+    "convolution plus rbf": (
+        partial(convolutional_plus_rbf_gp, patch_shape=(3, 3)),
+        IMAGES,
+        np.arange(9) % 2,
+        2,
+        blocks(unique_patches(4), kmeans(4)),
+        {"variance", "lengthscale", "weights", "rbf_variance", "rbf_lengthscale"},
+    ),
+    "colour patches": (
+        partial(colour_patch_gp, patch_shape=(3, 3), num_classes=10),
+        COLOUR,
+        np.arange(9),
+        10,
+        unique_patches(4),
+        {"variance", "lengthscale", "weights"},
+    ),
+    "additive colour patches": (
+        partial(colour_patch_gp, patch_shape=(3, 3), additive=True),
+        COLOUR,
+        np.arange(9) % 2,
+        2,
+        unique_patches(4),
+        {"variance", "lengthscale", "weights"},
+    ),
+    "channels": (
+        partial(multi_channel_gp, patch_shape=(3, 3), num_classes=3),
+        COLOUR,
+        np.arange(9) % 3,
+        3,
+        blocks(unique_patches(4)),
+        {"variance", "lengthscale", "weights"},
+    ),
+    "invariant convolution": (
+        partial(conv, weighted=False, num_classes=10),
+        IMAGES,
+        np.arange(9),
+        10,
+        unique_patches(4),
+        {"variance", "lengthscale"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_drawn_from_and_inspected(name):
+    program, X, y, classes, _, params = PROGRAMS[name]
+    trace = {}
+
+    @jax.jit
+    def draw(key):
+        trace.update(handlers.trace(handlers.seed(program, key)).get_trace(X))
+        return trace["f"]["value"], trace["y"]["value"]
+
+    f, drawn = draw(KEY)
+    assert drawn.shape == y.shape and np.isfinite(f).all()
+    assert f.shape == (y.shape if classes in (None, 2) else (9, classes))
+    if classes:
+        assert set(np.unique(drawn)) <= set(range(classes))
+    assert {site for site, message in trace.items() if message["type"] == "param"} == params
+    with jax.numpy_dtype_promotion("standard"):
+        relations = get_model_relations(program, (X, y))
+    assert "f" in relations["sample_sample"]["y"]
+    assert relations["observed"] == ["y"] and relations["plate_sample"] == {"data": ["y"]}
+
+
+#: Programs that others are trained like, but for their kernel.
+ALIKE = {"colour patches", "invariant convolution"}
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ALIKE])
+def test_a_program_is_trained_and_predicted_with(name):
+    program, X, y, classes, inducing, params = PROGRAMS[name]
+    guide = InducingGuide(program, inducing)
+    svi = SVI(program, guide, adam(0.01), GaussianProcessELBO())
+    result = fit(KEY, svi, 3, X, y, batch_size=5, progress=False, model_kwargs={"num_data": 9})
+    assert set(result.params) == params | {"f_inducing", "f_mean", "f_scale"}
+    assert np.isfinite(result.losses).all()
+    assert result.expectations == {"y": "quadrature" if classes else "closed form"}
+    found = result.predict(KEY, X[:4], test_data={"y": y[:4]})
+    assert found["y"].log_density.shape == (4,) and np.isfinite(found["y"].log_density).all()
+    if classes and classes > 2:
+        assert found["y"].probs.shape == (4, classes)
+        np.testing.assert_allclose(found["y"].probs.sum(1), 1.0, atol=1e-3)
+    else:
+        assert found["y"].mean.shape == y[:4].shape and (found["y"].variance > 0).all()
+
+
+def test_convolutions_tell_handwritten_zeros_from_ones():
+    data = datasets.load("digits").classes(0, 1)
+    X, X_test = (jnp.asarray(part, jnp.float32) for part in (data.X_train, data.X_test))
+    y, y_test = jnp.asarray(data.y_train), np.asarray(data.y_test)
+    guide = InducingGuide(conv, unique_patches(16))
+    svi = SVI(conv, guide, adam(0.03), GaussianProcessELBO())
+    result = fit(
+        KEY, svi, 150, X, y, batch_size=50, progress=False, model_kwargs={"num_data": len(X), "variance": 10.0}
+    )
+    found = result.predict(KEY, X_test)["y"]
+    assert np.mean((found.mean > 0.5) != y_test) < 0.05
+
+
+def test_regression_explains_the_boston_house_prices():
+    if find("uci_boston.npz") is None:
+        pytest.skip("the boston data are not in the data folder")
+    data = datasets.load("uci/boston").standardised()
+    X, X_test = (jnp.asarray(part, jnp.float32) for part in (data.X_train, data.X_test))
+    y = jnp.asarray(data.y_train, jnp.float32)
+    guide = InducingGuide(gp_regression, kmeans(30))
+    svi = SVI(gp_regression, guide, adam(0.03), GaussianProcessELBO())
+    result = fit(KEY, svi, 400, X, y, batch_size=100, progress=False, model_kwargs={"num_data": len(X)})
+    found = result.predict(KEY, X_test)["y"]
+    rmse = np.sqrt(np.mean((found.mean - data.y_test) ** 2))
+    assert rmse < 0.5 * np.sqrt(np.mean((data.y_test - data.y_train.mean()) ** 2))

@@ -1,0 +1,126 @@
+"""What the zoo exports is finite in float32, for inputs that repeat and inducing variables among them."""
+
+import os
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpzoo import InducingGrid, blocks, kmeans, unique_patches
+from gpzoo.inference import InducingGuide, Trained
+from gpzoo.models import (
+    affine,
+    colour_patch_gp,
+    convolutional_gp,
+    convolutional_plus_rbf_gp,
+    deep_gp,
+    deep_kernel_gp,
+    gp_classification,
+    gp_regression,
+    inner_scales,
+    invariant_classifier,
+    invariant_convolutional_gp,
+    invariant_gp,
+    linear_layers,
+    multi_channel_gp,
+    network_of,
+    rotation,
+)
+from tests.programs import KEY
+
+RNG = np.random.default_rng(0)
+X = np.repeat(RNG.standard_normal((6, 2)), 2, axis=0).astype(np.float32)
+IMAGES = np.repeat(RNG.uniform(size=(6, 5, 5, 1)), 2, axis=0).astype(np.float32)
+COLOUR = np.repeat(RNG.uniform(size=(6, 5, 5, 3)), 2, axis=0).astype(np.float32)
+NUMBERS = RNG.standard_normal(12).astype(np.float32)
+LABELS = np.arange(12) % 2
+LAYERS = linear_layers(X, [2])
+
+
+def network():
+    from flax import nnx
+
+    class Tanh(nnx.Module):
+        def __init__(self, *, rngs):
+            self.linear = nnx.Linear(2, 2, rngs=rngs)
+
+        def __call__(self, x):
+            return jnp.tanh(self.linear(x))
+
+    return network_of(Tanh(rngs=nnx.Rngs(0)))
+
+
+PROGRAMS = {
+    "sparse": lambda: (gp_regression, X, NUMBERS, kmeans(6)),
+    "not whitened": lambda: (gp_regression, X, NUMBERS, kmeans(6), {"whiten": False}),
+    "convolution plus rbf": lambda: (
+        partial(convolutional_plus_rbf_gp, patch_shape=(3, 3)),
+        IMAGES,
+        LABELS,
+        blocks(unique_patches(6), kmeans(6)),
+    ),
+    "channels": lambda: (
+        partial(multi_channel_gp, patch_shape=(3, 3)),
+        COLOUR,
+        LABELS,
+        blocks(unique_patches(4)),
+        {"covariance": "block_diagonal"},
+    ),
+    "deep": lambda: (partial(deep_gp, layers=LAYERS), X, NUMBERS, kmeans(6), {"initial_scale": inner_scales(LAYERS)}),
+    "invariant": lambda: (
+        partial(invariant_classifier, view=rotation(num_views=3, num_fixed=4)),
+        IMAGES,
+        LABELS,
+        unique_patches(6),
+    ),
+    "invariant convolution": lambda: (
+        partial(invariant_convolutional_gp, view=rotation(num_views=3, num_fixed=4), patch_shape=(3, 3)),
+        IMAGES,
+        NUMBERS,
+        unique_patches(6),
+    ),
+    "classes": lambda: (partial(gp_classification, num_classes=3), X, np.arange(12) % 3, kmeans(6)),
+    "convolution": lambda: (partial(convolutional_gp, patch_shape=(3, 3)), IMAGES, LABELS, unique_patches(6)),
+    "colours": lambda: (
+        partial(colour_patch_gp, patch_shape=(3, 3), additive=True),
+        COLOUR,
+        LABELS,
+        unique_patches(6),
+    ),
+    "invariant regression": lambda: (
+        partial(invariant_gp, view=affine(num_views=3, num_fixed=4)),
+        IMAGES,
+        NUMBERS,
+        unique_patches(6),
+    ),
+    "deep kernel": lambda: (
+        partial(deep_kernel_gp, network=network()),
+        X,
+        LABELS,
+        InducingGrid(16, bounds=(-1.0, 1.0)),
+    ),
+}
+
+
+#: Programs that make what others make too.
+ALIKE = ("classes", "convolution", "colours", "invariant regression")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.stress) if n in ALIKE else n for n in PROGRAMS])
+def test_an_export_is_finite_and_complete(name, standard_promotion):
+    if name in ALIKE and not os.environ.get("GPZOO_STRESS"):
+        pytest.skip("make stress runs it")
+    program, inputs, data, inducing, *options = PROGRAMS[name]()
+    guide = InducingGuide(program, inducing, **(options[0] if options else {}))
+    params = guide.init_params(KEY, inputs, data)
+    found = Trained(program, guide, params).to_arviz(KEY, inputs, data, num_draws=3)
+    for group in ("posterior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data"):
+        assert found[group].data_vars
+        for variable, values in found[group].data_vars.items():
+            assert np.isfinite(values).all(), (group, variable)
+    f = np.asarray(found["posterior"]["f"])
+    assert f.dtype == jnp.float32 and f.shape[2] == 12
+    # Equal inputs have equal values in every draw, but for the white noise of variance 1e-3 of convolutional programs.
+    noise = 5 * np.sqrt(2e-3) if name in ("convolution", "convolution plus rbf", "colours") else 0
+    np.testing.assert_allclose(f[:, :, ::2], f[:, :, 1::2], atol=0.1 * f.std() + noise)
