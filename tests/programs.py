@@ -83,6 +83,10 @@ def deep(X, y=None, *, num_data=None):
         numpyro.sample("y", Gaussian(f, positive("noise", 0.1)), obs=y)
 
 
+def poisson(f):
+    return dist.Poisson(jnp.exp(f))
+
+
 def with_model_kwargs(kwargs, function=fit):
     """Keyword arguments of a function of the library, with those of the program in ``model_kwargs``."""
     own = {name: value for name, value in kwargs.items() if name in inspect.signature(function).parameters}

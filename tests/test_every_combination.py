@@ -5,13 +5,12 @@ import os
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
 import pytest
 
 from gpzoo import GaussianProcess, InducingBlocks, InducingGrid, InducingPatches, InducingPoints, kernels, likelihoods
 from gpzoo.inference import InducingGuide, Trained
 from gpzoo.views import Patches
-from tests.programs import KEY
+from tests.programs import KEY, poisson
 
 RNG = np.random.default_rng(0)
 # Every row twice.
@@ -19,10 +18,6 @@ VECTORS = np.repeat(RNG.uniform(-1, 1, (4, 2)), 2, axis=0)
 IMAGES = np.repeat(RNG.uniform(size=(4, 3, 3, 1)), 2, axis=0)
 BINARY, LABELS, REALS = np.array([0, 0, 1, 1] * 2), np.array([0, 2, 1, 1, 2, 0, 0, 1]), np.linspace(-1, 1, 8)
 PATCHES = Patches((3, 3, 1), (2, 2))
-
-
-def poisson(f):
-    return dist.Poisson(jnp.exp(f))
 
 
 def squared_distance(x, z):

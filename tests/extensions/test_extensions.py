@@ -5,7 +5,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 import pytest
 from numpyro.infer import SVI
 
@@ -21,7 +20,7 @@ from tests.extensions.kernel import SquaredExponential, squared_exponential
 from tests.extensions.likelihood import Counts
 from tests.extensions.model import trend
 from tests.extensions.view import Windows
-from tests.programs import KEY, adam, positive
+from tests.programs import KEY, adam, poisson, positive
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(np.sort(RNG.uniform(-2, 2, (12, 1)), axis=0))
@@ -56,10 +55,6 @@ def started(kernel, inducing):
     model = partial(trend, kernel=with_parameters(kernel), likelihood=normal)
     guide = InducingGuide(model, inducing)
     return Trained(model, guide, guide.init_params(KEY, X, Y))
-
-
-def poisson(f):
-    return dist.Poisson(jnp.exp(f))
 
 
 def same(found, wanted, rtol=1e-9):

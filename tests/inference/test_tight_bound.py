@@ -18,7 +18,9 @@ from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, load
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma
 from gpzoo.processes.marginals import GaussianMarginals, VarianceParts
-from tests.programs import KEY, adam, deep, randomised, sine, trained
+from tests.programs import KEY, adam, deep, poisson, randomised, sine, trained
+from tests.reference import normal_quadrature
+from tests.statistics import standard_error
 
 STRESS = bool(os.environ.get("GPZOO_STRESS"))
 OLD, TIGHT = GaussianProcessELBO(), GaussianProcessELBO(tight=True)
@@ -199,10 +201,6 @@ def test_finite_in_single_precision_at_a_noise_far_below_the_residual():
 # -- other likelihoods, against quadrature -----------------------------------------------------------------------------
 
 
-def poisson(f):
-    return dist.Poisson(jnp.exp(f))
-
-
 LIKELIHOODS = {
     "logit": lambda f: Bernoulli(f, "logit", num_points=40),
     "poisson": lambda f: Expected(poisson, f, num_points=40),
@@ -223,8 +221,7 @@ def test_any_factor_is_below_the_evidence_and_the_best_is_above_the_old_bound(li
     y = jnp.array([1, 0])
     guide = InducingGuide(labels, InducingPoints(jnp.zeros((1, 1))), residual={"f"})
     guide.setup(jnp.ones((2, 1)), y, jnp.ones(2), model_kwargs={"likelihood": likelihood})
-    nodes, weights = np.polynomial.hermite.hermgauss(60)
-    nodes, weights = jnp.asarray(nodes * np.sqrt(2)), jnp.asarray(weights / np.sqrt(np.pi))
+    nodes, weights = map(jnp.asarray, normal_quadrature(60))
     grid = jnp.stack(jnp.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 2)
     factors = jnp.concatenate([jnp.array([1.0]), jnp.exp(jnp.linspace(-2, 1, 13))])
 
@@ -426,7 +423,7 @@ def test_two_layers_are_below_the_evidence():
     )
     top = densities.max()
     weights = np.exp(densities - top)
-    error = weights.std() / np.sqrt(weights.size)
+    error = standard_error(weights)
     low, high = (top + np.log(weights.mean() + sign * 2.576 * error) for sign in (-1, 1))
     # Converged: many draws count, halves agree, and the interval is far smaller than what is measured by it.
     assert weights.sum() ** 2 / (weights**2).sum() > 10_000 and high - low < 0.03
@@ -443,6 +440,6 @@ def test_two_layers_are_below_the_evidence():
         )
         values = np.asarray(draws(random.split(KEY, 20_000), params))
         found[name] = values.mean()
-        assert values.std() / np.sqrt(values.size) < 0.02
+        assert standard_error(values) < 0.02
     assert found["old"] + 0.1 < found["tight"] < high
     assert found["tight"] > low - 3

@@ -35,7 +35,8 @@ from gpzoo.models import (
     multi_channel_gp,
     rotation,
 )
-from tests.programs import KEY, regression, sine
+from tests.programs import KEY, poisson, regression, sine
+from tests.reference import conditional, pairs, rbf
 
 X, y = sine(8)
 NEW = np.linspace(-2.5, 2.5, 5)[:, None]
@@ -95,9 +96,8 @@ def test_a_sparse_density_is_that_of_the_paper():
         return found, trace["f_u"]["value"]
 
     found, u = density(values)
-    k = lambda a, b: 1.4 * np.exp(-0.5 * np.square((np.asarray(a) - np.asarray(b).T) / 0.9))  # noqa: E731
-    L = np.linalg.cholesky(k(Z, Z) + 1.4e-6 * np.eye(3))
-    A = np.linalg.solve(L, k(Z, X))
+    L = np.linalg.cholesky(rbf(*pairs(Z, Z), 1.4, 0.9) + 1.4e-6 * np.eye(3))
+    A = np.linalg.solve(L, rbf(*pairs(Z, X), 1.4, 0.9))
     variance = 1.4 - np.square(A).sum(0)
     terms = -0.5 * (np.log(2 * np.pi * 0.2) + (np.square(y - A.T @ v) + variance) / 0.2)
     expected = terms.sum() - 0.5 * np.sum(v**2 + np.log(2 * np.pi))
@@ -163,9 +163,9 @@ def draws():
 
 def posterior(at, noise=0.1):
     """Mean and covariance of exact regression."""
-    k = lambda a, b: np.exp(-0.5 * np.square((np.asarray(a) - np.asarray(b).T) / 0.8))  # noqa: E731
-    W = np.linalg.solve(k(X, X) + noise * np.eye(len(X)), k(X, at)).T
-    return 0.3 * at[:, 0] + W @ np.asarray(y - 0.3 * X[:, 0]), k(at, at) - W @ k(X, at)
+    K, cross, prior = (rbf(*pairs(a, b), 1.0, 0.8) for a, b in ((X, X), (X, at), (at, at)))
+    mean, covariance = conditional(K + noise * np.eye(len(X)), cross, prior, np.asarray(y - 0.3 * X[:, 0]))
+    return 0.3 * at[:, 0] + mean, covariance
 
 
 def close(found, exact):
@@ -186,9 +186,9 @@ def test_nuts_agrees_with_exact_regression(draws):
 def test_predictions_agree_with_exact_regression(draws):
     found = predict(KEY, HALF_SPARSE, NEW, posterior_samples=draws, train_args=(X, y), keep_draws=True)
     mean, covariance = posterior(NEW)
-    k = lambda a, b: np.exp(-0.5 * np.square((np.asarray(a) - np.asarray(b).T) / 0.8))  # noqa: E731
-    W = np.linalg.solve(k(X, X) + 1e-8 * np.eye(len(X)), k(X, NEW)).T
-    left = 1 - np.sum(W * k(NEW, X), axis=1)
+    K, cross = rbf(*pairs(X, X), 1.0, 0.8), rbf(*pairs(X, NEW), 1.0, 0.8)
+    W = np.linalg.solve(K + 1e-8 * np.eye(len(X)), cross).T
+    left = 1 - np.sum(W.T * cross, axis=0)
     for site, u in (("f", draws["f"] - 0.3 * np.asarray(X)[:, 0]), ("g", draws["g_u"])):
         # The mixture over these draws, in the textbook's words; and the posterior, up to their number.
         each = 0.3 * NEW[:, 0] + u @ W.T
@@ -330,10 +330,6 @@ def exponential(X, y=None):
     f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
     with numpyro.plate("data", len(X)):
         numpyro.sample("y", dist.Poisson(jnp.exp(f)), obs=y)
-
-
-def poisson(f):
-    return dist.Poisson(jnp.exp(f))
 
 
 def counts(X, y=None):

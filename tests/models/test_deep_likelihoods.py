@@ -3,9 +3,7 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 import pytest
 from numpyro.infer import SVI
 
@@ -13,17 +11,13 @@ from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
 from gpzoo.models import deep_gp, inner_scales, linear_layers
-from tests.programs import KEY, adam, positive
+from tests.programs import KEY, adam, poisson, positive
 
 RNG = np.random.default_rng(0)
 X, y = RNG.standard_normal((30, 4)), RNG.standard_normal(30)
 LAYERS = [np.asarray(W) for W in linear_layers(X, [3])]
 INDUCING = {"layer_0": InducingPoints(X[:4]), "f": InducingPoints(X[:4] @ LAYERS[0])}
 LABELS, COUNTS = np.arange(30) % 3, np.arange(30) % 7
-
-
-def poisson(f):
-    return dist.Poisson(jnp.exp(f))
 
 
 # name -> likelihood, num_outputs, data, parameters of the likelihood

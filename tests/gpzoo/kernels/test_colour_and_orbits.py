@@ -12,6 +12,7 @@ from gpzoo.inducing.variables import InducingBlocks, InducingPatches
 from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Flattened, Linear, Matern32, MultiChannel, White
 from gpzoo.views.orbits import Orbit
 from gpzoo.views.patches import Patches
+from tests.reference import assert_close, matern32, rbf
 
 SHAPE = (5, 4, 3)
 
@@ -32,14 +33,12 @@ def naive(base, V, w, Z):
     return diag, cross
 
 
-def rbf(variance, lengthscale, columns=slice(None)):
-    return lambda a, b: variance * np.exp(-np.sum((a[columns] - b[columns]) ** 2) / (2 * lengthscale**2))
+def rbf_of(variance, lengthscale, columns=slice(None)):
+    return lambda a, b: rbf(a[columns], b[columns], variance, lengthscale)
 
 
 def close(ours, wanted, tolerance=1e-12):
-    wanted = np.asarray(wanted)
-    assert ours.shape == wanted.shape
-    assert np.abs(np.asarray(ours) - wanted).max() <= tolerance * np.abs(wanted).max()
+    assert_close(ours, wanted, tolerance)
 
 
 @jax.jit
@@ -84,18 +83,18 @@ def test_channels_are_refused(channels):
 
 
 BASES = {
-    "colour patch": (RBF(1.3, 0.7), rbf(1.3, 0.7)),
+    "colour patch": (RBF(1.3, 0.7), rbf_of(1.3, 0.7)),
     "additive": (
         additive(),
         lambda a, b: sum(
-            rbf(v, s, slice(4 * c, 4 * c + 4))(a, b)
+            rbf_of(v, s, slice(4 * c, 4 * c + 4))(a, b)
             for c, (v, s) in enumerate(zip((1.3, 0.4, 0.8), (0.7, 0.5, 0.9), strict=True))
         ),
     ),
-    "columns apart": (RBF(1.3, 0.7, active_dims=(7, 0)), rbf(1.3, 0.7, [7, 0])),
+    "columns apart": (RBF(1.3, 0.7, active_dims=(7, 0)), rbf_of(1.3, 0.7, [7, 0])),
     "scaled, with others": (
         0.5 * (RBF(1.3, 0.7) + 2.0 * Linear(0.3)) + Constant(0.1),
-        lambda a, b: 0.5 * rbf(1.3, 0.7)(a, b) + 0.3 * np.dot(a, b) + 0.1,
+        lambda a, b: 0.5 * rbf(a, b, 1.3, 0.7) + 0.3 * np.dot(a, b) + 0.1,
     ),
 }
 
@@ -131,7 +130,7 @@ def test_weights_per_channel_against_loops():
     diag, cross = np.zeros(3), []
     for c, (v, s) in enumerate([(1.3, 0.7), (0.4, 0.5), (0.8, 0.9)]):
         V = np.asarray(Patches(SHAPE, (2, 2), channels=c).view(X))
-        part = naive(rbf(v, s), V, w[c], np.asarray(Z))
+        part = naive(rbf_of(v, s), V, w[c], np.asarray(Z))
         diag += part[0]
         cross.append(part[1].T)
     ours = jax.jit(lambda k, X, Z: (k.diag(X), Kuf(InducingBlocks(InducingPatches(Z)), k, X)))(kernel, X, Z)
@@ -287,12 +286,7 @@ def test_colour_moves_with_its_pixel():
     np.testing.assert_array_equal(flipped[:, 2], X[:, ::-1])
 
 
-def matern(a, b):
-    distance = np.sqrt(3 * np.sum((a - b) ** 2)) / 2.0
-    return 1.3 * (1 + distance) * np.exp(-distance)
-
-
-SCALARS = {RBF: rbf(1.3, 2.0), Matern32: matern}
+SCALARS = {RBF: rbf_of(1.3, 2.0), Matern32: lambda a, b: matern32(a, b, 1.3, 2.0)}
 
 
 @pytest.mark.parametrize("base", [RBF(1.3, 2.0), Matern32(1.3, 2.0)])

@@ -12,6 +12,7 @@ from gpzoo.inducing.variables import InducingPatches
 from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Matern32, White
 from gpzoo.views.base import View
 from gpzoo.views.patches import Patches
+from tests.reference import assert_close
 
 GOLDEN = [
     "convgp_01_ti_rect_bernoulli",
@@ -21,12 +22,6 @@ GOLDEN = [
     "convgp_12_weighted_plus_white",
 ]
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
-
-
-def close(actual, wanted, tolerance):
-    wanted = np.asarray(wanted)
-    assert actual.shape == wanted.shape
-    assert np.abs(np.asarray(actual) - wanted).max() <= tolerance * np.abs(wanted).max()
 
 
 def images_and_kernel(arrays, dtype):
@@ -59,7 +54,7 @@ def test_golden(golden, name, dtype):
 
     for key, result in evaluate(Z, kernel, X).items():
         assert result.dtype == dtype
-        close(result, arrays[key], TOLERANCE[dtype])
+        assert_close(result, arrays[key], TOLERANCE[dtype])
 
 
 def toy(dtype="float64", channels=1, N=3, M=4):
@@ -92,7 +87,7 @@ def test_quadruple_loop(weighted, mean):
         return kernel(X), kernel(X, X[:2]), kernel.diag(X), kernel.cross_view(X, Z)
 
     for result, wanted in zip(evaluate(kernel, X, Z), (K, K[:, :2], np.diag(K), Kfu), strict=True):
-        close(result, wanted, 1e-12)
+        assert_close(result, wanted, 1e-12)
 
 
 @pytest.mark.parametrize("base", [RBF(1.3, 0.7), Matern32(1.3, 0.7)])
@@ -108,7 +103,7 @@ def test_one_patch_of_full_size_is_the_base_kernel(base):
 
     wanted = jax.jit(lambda base, flat, Z: (base(flat), base.diag(flat), base(flat, Z)))(base, flat, Z)
     for result, exact in zip(evaluate(kernel, X, Z), wanted, strict=True):
-        close(result, exact, 1e-12)
+        assert_close(result, exact, 1e-12)
 
 
 def test_white_noise_in_the_base_is_noise_on_every_response():
@@ -122,7 +117,7 @@ def test_white_noise_in_the_base_is_noise_on_every_response():
 
     more = noise, noise * np.eye(3), 0, 0, 0.3 * np.eye(4)
     for result, without, extra in zip(evaluate(noisy), evaluate(clean), more, strict=True):
-        close(result, np.asarray(without) + extra, 1e-12)
+        assert_close(result, np.asarray(without) + extra, 1e-12)
 
 
 def test_distances_survive_images_far_from_zero_in_float32():
@@ -131,7 +126,7 @@ def test_distances_survive_images_far_from_zero_in_float32():
     evaluate = jax.jit(lambda kernel, X, Z: (kernel.diag(X), kernel.cross_view(X, Z)))
     X, Z = np.asarray(X), np.asarray(Z)
     for far, near in zip(evaluate(kernel, X + 100, Z + 100), evaluate(kernel, X, Z), strict=True):
-        close(far, near, 1e-3)
+        assert_close(far, near, 1e-3)
 
 
 @pytest.mark.parametrize("N", [1, 7])
@@ -146,8 +141,8 @@ def test_number_of_inputs_need_not_fit_the_chunks(base, profile, N, monkeypatch)
         return (kernel.diag(X), kernel.cross_view(X, Z)), naive(globals()[profile], 1.3, 0.7, weights, view.view(X), Z)
 
     result, (diag, cross) = both(kernel, weights, X, Z)
-    close(result[0], diag, 1e-12)
-    close(result[1], cross, 1e-12)
+    assert_close(result[0], diag, 1e-12)
+    assert_close(result[1], cross, 1e-12)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -206,10 +201,10 @@ def test_gradients_are_those_of_the_naive_sums(make, profile, lengthscale, dtype
     value, gradients = wrap(jax.value_and_grad(ours))(arguments, factors)
     exact = jax.tree.map(lambda a: a.astype("float64"), (arguments, factors))
     wanted_value, wanted_gradients = jax.jit(jax.value_and_grad(wanted))(*exact)
-    close(value, wanted_value, TOLERANCE[dtype])
+    assert_close(value, wanted_value, TOLERANCE[dtype])
     for gradient, reference in zip(gradients, wanted_gradients, strict=True):
         assert gradient.dtype == dtype
-        close(gradient, reference, TOLERANCE[dtype])
+        assert_close(gradient, reference, TOLERANCE[dtype])
 
 
 def test_gradients_of_gram_matrices():
@@ -227,7 +222,7 @@ def test_gradients_of_gram_matrices():
     arguments = (jnp.asarray(0.7), weights, X)
     gradients = jax.jit(jax.grad(ours, argnums=(0, 1, 2)))(*arguments)
     for gradient, reference in zip(gradients, jax.jit(jax.grad(wanted, argnums=(0, 1, 2)))(*arguments), strict=True):
-        close(gradient, reference, 1e-10)
+        assert_close(gradient, reference, 1e-10)
 
 
 @pytest.mark.parametrize("columns", [(), (4,)])
@@ -242,7 +237,7 @@ def test_second_derivatives(columns):
         return sum(jnp.sum(part) for part in naive(rbf, 1.3, lengthscale, weights, view.view(X), Z))
 
     lengthscale = jnp.asarray(0.7)
-    close(jax.jit(jax.hessian(scaled))(lengthscale), jax.jit(jax.hessian(wanted))(lengthscale), 1e-9)
+    assert_close(jax.jit(jax.hessian(scaled))(lengthscale), jax.jit(jax.hessian(wanted))(lengthscale), 1e-9)
 
 
 @pytest.mark.parametrize("base", [RBF, Matern32])
@@ -261,7 +256,7 @@ def test_vmap_over_members_of_an_ensemble(base):
     alone = jax.jit(jax.value_and_grad(loss))
     for member in range(3):
         apart = alone(jax.tree.map(lambda a, member=member: a[member], many), X)
-        jax.tree.map(lambda a, b, member=member: close(a[member], b, 1e-10), together, apart)
+        jax.tree.map(lambda a, b, member=member: assert_close(a[member], b, 1e-10), together, apart)
 
 
 class Multiples(View):
@@ -290,8 +285,8 @@ def test_parameters_of_a_view_are_learnt(base):
 
     value, gradient = jax.jit(jax.value_and_grad(ours))(factors)
     wanted_value, wanted_gradient = jax.jit(jax.value_and_grad(wanted))(factors)
-    close(value, wanted_value, 1e-12)
-    close(gradient, wanted_gradient, 1e-9)
+    assert_close(value, wanted_value, 1e-12)
+    assert_close(gradient, wanted_gradient, 1e-9)
 
 
 # -- costs -------------------------------------------------------------------------------------------------------------
@@ -353,7 +348,7 @@ def test_one_kernel_per_output(base):
     evaluate = jax.jit(results)
     for case in cases:
         for result, wanted in zip(*evaluate(*case), strict=True):
-            close(result, wanted, 1e-12)
+            assert_close(result, wanted, 1e-12)
     kernel = single(0, weights)
 
     @jax.jit
@@ -366,7 +361,7 @@ def test_one_kernel_per_output(base):
         ]
 
     for result, wanted in zip(*crosses(kernel), strict=True):
-        close(result, wanted, 1e-12)
+        assert_close(result, wanted, 1e-12)
 
 
 def test_adds_with_kernels_that_only_count_inputs():
@@ -374,8 +369,8 @@ def test_adds_with_kernels_that_only_count_inputs():
     kernel = DoubleSum(RBF(), view, weights)
     total = kernel + White(0.1) + Constant(2.0)
     of_total, of_kernel = jax.jit(lambda *kernels: [(k(X), k.diag(X)) for k in kernels])(total, kernel)
-    close(of_total[0], np.asarray(of_kernel[0]) + 0.1 * np.eye(3) + 2, 1e-12)
-    close(of_total[1], np.asarray(of_kernel[1]) + 2.1, 1e-12)
+    assert_close(of_total[0], np.asarray(of_kernel[0]) + 0.1 * np.eye(3) + 2, 1e-12)
+    assert_close(of_total[1], np.asarray(of_kernel[1]) + 2.1, 1e-12)
     with pytest.raises(ValueError, match="different rank"):
         kernel + RBF()
 
@@ -384,7 +379,7 @@ def test_survives_a_round_trip_through_jit():
     view, X, _, weights = toy()
     kernel = DoubleSum(RBF(1.3, 0.7), view, weights, mean=True)
     diag = jax.jit(lambda kernel: kernel.diag(X))
-    close(diag(jax.jit(lambda k, X: k)(kernel, X)), diag(kernel), 1e-15)
+    assert_close(diag(jax.jit(lambda k, X: k)(kernel, X)), diag(kernel), 1e-15)
     assert len(jax.tree.leaves(kernel)) == 3
 
 

@@ -8,16 +8,13 @@ import pytest
 
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma, RobustMax, Softmax, StickBreaking
 from gpzoo.processes.marginals import GaussianMarginals
+from tests.programs import poisson
 
 N, K = 5, 3
 KEY = jax.random.key(11)
 # Compiles several times faster, but draws other numbers under vmap.
 FAST_KEY = jax.random.key(12, impl="unsafe_rbg")
 A = np.random.default_rng(5).normal(size=(K, K))
-
-
-def poisson(f):
-    return dist.Poisson(jnp.exp(f))
 
 
 def scaled_normal(f, scale):

@@ -11,6 +11,9 @@ import scipy.stats
 
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
 from gpzoo.processes.marginals import GaussianMarginals
+from tests.programs import poisson
+from tests.reference import normal_quadrature
+from tests.statistics import assert_unbiased
 
 KEY = jax.random.key(3)
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
@@ -44,10 +47,6 @@ def assert_golden(ours, golden, dtype):
     golden = column(golden)
     assert ours.dtype == dtype and ours.shape == golden.shape
     np.testing.assert_allclose(ours, golden, rtol=0, atol=TOLERANCE[dtype] * np.abs(golden).max())
-
-
-def poisson(f):
-    return dist.Poisson(jnp.exp(f))
 
 
 def student(f, df, scale):
@@ -111,14 +110,6 @@ def test_golden_softmax_within_the_error_of_its_draws(golden, dtype, K):
     assert log_prob.dtype == probs.dtype == dtype
     assert_unbiased(log_prob, column(values[f"out_softmax_var_exp_K{K}"]))
     assert_unbiased(probs, values[f"out_softmax_predict_K{K}"])
-
-
-def assert_unbiased(estimates, truth, floor=0.0):
-    """The mean of independent estimates is within five standard errors of the truth, which are small."""
-    estimates = np.asarray(estimates, np.float64)
-    error = estimates.std(0) / np.sqrt(len(estimates)) + floor
-    assert np.abs((estimates.mean(0) - truth) / error).max() < 5
-    assert error.max() < 0.05 * max(np.abs(truth).max(), 1)
 
 
 ONE_OF_EACH = ("svgp_01_ard_whitened_gaussian", "svgp_03_bernoulli_qdiag", "convgp_03_weighted_digits_robustmax")
@@ -247,8 +238,7 @@ def correlated(key=KEY):
 
 def over_sources(function, points=60):
     """``E[function(f)]`` of every datum of :func:`correlated`, by a product rule over the two independent sources."""
-    nodes, weights = np.polynomial.hermite.hermgauss(points)
-    nodes, weights = nodes * np.sqrt(2), weights / np.sqrt(np.pi)
+    nodes, weights = normal_quadrature(points)
     grid = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 1, 2)
     sources = CORRELATED["mean"] + np.sqrt(CORRELATED["variance"]) * grid
     values = function(sources @ CORRELATED["loading"])

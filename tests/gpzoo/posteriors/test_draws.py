@@ -11,7 +11,6 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
-import scipy.stats
 from jax import random
 from numpyro.infer import SVI, Predictive
 
@@ -24,6 +23,8 @@ from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.linalg.factorise import root
 from gpzoo.posteriors import Projection, forms
 from tests.programs import KEY, positive, sine
+from tests.reference import optimal_whitened
+from tests.statistics import gaussian_p_value
 
 KERNELS = {
     "rbf": lambda: RBF(0.7, 1.0),
@@ -42,15 +43,14 @@ def grams(kernel, Z, X):
 
 
 def fitted(kernel, num_inputs, num_inducing, dtype, *, whiten, diagonal):
-    """The best ``q(u)`` for a sine under noise, at inputs among and between the data (Titsias 2009, in NumPy)."""
+    """The best ``q(u)`` for a sine under noise, at inputs among and between the data."""
     data = np.linspace(0, 3, 100)[:, None]
     Z, X = np.linspace(0, 3, num_inducing)[:, None], np.linspace(0, 3, num_inputs)[:, None]
     Kuu, Kuf = (np.asarray(K) for K in grams(kernel, Z, data))
-    L = np.linalg.cholesky(Kuu + 1e-5 * np.eye(num_inducing))
-    A = np.linalg.solve(L, Kuf)
-    covariance = np.linalg.inv(np.eye(num_inducing) + A @ A.T / 0.1)
-    mean = covariance @ A @ np.sin(2 * data[:, 0]) / 0.1
+    Kuu = Kuu + 1e-5 * np.eye(num_inducing)
+    mean, covariance = optimal_whitened(Kuu, Kuf, np.sin(2 * data[:, 0]), 0.1)
     if not whiten:
+        L = np.linalg.cholesky(Kuu)
         mean, covariance = L @ mean, L @ covariance @ L.T
     scale = np.sqrt(np.diagonal(covariance)) if diagonal else np.linalg.cholesky(covariance)
     Z, X, mean, scale = (jnp.asarray(x, dtype) for x in (Z, X, mean, scale))
@@ -74,25 +74,13 @@ def given_u(process, inducing, mean, form, keys, *, whiten):
     return jax.vmap(one)(keys), left_out, *q.moments()
 
 
-def p_value(draws, mean, covariance):
-    """Of all standardised errors of means and variances together: their squares add up to a mixture of chi-squares."""
-    draws, mean, covariance = (np.asarray(x, np.float64) for x in (draws, mean, covariance))
-    scale = np.sqrt(np.diagonal(covariance))
-    correlation = covariance / np.outer(scale, scale)
-    z = np.sqrt(len(draws)) * (draws.mean(0) - mean) / scale
-    v = np.sqrt(len(draws) / 2) * (np.mean((draws - mean) ** 2, axis=0) / scale**2 - 1)
-    average = 2 * len(z)
-    spread = 2 * np.sum(correlation**2) + 2 * np.sum(correlation**4)
-    return scipy.stats.gamma.sf(z @ z + v @ v, average**2 / spread, scale=spread / average)
-
-
 def check(name, rows, M, dtype, whiten, diagonal, level):
     q = fitted(KERNELS[name](), rows, M, dtype, whiten=whiten, diagonal=diagonal)
     draws, left_out, mean, covariance = given_u(*q, KEYS, whiten=whiten)
     case = (name, rows, M, dtype, whiten, diagonal)
     assert draws.dtype == dtype and np.isfinite(draws).all(), case
     assert left_out < 1e-4, (case, float(left_out))
-    assert p_value(draws, mean, covariance) > level, case
+    assert gaussian_p_value(draws, mean, covariance) > level, case
     return float(left_out)
 
 

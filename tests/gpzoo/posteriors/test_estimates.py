@@ -31,6 +31,7 @@ from gpzoo.posteriors import Projection, forms
 from gpzoo.posteriors.sampled_views import PairWeights, view_variances
 from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
 from tests.programs import KEY, adam, trained
+from tests.statistics import off
 
 
 class Given(SampledView):
@@ -204,10 +205,6 @@ def test_estimates_are_unbiased_and_the_plug_in_is_not(view):
     of_forms, naive = jax.tree.map(np.asarray, draw(jax.random.split(jax.random.key(7), 20_000)))
     moments, kff = jax.tree.map(np.asarray, exactly())
 
-    def off(draws, wanted):
-        error = draws.std(0, ddof=1) / np.sqrt(len(draws))
-        return np.abs(draws.mean(0) - wanted) / error
-
     for form, draws in of_forms.items():
         mean, variance = moments[form]
         wanted = {"mean": mean, "mean square": mean**2, "variance": variance, "kff": kff}
@@ -251,8 +248,7 @@ def test_sums_scales_and_blocks_of_kernels_are_unbiased():
     found = jax.tree.map(np.asarray, everything(jax.random.split(jax.random.key(3), 20_000)))
     (wanted_mean, wanted_variance), (means, seconds), white = found
     for draws, wanted in ((means, wanted_mean), (seconds + means**2, wanted_variance + wanted_mean**2)):
-        error = draws.std(0, ddof=1) / np.sqrt(len(draws))
-        assert (np.abs(draws.mean(0) - wanted) / error).max() < 5
+        assert off(draws, wanted).max() < 5
     np.testing.assert_allclose(*white, rtol=1e-8)
 
 
@@ -283,7 +279,7 @@ def test_the_bound_of_a_program_is_unbiased():
 
     exact = jax.jit(loss_of(ORBIT))(KEY)
     draws = np.asarray(jax.jit(jax.vmap(loss_of(VIEWS["with replacement"])))(jax.random.split(KEY, 20_000)))
-    assert abs(draws.mean() - exact) < 5 * draws.std() / np.sqrt(20_000)
+    assert off(draws, exact) < 5
     assert draws.std() > 0.1
     np.testing.assert_allclose(jax.jit(loss_of(Subsampled(ORBIT, 6)))(KEY), exact, rtol=1e-9)
 

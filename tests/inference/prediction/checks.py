@@ -1,8 +1,8 @@
 """What several test files check predictions with."""
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import norm
+
+from tests.reference import mixture_quantile
 
 QUANTILES = (0.01, 0.3, 0.5, 0.95)
 
@@ -22,17 +22,5 @@ def check_quantiles(found, mean, variance, quantiles=QUANTILES, rtol=1e-10):
     mean, variance = mean.reshape(len(mean), -1), variance.reshape(len(mean), -1)
     for q, row in zip(quantiles, np.asarray(found).reshape(len(quantiles), -1), strict=True):
         for i, value in enumerate(row):
-            wanted = by_brentq(q, mean[:, i], np.sqrt(variance[:, i]))
+            wanted = mixture_quantile(q, mean[:, i], np.sqrt(variance[:, i]))
             np.testing.assert_allclose(value, wanted, rtol=rtol, atol=rtol * np.sqrt(variance[:, i]).max())
-
-
-def by_brentq(q, mean, scale):
-    """The quantile of an equal mixture by SciPy, from the tail that it is in."""
-    ends = mean + norm.ppf(q) * scale
-    if np.ptp(ends) < 1e-13 * np.abs(ends).max():
-        return ends[0]
-
-    def excess(x):
-        return norm.cdf(x, mean, scale).mean() - q if q <= 0.5 else 1 - q - norm.sf(x, mean, scale).mean()
-
-    return brentq(excess, ends.min(), ends.max(), xtol=1e-300, rtol=4 * np.finfo(float).eps, maxiter=1000)

@@ -13,21 +13,12 @@ from gpzoo.inference.gp_sites import Functions, representing
 from gpzoo.kernels import RBF, ArcCosine, Constant, Convolutional, Linear, Matern32, Matern52, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.processes.process import GaussianProcess
+from tests.statistics import assert_moments
 
 KEY = random.key(0)
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.standard_normal((20, 2)))
 NEW = jnp.asarray(RNG.standard_normal((6, 2)))
-
-
-def check_covariance(values, mean, covariance, sigmas=5):
-    """Moments of draws ``[S, N]`` within standard errors of those of a Gaussian; kurtosis of draws allowed for."""
-    S, values, covariance = len(values), np.asarray(values), np.asarray(covariance)
-    deviation = values - mean
-    assert (np.abs(deviation.mean(0)) < sigmas * np.sqrt(np.diagonal(covariance) / S)).all()
-    products = deviation[:, :, None] * deviation[:, None, :]
-    error = products.std(0) / np.sqrt(S)
-    assert (np.abs(products.mean(0) - covariance) < sigmas * error + 1e-12).all()
 
 
 # -- posteriors --------------------------------------------------------------------------------------------------------
@@ -91,7 +82,7 @@ def test_draws_have_the_moments_of_the_posterior(name):
         mean, covariance, found = mean[:, None], covariance[None], found[..., None]
     covariance = np.broadcast_to(covariance, (mean.shape[1], 6, 6))
     for d in range(mean.shape[1]):
-        check_covariance(found[..., d], mean[:, d], covariance[d])
+        assert_moments(found[..., d], mean[:, d], covariance[d])
     if mean.shape[1] > 1:
         one, two = np.moveaxis(found - mean, -1, 0)
         scale = np.sqrt(np.outer(np.diagonal(covariance[0]), np.diagonal(covariance[1])))

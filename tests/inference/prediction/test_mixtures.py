@@ -17,8 +17,9 @@ from gpzoo.inference import InducingGuide, Trained, predict
 from gpzoo.inference.prediction.summaries import empirical_quantiles, mixture_quantiles
 from gpzoo.kernels import RBF, White
 from gpzoo.processes.process import GaussianProcess
-from tests.inference.prediction.checks import QUANTILES, assert_same, by_brentq, check_quantiles
+from tests.inference.prediction.checks import QUANTILES, assert_same, check_quantiles
 from tests.programs import randomised, regression
+from tests.reference import conditional, mixture_quantile, pairs, rbf
 
 KEY = random.key(0)
 RNG = np.random.default_rng(0)
@@ -71,9 +72,9 @@ def test_samples_give_one_draw_each():
     assert found["f"].draws.shape == found["y"].draws.shape == (3, 7)
     moments = []
     for v, f in zip((0.5, 1.0, 2.0), np.asarray(samples["f"]), strict=True):
-        K = v * np.exp(-0.5 * ((rows[:, None] - rows[None]) / v) ** 2).prod(-1)
-        W = np.linalg.solve(K[:20, :20] + 1e-6 * v * np.eye(20), K[:20, 20:])
-        moments.append((W.T @ f, v - (W * K[:20, 20:]).sum(0) + 0.1))
+        K = rbf(*pairs(rows, rows), v, v)
+        mean, covariance = conditional(K[:20, :20] + 1e-6 * v * np.eye(20), K[:20, 20:], K[20:, 20:], f)
+        moments.append((mean, np.diag(covariance) + 0.1))
     mean, variance = np.moveaxis(np.array(moments), 1, 0)
     check_quantiles(found["y"].quantiles, mean, variance, rtol=1e-4)
 
@@ -110,7 +111,7 @@ def test_mixture_quantiles_are_scipys(dtype):
     mean, scale, eps = mean.astype(np.float64), np.sqrt(variance.astype(np.float64)), float(np.finfo(dtype).eps)
     for q, row in zip(quantiles, np.asarray(found, np.float64), strict=True):
         for i, value in enumerate(row):
-            wanted = by_brentq(q, mean[:, i], scale[:, i])
+            wanted = mixture_quantile(q, mean[:, i], scale[:, i])
             # What rounding allows: that of the value itself, and that of the distribution function over its slope.
             slope = norm.pdf(wanted, mean[:, i], scale[:, i]).mean()
             assert abs(value - wanted) <= 4 * eps * (abs(wanted) + scale[:, i].max()) + 20 * eps * min(q, 1 - q) / slope
