@@ -218,7 +218,7 @@ def axis_column(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> Float[Arr
     if inducing.num_axes != 1 or not stationary(kernel):
         raise ValueError(
             f"Toeplitz structure needs one axis and a stationary kernel, not {inducing.num_axes} and "
-            f"{type(kernel).__name__}."
+            f"{type(kernel).__name__}: a guide with covariance='full' takes others."
         )
     (z,) = inducing.axes(dtype)
     row = kernel(z[:1], z)[..., 0, :]
