@@ -63,7 +63,7 @@ def inducing_for(form, kernel):
         return InducingGrid((4, 4), bounds=(-1.0, 1.0))
     points = InducingPoints(VECTORS[::2] + 0.1)
     if form == "block_diagonal":
-        return InducingBlocks(points, points)
+        return InducingBlocks(*[points] * (3 if kernel == "Sum" else 2))
     return InducingPatches(RNG.uniform(size=(4, 4))) if kernel == "DoubleSum" else points
 
 
