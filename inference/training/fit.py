@@ -134,7 +134,7 @@ def fit(
         ValueError: for rows or members that disagree in number, a plate of another size than there are rows, options
             out of range, bad data (NaN, infinity, masked arrays, labels), ``init_params`` of unknown names or other
             shapes, a ``checkpoint`` that is no folder's name, or a program that the objective does not go with
-            (:class:`~gpzoo.inference.CollapsedELBO`).
+            (:class:`~gpzoo.inference.CollapsedELBO`); for ``natural`` with that objective, whose ``q(u)`` is optimal.
         DatasetError: when rows of a table cannot be read.
         NonFiniteError: when the ELBO or a gradient is not finite, naming the site, the rows and what to try. Its
             ``result`` has the last parameters at which the bound was finite, and the losses before.
@@ -153,6 +153,11 @@ def fit(
     if natural is not None:
         optimizer = NaturalGradients(svi.optim, svi.guide, natural)
         svi = SVI(svi.model, svi.guide, optimizer, svi.loss, **svi.static_kwargs)
+    if isinstance(svi.optim, NaturalGradients) and isinstance(svi.loss, CollapsedELBO):
+        raise ValueError(
+            "CollapsedELBO has no natural gradients: its q(u) is the optimal one at every step, where the bound has no "
+            "slope in it. Leave natural out, or train q(u) itself, with GaussianProcessELBO()."
+        )
     num_steps = checks.count("num_steps", num_steps)
     callback_steps = checks.positive_int("callback_steps", callback_steps)
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)

@@ -23,7 +23,16 @@ from gpzoo import (
     kmeans,
     unique_patches,
 )
-from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, Trained, collapsed, fit, lbfgs
+from gpzoo.inference import (
+    CollapsedELBO,
+    GaussianProcessELBO,
+    InducingGuide,
+    NaturalGradients,
+    Trained,
+    collapsed,
+    fit,
+    lbfgs,
+)
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.processes.process import GaussianProcess
@@ -322,6 +331,17 @@ def test_minibatches_and_other_guides_are_refused():
         COLLAPSED.optimal(params, guide, X, y, model_kwargs={"num_data": 50})
     with pytest.raises(ValueError, match="InducingGuide, whose"):
         COLLAPSED.loss(KEY, {}, regression, lambda *args: None, X, y)
+
+
+def test_natural_gradients_are_refused():
+    """Along q(u), which is optimal, there is no slope."""
+    X, y = sine(20)
+    guide = InducingGuide(regression, kmeans(4))
+    natural = NaturalGradients(optax.adam(0.1), guide, 0.1)
+    for optimizer, options in ((optax.adam(0.1), {"natural": 0.1}), (natural, {})):
+        with pytest.raises(ValueError, match=r"CollapsedELBO has no natural gradients.*GaussianProcessELBO"):
+            fit(KEY, SVI(regression, guide, optimizer, COLLAPSED), 1, X, y, progress=False, **options)
+    assert guide.sites is None  # nothing was run
 
 
 def test_nan_where_it_cannot_be_said():
