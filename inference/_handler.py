@@ -14,11 +14,12 @@ from jax import Array
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
+from numpyro.primitives import default_process_message
 
 from gpzoo._numpyro import Messenger, outside
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference._runs import check_value
+from gpzoo.inference._runs import check_value, drawing
 from gpzoo.inference.gp_sites import Missing, Start, current
 from gpzoo.inference.variational import posterior_at
 from gpzoo.posteriors.forms import form_of
@@ -72,8 +73,9 @@ class _PosteriorHandler(Messenger):
         msg["stop"] = True
         if msg["is_observed"] or name not in sites.latents:
             if msg["value"] is None:
-                with outside(self):
+                with outside(self), drawing():
                     msg["kwargs"]["rng_key"] = numpyro.prng_key()
+                    default_process_message(msg)
             return
         with outside(self):
             with nullcontext() if msg["scale"] is None else handlers.scale(scale=msg["scale"]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,10 +14,13 @@ from jax import Array, random
 from jax.core import eval_jaxpr
 from numpyro import handlers
 from numpyro.distributions import MaskedDistribution
+from numpyro.primitives import default_process_message
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.inference.gp_sites import Representation, representing
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess
 
 #: The sites of a run by name, as :class:`numpyro.handlers.trace` records them.
 Trace = dict[str, dict[str, Any]]
@@ -97,7 +101,17 @@ def at_once(function: Callable[[], Any]) -> Any:
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
+def drawing() -> AbstractContextManager:
+    """The context in which data sites are drawn: Bernoulli of NumPyro mixes types, which strict promotion refuses."""
+    return jax.numpy_dtype_promotion("standard")
+
+
 class _Trace(handlers.trace):
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and not isinstance(msg["fn"], GaussianProcess | InducingPosterior):
+            with drawing():
+                default_process_message(msg)
+
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         super().postprocess_message(msg)
         if msg["type"] == "mutable":

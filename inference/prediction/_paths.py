@@ -13,7 +13,7 @@ from numpyro.distributions.distribution import Unit
 
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._keys import named_key
-from gpzoo.inference._runs import run, unmasked
+from gpzoo.inference._runs import drawing, run, unmasked
 from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._conditioned import Given, conditioned
@@ -193,9 +193,10 @@ def _needs_draws(path: Path, asked: Asked) -> bool:
 def _draw(fn: Any, key: Array, num_draws: int) -> Array:
     """Draws of a data site, ``[num_draws, N, ...]``; a likelihood's are given the draws of its marginals."""
     fn = unmasked(fn)
-    if isinstance(fn, Likelihood) and fn.is_marginal:
-        return fn.sample_given(key, fn.f.draws(num_draws))
-    return fn.sample(key, (num_draws,))
+    with drawing():
+        if isinstance(fn, Likelihood) and fn.is_marginal:
+            return fn.sample_given(key, fn.f.draws(num_draws))
+        return fn.sample(key, (num_draws,))
 
 
 def _has_classes(fn: Any) -> bool:

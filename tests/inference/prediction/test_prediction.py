@@ -301,6 +301,23 @@ def test_labels_per_datum_are_not_classes():
     assert found.probs is None and found.mean.shape == (7, 3)
 
 
+def test_draws_and_quantiles_of_numpyros_bernoulli():
+    """NumPyro draws it with types that strict promotion, which all tests have, refuses to mix."""
+
+    def labels(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", dist.Bernoulli(probs=jax.nn.sigmoid(jnp.asarray(f))), obs=y)
+
+    guide, params = prepared(labels, X, (y > 0).astype(int))
+    found = Trained(labels, guide, params).predict(KEY, NEW, num_draws=200, keep_draws=True, quantiles=(0.4, 0.6))["y"]
+    assert found.draws.shape == (200, 7) and set(np.unique(found.draws)) == {0, 1}
+    # A quantile of zeros and ones is one where more ones were drawn than its probability leaves to zeros.
+    np.testing.assert_array_equal(found.quantiles, [found.draws.mean(0) > 0.6, found.draws.mean(0) > 0.4])
+    assert np.ptp(found.quantiles) == 1
+    np.testing.assert_allclose(found.draws.mean(0), found.mean, atol=0.12)
+
+
 def test_a_trained_model_compiles_once():
     traced = []
 
