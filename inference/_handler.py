@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from jaxtyping import PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
@@ -118,7 +119,7 @@ class _PosteriorHandler(Messenger):
         value = numpyro.param(parameter, lambda key: self._start(name, initialiser, key, prior))
         return _variable(initialiser, value)
 
-    def _start(self, name: str, initialiser: Any, key: Array, prior: GaussianProcess) -> Array:
+    def _start(self, name: str, initialiser: Any, key: PRNGKeyArray, prior: GaussianProcess) -> Any:
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
         if isinstance(initialiser, InducingVariable):
             return _parameter(initialiser)
@@ -146,7 +147,7 @@ class _PosteriorHandler(Messenger):
                     "the plate, or use the whole data."
                 )
 
-        def start(key: Array) -> Array:
+        def start(key: PRNGKeyArray) -> Array:
             strategy = self.guide.init_loc_fn
             site = {"type": "sample", "name": name, "fn": prior, "value": None, "is_observed": False}
             return strategy({**site, "kwargs": {"rng_key": key, "sample_shape": ()}, "infer": {}})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zlib
 
-from jax import Array, random
+from jax import random
+from jaxtyping import PRNGKeyArray
 
 
-def named_key(key: Array, name: str) -> Array:
+def named_key(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
     """The key for one purpose, such as ``"rows"`` or a site's name; equal names give equal keys on every machine."""
     return random.fold_in(key, zlib.crc32(name.encode()))

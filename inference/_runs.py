@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import Array, random
+from jax import random
 from jax.core import eval_jaxpr
+from jaxtyping import PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import MaskedDistribution
 from numpyro.primitives import default_process_message
@@ -41,7 +42,7 @@ class Runs(NamedTuple):
 
 
 def run(
-    key: Array,
+    key: PRNGKeyArray,
     args: tuple,
     kwargs: Mapping[str, Any],
     *,
@@ -74,7 +75,7 @@ def run(
     of_guide: OrderedDict[str, dict[str, Any]] = OrderedDict()
     of_model: Trace = {}
 
-    def trace(program: Callable, key: Array) -> OrderedDict[str, dict[str, Any]]:
+    def trace(program: Callable, key: PRNGKeyArray) -> OrderedDict[str, dict[str, Any]]:
         seeded: Any = handlers.seed(program, key)
         with _Trace() as found:
             handlers.substitute(seeded, substitute_fn=given)(*args, **kwargs)

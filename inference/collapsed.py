@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo import _platform, linalg
@@ -120,7 +121,7 @@ class CollapsedELBO(GaussianProcessELBO):
             static: keyword arguments of the program that are no arrays.
         """
 
-        def solution(params: dict[str, Any], args: tuple, arrays: dict) -> tuple[_Best, Array]:
+        def solution(params: dict[str, Any], args: tuple, arrays: dict) -> tuple[_Best, Bool[Array, ""]]:
             program = _Program(random.key(0), params, _guide(guide).model, guide, args, arrays | static)
             data = program.expansion()
             return _best(program.posterior, data), data.quadratic & data.separate
@@ -141,7 +142,7 @@ class CollapsedELBO(GaussianProcessELBO):
         return solve
 
 
-def _warn_if_lost(site: str, lost: Array) -> None:
+def _warn_if_lost(site: str, lost: Float[Array, ""]) -> None:
     if lost <= _MOST_LOST:
         return
     times = float(lost) / float(jnp.finfo(lost.dtype).eps)
@@ -167,11 +168,11 @@ class _Expansion(NamedTuple):
         mutable_state: of the program.
     """
 
-    value: Array
-    b: Array
-    beta: Array
-    quadratic: Array
-    separate: Array
+    value: Float[Array, ""]
+    b: Float[Array, "N *D"]
+    beta: Float[Array, "N *D"]
+    quadratic: Bool[Array, ""]
+    separate: Bool[Array, ""]
     mutable_state: Any
 
 
@@ -183,7 +184,13 @@ class _Program:
     """
 
     def __init__(
-        self, key: Array, params: Mapping[str, Any], model: Callable, guide: Any, args: tuple, kwargs: dict[str, Any]
+        self,
+        key: PRNGKeyArray,
+        params: Mapping[str, Any],
+        model: Callable,
+        guide: Any,
+        args: tuple,
+        kwargs: dict[str, Any],
     ) -> None:
         self.key, self.params, self.model, self.guide, self.args, self.kwargs = key, params, model, guide, args, kwargs
         self.site = _site_of(_guide(guide), args, kwargs)
@@ -206,7 +213,9 @@ class _Program:
         # New containers: networks write into the mutable state that they are handed.
         return jax.tree.map(lambda x: x, dict(self.params))
 
-    def terms(self, shift: Array, variance: Array) -> tuple[dict[str, Array], Any]:
+    def terms(
+        self, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]
+    ) -> tuple[dict[str, Float[Array, ""]], Any]:
         """The terms of all sites but the GP site's, and the mutable state.
 
         Args:
@@ -224,7 +233,7 @@ class _Program:
     def expansion(self, names: frozenset[str] | None = None) -> _Expansion:
         """The terms of these sites, or of all."""
 
-        def total(shift: Array, variance: Array) -> tuple[Array, Any]:
+        def total(shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> tuple[Float[Array, ""], Any]:
             terms, mutable_state = self.terms(shift, variance)
             own = [x for name, x in terms.items() if names is None or name in names]
             return sum(own, jnp.zeros((), shift.dtype)), mutable_state
@@ -284,7 +293,7 @@ def _refused(reason: str, way_out: str) -> ValueError:
     return ValueError(f"CollapsedELBO has no optimal q(u) for this program: {reason}. {way_out} {_ELSE}")
 
 
-def _agree(found: Array, *parts: Array) -> Array:
+def _agree(found: Float[Array, "*shape"], *parts: Float[Array, "*shape"]) -> Bool[Array, ""]:
     """Whether an array is the sum of others, up to rounding errors of each."""
     sizes = [jnp.max(jnp.abs(x), initial=0.0) for x in (found, *parts)]
     tolerance = float(jnp.finfo(found.dtype).eps) ** (1 / 3)
@@ -343,10 +352,10 @@ class _Best(NamedTuple):
         lost: the largest rounding errors of ``B``, of which no eigenvalue is below 1.
     """
 
-    bound: Array
-    mean: Array
-    scale: Array
-    lost: Array
+    bound: Float[Array, ""]
+    mean: Float[Array, "M *D"]
+    scale: Float[Array, "*D M M"]
+    lost: Float[Array, ""]
 
 
 def _best(posterior: InducingPosterior, data: _Expansion) -> _Best:
@@ -370,7 +379,9 @@ def _best(posterior: InducingPosterior, data: _Expansion) -> _Best:
     return _Best(bound, mean, scale, lost)
 
 
-def _sums(conditional: Projection, b: Array, beta: Array) -> tuple[Array, Array, Array]:
+def _sums(
+    conditional: Projection, b: Float[Array, "D N"], beta: Float[Array, "D N"]
+) -> tuple[Float[Array, "D M M"], Float[Array, "D M"], Float[Array, ""]]:
     """``A diag(beta) A^T`` ``[D, M, M]``, ``A b`` ``[D, M]`` and ``sum beta d``, a chunk of rows at a time.
 
     Args:
@@ -382,7 +393,9 @@ def _sums(conditional: Projection, b: Array, beta: Array) -> tuple[Array, Array,
     D, N = b.shape
     axis = 1 if kernel.has_outputs(X) else 0
 
-    def of_rows(X: Array, b: Array, beta: Array) -> tuple[Array, Array, Array]:
+    def of_rows(
+        X: Array, b: Float[Array, "D N"], beta: Float[Array, "D N"]
+    ) -> tuple[Float[Array, "D M M"], Float[Array, "D M"], Float[Array, ""]]:
         A = conditional.solved(Kuf(conditional.inducing, kernel, X))
         residual = jnp.sum(beta * (kernel.diag(X) - jnp.sum(jnp.square(A), axis=-2)))
         weighted = A * beta[:, None, :]

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.core import Tracer
+from jaxtyping import Float
 from numpyro import handlers
 from numpyro.distributions import MaskedDistribution, Unit
 from numpyro.infer import TraceMeanField_ELBO
@@ -171,15 +172,15 @@ class _LessDivergence(MaskedDistribution):
         divergence: in nats, per row.
     """
 
-    def __init__(self, base: Any, divergence: Array) -> None:
+    def __init__(self, base: Any, divergence: Float[Array, ""]) -> None:
         super().__init__(base, True)
         self.divergence = jnp.broadcast_to(divergence, base.batch_shape)
         while isinstance(base, MaskedDistribution):
             self.divergence = jnp.where(base._mask, self.divergence, 0)
             base = base.base_dist
 
-    def log_prob(self, value: Any, intermediates: Any = None) -> Any:
-        return self.base_dist.log_prob(value) - self.divergence
+    def log_prob(self, value: Any, intermediates: Any = None) -> Float[Array, "*S N"]:
+        return jnp.asarray(self.base_dist.log_prob(value)) - self.divergence
 
 
 def _is_array(site: dict[str, Any]) -> bool:

@@ -22,22 +22,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import jax.numpy as jnp
 import numpyro
 from jax import Array
 from jax.tree_util import Partial
+from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo.inference._keys import named_key
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals, VarianceParts
 from gpzoo.processes.process import GaussianProcess
 
+#: A factor of the residual variances of a site, one for each output, where the guide has one.
+Residual: TypeAlias = Float[Array, "*D"] | None
+
 # -- values, each a function of the posterior and a key ----------------------------------------------------------------
 
 
-def marginals(posterior: InducingPosterior, key: Array, rows: Array | None = None) -> GaussianMarginals:
+def marginals(
+    posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
+) -> GaussianMarginals:
     """Marginals that refuse to be drawn: at set-up the program took no array of them."""
     mean, variance = posterior.marginals()
     sites = frozenset({posterior.site})
@@ -45,7 +51,10 @@ def marginals(posterior: InducingPosterior, key: Array, rows: Array | None = Non
 
 
 def marginals_in_parts(
-    posterior: InducingPosterior, key: Array, rows: Array | None = None, residual: Array | None = None
+    posterior: InducingPosterior,
+    key: PRNGKeyArray,
+    rows: Integer[Array, " N"] | None = None,
+    residual: Residual = None,
 ) -> GaussianMarginals:
     """:func:`marginals` that tell apart what of the variance is due to ``q(u)``, and what is left of ``f`` given ``u``.
 
@@ -73,24 +82,28 @@ def marginals_in_parts(
     )
 
 
-def draw_per_input(posterior: InducingPosterior, key: Array, rows: Array | None = None) -> Array:
+def draw_per_input(
+    posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
+) -> Float[Array, "N *D"]:
     """A draw of the event's shape, independent over inputs; ``rows`` ``[N]`` make a row's draw its own in any batch."""
     mean, variance = posterior.marginals()
     return GaussianMarginals(mean, variance, key, sites=frozenset({posterior.site}), rows=rows).draws(1)[0]
 
 
-def estimates(posterior: InducingPosterior, key: Array) -> EstimatedMarginals:
+def estimates(posterior: InducingPosterior, key: PRNGKeyArray) -> EstimatedMarginals:
     """Moments estimated from views that ``key`` draws (learning invariances, eq. 16-21)."""
     return EstimatedMarginals(*posterior.estimates(key), sites=frozenset({posterior.site}))
 
 
-def given_marginals(posterior: InducingPosterior, key: Array, shift: Array, variance: Array) -> GaussianMarginals:
+def given_marginals(
+    posterior: InducingPosterior, key: PRNGKeyArray, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]
+) -> GaussianMarginals:
     """Marginals ``shift`` away from the prior's mean that refuse to be drawn."""
     sites = frozenset({posterior.site})
     return GaussianMarginals(posterior.prior.mean + shift, variance, key, sites=sites, log=DrawLog(refuse=True))
 
 
-def prior_mean(posterior: InducingPosterior, key: Array) -> Array:
+def prior_mean(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
     """The prior's mean."""
     return posterior.prior.mean
 
@@ -109,7 +122,7 @@ class Representation:
     #: Whether parameters without a value start here, so that initialisers see inputs.
     starts: ClassVar[bool] = False
 
-    def __init__(self, rows: Array | None = None, views: Array | None = None) -> None:
+    def __init__(self, rows: Integer[Array, " N"] | None = None, views: PRNGKeyArray | None = None) -> None:
         self.rows, self.views = rows, views
 
     def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
@@ -119,7 +132,7 @@ class Representation:
         return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """What the site is sampled from.
 
@@ -136,7 +149,7 @@ class Marginals(Representation):
     """Marginals where the program allows, a draw per input elsewhere: all that each input's own moments depend on."""
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if joint:
@@ -152,7 +165,7 @@ class Bound(Marginals):
         return prior
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if posterior.prior.samples_views:
@@ -169,7 +182,7 @@ class TightBound(Bound):
     """
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if posterior.prior.samples_views:
@@ -191,7 +204,7 @@ class Given(Representation):
         variance: of every entry, of the same shape.
     """
 
-    def __init__(self, shift: Array, variance: Array) -> None:
+    def __init__(self, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> None:
         super().__init__()
         self.value = Partial(given_marginals, shift=shift, variance=variance)
 
@@ -200,7 +213,7 @@ class Given(Representation):
         return prior
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         return posterior.valued(self.value)
@@ -225,7 +238,7 @@ class Start(Representation):
         return prior
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         return posterior.valued(Partial(prior_mean))
@@ -247,7 +260,7 @@ class Recorded(Representation):
     """A draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw given it: for export."""
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
@@ -264,12 +277,17 @@ class Functions(Representation):
         views: see :class:`Representation`.
     """
 
-    def __init__(self, value: Callable[..., Array], rows: Array | None = None, views: Array | None = None) -> None:
+    def __init__(
+        self,
+        value: Callable[..., Array],
+        rows: Integer[Array, " N"] | None = None,
+        views: PRNGKeyArray | None = None,
+    ) -> None:
         super().__init__(rows, views)
         self.value = Partial(value, rows=rows)
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         return posterior.valued(self.value)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
 from numpyro.distributions import constraints
 from numpyro.infer import init_to_median
 
@@ -169,7 +170,7 @@ class InducingGuide:
 
     def starting_values(
         self,
-        rng_key: Array,
+        rng_key: PRNGKeyArray,
         args: tuple,
         kwargs: dict[str, Any],
         given: Mapping[str, Any] | None = None,
@@ -181,7 +182,7 @@ class InducingGuide:
 
     def starting_sites(
         self,
-        rng_key: Array,
+        rng_key: PRNGKeyArray,
         args: tuple,
         kwargs: dict[str, Any],
         given: Mapping[str, Any] | None = None,
@@ -197,10 +198,12 @@ class InducingGuide:
         checks.names(name, set(given or {}), needed=set(), known=set(found) | self.sites.latents)
         return found
 
-    def _started(self, rng_key: Array, args: tuple, kwargs: dict, given: Mapping[str, Any], how: Start) -> Trace:
+    def _started(self, rng_key: PRNGKeyArray, args: tuple, kwargs: dict, given: Mapping[str, Any], how: Start) -> Trace:
         return run(rng_key, args, kwargs, guide=self, values=given, representation=how, complete=False).guide
 
-    def _started_at_once(self, rng_key: Array, args: tuple, kwargs: dict, given: Mapping[str, Any]) -> Trace | None:
+    def _started_at_once(
+        self, rng_key: PRNGKeyArray, args: tuple, kwargs: dict, given: Mapping[str, Any]
+    ) -> Trace | None:
         """:meth:`_started` in one compiled program, after another one if an initialiser reads inputs.
 
         Returns ``None`` if this fails: values that are not arrays or not finite, or a refusal by the program or an
@@ -214,7 +217,7 @@ class InducingGuide:
             return None
         sites: Trace = {}
 
-        def once() -> tuple[dict[str, Any], list[Array]]:
+        def once() -> tuple[dict[str, Any], list[Bool[Array, ""]]]:
             nonlocal sites
             trace = self._started(rng_key, args, kwargs, given, Start(made))
             sites = _start_of(trace)
@@ -235,7 +238,7 @@ class InducingGuide:
             return None
         return {name: site | {"value": values[name]} for name, site in sites.items()}
 
-    def _made(self, site: str, rng_key: Array, args: tuple, kwargs: dict, given: Mapping[str, Any]) -> Any:
+    def _made(self, site: str, rng_key: PRNGKeyArray, args: tuple, kwargs: dict, given: Mapping[str, Any]) -> Any:
         """``<site>_inducing`` from the site's initialiser, whose inputs one compiled program computes."""
         seen: Any = None
 
@@ -262,7 +265,7 @@ class InducingGuide:
         missing = [site for site in self.sites.processes if f"{site}_inducing" not in given]
         return [site for site in missing if not isinstance(for_site(self.inducing, site), InducingVariable)]
 
-    def posteriors(self, rng_key: Array, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
+    def posteriors(self, rng_key: PRNGKeyArray, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
         """:meth:`gpzoo.inference.Trained.posterior` for checked parameters and arguments."""
         # Inner sites are drawn per input, which suffices for the marginals of later sites.
         shown = Marginals(views=named_key(rng_key, "views"))
@@ -320,7 +323,7 @@ class InducingGuide:
         return all(for_site(self.whiten, site, True) for site in self.sites.processes)
 
     def coinciding(
-        self, rng_key: Array, params: Mapping[str, Any], args: tuple, kwargs: dict[str, Any]
+        self, rng_key: PRNGKeyArray, params: Mapping[str, Any], args: tuple, kwargs: dict[str, Any]
     ) -> dict[str, tuple[int, int]]:
         """For each site without whitening, the numbers of coinciding and of all inducing variables.
 
@@ -329,7 +332,7 @@ class InducingGuide:
         """
         found: dict[str, tuple[int, int]] = {}
 
-        def looked_at(posterior: InducingPosterior, key: Array, rows: None) -> Array:
+        def looked_at(posterior: InducingPosterior, key: PRNGKeyArray, rows: None) -> Float[Array, "N *D"]:
             if not posterior.whiten and not posterior.conditional.deterministic:
                 K = Kuu(posterior.inducing, posterior.prior.kernel)
                 found[posterior.site] = linalg.coinciding(K, posterior.jitter), K.shape[-1]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax
+from jaxtyping import Float
 from numpyro.optim import optax_to_numpyro
 
 from gpzoo._numpyro import Optimizer
@@ -47,7 +48,7 @@ class _LineSearched(Optimizer):
         return i, _with_own_types(state)
 
     def eval_and_update(
-        self, fn: Callable[[Any], tuple[Array, Any]], state: Any, forward_mode_differentiation: bool = False
+        self, fn: Callable[[Any], tuple[Float[Array, ""], Any]], state: Any, forward_mode_differentiation: bool = False
     ) -> tuple[tuple[Any, None], Any]:
         """A step from ``state``, and the objective before it; see :meth:`numpyro.optim._NumPyroOptim.eval_and_update`.
 
@@ -59,7 +60,7 @@ class _LineSearched(Optimizer):
         i, (params, memory) = state
 
         @jax.jit  # traced once for the three places at which optax evaluates it
-        def objective(params: Any) -> Array:
+        def objective(params: Any) -> Float[Array, ""]:
             value, mutable = fn(params)
             if mutable is not None:
                 raise ValueError(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Integer
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.optim import optax_to_numpyro
@@ -71,7 +72,7 @@ class NaturalGradients(Optimizer):
                 checks.positive_number("natural", each)
         self.guide, self.rate = guide, rate
 
-    def init(self, params: dict[str, Any]) -> tuple[Array, Any]:
+    def init(self, params: dict[str, Any]) -> tuple[Integer[Array, ""], Any]:
         """The state of unconstrained parameters, once the guide has seen the program."""
         rates = self._rates()
         if inner := sorted(rates.keys() & self.guide.sites.inner):
@@ -119,7 +120,7 @@ class NaturalGradients(Optimizer):
             counts[site] = counts[site] + shortened.astype(counts[site].dtype)
         return step + 1, (others, mine, counts)
 
-    def backed_off(self, state: Any) -> dict[str, np.ndarray]:
+    def backed_off(self, state: Any) -> dict[str, Integer[np.ndarray, "*K"]]:
         """How many steps of each site led to no covariance and were shortened."""
         return {site: np.asarray(count) for site, count in state[1][2].items()}
 
@@ -145,7 +146,7 @@ class NaturalGradients(Optimizer):
 def _by_value(transform: Any, unconstrained: Any, slope: Any) -> Any:
     """A loss's derivative by values, given that by the unconstrained numbers that each is made of."""
 
-    def of_one(x: Array, g: Array) -> Array:
+    def of_one(x: Float[Array, "*shape"], g: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return g / jax.jvp(transform, (x,), (jnp.ones_like(x),))[1]
 
     return jax.tree.map(of_one, unconstrained, slope)

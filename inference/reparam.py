@@ -18,6 +18,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array, random
+from jaxtyping import Bool, Float, PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.distribution import Unit
@@ -93,7 +94,7 @@ class WhitenReparam(Reparam):
             return fn, None
         return self._exact(name, fn) if self.inducing is None else self._sparse(name, fn)
 
-    def _exact(self, name: str, prior: GaussianProcess) -> tuple[None, Array]:
+    def _exact(self, name: str, prior: GaussianProcess) -> tuple[None, Float[Array, "N *D"]]:
         mean, covariance = prior.moments()
         L, factorised = _factor(covariance, f"the covariance of GP site {name!r}", prior.jitter)
         v = _noise(name, prior.event_shape, mean.dtype, factorised)
@@ -243,7 +244,7 @@ class _WhiteNoise(dist.Distribution):
     pytree_data_fields = ("factorised",)
     pytree_aux_fields = ("dtype",)
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, factorised: Array) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, factorised: Bool[Array, ""]) -> None:
         self.factorised, self.dtype = factorised, dtype
         super().__init__(event_shape=shape)
 
@@ -251,16 +252,16 @@ class _WhiteNoise(dist.Distribution):
     def support(self) -> constraints.Constraint:
         return constraints.real_vector if len(self.event_shape) == 1 else constraints.real_matrix
 
-    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+    def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
         return random.normal(key, sample_shape + self.event_shape, self.dtype)
 
-    def log_prob(self, value: Array, intermediates: Any = None) -> Array:
+    def log_prob(self, value: Float[Array, "..."], intermediates: Any = None) -> Float[Array, "*S"]:
         axes = tuple(range(-len(self.event_shape), 0))
         density = -jnp.sum(jnp.square(value) + _LOG_2PI, axis=axes) / 2
         return jnp.where(self.factorised, density, -jnp.inf)
 
 
-def _noise(name: str, shape: tuple[int, ...], dtype: Any, factorised: Array) -> Array:
+def _noise(name: str, shape: tuple[int, ...], dtype: Any, factorised: Bool[Array, ""]) -> Float[Array, "_ *D"]:
     v = numpyro.sample(f"{name}_base", _WhiteNoise(shape, dtype, factorised))
     if jnp.shape(v) != shape:
         raise ValueError(
@@ -271,7 +272,7 @@ def _noise(name: str, shape: tuple[int, ...], dtype: Any, factorised: Array) -> 
     return v
 
 
-def _factor(K: Array, name: str, jitter: Any) -> tuple[Array, Array]:
+def _factor(K: Float[Array, "*D N N"], name: str, jitter: Any) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
     """A factor of ``K`` plus jitter, and whether it is one; the identity where it is none."""
     try:
         L, factorised = linalg.cholesky_or_failed(K, name, jitter)
@@ -284,7 +285,7 @@ def _factor(K: Array, name: str, jitter: Any) -> tuple[Array, Array]:
 class _Guarded(Projection):
     """A projection that stays finite, and says so, where ``Kuu`` does not factorise."""
 
-    factorised: Array
+    factorised: Bool[Array, ""]
 
     def __init__(self, prior: GaussianProcess, inducing: InducingVariable, *, site: str) -> None:
         self.prior, self.inducing, self.whiten, self.site = prior, inducing, True, site

@@ -38,7 +38,7 @@ from jaxtyping import install_import_hook
 from tests.shapes import checked
 
 # Before the first import of gpzoo. Other folders of it have no shapes in their annotations.
-CHECKED = ("linalg", "views", "kernels", "inducing", "processes", "posteriors", "likelihoods")
+CHECKED = ("linalg", "views", "kernels", "inducing", "processes", "posteriors", "likelihoods", "inference")
 install_import_hook([f"gpzoo.{folder}" for folder in CHECKED], f"{checked.__module__}.{checked.__name__}")
 
 #: Of the source tree.

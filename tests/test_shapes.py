@@ -9,6 +9,7 @@ import jaxtyping
 import pytest
 
 from gpzoo.inducing import InducingPoints
+from gpzoo.inference.prediction.summaries import mixture_quantiles
 from gpzoo.kernels.stationary import squared_distance
 from gpzoo.likelihoods.quadrature import weighted_sum
 from gpzoo.linalg import matmul
@@ -24,6 +25,7 @@ WRONG = {
     "inducing": (lambda: InducingPoints(jnp.ones((3, 1))).of(lambda X: X[:, 0]), "the return value"),
     "processes": (lambda: standard_deviation(jnp.arange(3)), "parameter 'variance'"),
     "posteriors": (lambda: mean_at(jnp.ones((2, 3)), jnp.ones((4, 1))), "parameter 'm'"),
+    "inference": (lambda: mixture_quantiles(jnp.ones((2, 3)), jnp.ones((2, 4)), (0.5,)), "parameter 'variance'"),
     "likelihoods": (lambda: weighted_sum(jnp.ones(2), jnp.ones((3, 4))), "parameter 'values'"),
 }
 
@@ -40,7 +42,7 @@ def test_every_shape_can_be_read():
     read = 0
     for folder in CHECKED:
         package = importlib.import_module(f"gpzoo.{folder}")
-        for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             module = importlib.import_module(found.name)
             classes = [x for x in vars(module).values() if inspect.isclass(x) and x.__module__ == found.name]
             for member in [x for owner in (module, *classes) for x in vars(owner).values()]:
@@ -48,4 +50,4 @@ def test_every_shape_can_be_read():
                 if inspect.isfunction(function) and function.__module__ == found.name:
                     shapes = [hint for hint in function.__annotations__.values() if "[Array" in str(hint)]
                     read += len([eval(hint, function.__globals__) for hint in shapes])
-    assert read > 500
+    assert read > 600

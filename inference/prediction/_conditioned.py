@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from gpzoo._numpyro import Messenger
 from gpzoo.inducing.variables import InducingVariable
@@ -16,7 +17,7 @@ from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 
 #: An inducing variable, and the value ``u`` of it that a site is conditioned on: of the site's zero-mean part.
-Given: TypeAlias = tuple[InducingVariable, Array]
+Given: TypeAlias = tuple[InducingVariable, Float[Array, "M *D"]]
 
 
 def conditioned(

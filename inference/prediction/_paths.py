@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
+from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
 from numpyro.distributions.distribution import Unit
 
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
@@ -46,15 +47,15 @@ class Runner:
 
     def __call__(
         self,
-        key: Array,
+        key: PRNGKeyArray,
         samples: dict,
-        rows: Array,
+        rows: Integer[Array, " N"],
         batch: tuple,
         tests: dict,
         arrays: dict,
         params: dict,
         train: tuple | None,
-        views: Array,
+        views: PRNGKeyArray,
     ) -> dict[str, Path]:
         """Every GP site and data site by name.
 
@@ -97,25 +98,25 @@ class Runner:
 
     def _draws(
         self,
-        key: Array,
+        key: PRNGKeyArray,
         data: dict,
         wanted: set[str],
         processes: set[str],
         values: dict,
-        rows: Array,
+        rows: Integer[Array, " N"],
         batch: tuple,
         arrays: dict,
-    ) -> dict[str, Array]:
+    ) -> dict[str, Shaped[Array, "S N ..."]]:
         """Draws of the data sites that are wanted, each row's by its own key: they do not depend on the batch."""
 
-        def draws_of(fns: dict, key: Array) -> dict[str, Array]:
+        def draws_of(fns: dict, key: PRNGKeyArray) -> dict[str, Shaped[Array, "S N ..."]]:
             return {name: _draw(fns[name], named_key(key, name), self.asked.draws_per_path) for name in wanted}
 
         if self.guide is not None and self.guide.joint:
             return draws_of(data, key)
 
         # Which parameters of a distribution have an entry per row only the program knows: it runs on single rows.
-        def of_row(i: Array) -> dict[str, Array]:
+        def of_row(i: Integer[Array, ""]) -> dict[str, Shaped[Array, "S ..."]]:
             own = {name: value[i[None]] if name in processes else value for name, value in values.items()}
             data_key, model_key = random.split(random.fold_in(key, rows[i]))
             row = jax.tree.map(lambda x: x[i[None]], batch)
@@ -126,7 +127,14 @@ class Runner:
         return jax.vmap(of_row, out_axes=1)(jnp.arange(len(rows)))
 
     def _traces(
-        self, key: Array, known: dict, rows: Array | None, args: tuple, kwargs: dict, given: dict, views: Array
+        self,
+        key: PRNGKeyArray,
+        known: dict,
+        rows: Integer[Array, " N"] | None,
+        args: tuple,
+        kwargs: dict,
+        given: dict,
+        views: PRNGKeyArray,
     ) -> tuple[dict, dict]:
         guide_trace, trace, _ = run(
             key,
@@ -158,7 +166,7 @@ class Runner:
 # -- sites on one path -------------------------------------------------------------------------------------------------
 
 
-def _process(posterior: InducingPosterior, value: Any, test: Array | None, asked: Asked) -> Path:
+def _process(posterior: InducingPosterior, value: Any, test: Shaped[Array, "N ..."] | None, asked: Asked) -> Path:
     """A GP site on one path, with the density of ``test`` where it was observed in training."""
     marginal = isinstance(value, GaussianMarginals)
     mean, variance = (value.mean, value.variance) if marginal else posterior.marginals()
@@ -171,7 +179,7 @@ def _process(posterior: InducingPosterior, value: Any, test: Array | None, asked
     return Path(SitePrediction(mean, variance, density), (mean, variance), draws)
 
 
-def _data(masked: Any, test: Array | None) -> Path:
+def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
     """A data site on one path, with the density of ``test``."""
     fn: Any = unmasked(masked)
     density = None if test is None else _log_density(fn, test)
@@ -190,7 +198,7 @@ def _needs_draws(path: Path, asked: Asked) -> bool:
     return asked.keep_draws or (asked.quantiles is not None and no_formula)
 
 
-def _draw(fn: Any, key: Array, num_draws: int) -> Array:
+def _draw(fn: Any, key: PRNGKeyArray, num_draws: int) -> Shaped[Array, "{num_draws} N ..."]:
     """Draws of a data site, ``[num_draws, N, ...]``; a likelihood's are given the draws of its marginals."""
     fn = unmasked(fn)
     with drawing():
@@ -204,5 +212,5 @@ def _has_classes(fn: Any) -> bool:
     return classes or (isinstance(fn, Expected) and fn.is_categorical)
 
 
-def _log_density(fn: Any, value: Array) -> Array:
+def _log_density(fn: Any, value: Shaped[Array, "N ..."]) -> Float[Array, "N ..."]:
     return fn.predictive_log_prob(value) if isinstance(fn, Likelihood) else fn.log_prob(value)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
@@ -32,7 +33,7 @@ from gpzoo.posteriors.posterior import InducingPosterior
 
 def values_of_functions(
     compiled: dict[tuple, Callable],
-    rng_key: Array,
+    rng_key: PRNGKeyArray,
     guide: InducingGuide,
     params: Mapping[str, Any],
     args: tuple,
@@ -53,8 +54,10 @@ def values_of_functions(
     value_of = partial(pathwise, num_features=num_features)
 
     @jax.jit
-    def of_batch(keys: Array, rows: Array, batch: tuple, arrays: dict, params: dict) -> dict[str, Array]:
-        def one(key: Array) -> dict[str, Array]:
+    def of_batch(
+        keys: Shaped[Array, "S ..."], rows: Integer[Array, " N"], batch: tuple, arrays: dict, params: dict
+    ) -> dict[str, Float[Array, "S N ..."]]:
+        def one(key: PRNGKeyArray) -> dict[str, Float[Array, "N ..."]]:
             shown = Functions(value_of, rows)
             found = run(key, batch, arrays | static, guide=guide, values=params, representation=shown).guide
             return {name: found[name]["value"] for name in guide.sites.processes}
@@ -82,7 +85,9 @@ def values_of_functions(
     return found
 
 
-def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int, rows: Array | None = None) -> Array:
+def pathwise(
+    posterior: InducingPosterior, key: PRNGKeyArray, *, num_features: int, rows: Integer[Array, " N"] | None = None
+) -> Float[Array, "N *D"]:
     """The values at the site's inputs of one function from its posterior; equal keys give the same function.
 
     Args:
@@ -111,7 +116,7 @@ def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int, row
         # A constant only counts rows.
         return inputs[0] if part.input_ndim is None and kernel.has_outputs(inputs) else inputs
 
-    def g(part: Kernel, key: Array, inputs: Array) -> Array:
+    def g(part: Kernel, key: PRNGKeyArray, inputs: Array) -> Float[Array, "_ D"]:
         return function_values(part, seen(part, inputs), key, D, num_features, separate=separate)
 
     values = jnp.zeros((posterior.event_shape[0], D), X.dtype)
@@ -134,8 +139,8 @@ def pathwise(posterior: InducingPosterior, key: Array, *, num_features: int, row
 
 
 def _at_inducing(
-    inducing: InducingVariable, kernel: Kernel, parts: list[Kernel], keys: list[Array], g: Callable
-) -> tuple[Array, Array]:
+    inducing: InducingVariable, kernel: Kernel, parts: list[Kernel], keys: list[PRNGKeyArray], g: Callable
+) -> tuple[Float[Array, "M D"], Float[Array, "*batch M"]]:
     """Inducing variables of prior functions, ``[M, D]``, and their variances, ``[M]`` or ``[D, M]``."""
     if isinstance(inducing, InducingBlocks):
         pairs = zip(block_pairs(inducing, kernel), keys, strict=True)
@@ -147,19 +152,19 @@ def _at_inducing(
     return linalg.total(each), linalg.diagonal(Kuu(inducing, kernel.split_noise()[0]))
 
 
-def _normals(key: Array, rows: Array | None, like: Array) -> Array:
+def _normals(key: PRNGKeyArray, rows: Integer[Array, " N"] | None, like: Float[Array, "N D"]) -> Float[Array, "N D"]:
     """Standard normal numbers ``[N, D]``, each row's by its number."""
     rows = jnp.arange(len(like)) if rows is None else rows
     keys = jax.vmap(lambda row: random.fold_in(key, row))(rows)
     return jax.vmap(lambda key: random.normal(key, like.shape[1:], like.dtype))(keys)
 
 
-def _columns(per_output: Array) -> Array:
+def _columns(per_output: Float[Array, "*D M"]) -> Float[Array, "M _"]:
     """``[M]`` or ``[D, M]`` to ``[M, 1]`` or ``[M, D]``."""
     return per_output[:, None] if per_output.ndim == 1 else per_output.T
 
 
-def _solved(L: Any, columns: Array) -> Array:
+def _solved(L: Any, columns: Float[Array, "M D"]) -> Float[Array, "M D"]:
     """``L^-1`` times ``[M, D]``, each column by its own factor where ``L`` is ``[D, M, M]``."""
     if L.ndim == 2:
         return linalg.solve_lower(L, columns)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jaxtyping import Integer, PRNGKeyArray, Shaped
 
 from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
@@ -284,13 +285,19 @@ class _Itself:
 
 
 #: Parameters; arguments of training and their arrays, if any; the key of the views.
-_Rest: TypeAlias = tuple[dict[str, Any], Any, Array]
+_Rest: TypeAlias = tuple[dict[str, Any], Any, PRNGKeyArray]
 
 
 def _compile(run: Runner, draws: int) -> Callable:
     @jax.jit
     def one_batch(
-        keys: Array, samples: dict, rows: Array, batch: tuple, tests: dict, arrays: dict, rest: tuple[Any, Any, Any]
+        keys: Shaped[Array, "S ..."],
+        samples: dict,
+        rows: Integer[Array, " N"],
+        batch: tuple,
+        tests: dict,
+        arrays: dict,
+        rest: _Rest,
     ) -> Any:
         def one_draw(draw: tuple[Any, Any]) -> dict[str, Path]:
             return run(*draw, rows, batch, tests, arrays, *rest)

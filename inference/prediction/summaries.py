@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.special import logsumexp, ndtr, ndtri
+from jaxtyping import Float, Shaped
 
 #: Bisection alone would need about 60 steps in float64; the bound only keeps NaN from running for ever.
 _MAX_STEPS = 200
@@ -66,8 +67,8 @@ class Path(NamedTuple):
     """
 
     prediction: SitePrediction
-    gaussian: tuple[Array, Array] | None = None
-    draws: Array | None = None
+    gaussian: tuple[Float[Array, "N *D"], Float[Array, "N *D"]] | None = None
+    draws: Shaped[Array, "S N ..."] | None = None
 
 
 def of_one_path(path: Path, asked: Asked) -> SitePrediction:
@@ -92,7 +93,10 @@ def of_paths(each: Path, asked: Asked) -> SitePrediction:
 
 
 def _completed(
-    prediction: SitePrediction, gaussian: tuple[Array, Array] | None, draws: Any, asked: Asked
+    prediction: SitePrediction,
+    gaussian: tuple[Float[Array, "S N *D"], Float[Array, "S N *D"]] | None,
+    draws: Any,
+    asked: Asked,
 ) -> SitePrediction:
     quantiles = None
     if asked.quantiles is not None and prediction.mean is not None:
@@ -124,7 +128,7 @@ def checked_quantiles(quantiles: Sequence[float] | None) -> tuple[float, ...] | 
     return tuple(values.tolist())
 
 
-def empirical_quantiles(draws: Array, quantiles: tuple[float, ...]) -> Array:
+def empirical_quantiles(draws: Shaped[Array, "S *shape"], quantiles: tuple[float, ...]) -> Shaped[Array, "Q *shape"]:
     """The smallest draw with at least the given share of the draws at or below it: always a value that was drawn.
 
     Args:
@@ -139,7 +143,9 @@ def empirical_quantiles(draws: Array, quantiles: tuple[float, ...]) -> Array:
     return jnp.sort(draws, axis=0)[np.maximum(ranks, 1) - 1]
 
 
-def mixture_quantiles(mean: Array, variance: Array, quantiles: tuple[float, ...]) -> Array:
+def mixture_quantiles(
+    mean: Float[Array, "S *shape"], variance: Float[Array, "S *shape"], quantiles: tuple[float, ...]
+) -> Float[Array, "Q *shape"]:
     """Quantiles of equal mixtures of ``S`` Gaussians, to the precision of the means.
 
     Args:
@@ -162,7 +168,9 @@ def mixture_quantiles(mean: Array, variance: Array, quantiles: tuple[float, ...]
     return jax.lax.map(lambda of: of[0] * _lower_quantile(of[0] * mean, scale, of[1]), (sign, tail))
 
 
-def _lower_quantile(mean: Array, scale: Array, tail: Array) -> Array:
+def _lower_quantile(
+    mean: Float[Array, "S *shape"], scale: Float[Array, "S *shape"], tail: Float[Array, ""]
+) -> Float[Array, "*shape"]:
     """Newton's method on the distribution function, by bisection where a step leaves the bracket or shrinks slowly."""
     eps = float(jnp.finfo(mean.dtype).eps)
     # A little lower than asked: on a level stretch, rounding alone would choose the place.

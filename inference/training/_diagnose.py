@@ -11,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array, random
 from jax.core import Tracer
+from jaxtyping import Float
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
@@ -162,7 +163,7 @@ def _diagnosis(
     mutable, params = state.mutable_state or {}, svi.optim.get_params(state.optim_state)
     if np.isfinite(loss):
 
-        def objective(params: dict) -> Array:
+        def objective(params: dict) -> Float[Array, ""]:
             return svi.loss.loss(
                 key, svi.constrain_fn(params) | mutable, svi.model, svi.guide, *batch, **arrays, **static
             )

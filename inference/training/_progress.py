@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 
 def on_device() -> str:
@@ -63,7 +64,7 @@ class Bar:
         if self.bar is not None:
             self.bar.stop()
 
-    def update(self, done: int, recent: np.ndarray, failed: int = 0) -> None:
+    def update(self, done: int, recent: Float[np.ndarray, "K _"], failed: int = 0) -> None:
         """Show the number of steps taken, the mean of the recent losses, and how many of several trainings failed."""
         if self.bar is not None and recent.size:
             rate = (done - self.first) / (time.perf_counter() - self.started)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jaxtyping import Integer, PRNGKeyArray, Shaped
 
 from gpzoo import _checks as checks
 from gpzoo.inference._keys import named_key
@@ -51,16 +52,16 @@ def described(name: str, arrays: Any) -> dict[str, str]:
     return found
 
 
-def _typed(rng_key: Array) -> bool:
+def _typed(rng_key: Shaped[Array, "..."]) -> bool:
     return jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
 
 
-def key_words(rng_key: Array) -> list[int]:
+def key_words(rng_key: PRNGKeyArray) -> list[int]:
     """The numbers in a key, typed or not."""
     return np.asarray(random.key_data(rng_key) if _typed(rng_key) else rng_key).ravel().tolist()
 
 
-def split_keys(rng_key: Array) -> tuple[list[Array], bool]:
+def split_keys(rng_key: Shaped[Array, "..."]) -> tuple[list[PRNGKeyArray], bool]:
     """The key of each training, and whether the keys have an axis of trainings.
 
     Raises:
@@ -72,7 +73,7 @@ def split_keys(rng_key: Array) -> tuple[list[Array], bool]:
     return (list(rng_key), True) if leading else ([rng_key], False)
 
 
-def order_seed(rng_key: Array) -> int:
+def order_seed(rng_key: PRNGKeyArray) -> int:
     """The seed of the random order of rows in a training with this key."""
     return int(random.bits(named_key(rng_key, "rows"), (), jnp.uint32))
 
@@ -80,7 +81,7 @@ def order_seed(rng_key: Array) -> int:
 def source_of(
     args: tuple,
     batch_size: int | None,
-    keys: Sequence[Array],
+    keys: Sequence[PRNGKeyArray],
     several: bool,
     in_axes: int | Sequence[int | None] | None,
 ) -> Resident | Streamed:
@@ -178,11 +179,11 @@ class Resident:
         self.data = jax.tree.map(jnp.asarray, args)
         self.chunk = MAX_CHUNK if self.full else int(np.clip(_MOST_NUMBERS // (self.size * len(seeds)), 1, MAX_CHUNK))
 
-    def of_step(self, data: tuple, feed: Array) -> tuple:
+    def of_step(self, data: tuple, feed: Integer[Array, " size"]) -> tuple:
         """The minibatch of a step, from the data and the step's part of the feed; called in the compiled program."""
         return data if self.full else _take(data, feed)
 
-    def feed(self, start: int, count: int) -> Array:
+    def feed(self, start: int, count: int) -> Integer[Array, "*K chunk size"]:
         """Row numbers ``[chunk, size]`` of ``count`` steps from ``start`` on; with members ``[K, chunk, size]``."""
         empty = np.zeros((self.chunk - count, self.size), np.int32)
         if self.full:
@@ -289,7 +290,7 @@ def _take(data: tuple, rows: Any) -> tuple:
     return jax.tree.map(lambda x: jnp.take(x, jnp.asarray(rows), axis=0), data)
 
 
-def indices(seed: int, start: int, count: int, num_rows: int, size: int) -> np.ndarray:
+def indices(seed: int, start: int, count: int, num_rows: int, size: int) -> Integer[np.ndarray, "{count} {size}"]:
     """Row numbers of ``count`` minibatches from step ``start`` on, ``[count, size]``, a function of the arguments."""
     per_epoch = num_rows // size
     out = np.empty((count, size), np.int32)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpyro
 from jax import Array, lax
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 from numpyro.primitives import mutable
@@ -32,7 +33,7 @@ def initial(svi: SVI, sites: Trace) -> Callable:
     # Values are left out, because the training would keep them alive.
     known_sites = {name: (site["type"], site["kwargs"]) for name, site in sites.items()}
 
-    def init(key: Array, values: dict[str, Any]) -> SVIState:
+    def init(key: PRNGKeyArray, values: dict[str, Any]) -> SVIState:
         def declare() -> None:
             for name, value in values.items():
                 kind, options = known_sites[name]
@@ -53,7 +54,7 @@ def initial(svi: SVI, sites: Trace) -> Callable:
 def one_step(svi: SVI, static: dict[str, Any], source: Resident | Streamed) -> Callable:
     """``step(state, data, arrays, feed, i)``: the update with the ``i``-th minibatch of the feed, and its loss."""
 
-    def step(state: SVIState, data: tuple, arrays: dict, feed: Any, i: int) -> tuple[SVIState, Array]:
+    def step(state: SVIState, data: tuple, arrays: dict, feed: Any, i: int) -> tuple[SVIState, Float[Array, ""]]:
         batch = source.of_step(data, jax.tree.map(lambda x: x[i], feed))
         return svi.update(state, *batch, **arrays, **static)
 
@@ -66,7 +67,9 @@ def step_loop(step: Callable, chunk: int) -> Callable:
     Returns the state, the losses, and the number of steps begun.
     """
 
-    def run(state: SVIState, data: tuple, arrays: dict, feed: Any, count: int) -> tuple[SVIState, Array, Array]:
+    def run(
+        state: SVIState, data: tuple, arrays: dict, feed: Any, count: int
+    ) -> tuple[SVIState, Float[Array, " chunk"], Integer[Array, ""]]:
         def body(carry: tuple) -> tuple:
             i, state, values, _ = carry
             state, loss = step(state, data, arrays, feed, i)
@@ -80,7 +83,7 @@ def step_loop(step: Callable, chunk: int) -> Callable:
 
 
 @partial(jax.jit, static_argnums=1)
-def all_finite(tree: Any, leading: int) -> Array:
+def all_finite(tree: Any, leading: int) -> Bool[Array, "*K"]:
     """Whether all floating numbers are finite, over all axes but the ``leading`` ones."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
     each = [jnp.isfinite(x).all(axis=tuple(range(leading, x.ndim))) for x in floats]

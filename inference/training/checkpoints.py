@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax import random
 from jax.tree_util import keystr
+from jaxtyping import Float, Shaped
 
 from gpzoo.errors import CheckpointError
 from gpzoo.inference import _files
@@ -48,7 +49,7 @@ class Restored(NamedTuple):
 
     step: int
     seconds: float
-    losses: np.ndarray
+    losses: Float[np.ndarray, "*K steps"]
     state: Any
 
 
@@ -80,7 +81,7 @@ class Checkpoints:
                 "which this one cannot read. Finish the training with the gpzoo that began it, or use another folder."
             )
 
-    def save(self, step: int, seconds: float, losses: np.ndarray, state: Any) -> bool:
+    def save(self, step: int, seconds: float, losses: Float[np.ndarray, "*K steps"], state: Any) -> bool:
         """Write the state after ``step`` steps; the two before it stay until this one is complete.
 
         Later ones are removed, since a failed training goes back to an earlier step. If the disk is full or gone, a
@@ -203,7 +204,7 @@ def _name(path: tuple) -> str:
     return f"state{keystr(path)}"
 
 
-def _like(template: Any, value: np.ndarray) -> jax.Array:
+def _like(template: Any, value: Shaped[np.ndarray, "*shape"]) -> Shaped[jax.Array, "..."]:
     """A copy on the device: steps donate their input, and the array that was read shares the file's bytes."""
     if _files.is_key(template):
         return random.wrap_key_data(jax.numpy.array(value), impl=random.key_impl(template))

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray, Shaped
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 from numpyro.infer.util import transform_fn
@@ -188,7 +189,7 @@ class _Training:
     def __init__(
         self,
         svi: SVI,
-        keys: list[Array],
+        keys: list[PRNGKeyArray],
         source: Resident | Streamed,
         kwargs: dict[str, Any],
         member_kwargs: Collection[str],
@@ -241,7 +242,7 @@ class _Training:
         check_scales(seen, source.size, source.num_rows)
         self.ways = expectations(seen, self.needs)
 
-    def _start(self, k: int, key: Array, given: Mapping[str, Any] | None) -> SVIState:
+    def _start(self, k: int, key: PRNGKeyArray, given: Mapping[str, Any] | None) -> SVIState:
         """The initial state of a member, after what there is to check beforehand."""
         svi, source, arrays = self.svi, self.source, member_of(self.arrays, self.array_axes, k)
         if given is not None and self.several:
@@ -282,11 +283,13 @@ class _Training:
         self.needs = looked.needs
         return looked
 
-    def _init(self, key: Array, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
+    def _init(self, key: PRNGKeyArray, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
         with representing(Bound()) if isinstance(self.svi.loss, GaussianProcessELBO) else nullcontext():
             return self.svi.init(key, *batch, init_params=params, **arrays, **self.static)
 
-    def _all_members(self, states: SVIState, data: tuple, arrays: dict, feed: Any, counts: Array) -> tuple:
+    def _all_members(
+        self, states: SVIState, data: tuple, arrays: dict, feed: Any, counts: Integer[Array, " K"]
+    ) -> tuple[SVIState, Float[Array, "K chunk"], Integer[Array, " K"]]:
         if _platform.trains_members_together():
             axes = jax.tree.map(lambda own: 0 if own else None, (self.source.axes, self.array_axes))
             return jax.vmap(self.one, in_axes=(0, *axes, 0, 0))(states, data, arrays, feed, counts)
@@ -477,14 +480,18 @@ class _Training:
         each = [of_member(k, jax.tree.map(lambda x, k=k: x[k], params)) for k in range(self.K)]
         return jax.tree.map(lambda *x: jnp.stack(x), *each)
 
-    def _steps(self, state: SVIState, feed: Any, counts: np.ndarray) -> tuple[SVIState, Any, Any]:
+    def _steps(
+        self, state: SVIState, feed: Any, counts: Integer[np.ndarray, " K"]
+    ) -> tuple[SVIState, Float[Array | np.ndarray, "*K chunk"], Integer[Array | np.ndarray, "..."]]:
         """Let each member take its number of steps, from a state that is given up."""
         if self.stepwise:
             return self._stepwise(state, feed, counts)
         counts = counts.astype(np.int32).reshape(self.members)
         return self.all(state, self.source.data, self.arrays, feed, counts)
 
-    def _stepwise(self, states: SVIState, feed: Any, counts: np.ndarray) -> tuple[SVIState, np.ndarray, np.ndarray]:
+    def _stepwise(
+        self, states: SVIState, feed: Any, counts: Integer[np.ndarray, " K"]
+    ) -> tuple[SVIState, Float[np.ndarray, "K chunk"], Integer[np.ndarray, "K 1"]]:
         """The same, step by step from here: in a loop on CPU, XLA's convolutions take many times as long."""
         values, begun, ends = np.zeros((self.K, self.source.chunk)), np.zeros((self.K, 1), int), []
         for k in range(self.K):
@@ -530,7 +537,14 @@ class _Training:
                 self.losses[k, self.done + taken[k] : self.done + count] = np.nan
             self.done += int(taken[counts > 0].max())
 
-    def _back(self, start: SVIState, feed: Any, begun: np.ndarray, bad: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def _back(
+        self,
+        start: SVIState,
+        feed: Any,
+        begun: Integer[np.ndarray, " K"],
+        bad: Bool[np.ndarray, " K"],
+        values: Float[np.ndarray, "K chunk"],
+    ) -> Integer[np.ndarray, " K"]:
         """Put members that failed back to their last good state; returns how many steps of the chunk they keep.
 
         A state is good if it is finite and so is the bound there: the update that led to a bound that is not finite is
@@ -558,18 +572,18 @@ class _Training:
             again |= before
         return low - again
 
-    def _put(self, which: np.ndarray, state: SVIState) -> None:
+    def _put(self, which: Bool[np.ndarray, " K"], state: SVIState) -> None:
         """Give these members the state that they have in ``state``."""
 
-        def put(new: Array, old: Array) -> Array:
+        def put(new: Shaped[Array, "*shape"], old: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
             return jnp.where(which.reshape(self.members + (1,) * (new.ndim - len(self.members))), new, old)
 
         self.state = jax.tree.map(put, state, self.state)
 
-    def _finite(self, state: SVIState) -> np.ndarray:
+    def _finite(self, state: SVIState) -> Bool[np.ndarray, " K"]:
         return np.asarray(self.in_range(state)).reshape(self.K)
 
-    def _in_range(self, state: SVIState) -> Array:
+    def _in_range(self, state: SVIState) -> Bool[Array, "*K"]:
         # A positive number can be infinite or 0 where the optimiser's own number, and even the bound, are finite: there
         # is no way back from it.
         def back(state: SVIState) -> dict[str, Any]:
