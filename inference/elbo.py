@@ -1,4 +1,4 @@
-"""The objective: NumPyro's mean-field ELBO, with GP sites at their marginals and never without their analytic KL."""
+"""Which objective trains a program with GP sites? NumPyro's mean-field ELBO, with their marginals and analytic KL."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
     Raises:
         ValueError: when a GP site of the model has no :class:`~gpzoo.inference.InducingGuide` posterior, or its scale
-            differs between guide and model; for parameters without a value, and values that nothing is called by.
-            With ``tight``, for a site on a grid, data of which a draw is taken, and a likelihood that is not Gaussian
-            of a site which the guide has no factor for.
+            differs between guide and model; for parameters without a value, and values of unknown names. With
+            ``tight``, for a site on a grid, for data around draws of a site, and for a likelihood that is not Gaussian
+            where the guide has no factor of the site.
         TypeError: with ``tight``, for a kernel that samples views.
     """
 
@@ -70,7 +70,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
     @property
     def representation(self) -> Bound:
-        """What GP sites are in a run of the guide."""
+        """The form that GP sites have in a run of the guide."""
         return TightBound() if self.tight else Bound()
 
     def by_site(self) -> GaussianProcessELBO:
@@ -102,9 +102,9 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
 
 class _ModelChecks(Messenger):
-    """Holds each GP site of the model's run against the guide's, and freezes mutable state.
+    """Compares each GP site of the model's run with the guide's, and freezes mutable state.
 
-    With a tighter bound it also sees that data sites take what there is to it.
+    For the tighter bound it also checks that data sites use the residual variances.
     """
 
     def __init__(self, record: dict[str, dict[str, Any]], tight: bool) -> None:
@@ -121,7 +121,7 @@ class _ModelChecks(Messenger):
             msg["fn"] = self._tightened(name, msg["fn"])
 
     def _tightened(self, name: Any, fn: Any) -> Any:
-        """The distribution of a data site, less the divergence of what it takes from the prior given ``u``."""
+        """The distribution of a data site, less the divergence of ``q(f | u)`` from the prior given ``u``."""
         likelihood = unmasked(fn)
         if not (isinstance(likelihood, Likelihood) and likelihood.is_marginal):
             drawn = [n for n, s in self.record.items() if isinstance(s["fn"], InducingPosterior) and _is_array(s)]

@@ -56,14 +56,14 @@ def marginals_in_parts(
     rows: Integer[Array, " N"] | None = None,
     residual: Residual = None,
 ) -> GaussianMarginals:
-    """:func:`marginals` that tell apart what of the variance is due to ``q(u)``, and what is left of ``f`` given ``u``.
+    """:func:`marginals` whose variance is in two parts: one is due to ``q(u)``, one is the residual given ``u``.
 
     Args:
         posterior: of the site.
         key: see :func:`marginals`.
         rows: see :func:`marginals`.
-        residual: a factor ``v`` of the residual variances, a number or ``[D]``, for any likelihood. ``None`` leaves the
-            choice to one that makes it, :attr:`gpzoo.likelihoods.Likelihood.takes_residual`.
+        residual: a factor ``v`` of the residual variances, a number or ``[D]``, for any likelihood. ``None`` leaves it
+            to a likelihood that chooses it, :attr:`gpzoo.likelihoods.Likelihood.takes_residual`.
 
     With ``q(f | u)`` of covariance ``v R`` in place of the prior's ``R`` the marginal variances are ``a^T S a + v d``,
     and ``KL[q(f | u) || p(f | u)] = N (v - 1 - log v) / 2`` whatever ``u`` is (Bui, Ashman and Turner 2025, *Tighter
@@ -85,7 +85,7 @@ def marginals_in_parts(
 def draw_per_input(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> Float[Array, "N *D"]:
-    """A draw of the event's shape, independent over inputs; ``rows`` ``[N]`` make a row's draw its own in any batch."""
+    """A draw of the event's shape, independent over inputs; with ``rows`` ``[N]`` a row's is the same in any batch."""
     mean, variance = posterior.marginals()
     return GaussianMarginals(mean, variance, key, sites=frozenset({posterior.site}), rows=rows).draws(1)[0]
 
@@ -98,7 +98,7 @@ def estimates(posterior: InducingPosterior, key: PRNGKeyArray) -> EstimatedMargi
 def given_marginals(
     posterior: InducingPosterior, key: PRNGKeyArray, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]
 ) -> GaussianMarginals:
-    """Marginals ``shift`` away from the prior's mean that refuse to be drawn."""
+    """Marginals that refuse to be drawn, their means ``shift`` away from the prior's."""
     sites = frozenset({posterior.site})
     return GaussianMarginals(posterior.prior.mean + shift, variance, key, sites=sites, log=DrawLog(refuse=True))
 
@@ -112,7 +112,7 @@ def prior_mean(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, 
 
 
 class Representation:
-    """What GP sites are in a run: here draws over all inputs together. Each subclass is another answer.
+    """The value of GP sites in a run: here draws over all inputs together. Each subclass is another answer.
 
     Args:
         rows: ``[N]`` integers that identify the inputs' rows, see :class:`~gpzoo.GaussianMarginals`.
@@ -134,7 +134,7 @@ class Representation:
     def posterior(
         self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
-        """What the site is sampled from.
+        """The distribution from which the site is sampled.
 
         Args:
             posterior: of the site, with joint draws.
@@ -146,7 +146,7 @@ class Representation:
 
 
 class Marginals(Representation):
-    """Marginals where the program allows, a draw per input elsewhere: all that each input's own moments depend on."""
+    """Marginals where the program allows, else a draw per input, which suffices for the moments at each input."""
 
     def posterior(
         self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
@@ -197,7 +197,7 @@ class TightBound(Bound):
 
 
 class Given(Representation):
-    """Given marginals in place of those of ``q``: for what a program makes of a site's mean and variance.
+    """Given marginals in place of those of ``q``: a program's terms become functions of a site's mean and variance.
 
     Args:
         shift: the mean less the prior's, ``[N]`` or ``[N, D]``.
@@ -245,7 +245,7 @@ class Start(Representation):
 
 
 class Missing(Exception):
-    """In a run that computes nothing yet: an initialiser would have to look at numbers.
+    """An initialiser needs numbers, in a run that computes nothing yet.
 
     Args:
         looked_at: a random key, the site's inputs and its kernel.

@@ -1,4 +1,4 @@
-"""What every likelihood shares: shapes, checks of ``y``, plates and masks."""
+"""What do all likelihoods share? Shapes, checks of ``y``, plates and masks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ dependent_property: Any = constraints.dependent_property
 class Likelihood(Distribution):
     """A distribution ``p(y | f)`` over ``N`` data that takes an array ``f`` or the Gaussian marginals ``q(f)``.
 
-    With an array, everything is what NumPyro means by it. With :class:`~gpzoo.GaussianMarginals`,
+    With an array, every method means what it does in NumPyro. With :class:`~gpzoo.GaussianMarginals`,
     ``log_prob(y)`` is the variational expectation ``E_q(f)[log p(y | f)]`` (the data term of the evidence lower
     bound, Hensman, Matthews and Ghahramani 2015), and ``mean``, ``variance``, ``predictive_log_prob`` and ``sample``
     are those of the predictive distribution ``integral p(y | f) q(f) df``.
 
     A likelihood of your own is :class:`~gpzoo.likelihoods.Expected` of any NumPyro distribution, or a subclass that
     writes :meth:`log_prob` and :meth:`predictive_log_prob` (of ``self.checked(y)``), :meth:`sample_given`,
-    :meth:`marginal_expectation`, ``support``, ``mean`` and ``variance``, and :meth:`check_values` where not all of
-    ``y`` are possible. Parameters of its own are in ``arg_constraints``. Before it uses the law of ``f``, other than in
-    :meth:`log_prob`, it calls :meth:`refuse_estimates`.
+    :meth:`marginal_expectation`, ``support``, ``mean`` and ``variance``, and :meth:`check_values` where some ``y``
+    are impossible. Parameters of its own are in ``arg_constraints``. Methods other than :meth:`log_prob` call
+    :meth:`refuse_estimates` before they use the law of ``f``.
 
     Args:
         f: ``[N]`` or ``[N, K]``, array or marginals.
@@ -42,7 +42,7 @@ class Likelihood(Distribution):
 
     Raises:
         ValueError: if ``f`` has another rank or no rows.
-        TypeError: if ``f`` is :class:`~gpzoo.EstimatedMarginals` and the expectation not quadratic in ``f``.
+        TypeError: if ``f`` is :class:`~gpzoo.EstimatedMarginals` and the expectation is not quadratic in ``f``.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent}
@@ -50,7 +50,7 @@ class Likelihood(Distribution):
     #: Whether the expectation is quadratic in ``f``, and so unbiased where moments are estimates.
     quadratic: ClassVar[bool] = False
 
-    #: Whether :meth:`log_prob` takes each residual variance in the ``parts`` of its marginals at the best factor of it.
+    #: Whether :meth:`log_prob` chooses the best factor of each residual variance in the ``parts`` of its marginals.
     takes_residual: ClassVar[bool] = False
 
     #: An array, or marginals where :attr:`is_marginal`, which a type checker cannot follow.
@@ -92,7 +92,7 @@ class Likelihood(Distribution):
         return isinstance(self.f, GaussianMarginals)
 
     def refuse_estimates(self) -> None:
-        """Refuse estimated moments, of which there is no predictive distribution.
+        """Refuse estimated moments, which have no predictive distribution.
 
         Raises:
             TypeError: naming the site.
@@ -107,7 +107,7 @@ class Likelihood(Distribution):
     def expectation(self) -> str:
         """How ``log_prob`` treats ``f``: ``"closed form"``, ``"quadrature"`` or ``"draw"``.
 
-        An array is ``"draw"``: nothing is integrated, the value is that of the one ``f`` that was given.
+        An array is ``"draw"``: nothing is integrated, the value is that at the given ``f``.
         """
         return self.marginal_expectation() if self.is_marginal else "draw"
 
@@ -201,7 +201,7 @@ class Likelihood(Distribution):
         raise NotImplementedError
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Shaped[Array, "..."]:
-        """Draws of ``y``: given ``f`` where it is an array, else each from its own draw of ``f``.
+        """Draws of ``y``: given ``f`` where it is an array, else each for a draw of ``f`` of its own.
 
         Args:
             key: random key; the marginals' own key is not used.

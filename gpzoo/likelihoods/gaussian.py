@@ -1,4 +1,4 @@
-"""Gaussian noise: every expectation in closed form."""
+"""How likely are data with Gaussian noise? Every expectation has a closed form."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Gaussian(Likelihood):
     Where marginals tell the residual variances ``d_nj`` of their sources apart, each enters as
     ``-log(1 + beta_nj d_nj) / 2`` in place of ``-beta_nj d_nj / 2``, with ``beta_nj = sum_k loading_jk^2 / s_nk``
     (Titsias 2025, *New bounds for sparse variational Gaussian processes*, arXiv 2502.08730, has one source and one
-    ``s``). Given ``u`` a source has the prior covariance ``R``, with ``d`` on its diagonal. Let it have another one
-    ``C``, sources, of one site or several, being independent still. As the density is quadratic, that costs
+    ``s``). Given ``u`` a source has the prior covariance ``R``, with ``d`` on its diagonal. Let it have another
+    covariance ``C``; the sources, of one site or several, stay independent. As the density is quadratic, that costs
     ``KL[N(0, C) || N(0, R)] + sum_n beta_n C_nn / 2``. With ``B = diag(beta)`` and ``T = B^1/2 R B^1/2`` take
     ``C = B^-1/2 T^1/2 V T^1/2 B^-1/2`` for a diagonal ``V``. The divergence is that of ``V`` from the identity, and
-    ``sum_n beta_n C_nn = tr(V T) = sum_n v_n beta_n d_n``: in all ``sum_n (v_n beta_n d_n + v_n - 1 - log v_n) / 2``,
-    which is least at ``v_n = 1 / (1 + beta_n d_n)``.
+    ``sum_n beta_n C_nn = tr(V T) = sum_n v_n beta_n d_n``. The total ``sum_n (v_n beta_n d_n + v_n - 1 - log v_n) / 2``
+    is least at ``v_n = 1 / (1 + beta_n d_n)``.
 
     Args:
         f: ``[N]`` or ``[N, D]``, array or marginals.
@@ -95,7 +95,7 @@ class Gaussian(Likelihood):
         return terms - self._spread() if self.is_marginal and self.f.parts else terms
 
     def _spread(self) -> Float[Array, " N"]:
-        """What the variances of sources take from the bound, each residual at its best."""
+        """How much the variances of sources lower the bound, with the best factor of each residual."""
         precision = jnp.broadcast_to(1 / self.noise_variance, self.f.shape).reshape(self.f.shape[0], -1)
         total = jnp.zeros(self.f.shape[0], self.f.dtype)
         for part in self.f.parts:

@@ -29,12 +29,12 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class Conditional(Fields):
-    """What ``f`` is given ``u``, and the prior ``p(u)``; ``q(u)`` is a mean and a :class:`~gpzoo.posteriors.Form`.
+    """The law of ``f`` given ``u``, and the prior ``p(u)``. ``q(u)`` is a mean and a :class:`~gpzoo.posteriors.Form`.
 
     Attributes:
         prior: the site's :class:`~gpzoo.GaussianProcess`.
         inducing: the inducing variable.
-        L: lower factor of the prior covariance of ``u``, or ``None`` where it has none.
+        L: lower factor of the prior covariance of ``u``, or ``None`` where that is not factorised.
         L_inverse: its inverse.
         whiten: whether mean and form are those of ``v`` with ``u = L v``.
         site: name of the site, for messages.
@@ -52,7 +52,7 @@ class Conditional(Fields):
 
     @property
     def toeplitz(self) -> bool:
-        """Whether the prior over ``u`` is never factorised, only its Toeplitz structure used."""
+        """Whether the Toeplitz structure of the prior over ``u`` replaces its factor."""
         return False
 
     @property
@@ -71,14 +71,14 @@ class Conditional(Fields):
         return self.prior.X.dtype
 
     def start_root(self) -> Any:
-        """A root of the covariance that ``q(u)`` starts at, ``[M, M]`` or ``[D, M, M]`` or with structure.
+        """A root of the initial covariance of ``q(u)``, ``[M, M]``, ``[D, M, M]`` or structured.
 
-        Whitened it is the identity, else the prior's factor.
+        It is the identity where whitened, else the prior's factor.
         """
         raise NotImplementedError
 
     def start_variances(self) -> Float[Array, "*D M"]:
-        """Variances that ``q(u)`` starts at where it has nothing else."""
+        """Initial variances of a ``q(u)`` that has no other covariance."""
         raise NotImplementedError
 
     def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
@@ -108,7 +108,7 @@ class Conditional(Fields):
         raise NotImplementedError
 
     def given_draw(self) -> Self:
-        """This conditional for a value that :meth:`draw` has drawn."""
+        """This conditional, for a value drawn by :meth:`draw`."""
         return self
 
     def kl(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
@@ -150,7 +150,7 @@ class Projection(Conditional):
         return jnp.eye(self.num_inducing, dtype=self.dtype)
 
     def start_variances(self) -> Float[Array, "*D M"]:
-        """One where whitened, the prior's where not."""
+        """One where whitened, else the prior's."""
         if self.whiten:
             return jnp.ones(self.num_inducing, self.dtype)
         return linalg.diagonal(Kuu(self.inducing, self.prior.kernel))
@@ -159,7 +159,7 @@ class Projection(Conditional):
 
     def solved(self, columns: Float[Array, "... M N"], transpose: bool = False) -> Float[Array, "... M N"]:
         """``L^-1`` or ``L^-T`` times columns."""
-        # In training the factor's derivative has the inverse anyway; elsewhere few inputs do not repay forming it.
+        # In training the factor's derivative forms the inverse anyway; elsewhere it does not pay for few inputs.
         if 8 * columns.shape[-1] < self.num_inducing:
             return linalg.solve_lower(self.L, columns, transpose=transpose)
         return matmul(self.L_inverse.mT if transpose else self.L_inverse, columns)
@@ -199,7 +199,7 @@ class Projection(Conditional):
     def _parts_at(
         self, X: Float[Array, "..."], m: Float[Array, "M D"], form: Form
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "... N"], Float[Array, "... N"]]:
-        """Mean, both parts of the variance, and the least that a variance is.
+        """Mean, both parts of the variance, and the lower limit of a variance.
 
         Rounding can take ``kff - |A|^2`` below zero where the data determine ``f``.
         """
@@ -208,7 +208,7 @@ class Projection(Conditional):
         return mean_at(B, m), form.squares(B), kff - jnp.sum(A * A, axis=-2), jnp.finfo(kff.dtype).eps * kff
 
     def _in_chunks(self, at: Callable[[Array], tuple[Array, ...]]) -> tuple[Float[Array, "D N"], ...]:
-        """A function of inputs at all of them, as many at a time as the platform likes."""
+        """A function at all inputs, computed for as many at a time as suits the platform."""
         X, N = self.prior.X, self.prior.event_shape[0]
         axis = 1 if self.prior.kernel.has_outputs(X) else 0
         size = _platform.inputs_at_a_time(N)
@@ -241,7 +241,7 @@ class Projection(Conditional):
         return mean, root @ jnp.swapaxes(root, -1, -2)
 
     def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
-        """A draw of what the form is of, ``v`` where whitened and ``u`` where not."""
+        """A draw of ``v`` where whitened, else of ``u``."""
         return m + form.draw(key)
 
     def kl(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
@@ -276,19 +276,19 @@ def _whitened(inverse: Any, columns: Float[Array, "D M K"]) -> Float[Array, "*_ 
 class Interpolation(Conditional):
     """``f(x) = w(x)^T u``, interpolated from inducing variables on a grid (SV-DKL, section 4).
 
-    ``mean = W m`` and ``cov = W S W^T``: there is nothing left of ``f`` given ``u``. The cost per input does not
-    depend on the grid, that of ``q(u)`` and of its divergence is that of factors along its axes (eq. 10-11).
+    ``mean = W m`` and ``cov = W S W^T``: given ``u`` nothing of ``f`` is left. The cost per input does not depend on
+    the grid. ``q(u)`` and its divergence cost what factors along its axes do (eq. 10-11).
 
     Args:
         prior: the site's :class:`~gpzoo.GaussianProcess`, with inputs ``[N, G]`` (``[D, N, G]``) for ``G`` axes. White
             noise in its kernel is on the grid points.
         inducing: the :class:`~gpzoo.InducingGrid`.
         whiten: whether ``m`` and ``S`` are those of ``v`` with ``u = (L_1 x ... x L_G) v``. With Toeplitz structure the
-            mean and the columns of :meth:`~gpzoo.posteriors.Form.parts` are, with the matrix of ``toeplitz_root``, and
-            the variances are of ``u``.
+            matrix of ``toeplitz_root`` whitens the mean and the columns of :meth:`~gpzoo.posteriors.Form.parts`; their
+            variances are those of ``u``.
         site: name of the site, for messages.
-        toeplitz: whether the prior is never factorised, only its Toeplitz structure used: on one axis, with a
-            stationary kernel and a form that has a diagonal.
+        toeplitz: whether the prior's Toeplitz structure replaces its factor. That needs one axis, a stationary kernel
+            and a form with a diagonal.
 
     Raises:
         FactorisationError: outside ``jit``, naming the site and axis, if the prior does not factorise.
@@ -309,9 +309,9 @@ class Interpolation(Conditional):
         self.L = self.L_inverse = None
         if toeplitz:
             return
-        # Factorised when the inputs are there, and not while a network that makes them is evaluated: on a CPU the
-        # factorisation would wait for a thread of its pool and keep another from the network. XLA orders by what
-        # depends on what alone, so the covariances take a zero from the inputs.
+        # Factorised when the inputs are there, not while a network computes them: on a CPU the factorisation would wait
+        # for a thread of its pool and keep another from the network. XLA orders operations only by their dependences,
+        # so the covariances add a zero that is made from the inputs.
         first = jax.lax.stop_gradient(prior.X[(0,) * prior.X.ndim])
         zero = jnp.where(jnp.isnan(first), first, jnp.zeros_like(first))
         found = [
@@ -332,7 +332,7 @@ class Interpolation(Conditional):
 
     @property
     def outside(self) -> Integer[Array, "*D"]:
-        """How many inputs lie outside the grid's bounds (of each output's, with one set of inputs per output)."""
+        """Number of inputs outside the grid's bounds, of each output where it has its own set of inputs."""
         return self.inducing.outside(self.prior.X)
 
     def start_root(self) -> Kronecker:
@@ -377,7 +377,7 @@ class Interpolation(Conditional):
         return roots, None
 
     def _parts(self, form: Form) -> tuple[tuple[Float[Array, "D M R"], ...], Float[Array, "D M"]]:
-        """The same of a form that has a diagonal."""
+        """:meth:`_roots` of a form that has a diagonal."""
         V, variances = form.parts()
         return (() if V is None else (self._coloured(V),)), variances
 
@@ -544,7 +544,7 @@ def _interpolated(
 def _quadratic_form(
     F: Float[Array, "D M R"], first: Integer[Array, "*D N"], weights: Float[Array, "*D N n"]
 ) -> Float[Array, "D N"]:
-    """``w^T F F^T w`` of a factor along one axis; what it costs per input knows no ``M``."""
+    """``w^T F F^T w`` of a factor along one axis; its cost per input does not depend on ``M``."""
     n = weights.shape[-1]
     cells = F.shape[-2] - n + 1
     # The covariance is needed between neighbours only: n bands of it.

@@ -1,7 +1,6 @@
-"""Which form can the covariance ``S`` of ``q(u)`` have: the parameters it is made of, and the algebra it allows.
+"""Which form can the covariance ``S`` of ``q(u)`` have? Each form has its parameters, and the algebra that it allows.
 
-Read as ``forms.Full``, ``forms.LowRank(rank=8)``: these are forms of a variational covariance, whereas
-:mod:`gpzoo.linalg` has matrices of some of the same names.
+Import the module, ``forms.Full``, ``forms.LowRank(rank=8)``: some matrices of :mod:`gpzoo.linalg` have the same names.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Form(Fields):
 
     A form is named by its class alone: ``InducingGuide(program, kmeans(100), covariance=MyForm())``. Its annotated
     fields are its parameters: the field ``scale`` of site ``f`` is the parameter ``f_scale``. A form
-    of one's own says how they start and, if nothing else, which other form has the same covariance::
+    of your own says how its parameters start and, in the simplest case, which other form has the same covariance::
 
         class Isotropic(Form):
             scale: Array
@@ -51,14 +50,14 @@ class Form(Fields):
             def by_output(self, num_inducing, num_outputs):
                 return forms.Diagonal(jnp.broadcast_to(self.scale, (num_inducing, num_outputs or 1)))
 
-    Instead of the last it can give :meth:`root` and, where they have a shorter way, the other operations. They are only
-    asked of what :meth:`by_output` returns.
+    Instead of :meth:`by_output` it can define :meth:`root`, and any other operation that has a shorter way. These
+    operations are called on results of :meth:`by_output` only.
 
     Args:
-        *values: of the fields, in order; none of a form that only says which it is.
+        *values: values of the fields, in order; none for a form that is only a name.
     """
 
-    #: Constraints of the parameters; real where it names none.
+    #: Constraints of the parameters; those not named are real.
     constraints: ClassVar[Mapping[str, constraints.Constraint]] = {}
     #: Whether :meth:`parts` has a diagonal. On a grid of one axis such a covariance needs no factor of the prior.
     has_diagonal: ClassVar[bool] = False
@@ -81,7 +80,7 @@ class Form(Fields):
     # -- as parameters -----------------------------------------------------------------------------------------------
 
     def check(self, conditional: Conditional) -> None:
-        """Refuse inducing variables that this form does not go with; by default grids of several axes.
+        """Refuse inducing variables that do not fit this form; by default grids of several axes.
 
         Args:
             conditional: the :class:`~gpzoo.posteriors.conditional.Conditional` of the site.
@@ -104,7 +103,7 @@ class Form(Fields):
         Args:
             conditional: the :class:`~gpzoo.posteriors.conditional.Conditional` of the site, which knows the prior of
                 ``u``, its shape and precision.
-            scale: what to multiply standard deviations by that fit the prior.
+            scale: factor of the standard deviations that fit the prior.
         """
         raise NotImplementedError
 
@@ -147,20 +146,20 @@ class Form(Fields):
         """A step of ``q(u)`` along the natural gradient of a loss (Salimbeni, Eleftheriadis and Hensman 2018).
 
         With ``g`` the loss's derivatives by ``m`` and ``S``, ``S_new^-1 = S^-1 + 2 rate g_S`` and ``m_new = m - rate
-        S_new g_m``. The same for ``u`` and whitened ``v``.
+        S_new g_m``. It is the same for ``u`` and whitened ``v``.
 
         Args:
             mean: ``m``, ``[M]`` or ``[M, D]``.
             slope: the loss's derivative by it.
             slopes: its derivatives by the values of this form.
-            rate: step length, a number; 1 is exact where all but ``q(u)`` is fixed and the likelihood Gaussian.
+            rate: step length, a number; 1 is exact where all but ``q(u)`` is fixed and the likelihood is Gaussian.
             step: number of the step, from 0.
 
         Returns:
-            The new mean and form, and 1 if the step led to no covariance, so that it was shortened, else 0.
+            The new mean and form, and 1 if the step was shortened because it led to no covariance, else 0.
 
         Raises:
-            NotImplementedError: if the form has none.
+            NotImplementedError: if the form has no such step.
         """
         raise NotImplementedError
 
@@ -169,7 +168,7 @@ class Form(Fields):
     def root(self) -> Any:
         """A matrix ``R`` with ``S = R R^T``: ``[D, M, K]``, block-diagonal or Kronecker.
 
-        One that is square is triangular, or :meth:`log_det` is overridden.
+        If ``R`` is square it is triangular, unless :meth:`log_det` is overridden.
         """
         raise NotImplementedError
 
@@ -269,7 +268,7 @@ class BlockDiagonal(Form):
     def natural_step(
         self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
     ) -> tuple[Float[Array, "M *D"], Form, Array]:
-        """See :meth:`Form.natural_step`; every block is one by itself."""
+        """See :meth:`Form.natural_step`; each block takes a step of its own."""
         found = [_natural_factor(L, g, rate) for L, g in zip(self.scale, slopes.scale, strict=True)]
         scales, shortened = zip(*found, strict=True)
         form = BlockDiagonal(tuple(scales))
@@ -380,7 +379,7 @@ class Diagonal(Form):
     def natural_step(
         self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
     ) -> tuple[Float[Array, "M *D"], Form, Array]:
-        """See :meth:`Form.natural_step`; every variable is one by itself, as in Jacobi's method."""
+        """See :meth:`Form.natural_step`; each variable takes a step of its own, as in Jacobi's method."""
         B = 1 + rate * self.scale * slopes.scale
         inside = B > 4 * jnp.finfo(B.dtype).eps * jnp.maximum(jnp.abs(B), 1)
         form = Diagonal(self.scale / jnp.sqrt(jnp.where(inside, B, 1 / LARGEST_GROWTH)))
@@ -415,7 +414,7 @@ class LowRank(Form):
         """The deviations of :class:`Diagonal` and the principal components of a smooth prior, all times ``scale``."""
         M, dtype = conditional.num_inducing, conditional.dtype
         position = (jnp.arange(M, dtype=dtype) + 0.5) / M
-        # Waves of growing frequency are what smooth stationary priors are made of.
+        # Smooth stationary priors consist of such waves, with less variance at higher frequencies.
         waves = jnp.cos(jnp.pi * position[:, None] * jnp.arange(min(self.rank, M), dtype=dtype)) * jnp.sqrt(2 / M)
         waves = waves.at[:, 0].divide(jnp.sqrt(2.0).astype(dtype))
         return LowRank(_start_deviations(conditional, scale), _each_output(waves, conditional, scale))
@@ -440,7 +439,7 @@ def _natural_factor(
 ) -> tuple[Float[Array, "*D M M"], Float[Array, ""]]:
     """The lower factor of ``S_new`` from that of ``S`` and a loss's derivative by it, and whether it backed off.
 
-    ``S_new = L B^-1 L^T`` with ``B = I + 2 rate L^T g_S L``, which the derivative by ``L`` alone makes: nothing is
+    ``S_new = L B^-1 L^T`` with ``B = I + 2 rate L^T g_S L``, which follows from the derivative by ``L``. Nothing is
     divided by ``S``, which can be nearly singular.
     """
     L, M = jnp.tril(L), L.shape[-1]
@@ -458,7 +457,7 @@ def _natural_factor(
         return jnp.where(inside[..., None, None], U, held)
 
     U = upper(B)
-    # Pivots below are what rounding leaves of differences.
+    # Rounding alone can leave pivots below this.
     least = 4 * M * jnp.finfo(B.dtype).eps * jnp.max(jnp.abs(B), axis=(-2, -1))
     inside = jnp.all(jnp.square(linalg.diagonal(U)) > least[..., None], axis=-1)
     every = jnp.all(inside)
@@ -490,7 +489,7 @@ def form_of(covariance: str | Form | type[Form] | None, inducing: Any) -> Form:
     """The form that ``covariance`` of a guide means.
 
     Args:
-        covariance: one of :data:`NAMES`, a form, or its class; ``None`` for the usual with these inducing variables.
+        covariance: one of :data:`NAMES`, a form, or its class; ``None`` for the usual one of these inducing variables.
         inducing: inducing variable, or its initialiser.
 
     Raises:
@@ -517,7 +516,7 @@ def _usual(inducing: InducingVariable | Any) -> Form:
 
 
 def _label(form: Form) -> str:
-    """What a user would call a form."""
+    """The name by which a user calls a form."""
     return next((repr(name) for name, kind in NAMES.items() if kind is type(form)), type(form).__name__)
 
 

@@ -1,4 +1,4 @@
-"""What a Gaussian process is given inducing variables: a distribution, and its divergence from the prior."""
+"""What is a Gaussian process given inducing variables? A distribution, and its divergence from the prior."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 class InducingPosterior(ProcessAtInputs):
     """``q(f) = int p(f | u) q(u) du``: a GP site given inducing variables ``u ~ q(u)``.
 
-    A conditional says how ``f`` follows from ``u``, and what ``u`` is; ``q(u)`` is a mean and a covariance of some
-    form. ``KL[q(f) || p(f)] = KL[q(u) || p(u)]`` (Matthews et al. 2016) is registered with
+    A conditional holds ``u`` and says how ``f`` follows from it. ``q(u)`` is a mean and a covariance of some form.
+    ``KL[q(f) || p(f)] = KL[q(u) || p(u)]`` (Matthews et al. 2016) is registered with
     :func:`numpyro.distributions.kl.kl_divergence`.
 
     Args:
@@ -34,7 +34,7 @@ class InducingPosterior(ProcessAtInputs):
             given, ``log_prob`` raises. A :class:`jax.tree_util.Partial`, if the posterior is to pass through ``jit``.
 
     Raises:
-        TypeError: if ``form`` is none, or has no values.
+        TypeError: if ``form`` is no form, or has no values.
         ValueError: for shapes that do not fit each other, or a form that does not go with the inducing variables.
     """
 
@@ -74,7 +74,7 @@ class InducingPosterior(ProcessAtInputs):
 
     @property
     def inducing(self) -> InducingVariable:
-        """What ``u`` is."""
+        """The inducing variable ``u``."""
         return self.conditional.inducing
 
     @property
@@ -144,7 +144,7 @@ class InducingPosterior(ProcessAtInputs):
         return self._with_loc(mean), self._in_shape(second - jnp.square(mean))
 
     def _with_loc(self, per_output: Float[Array, "D N"]) -> Float[Array, "N *D"]:
-        """The same for means, plus the prior's."""
+        """Means in the event's shape, plus the prior's mean."""
         mean = self._in_shape(per_output)
         return mean if self.prior.loc is None else mean + self.prior.loc
 
@@ -216,7 +216,7 @@ class InducingPosterior(ProcessAtInputs):
         return self._in_shape(mean), covariance
 
     def draw_inducing(self, key: Array) -> Float[Array, "M *D"]:
-        """A draw from ``q``, of the shape of ``u_mean``: on a grid of ``u``, else of ``v`` where whitened."""
+        """A draw from ``q``, of the shape of ``u_mean``: of ``v`` where whitened, of ``u`` elsewhere and on grids."""
         return self.conditional.draw(*self._q(), key).reshape(self.u_mean.shape)
 
     def given(self, u: Float[Array, "M *D"]) -> InducingPosterior:
@@ -228,7 +228,7 @@ class InducingPosterior(ProcessAtInputs):
         return self._replace(value=None)
 
     def valued(self, value: Callable[[InducingPosterior, Array], Any]) -> InducingPosterior:
-        """This posterior with other values, see the class."""
+        """This posterior with other values; see ``value`` of the class."""
         return self._replace(value=value)
 
 

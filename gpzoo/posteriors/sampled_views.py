@@ -1,10 +1,10 @@
-"""Unbiased estimates of covariances under sampled views (learning invariances, sections 4.4 and appendix B).
+"""How are covariances estimated without bias from sampled views (learning invariances, section 4.4 and appendix B)?
 
 A square of a mean over views, ``I = sum_pq r(x_p, x_q) / P^2``, is estimated from ``S`` views of one input by
-``off * sum_{s != t} r(x_s, x_t) + on * sum_s r(x_s, x_s)``. Over a density the pairs of different views alone count
-(eq. 21): ``off = 1 / (S (S - 1))``, ``on = 0``. Of ``P`` views drawn without replacement every pair of two has the
-share ``(P - 1) / P`` and every pair of one with itself the rest: ``off = (1 - 1 / P) / (S (S - 1))`` and
-``on = 1 / (P S)``, which for ``S = P`` is the sum itself.
+``off * sum_{s != t} r(x_s, x_t) + on * sum_s r(x_s, x_s)``. Over a density only pairs of different views count
+(eq. 21): ``off = 1 / (S (S - 1))``, ``on = 0``. Where views are drawn from ``P`` without replacement, pairs of
+different views have the share ``(P - 1) / P``, and pairs of a view with itself the rest:
+``off = (1 - 1 / P) / (S (S - 1))`` and ``on = 1 / (P S)``. For ``S = P`` that is the sum itself.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class PairWeights(NamedTuple):
 
     @classmethod
     def of(cls, view: SampledView) -> PairWeights:
-        """Those of ``view.num_views`` samples of a view.
+        """The weights for ``view.num_views`` samples of a view.
 
         Raises:
-            ValueError: for one view of several.
+            ValueError: for one sample where there are several views.
         """
         S, P = view.num_views, view.orbit_size
         if S < 2 <= P:
@@ -129,7 +129,7 @@ def view_columns(
 
     Raises:
         TypeError: for inducing variables that are not those of the base process.
-        ValueError: for one set of them per output.
+        ValueError: for one set of inducing variables per output.
     """
     if not has_sampled_views(kernel):
         return Kuf(inducing, kernel, X)[..., None]

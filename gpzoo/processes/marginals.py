@@ -1,4 +1,4 @@
-"""Gaussian marginals of a process at a set of inputs: what a GP site is under the evidence lower bound."""
+"""What is a GP site under the evidence lower bound? Gaussian marginals, which affine operations keep exact."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gpzoo._pytree import Fields, static
 
 
 class DrawLog:
-    """Notes which GP sites a program asked an array of, or refuses to give one.
+    """Notes the GP sites whose array a program asks for, or refuses to give it.
 
     Args:
-        refuse: raise when asked, instead of noting it.
+        refuse: whether to raise instead.
     """
 
     def __init__(self, refuse: bool = False) -> None:
@@ -42,7 +42,7 @@ def standard_deviation(variance: Float[Array, "*shape"]) -> Float[Array, "*shape
     """Square root of a variance whose gradient is finite where rounding left it zero or below.
 
     Args:
-        variance: values under the square of the machine epsilon count as that.
+        variance: values under the square of the machine epsilon count as that square.
     """
     return jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).eps ** 2))
 
@@ -51,12 +51,12 @@ class VarianceParts(Fields):
     """The variance of independent sources ``g_j`` in parts, for bounds that change how ``f`` follows from ``u``.
 
     A source has ``Var[g_j(x_n)] = a_n^T S a_n + d_nj``: one part due to ``q(u)``, and the residual
-    ``d_nj = k(x_n, x_n) - q(x_n, x_n)`` that is left of it given ``u``. The marginals are ``f_n = loading^T g_n`` and a
-    constant.
+    ``d_nj = k(x_n, x_n) - q(x_n, x_n)``, which remains given ``u``. The marginals are those of ``f_n = loading^T g_n``
+    plus a constant.
 
     Attributes:
         inducing: ``[N, J]``, due to ``q(u)``; all of the variance where there is no ``residual``.
-        residual: ``[N, J]``, what a likelihood may choose a factor for, or ``None`` where that is chosen.
+        residual: ``[N, J]``, whose factor a likelihood may choose; ``None`` where it is chosen already.
         divergence: ``[J]``, in nats and per row, of ``q(g | u)`` from ``p(g | u)``; ``None`` where they are equal.
         loading: ``[J, K]``, or ``None`` where the outputs are the sources.
     """
@@ -67,21 +67,21 @@ class VarianceParts(Fields):
     loading: Float[Array, "J K"] | None = None
 
     def scaled(self, c: Array) -> VarianceParts:
-        """Of ``f * c``, with ``c`` of rank two or a number: either of rows, or of columns, or without a loading."""
+        """The parts of ``f * c``, of a number or rank two; with a loading ``c`` varies by rows or by columns only."""
         if self.loading is not None and jnp.ndim(c) == 2 and jnp.shape(c)[1] != 1:
             return self._with_fields(loading=self.loading * c)
         return self._of_sources(lambda variance: variance * (c * c))
 
     def mixed(self, A: Float[Array, "_ _"]) -> VarianceParts:
-        """Of ``f @ A``."""
+        """The parts of ``f @ A``."""
         return self._with_fields(loading=A if self.loading is None else self.loading @ A)
 
     def rows(self, index: Any) -> VarianceParts:
-        """Of ``f[index]``."""
+        """The parts of ``f[index]``."""
         return self._of_sources(lambda variance: variance[index])
 
     def columns(self, index: Any) -> VarianceParts:
-        """Of ``f[:, index]``, with an index that keeps the axis."""
+        """The parts of ``f[:, index]``, with an index that keeps the axis."""
         if self.loading is not None:
             return self._with_fields(loading=self.loading[:, index])
         divergence = None if self.divergence is None else self.divergence[index]
@@ -100,14 +100,14 @@ class GaussianMarginals(Fields):
     the shape of ``f``; ``f @ A`` (a map over outputs); ``f[rows]``, ``f[:, k]``; and ``f + g``, ``f - g`` where the
     two come from different sites. Everything else, any ``jnp`` function included, sees a draw. A JAX array on the left
     of an operator takes the draw too: write ``f * c``, not ``c * f``, where ``c`` is one. Marginals without site names
-    are nobody's in particular, so a sum of two of them is a draw.
+    may come from any site, so a sum of two of them is a draw.
 
-    A draw of ``f`` and a draw of marginals made from ``f`` are right each on its own, not jointly: to combine several
-    pieces of a site, take the draw of the site first.
+    A draw of ``f`` and a draw of marginals made from ``f`` are each right, but not jointly. To combine several pieces
+    of a site, take the draw of the site first.
 
     After ``f @ A`` the outputs of a row are correlated: ``mean`` has ``K`` columns while ``source_variance`` keeps the
-    ``J`` independent sources, and ``Cov[f_n] = loading^T diag(source_variance_n) loading``. Likelihoods use the
-    diagonal (``variance``) where one output at a time is all they need, and draw jointly where it is not.
+    ``J`` independent sources, and ``Cov[f_n] = loading^T diag(source_variance_n) loading``. Likelihoods that
+    need one output at a time use the diagonal (``variance``); others draw jointly.
 
     Args:
         mean: ``[N]`` or ``[N, K]``.
@@ -117,7 +117,7 @@ class GaussianMarginals(Fields):
         sites: names of the GP sites these marginals come from.
         log: notes, or refuses, that an array is taken.
         rows: ``[N]`` integers that identify the rows; given, a row's draws do not depend on the batch it is in.
-        parts: what the variance consists of, one entry for each site, for the tighter bounds; none elsewhere.
+        parts: parts of the variance, one entry for each site; only the tighter bounds have them.
     """
 
     mean: Float[Array, "N *K"]
@@ -188,7 +188,7 @@ class GaussianMarginals(Fields):
         return self.loading is None or self.shape[-1] == 1
 
     def noise(self, num_draws: int) -> Float[Array, "{num_draws} N *J"]:
-        """The standard-normal noise of the independent sources that :meth:`draws` is made of.
+        """Standard-normal noise of the independent sources, from which :meth:`draws` are made.
 
         Args:
             num_draws: how many.
@@ -381,15 +381,15 @@ class EstimatedMarginals(GaussianMarginals):
     ``mean`` estimates the mean, and ``mean ** 2 + variance`` the mean square: ``E[mean] = E[f]`` and
     ``E[mean ** 2 + variance] = E[f ** 2]`` over the views (learning invariances, eq. 16-21). So ``variance`` alone is
     not the estimate of a variance: it can be negative, and nothing that needs the law of ``f`` can use it. Terms that
-    are quadratic in ``f`` are unbiased, which the likelihoods :class:`~gpzoo.likelihoods.Gaussian`,
-    :class:`~gpzoo.likelihoods.PolyaGamma` and :class:`~gpzoo.likelihoods.StickBreaking` have; the others refuse.
+    are quadratic in ``f`` are unbiased. The likelihoods :class:`~gpzoo.likelihoods.Gaussian`,
+    :class:`~gpzoo.likelihoods.PolyaGamma` and :class:`~gpzoo.likelihoods.StickBreaking` have such terms; others refuse.
 
     Constants, rows and columns, and sums of different sites are exact, as for :class:`GaussianMarginals`; anything else
     raises ``TypeError``: there is no draw.
     """
 
     def noise(self, num_draws: int) -> Array:
-        """There is none, and so no draw.
+        """Refused: estimates have no noise, and so no draw.
 
         Raises:
             TypeError: always.
@@ -410,7 +410,7 @@ class EstimatedMarginals(GaussianMarginals):
 
 
 def _keeps_axis(index: Any) -> bool:
-    """Whether an index is a slice or a vector of integers or booleans, so that the axis it selects from stays."""
+    """Whether an index is a slice or a vector of integers or booleans, so that the indexed axis stays."""
     return isinstance(index, slice) or (isinstance(index, np.ndarray | Array) and index.ndim == 1)
 
 

@@ -16,7 +16,7 @@ from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: An inducing variable, and the value ``u`` of it that a site is conditioned on: of the site's zero-mean part.
+#: An inducing variable and its value ``u``, on which a site is conditioned; ``u`` is of the site's zero-mean part.
 Given: TypeAlias = tuple[InducingVariable, Float[Array, "M *D"]]
 
 
@@ -28,8 +28,8 @@ def conditioned(
     Args:
         model: the program.
         given: ``u`` of each site to be conditioned, by name.
-        drawn: names of sites of which the program takes an array.
-        representation: what the value of such a site is.
+        drawn: names of sites whose array the program takes.
+        representation: gives the values of conditioned sites.
     """
 
     class Condition(Messenger):

@@ -1,4 +1,4 @@
-"""One path through a program at new inputs: values of its latent sites, and what they predict at every site."""
+"""What does one path through a program predict at new inputs? A path is one value of each of its latent sites."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Runner:
         batch: tuple,
         arrays: dict,
     ) -> dict[str, Shaped[Array, "S N ..."]]:
-        """Draws of the data sites that are wanted, each row's by its own key: they do not depend on the batch."""
+        """Draws of the wanted data sites, each row's by its own key, so that they do not depend on the batch."""
 
         def draws_of(fns: dict, key: PRNGKeyArray) -> dict[str, Shaped[Array, "S N ..."]]:
             return {name: _draw(fns[name], named_key(key, name), self.asked.draws_per_path) for name in wanted}
@@ -115,7 +115,7 @@ class Runner:
         if self.guide is not None and self.guide.joint:
             return draws_of(data, key)
 
-        # Which parameters of a distribution have an entry per row only the program knows: it runs on single rows.
+        # Only the program knows which parameters of a distribution have an entry per row: it runs on single rows.
         def of_row(i: Integer[Array, ""]) -> dict[str, Shaped[Array, "S ..."]]:
             own = {name: value[i[None]] if name in processes else value for name, value in values.items()}
             data_key, model_key = random.split(random.fold_in(key, rows[i]))
@@ -150,7 +150,7 @@ class Runner:
         return guide_trace, trace
 
     def _check_sites(self, trace: dict, known: set[str], drawn: set[str], training: bool) -> None:
-        """Nothing may stay at a draw of its prior without a word."""
+        """Refuse a site that would stay at a draw of its prior without a word."""
         for name, site in trace.items():
             if site["type"] != "sample" or site["is_observed"] or name in known | drawn:
                 continue
@@ -199,7 +199,7 @@ def _needs_draws(path: Path, asked: Asked) -> bool:
 
 
 def _draw(fn: Any, key: PRNGKeyArray, num_draws: int) -> Shaped[Array, "{num_draws} N ..."]:
-    """Draws of a data site, ``[num_draws, N, ...]``; a likelihood's are given the draws of its marginals."""
+    """Draws of a data site, ``[num_draws, N, ...]``; those of a likelihood are given draws of its marginals."""
     fn = unmasked(fn)
     with drawing():
         if isinstance(fn, Likelihood) and fn.is_marginal:

@@ -1,4 +1,4 @@
-"""Draws of whole functions from a trained guide, through all layers, at any number of inputs."""
+"""How is a whole function drawn from a trained guide? Through all layers, at any number of inputs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def values_of_functions(
     num_features: int,
     batch_size: int,
 ) -> dict[str, np.ndarray]:
-    """:meth:`gpzoo.inference.Trained.functions`, with the programs that are compiled already, and will be."""
+    """:meth:`gpzoo.inference.Trained.functions`; ``compiled`` keeps the compiled programs, of earlier calls too."""
     check_run(guide, num_draws=num_draws, num_features=num_features, batch_size=batch_size)
     rng_key = checks.rng_key(rng_key)
     args, kwargs = checks.arguments(guide.model, args, model_kwargs, new=True)
@@ -124,7 +124,7 @@ def pathwise(
     at_inducing, variance = jnp.zeros((L.shape[-1], D), X.dtype), 0
     if function is not None:
         at_inducing, variance = _at_inducing(posterior.inducing, kernel, parts, keys, g)
-    # What the diagonal of L L^T holds beyond the variance of the functions is noise on u: white, and the jitter.
+    # The diagonal of L L^T exceeds the variance of the functions by noise on u: white noise, and the jitter.
     blocks = L.blocks if isinstance(L, BlockDiagonal) else (L,)
     total = jnp.concatenate([jnp.sum(jnp.square(block), axis=-1) for block in blocks], axis=-1)
     beyond = _columns(jnp.sqrt(jnp.maximum(total - variance, 0)))
@@ -141,7 +141,7 @@ def pathwise(
 def _at_inducing(
     inducing: InducingVariable, kernel: Kernel, parts: list[Kernel], keys: list[PRNGKeyArray], g: Callable
 ) -> tuple[Float[Array, "M D"], Float[Array, "*batch M"]]:
-    """Inducing variables of prior functions, ``[M, D]``, and their variances, ``[M]`` or ``[D, M]``."""
+    """Values of inducing variables for prior functions, ``[M, D]``, and their variances, ``[M]`` or ``[D, M]``."""
     if isinstance(inducing, InducingBlocks):
         pairs = zip(block_pairs(inducing, kernel), keys, strict=True)
         each = [_at_inducing(block, part, [part], [key], g) for (block, part), key in pairs]

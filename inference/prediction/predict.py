@@ -1,4 +1,4 @@
-"""Prediction at new inputs: moments, densities, quantiles, draws; any batching gives the same up to rounding."""
+"""What does a model predict at new inputs? Moments, densities, quantiles, draws: the same in any batches."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def predict(
 ) -> dict[str, SitePrediction]:
     """Predict at new inputs without a guide: from MCMC draws, or by exact GP regression.
 
-    What a training gives predicts by itself, :meth:`gpzoo.inference.Trained.predict`, which says what is predicted and
-    what the other arguments mean. GP sites are conditioned on their draws, or their data, at the training inputs. The
+    A trained model predicts by itself, :meth:`gpzoo.inference.Trained.predict`, where results and the other arguments
+    are explained. GP sites are conditioned on their draws, or their data, at the training inputs. The
     training covariance is factorised for every draw and batch: take large batches. A program that is
     :func:`~gpzoo.inference.whitened` is conditioned on its draws of ``f``, or of ``u`` where it is sparse.
 
@@ -65,7 +65,7 @@ def predict(
         train_args: the positional arguments of training, such as ``(X, y)``.
         train_kwargs: the keyword arguments of training.
         test_data: observed values by site name, ``[N, ...]``, for ``log_density``.
-        num_draws: draws to keep of a program that nothing is drawn of.
+        num_draws: number of draws to keep where the program itself has none.
         quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``.
         keep_draws: whether to return the draws themselves.
         batch_size: rows at a time, which changes nothing but rounding.
@@ -118,7 +118,7 @@ def predictions(
     guide: InducingGuide | None = None,
     posterior_samples: Mapping[str, ArrayLike] | None = None,
 ) -> dict[str, SitePrediction]:
-    """Predictions with a guide or without one, with the programs that are compiled already, and will be."""
+    """Predictions with or without a guide; ``compiled`` keeps the compiled programs, of earlier calls too."""
     check_run(guide, num_draws=num_draws, batch_size=batch_size)
     quantiles, rng_key = checked_quantiles(quantiles), checks.rng_key(rng_key)
     args, kwargs = checks.arguments(model, args, model_kwargs, new=True)
@@ -191,7 +191,7 @@ def _finite(name: str, site: SitePrediction, processes: frozenset[str], explain:
     """
     lacking = []
     if name not in processes and site.mean is not None:
-        # What overflows is infinite, or not so at every row.
+        # An overflow gives infinity, or does not happen at every row.
         lacking += ["mean"] if np.isnan(site.mean).all() else []
         lacking += [] if np.isfinite(site.variance).any() else ["variance"]
     if site.log_density is not None:
@@ -253,9 +253,9 @@ def check_run(guide: InducingGuide | None, **counts: int) -> None:
 
 
 def identity_of(static: Mapping[str, Any]) -> tuple:
-    """What static arguments are told apart by: the values of those that have one, the objects that others are.
+    """The identity of static arguments: their values where these can be compared, else the objects themselves.
 
-    Unlike their ``repr``, it never takes two of them for one. The objects are kept alive by it.
+    Unlike a ``repr``, it never takes two of them for one. It keeps the objects alive.
     """
     leaves, structure = jax.tree.flatten(dict(static))
     return structure, tuple(map(_identity, leaves))
@@ -272,7 +272,7 @@ def _identity(leaf: Any) -> Any:
 
 
 class _Itself:
-    """Equal to itself alone: what has no hash."""
+    """An object without a hash, equal to itself alone."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""What prediction reports at a site: predictions averaged over paths, one of each draw (deep GPs, eq. 18)."""
+"""What does prediction report at a site? Averages over paths, of which each draw has one (deep GPs, eq. 18)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SitePrediction(NamedTuple):
         draws: one draw per path, ``[S, N]`` or ``[S, N, D]``, where asked for.
     """
 
-    # JAX arrays while they are computed. `Any` stands for None, which nobody should have to rule out at every use.
+    # JAX arrays while they are computed. `Any` stands for None: type checkers then ask for no test at every use.
     mean: np.ndarray | Any
     variance: np.ndarray | Any
     log_density: np.ndarray | Any = None
@@ -44,7 +44,7 @@ ROW_AXES = SitePrediction(0, 0, 0, 0, 1, 1)
 
 
 class Asked(NamedTuple):
-    """What prediction is asked for besides moments and densities.
+    """What a caller asks of a prediction besides moments and densities.
 
     Attributes:
         quantiles: probabilities, or ``None``.

@@ -1,4 +1,4 @@
-"""Training: NumPyro's SVI update, compiled once, scanned over minibatches, watched, and kept."""
+"""How is a program trained? NumPyro's SVI update is compiled once, looped over minibatches, watched, and kept."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from gpzoo.inference.training._steps import all_finite, initial, one_step, step_
 from gpzoo.inference.training.checkpoints import Checkpoints, check_folder
 from gpzoo.tables.table import Table
 
-#: Seconds aimed at between two visits of the host.
+#: Intended seconds between two visits of the host.
 _CHUNK_SECONDS = 1.0
 
 #: Seconds after which the first checkpoint is due: within 30, of which the chunk at that moment takes some.
@@ -134,7 +134,7 @@ def fit(
             key, or arguments of the model outside ``model_kwargs``.
         ValueError: for rows or members that disagree in number, a plate of another size than there are rows, options
             out of range, bad data (NaN, infinity, masked arrays, labels), ``init_params`` of unknown names or other
-            shapes, a ``checkpoint`` that is no folder's name, or a program that the objective does not go with
+            shapes, a ``checkpoint`` that is no folder's name, or a program that the objective cannot train
             (:class:`~gpzoo.inference.CollapsedELBO`); for ``natural`` with that objective, whose ``q(u)`` is optimal.
         DatasetError: when rows of a table cannot be read.
         NonFiniteError: when the ELBO or a gradient is not finite, naming the site, the rows and what to try. Its
@@ -147,7 +147,7 @@ def fit(
             belongs to another training.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
 
-    Whatever error ends the training, one of a callback or an interruption too, has the result so far as ``.result``.
+    Every error that ends the training has the result so far as ``.result``, also one of a callback or an interruption.
     """
     if not isinstance(svi, SVI):
         raise TypeError(f"svi must be SVI(model, guide, optimizer, GaussianProcessELBO()), got {type(svi).__name__}.")
@@ -184,7 +184,7 @@ def fit(
 
 
 class _Training:
-    """The state of one call of :func:`fit`: everything on the device, losses ``[K, steps]``, and where it stands."""
+    """The state of one call of :func:`fit`: everything on the device, losses ``[K, steps]``, and its step."""
 
     def __init__(
         self,
@@ -210,9 +210,9 @@ class _Training:
         self.done, self.before, self.seconds = 0, 0.0, 0.0
         #: The state at the last visit but one of the host, and its step.
         self.earlier: tuple[SVIState, int] | None = None
-        #: Of each member that failed: the number of steps that are kept of it.
+        #: For each member that failed, the number of its steps that are kept.
         self.failed: dict[int, int] = {}
-        #: What tells these data from others, once they have been looked at for it.
+        #: A description that tells these data from others, once it has been made.
         self.data: dict[str, Any] = {}
         self.init: Callable | None = None
         #: Puts the optimal q(u) into parameters, where the objective knows it.
@@ -243,7 +243,7 @@ class _Training:
         self.ways = expectations(seen, self.needs)
 
     def _start(self, k: int, key: PRNGKeyArray, given: Mapping[str, Any] | None) -> SVIState:
-        """The initial state of a member, after what there is to check beforehand."""
+        """The initial state of a member, once its data and its program are checked."""
         svi, source, arrays = self.svi, self.source, member_of(self.arrays, self.array_axes, k)
         if given is not None and self.several:
             given = jax.tree.map(lambda x: x[k], given)
@@ -256,8 +256,8 @@ class _Training:
             self._look(k, svi.model, whole, kwargs, svi.get_params(state))
             return state
         looked = self._look(k, svi.guide.model, whole, kwargs)
-        # The program on all rows at once may be more than fits, such as a network on images; that a term of it
-        # depends on several rows shows on two.
+        # On all rows at once the program may not fit in memory, such as a network on images. Two rows are enough to
+        # find a term that depends on several.
         svi.guide.sites_for(first if source.size > 1 else whole, kwargs, looked)
         seen = whole if svi.guide.looks_at_inputs(given) else first
         try:
@@ -268,7 +268,7 @@ class _Training:
         self.init = self.init or initial(svi, sites)
         values = {name: site["value"] for name, site in sites.items()}
         if self.optimal is not None:
-            self.optimal(values, first, arrays)  # says here what it does not go with
+            self.optimal(values, first, arrays)  # raises here if it does not fit the program
         return self.init(training, values)
 
     def _look(
@@ -279,7 +279,7 @@ class _Training:
             return None
         # The data are constants here, so that likelihoods check their numbers.
         looked = look(program, args, kwargs | self.svi.static_kwargs, values)
-        # No more is kept: the rest holds the data, which of a table are many rows.
+        # Nothing else is kept, because it holds the data, which are many rows of a table.
         self.needs = looked.needs
         return looked
 
@@ -308,7 +308,7 @@ class _Training:
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What must be the same for this training to be continued; what says most to its user first."""
+        """Settings that a continued training must share; those that tell its user most come first."""
         self._describe()
         settings = dict(self.data)
         plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
@@ -349,7 +349,7 @@ class _Training:
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self, num_steps: int, *options: Any) -> Trained:
-        """Train up to ``num_steps`` in all; whatever error ends it has the result so far."""
+        """Train up to ``num_steps`` in all; every error that ends it has the result so far."""
         try:
             if self.done == 0 < num_steps:
                 self._refuse_coinciding()
@@ -492,7 +492,7 @@ class _Training:
     def _stepwise(
         self, states: SVIState, feed: Any, counts: Integer[np.ndarray, " K"]
     ) -> tuple[SVIState, Float[np.ndarray, "K chunk"], Integer[np.ndarray, "K 1"]]:
-        """The same, step by step from here: in a loop on CPU, XLA's convolutions take many times as long."""
+        """:meth:`_steps`, one by one from the host: in a loop on CPU, XLA's convolutions take many times as long."""
         values, begun, ends = np.zeros((self.K, self.source.chunk)), np.zeros((self.K, 1), int), []
         for k in range(self.K):
             member = (lambda x, k=k: x[k]) if self.several else (lambda x: x)
@@ -507,7 +507,7 @@ class _Training:
         return (jax.tree.map(lambda *x: jnp.stack(x), *ends) if self.several else ends[0]), values, begun
 
     def _advance(self, feed: Any, count: int, ahead: int) -> Any:
-        """Take ``count`` steps; returns the feed of the ``ahead`` after, which is made while the device computes."""
+        """Take ``count`` steps; returns the feed of the next ``ahead``, which is made while the device computes."""
         start, done, failed = self.copy(self.state), self.done, dict(self.failed)
         try:
             return self._take(start, feed, count, ahead)
@@ -547,9 +547,9 @@ class _Training:
     ) -> Integer[np.ndarray, " K"]:
         """Put members that failed back to their last good state; returns how many steps of the chunk they keep.
 
-        A state is good if it is finite and so is the bound there: the update that led to a bound that is not finite is
-        taken back too, at the beginning of a chunk the last one of the chunk before, -1. Nothing is selected or copied
-        step by step for this: chunks are run again, which gives the same numbers.
+        A state is good if it is finite, and the bound there is. So the update before a bound that is not finite is
+        taken back too; at the beginning of a chunk that is the last one of the chunk before, -1. No step is selected or
+        copied for this: chunks that run again give the same numbers.
         """
         low, high, width = np.where(bad, 0, begun), begun, 1
         self._put(bad, start)
