@@ -597,7 +597,7 @@ class _Training:
 
     def _failing(self, k: int) -> tuple[int, SVIState, SVIState, float]:
         """Of a member that failed: the step that is not finite, the states before and after it, and its loss."""
-        state, only = self.state, np.arange(self.K) == k
+        state, only = self.state, (np.arange(self.K) == k).astype(int)
         for step in (self.failed[k], self.failed[k] + 1):
             before = state
             state, values, _ = self._steps(jax.tree.map(jnp.copy, before), self.source.feed(step, 1), only)
