@@ -103,7 +103,7 @@ def at_once(function: Callable[[], Any]) -> Any:
 
 
 def drawing() -> AbstractContextManager:
-    """The context in which data sites are drawn: Bernoulli of NumPyro mixes types, which strict promotion refuses."""
+    """The context in which data sites are drawn: NumPyro's Bernoulli mixes types, which strict promotion refuses."""
     return jax.numpy_dtype_promotion("standard")
 
 
