@@ -1,7 +1,9 @@
 """How is a trained model kept in a file? With its parameters, its guide's options and sites, and the versions.
 
 Objects are saved only if their class is public in gpzoo (inducing variables, initialisers, forms): by name and
-arguments, and loading calls the class with them. A file names no module, and loading imports none.
+arguments, and loading calls the class with them. Of a parameter of any other class, such as an equinox module, the
+arrays are saved by their paths, and loading puts them into an object that it is given. A file names no module, and
+loading imports none.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jax import random
+from jax.tree_util import keystr
 from numpyro.distributions import constraints
 
 import gpzoo
+from gpzoo import _checks as checks
 from gpzoo.errors import CheckpointError, plain
 from gpzoo.inducing.initialisers import Initialiser, blocks
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
@@ -60,9 +64,9 @@ def save(path: Path, trained: Any) -> None:
     arrays: dict[str, np.ndarray] = {"losses": np.asarray(trained.losses)}
     try:
         own = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, np.generic) else x, dict(trained.params))
-        params = _encoded("params", own, arrays)
+        params = {"dict": [[name, _of_param(f"params[{name!r}]", value, arrays)] for name, value in own.items()]}
     except _Foreign as error:
-        raise TypeError(f"A file holds arrays in dictionaries, lists and tuples, not {error}.") from None
+        raise TypeError(f"A file holds pytrees of arrays, not {error}.") from None
     description = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -77,6 +81,21 @@ def save(path: Path, trained: Any) -> None:
         _files.write(path, path.with_name(f"{path.name}-unfinished"), description, arrays)
     except OSError as error:
         raise CheckpointError(f"{path} could not be written: {error}.") from error
+
+
+def _of_param(name: str, value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """A parameter in JSON; of one of another class only its arrays, by their paths."""
+    own: dict[str, np.ndarray] = {}
+    try:
+        found = _encoded(name, value, own)
+    except _Foreign:
+        own, leaves = {}, jax.tree_util.tree_leaves_with_path(value)
+        if not leaves or any(x is value for _, x in leaves):
+            raise
+        named = [(keystr(path), x) for path, x in leaves]
+        found = {"paths": [[path, _encoded(f"{name}{path}", x, own)] for path, x in named]}
+    arrays |= own
+    return found
 
 
 def _versions() -> dict[str, str]:
@@ -159,7 +178,7 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
 # -- from a file -------------------------------------------------------------------------------------------------------
 
 
-def load(path: Path, program: Callable, guide: Any) -> dict[str, Any]:
+def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Arguments of a :class:`~gpzoo.inference.Trained`; see :func:`gpzoo.inference.load`."""
     try:
         description, arrays = _files.read(path)
@@ -173,6 +192,15 @@ def load(path: Path, program: Callable, guide: Any) -> dict[str, Any]:
         _check_precision(arrays)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be loaded as a trained model: {plain(f'{error!s:.300}')}.") from error
+    loose = {name: x for name, x in found["params"].items() if isinstance(x, _ByPath)}
+    checks.names("params", set(params or {}), needed=set(), known=set(loose))
+    for name, by_path in loose.items():
+        if name not in (params or {}):
+            raise ValueError(
+                f"{path} holds the arrays of {name!r} without the object that they are in, which is of your own or of "
+                f"another library: give it to load, load(path, program, params={{{name!r}: module}})."
+            )
+        found["params"][name] = _filled(name, dict(params or {})[name], by_path)
     if guide is None:
         if options is None:
             raise ValueError(
@@ -183,6 +211,32 @@ def load(path: Path, program: Callable, guide: Any) -> dict[str, Any]:
     if isinstance(guide, InducingGuide) and guide.sites is None:
         guide.sites = sites
     return {"model": program, "guide": guide, **found}
+
+
+class _ByPath(dict):
+    """Arrays of a parameter by their paths."""
+
+
+def _filled(name: str, like: Any, by_path: _ByPath) -> Any:
+    """An object with a file's arrays in place of its own, and nothing in place of what else is in it.
+
+    Raises:
+        ValueError: naming arrays that one has and the other has not, or that have another shape.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(like)
+    floats = {keystr(path): np.shape(x) for path, x in leaves if isinstance(x, jax.Array | np.ndarray) and _real(x)}
+    there = {path: np.shape(x) for path, x in by_path.items()}
+    if different := sorted(path for path in floats | there if floats.get(path) != there.get(path)):
+        at = different[0]
+        raise ValueError(
+            f"params[{name!r}] is not the object that was saved: {at} has shape {floats.get(at, 'none')}, in the file "
+            f"{there.get(at, 'none')}."
+        )
+    return jax.tree_util.tree_map_with_path(lambda path, x: by_path.get(keystr(path)), like)
+
+
+def _real(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 def _check_versions(path: Path, description: Mapping[str, Any]) -> None:
@@ -277,6 +331,8 @@ def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             raise ValueError("no strategy")
         return getattr(numpyro.infer, x["numpyro"])
     ((kind, content),) = x.items()
+    if kind == "paths":
+        return _ByPath((str(at), _decoded(value, arrays)) for at, value in content)
     if kind == "dict":
         if not all(type(key) in (int, str) for key, _ in content):
             raise ValueError("no names")

@@ -1,38 +1,49 @@
-"""Posteriors in ArviZ, variational ones as a chain of independent draws, with what diagnostics of draws need."""
+"""What is exported to ArviZ? Draws of a posterior and of its prior, data, and densities that judge the draws."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 from jax import Array, random
-from numpyro.distributions import MaskedDistribution
 
-import gpzoo
 from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference._arviz_container import Group, container
+from gpzoo.inference._batches import in_batches, number_of_rows, over_draws
 from gpzoo.inference._calls import entry_point
-from gpzoo.inference._finite import refuse_not_finite
+from gpzoo.inference._draws import Arguments, Draw, Draws, Found
+from gpzoo.inference._finite import is_finite, refuse_not_finite
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import look
-from gpzoo.inference._runs import Runs, run, unmasked
-from gpzoo.inference.gp_sites import Recorded, Representation
 from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.prediction._conditioned import conditioned
 from gpzoo.inference.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.training._sources import split_arrays
-from gpzoo.processes.process import GaussianProcess
 
 #: Arguments with more entries than this are not copied into ``constant_data``.
 _SMALL = 1_000_000
+
+
+#: Arrays by name, with the names of their axes.
+_Named: TypeAlias = dict[str, tuple[np.ndarray, Sequence[str | None]]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of an export, as :meth:`gpzoo.inference.Trained.to_arviz` says."""
+
+    new_args: tuple[Argument, ...] | None = None
+    new_kwargs: Mapping[str, Any] | None = None
+    batch_size: int = 1000
+    coords: Mapping[str, Any] | None = None
+    dims: Mapping[str, Sequence[str]] | None = None
 
 
 def exported(
@@ -45,33 +56,24 @@ def exported(
     *,
     num_draws: int,
     losses: np.ndarray | None,
+    options: Options,
 ) -> Any:
     """:meth:`gpzoo.inference.Trained.to_arviz`; negative ``losses`` are kept as ``elbo`` in ``constant_data``."""
     args, kwargs = checks.arguments(model, args, model_kwargs, new=True)
     rng_key, num_draws = checks.rng_key(rng_key), checks.positive_int("num_draws", num_draws)
     guide.sites_for(args, kwargs)
     params = guide.checked_params(params, args, kwargs)
-    shown = Recorded(views=named_key(rng_key, "views"))
-
-    def runs(draw: _Draw, args: tuple, kwargs: dict, params: dict) -> Runs:
-        return run(draw[0], args, kwargs, guide=guide, model=model, values=params, representation=shown)
-
-    variational = guide.variational_parameters()
-    constants = _constants(model, {n: x for n, x in params.items() if n not in variational}, args, kwargs)
-    constants |= {} if losses is None else {"elbo": -np.asarray(losses)}
+    constants = {n: x for n, x in params.items() if n not in guide.variational_parameters()}
     return _export(
-        runs,
+        Draws(model, guide.sites.latents, guide, named_key(rng_key, "views")),
+        rng_key,
         (random.split(named_key(rng_key, "export"), num_draws), {}),
         (1, num_draws),
-        args,
-        kwargs,
+        (args, kwargs),
         params,
-        latents=guide.sites.latents,
-        processes=guide.sites.processes,
-        # Where kernels are the same for all draws, so are their factors: vmap forms those once.
-        each_alone=guide.draws_anything,
-        constants=constants,
-        attributes={"approximation": "svi"},
+        constants=constants | ({} if losses is None else {"elbo": -np.asarray(losses)}),
+        sample_stats={},
+        options=options,
     )
 
 
@@ -83,13 +85,19 @@ def draws_to_arviz(
     posterior_samples: Mapping[str, ArrayLike],
     sample_stats: Mapping[str, ArrayLike] | None = None,
     params: Mapping[str, Any] | None = None,
+    new_args: tuple[Argument, ...] | None = None,
+    new_kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 1000,
+    coords: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Sequence[str]] | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
     """MCMC draws in ArviZ, with the groups that :meth:`gpzoo.inference.Trained.to_arviz` has.
 
     ``posterior`` holds GP sites, ``f``, whether the program was :func:`~gpzoo.inference.whitened` or not, and the white
     noise of none. Where a site is sparse, ``f`` is drawn jointly given each draw of ``f_u``, and ``log_likelihood`` is
-    given that draw. ``az.from_numpyro(mcmc)`` does for sites that are not sparse, with the noise.
+    given that draw. ``az.from_numpyro(mcmc)`` does for sites that are not sparse, with the noise. ``sample_stats`` has
+    ``log_p`` beside what is given; of an observed GP site ``log_p`` has the marginal likelihood.
 
     Args:
         rng_key: key of the draws of data, and of ``f`` given ``f_u``.
@@ -98,6 +106,11 @@ def draws_to_arviz(
         posterior_samples: ``mcmc.get_samples(group_by_chain=True)``: draws by site name, ``[chains, draws, ...]``.
         sample_stats: by ArviZ's names, such as ``mcmc.get_extra_fields(group_by_chain=True)``.
         params: values of the ``numpyro.param`` sites, if there are any.
+        new_args: see :meth:`gpzoo.inference.Trained.to_arviz`, and the next four.
+        new_kwargs: of new inputs.
+        batch_size: rows of new inputs at a time, and most rows of the prior.
+        coords: labels.
+        dims: names of axes.
         model_kwargs: the program's keyword arguments, by name.
 
     Raises:
@@ -121,213 +134,242 @@ def draws_to_arviz(
         latents = frozenset(n for n, s in seen.items() if s["type"] == "sample" and not s["is_observed"])
         if missing := sorted(latents - set(samples) - set(inducing)):
             raise ValueError(f"posterior_samples has no draws of the latent sites {missing}.")
-
-        def runs(draw: _Draw, args: tuple, kwargs: dict, params: dict) -> Runs:
-            key, sample = draw
-            given = {name: (at, sample[f"{name}_u"]) for name, at in inducing.items()}
-            joint = conditioned(model, given, frozenset(), Representation())
-            found = run(key, args, kwargs, model=joint, values=params | sample)
-            # Kept beside the program's own deterministic sites.
-            record = {f"{name}_u": {"type": "deterministic", "value": u} for name, (_, u) in given.items()}
-            return found._replace(guide=record)
-
         variables = {f"{name}_inducing": jax.tree.leaves(at) for name, at in inducing.items()}
         variables = {name: leaves[0] if len(leaves) == 1 else tuple(leaves) for name, leaves in variables.items()}
         return _export(
-            runs,
+            Draws(model, latents, inducing=inducing),
+            rng_key,
             (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), flat),
             shape,
-            args,
-            kwargs,
+            (args, kwargs),
             params,
-            latents=latents,
-            processes=frozenset(n for n in latents if isinstance(unmasked(seen[n]["fn"]), GaussianProcess)),
-            each_alone=True,
-            constants=_constants(model, params | variables, args, kwargs),
-            attributes={},
+            constants=params | variables,
             sample_stats={name: np.asarray(value) for name, value in (sample_stats or {}).items()},
+            options=Options(new_args, new_kwargs, batch_size, coords, dims),
         )
 
 
-#: A random key, and values of latent sites.
-_Draw: TypeAlias = tuple[Array, dict[str, Array]]
-
-
 def _export(
-    runs: Callable[[_Draw, tuple, dict, dict], Runs],
-    draws: _Draw,
+    source: Draws,
+    rng_key: Array,
+    draws: Draw,
     shape: tuple[int, int],
-    args: tuple,
-    kwargs: dict,
+    arguments: Arguments,
     params: dict[str, Any],
     *,
-    latents: Collection[str],
-    processes: Collection[str],
-    each_alone: bool,
-    constants: dict[str, np.ndarray],
-    attributes: dict[str, str],
-    sample_stats: dict[str, np.ndarray] | None = None,
+    constants: Mapping[str, Any],
+    sample_stats: dict[str, np.ndarray],
+    options: Options,
 ) -> Any:
     """The groups of a posterior.
 
     Args:
-        runs: the guide's and the program's traces for a draw, with arguments and parameters.
+        source: the posterior.
+        rng_key: of the export.
         draws: ``chains * draws`` of them.
         shape: ``(chains, draws)``.
-        args: positional arguments of the program.
-        kwargs: its keyword arguments.
+        arguments: of the program.
         params: of guide and program.
-        latents: names of sites of the posterior.
-        processes: those that are GPs.
-        each_alone: whether draws are made one after the other, not all at once.
-        constants: of ``constant_data``.
-        attributes: of the posterior.
-        sample_stats: of the group of that name.
+        constants: of ``constant_data``, by name.
+        sample_stats: of the group of that name, beside densities.
+        options: see there.
     """
-    positions = [f"argument {i}" for i in range(len(args))]
-    arrays, static = split_arrays(dict(zip(positions, args, strict=True)) | kwargs)
+    batch_size = checks.positive_int("batch_size", options.batch_size)
+    new = _new_arguments(source.model, arguments[1], options)
+    keys = random.split(named_key(rng_key, "prior"), shape[1])
+    found, few = _computed(source, draws, keys, arguments, new, params, batch_size)
+    fixed = _constants(constants, source) | _arguments(source, arguments)
+    axes, labels = _without_masked(found, source.axes, fixed)
 
-    def traces(draw: _Draw, arrays: dict, params: dict) -> Runs:
-        given = arrays | static
-        args = tuple(given.pop(position) for position in positions)
-        return runs(draw, args, given, params)
+    def drawn(values: Mapping[str, np.ndarray], chains: tuple[int, int] = shape, **of: Any) -> Group:
+        return Group({name: x.reshape(*chains, *x.shape[1:]) for name, x in values.items()}, axes, **of)
 
-    def one(draw: _Draw, arrays: dict, params: dict) -> dict[str, dict[str, Array]]:
-        guide_trace, trace, _ = traces(draw, arrays, params)
-        both = guide_trace | trace
-        posterior = {n: s["value"] for n, s in both.items() if n in latents or _is_recorded(s)}
-        data = _data_sites(trace)
-        data_key = named_key(draw[0], "data")
-        return {
-            "posterior": posterior,
-            "posterior_predictive": {n: unmasked(s["fn"]).sample(named_key(data_key, n)) for n, s in data.items()},
-            "log_likelihood": {n: s["fn"].log_prob(s["value"]) for n, s in data.items()},
-        }
+    def constant(values: _Named, **of: Any) -> Group:
+        return Group({n: x for n, (x, _) in values.items()}, {n: x for n, (_, x) in values.items()}, drawn=False, **of)
 
-    names: dict[str, list[str]] = {}
+    terms, from_prior = found["log_likelihood"] | found["left_out"], _said_of_prior(source, params, arguments[0], few)
+    groups = {
+        "posterior": drawn(found["posterior"], attributes={} if source.guide is None else {"approximation": "svi"}),
+        "posterior_predictive": drawn(found["posterior_predictive"]),
+        "predictions": replace(drawn(found["predictions"], rows="new"), dims=source.axes),  # no data, none masked
+        # PSIS fits tails to differences of log densities, which float32 rounds to none.
+        "log_likelihood": drawn({name: x.astype(np.float64) for name, x in terms.items()}),
+        "log_prior": drawn(found["log_prior"]),
+        "sample_stats": drawn(_log_densities(found, sample_stats)),
+        "prior": drawn(found["prior"], (1, -1), rows="first", attributes=from_prior),
+        "prior_predictive": drawn(found["prior_predictive"], (1, -1), rows="first", attributes=from_prior),
+        "observed_data": Group(found["observed_data"], axes, drawn=False),
+        "constant_data": constant(fixed),
+        "predictions_constant_data": constant({} if new is None else _arguments(source, new), rows="new"),
+    }
+    return container(groups, source.rows, labels, options.coords, options.dims)
 
-    def observed(draw: _Draw, arrays: dict, params: dict) -> dict[str, tuple[Array, Array]]:
-        sites = _data_sites(traces(draw, arrays, params).model)
-        names.update(
-            {
-                name: [f.name for f in sorted(site["cond_indep_stack"], key=lambda f: f.dim)]
-                for name, site in sites.items()
-            }
-        )
-        return {name: (site["value"], _mask(site)) for name, site in sites.items()}
 
-    first = jax.tree.map(lambda x: x[0], draws)
-    with one_blas_thread():
-        if each_alone:
-            many = jax.jit(lambda draws, *rest: jax.lax.map(lambda draw: one(draw, *rest), draws))
-        else:
-            many = jax.jit(jax.vmap(one, in_axes=(0, None, None)))
-        found = many(draws, arrays, params)
-        groups = jax.tree.map(lambda x: np.asarray(x).reshape(*shape, *x.shape[1:]), found)
-        data = jax.tree.map(np.asarray, jax.jit(observed)(first, arrays, params))
+def _computed(
+    source: Draws,
+    draws: Draw,
+    prior_keys: Array,
+    arguments: Arguments,
+    new: Arguments | None,
+    params: dict[str, Any],
+    batch_size: int,
+) -> tuple[Found, int]:
+    """All that is drawn, on the host, each kind by one compiled program; and the number of rows of the prior.
+
+    Raises:
+        ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
+    """
+    (args, kwargs), (new_args, new_kwargs) = arguments, new or ((), {})
+    (arrays, static), (new_arrays, new_static) = split_arrays(kwargs), split_arrays(new_kwargs)
+    # Where kernels are the same for all draws, so are their factors: vmap forms those once.
+    each_alone = source.guide is None or source.guide.draws_anything
+
+    def at_data(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict) -> Found:
+        return source.at_data(draw, batch, (args, arrays | static), params)
+
+    def of_prior(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict) -> Found:
+        return source.of_prior(draw[0], (args, arrays | static), params)
+
+    def at_new(draw: Draw, batch: Array, new_args: tuple, new_arrays: dict, *known: Any) -> Found:
+        args, arrays, params = known
+        return source.at_new(draw, batch, (new_args, new_arrays | new_static), (args, arrays | static), params)
 
     def explain() -> None:
-        with one_blas_thread():
-            one(first, arrays, params)
+        one = args if by_row is None else jax.tree.map(lambda x: x[:1], args)
+        at_data(jax.tree.map(lambda x: x[0], draws), jnp.asarray(0), one, arrays, params)
 
-    for group in ("posterior", "posterior_predictive"):
-        for name, values in groups[group].items():
-            of = name.removesuffix("_u") if name.removesuffix("_u") in processes else name
-            refuse_not_finite(of, f"{group} draws", values, processes, explain)
-    for name, values in groups["log_likelihood"].items():
-        refuse_not_finite(name, "log densities", np.where(values == -np.inf, 0, values), processes, explain)
-    groups["observed_data"] = {name: value for name, (value, _) in data.items()}
-    groups["constant_data"] = constants
-    groups["sample_stats"] = sample_stats or {}
-    # PSIS fits tails to differences of log densities, which float32 rounds to none.
-    groups["log_likelihood"] = {name: x.astype(np.float64) for name, x in groups["log_likelihood"].items()}
-    dims, coords = {name: axes for name, axes in names.items() if axes}, {}
-    for name, (value, mask) in data.items():
-        # Dimensions go by name: an argument that is named like its site must not have others.
-        if not mask.all() or np.shape(groups["constant_data"].get(name)) != value.shape:
-            groups["constant_data"].pop(name, None)
+    known, rows = (arrays, params), number_of_rows(args)
+    with one_blas_thread():
+        most = rows if source.guide is None else batch_size
+        found, by_row = in_batches(over_draws(at_data, each_alone), draws, args, *known, batch_size=most)
+        _refuse_batches(source, by_row, rows)
+        _refuse_not_finite(source, found, explain)
+        few = rows if by_row is None else batch_size
+        first = args if by_row is None else jax.tree.map(lambda x: x[:few], args)
+        prior = over_draws(of_prior, each_alone)((prior_keys, {}), jnp.asarray(0), first, *known)
+        found |= jax.tree.map(np.asarray, prior) | {"predictions": {}}
+        _warn_not_finite(found)
+        if new is not None:
+            many, rest = over_draws(at_new, each_alone), (new_arrays, args, *known)
+            found |= in_batches(many, draws, new_args, *rest, batch_size=batch_size)[0]
+        for name, values in found["predictions"].items():
+            refuse_not_finite(name, "predictions", values, source.processes, explain)
+    return found, few
+
+
+def _without_masked(found: Found, axes: Mapping[str, Any], constants: _Named) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Takes masked data out of groups, adds masks to constants, and gives the names of axes and labels then."""
+    axes, labels = dict(axes), {}
+    for name, mask in found["masks"].items():
         if mask.all():
             continue
-        groups["constant_data"][f"{name}_mask"] = mask
-        dims |= {name: [f"{name}_observed"], f"{name}_mask": names[name]}
-        coords[f"{name}_observed"] = np.flatnonzero(mask)
-        for group in ("posterior_predictive", "log_likelihood"):
-            groups[group][name] = groups[group][name][:, :, mask]
-        groups["observed_data"][name] = groups["observed_data"][name][mask]
-    attributes = {
-        "inference_library": "numpyro",
-        "inference_library_version": numpyro.__version__,
-        **attributes,
-        "gpzoo_version": gpzoo.__version__,
-        "jax_version": jax.__version__,
-    }
-    return _container({k: v for k, v in groups.items() if v}, dims, coords, attributes)
+        constants.pop(name, None)  # placeholders among the data
+        constants[f"{name}_mask"] = mask, axes[name]
+        axes[name] = [f"{name}_observed", *axes[name][mask.ndim :]]
+        labels[f"{name}_observed"] = np.flatnonzero(mask)
+        for group in ("posterior_predictive", "log_likelihood", "prior_predictive"):
+            values = found[group][name]
+            found[group][name] = values[:, mask[: values.shape[1]]]  # of the prior there may be fewer rows
+        found["observed_data"][name] = found["observed_data"][name][mask]
+    return axes, labels
 
 
-def _is_recorded(site: dict[str, Any]) -> bool:
-    """Whether the program records numbers here."""
-    return site["type"] == "deterministic" and not isinstance(site["value"], InducingVariable)
+def _new_arguments(model: Callable, kwargs: dict[str, Any], options: Options) -> Arguments | None:
+    """The checked arguments at new inputs, if there are any."""
+    if options.new_args is None:
+        return None
+    if not isinstance(options.new_args, tuple):
+        raise TypeError(f"new_args must be a tuple such as (X_new,), got {type(options.new_args).__name__}.")
+    given = kwargs if options.new_kwargs is None else options.new_kwargs
+    return checks.arguments(model, options.new_args, given, new=True)
 
 
-def _mask(site: dict[str, Any]) -> Array:
-    """Which terms of a data site count, of the shape of its log density."""
-    fn, masks = site["fn"], []
-    shape = jax.eval_shape(fn.log_prob, site["value"]).shape
-    while isinstance(fn, MaskedDistribution):
-        masks.append(jnp.broadcast_to(fn._mask, shape))
-        fn = fn.base_dist
-    return jnp.all(jnp.stack([jnp.ones(shape, bool), *masks]), axis=0)
+def _refuse_batches(source: Draws, by_row: Found | None, rows: int) -> None:
+    """Refuse densities of all rows together where rows came in batches.
+
+    Raises:
+        ValueError: naming the site.
+    """
+    if by_row is None:
+        return
+    together = {name for name, axis in by_row["others"].items() if axis < 0}
+    if source.guide is not None:
+        together |= source.guide.joint
+    if together:
+        raise ValueError(
+            f"The density of site(s) {sorted(together)} is one of all {rows} rows together, which do not come in "
+            f"batches: pass batch_size={rows} or more, or fewer rows."
+        )
 
 
-def _data_sites(trace: dict[str, Any]) -> dict[str, Any]:
-    """Sites with data of their own; a factor or an observed GP has no terms per datum."""
-    return {
-        name: site
-        for name, site in trace.items()
-        if site["type"] == "sample"
-        and site["is_observed"]
-        and not site["infer"].get("is_auxiliary")
-        and not isinstance(site["fn"], GaussianProcess)
-    }
+def _log_densities(found: Found, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """``log_p`` of data and latent variables, and ``log_q`` of the latter if there is a guide, beside those given."""
+
+    def total(*groups: str) -> np.ndarray:
+        parts = [np.asarray(x, np.float64) for group in groups for x in found[group].values()]
+        return np.sum([x.reshape(len(x), -1).sum(axis=1) for x in parts], axis=0)
+
+    stats = {name: value.reshape(-1, *value.shape[2:]) for name, value in given.items()}
+    stats |= {"log_p": total("log_likelihood", "log_prior", "others")}
+    return stats | ({"log_q": total("log_q")} if found["log_q"] else {})
 
 
-def _constants(model: Callable, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, np.ndarray]:
-    constants = {}
+def _refuse_not_finite(source: Draws, found: Found, explain: Callable[[], None]) -> None:
+    processes = source.processes
+    for group in ("posterior", "posterior_predictive", "log_prior", "log_q"):
+        for name, values in found[group].items():
+            of = name.removesuffix("_u") if name.removesuffix("_u") in processes else name
+            refuse_not_finite(of, f"{group} draws", values, processes, explain)
+    for name, values in (found["log_likelihood"] | found["left_out"]).items():
+        refuse_not_finite(name, "log densities", np.where(values == -np.inf, 0, values), processes, explain)
+
+
+def _warn_not_finite(found: Found) -> None:
+    """Wide priors overflow, which is no fault of the posterior."""
+    bad = {name for group in ("prior", "prior_predictive") for name, x in found[group].items() if not is_finite(x)}
+    if bad:
+        warnings.warn(
+            f"Some draws from the prior are not finite: those of {sorted(bad)}. The priors of hyperparameters allow "
+            "values at which the program overflows, or a covariance has no factor.",
+            stacklevel=6,
+        )
+
+
+def _said_of_prior(source: Draws, params: Mapping[str, Any], args: tuple, few: int) -> dict[str, str]:
+    fixed = sorted(params if source.guide is None else source.guide.sites.parameters)
+    said = {"parameters": f"drawn at the trained values of {', '.join(fixed)}"} if fixed else {}
+    rows = number_of_rows(args)
+    return said | ({"rows": f"the first {few} of {rows}"} if few < rows else {})
+
+
+def _constants(params: Mapping[str, Any], source: Draws) -> _Named:
+    found: _Named = {}
     for name, value in params.items():
-        leaves = jax.tree_util.tree_flatten_with_path(value)[0]
-        for path, leaf in leaves:
-            constants[name + jax.tree_util.keystr(path)] = np.asarray(leaf)
+        site = name.removesuffix("_inducing")
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            inducing = site != name and site in source.processes and not path
+            own = [f"{name}_row"] if inducing else ["step"] if name == "elbo" else []
+            found[name + jax.tree_util.keystr(path)] = np.asarray(leaf), own
+    return found
+
+
+def _arguments(source: Draws, arguments: Arguments) -> _Named:
+    """Arguments that are small arrays, the positional ones with rows; four axes are those of images."""
+    args, kwargs = arguments
     try:
-        bound = inspect.signature(model).bind_partial(*args, **kwargs).arguments
+        bound = inspect.signature(source.model).bind_partial(*args, **kwargs).arguments
     except (TypeError, ValueError):
-        bound = {}
+        return {}
+    rows = number_of_rows(args)
+    found: _Named = {}
+    plates = [axes[0] for axes in source.axes.values() if axes and axes[0] in source.rows]
     for name, value in bound.items():
-        if isinstance(value, np.ndarray | jax.Array) and value.size <= _SMALL and name not in constants:
-            constants[name] = np.asarray(value)
-    return constants
-
-
-def _import_arviz() -> Any:
-    """ArviZ, without its daily announcement of version 1."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
-        import arviz
-    return arviz
-
-
-def _container(
-    groups: dict[str, dict[str, np.ndarray]],
-    dims: dict[str, list[str]],
-    coords: dict[str, np.ndarray],
-    attributes: dict[str, str],
-) -> Any:
-    arviz = _import_arviz()
-    # netCDF keeps slashes, of scopes and of networks' parameters, for groups.
-    dotted = lambda of: {name.replace("/", "."): value for name, value in of.items()}  # noqa: E731
-    groups = {group: dotted(values) for group, values in groups.items()}
-    dims = {name: [axis.replace("/", ".") for axis in axes] for name, axes in dotted(dims).items()}
-    coords = dotted(coords)
-    if "InferenceData" in vars(arviz):  # hasattr would make ArviZ 1.x warn
-        attrs = {f"{group}_attrs": attributes for group in ("posterior",)}
-        return arviz.from_dict(**groups, dims=dims, coords=coords, **attrs)
-    return arviz.from_dict(groups, dims=dims, coords=coords, attrs={"posterior": attributes})
+        if not isinstance(value, np.ndarray | jax.Array) or value.size > _SMALL:
+            continue
+        axes: list[str | None] = [None] * value.ndim
+        if value.ndim and any(value is x for x in args) and len(value) == rows:
+            axes[0] = next(iter(plates), "row")
+        if value.ndim == 4:
+            axes[1:] = [f"{name}_{axis}" for axis in ("height", "width", "channel")]
+        found[name] = np.asarray(value), axes
+    return found

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import jax.numpy as jnp
 import numpyro
-from jax import Array
+from jax import Array, random
 from jax.tree_util import Partial
 from jaxtyping import Float, Integer, PRNGKeyArray
 
@@ -257,15 +257,33 @@ class Missing(Exception):
 
 
 class Recorded(Representation):
-    """A draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw given it: for export."""
+    """A draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw given it: for export.
+
+    Args:
+        views: see :class:`Representation`.
+        batch: number of the batch of rows. The draw of ``u`` does not depend on it, that of ``f`` given ``u`` does.
+
+    Attributes:
+        q: the posteriors of the sites that were drawn, by name.
+    """
+
+    def __init__(self, views: Array | None = None, batch: Array | int = 0) -> None:
+        super().__init__(views=views)
+        self.value = Partial(_joint_in_batch, batch=batch)
+        self.q: dict[str, InducingPosterior] = {}
 
     def posterior(
         self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
+        self.q[posterior.site] = posterior
         posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
         numpyro.deterministic(f"{posterior.site}_u", posterior.inducing_moments()[0])
-        return posterior
+        return posterior.valued(self.value)
+
+
+def _joint_in_batch(posterior: InducingPosterior, key: Array, batch: Array | int) -> Array:
+    return posterior.as_joint().sample(random.fold_in(key, batch))
 
 
 class Functions(Representation):

@@ -17,7 +17,7 @@ from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference import _saved
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._finite import all_finite
-from gpzoo.inference.arviz import exported
+from gpzoo.inference.arviz import Options, exported
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction.functions import values_of_functions
 from gpzoo.inference.prediction.predict import identity_of, predictions
@@ -248,35 +248,70 @@ class Trained:
 
     @entry_point
     def to_arviz(
-        self, rng_key: Array, *args: Argument, num_draws: int = 500, model_kwargs: Mapping[str, Any] | None = None
+        self,
+        rng_key: Array,
+        *args: Argument,
+        num_draws: int = 500,
+        new_args: tuple[Argument, ...] | None = None,
+        new_kwargs: Mapping[str, Any] | None = None,
+        batch_size: int = 1000,
+        coords: Mapping[str, Any] | None = None,
+        dims: Mapping[str, Sequence[str]] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Draws from the posterior as ArviZ's container, for ``az.summary``, ``az.loo``, plots and netCDF.
+        """Draws from the posterior as ArviZ's container, for ``az.summary``, ``az.loo``, plots, netCDF and Zarr.
 
         The draws are independent, so diagnostics of Markov chains (r_hat, effective sample size, trace plots) mean
         nothing for them: use ``az.summary(..., kind="stats")``. Each draw takes ``u ~ q(u)`` and the other latent
-        sites, then ``f`` jointly over the inputs given ``u``; the joint covariance is formed, so pass a subset of large
-        data.
+        sites, then ``f`` given ``u``, jointly over the inputs of a batch of rows. The chain axis has length 1.
+
+        ========================= ======================================================================================
+        ``posterior``             ``<site>`` and ``<site>_u``, never whitened, of GP sites; other latent sites;
+                                  deterministic sites of the program
+        ``posterior_predictive``  data drawn anew; of an observed GP site given what was observed
+        ``predictions``           GP sites and data at ``new_args``; ``predictions_constant_data`` has these
+        ``log_likelihood``        ``log p(y_n | f_n)``; of an observed GP site ``log p(y_n | y_-n)``
+        ``log_prior``             ``log p`` of hyperparameters and of ``u``, each summed over its entries
+        ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for ``az.loo_approximate_posterior``
+        ``prior``                 what the program draws, at the trained values of its parameters (attributes name them)
+        ``prior_predictive``      data drawn with these
+        ``observed_data``         the data
+        ``constant_data``         parameters that have no posterior, small arguments, and ``elbo``, negative losses
+        ========================= ======================================================================================
+
+        ``log_p = log p(y | f) + log p(u) + log p(theta)`` and ``log_q = log q(u) + log q(theta)``: the rows are the
+        whole data, whatever ``num_data`` is, and ``f`` given ``u`` has cancelled. Hyperparameters that are points have
+        their prior in ``log_p``. All densities of data and their sums are float64.
+
+        Axes have the names of plates, of ``infer={"event_dims": [...]}``, and ``<site>_output`` or ``<site>_class``,
+        ``<site>_inducing_row``; an argument of four axes has ``<name>_height``, ``_width`` and ``_channel``. Of a site
+        under ``handlers.mask`` there are the observed data only, along ``<site>_observed`` with their numbers (of
+        several axes, in C order) as coordinates, and ``constant_data`` has ``<site>_mask``. A slash in a name is a dot.
 
         Args:
             rng_key: key of the draws; sampled views are drawn once, by this key, for all of them.
             *args: the model's positional arguments, data included, at the rows to export.
             num_draws: number of draws ``S``.
+            new_args: positional arguments at new inputs, ``(X_new,)``.
+            new_kwargs: keyword arguments there; ``None`` for ``model_kwargs``.
+            batch_size: most rows at a time; ``f`` is joint among them given ``u``, for which their covariance is
+                formed. The prior has at most so many rows.
+            coords: labels of entries by axis, ``{"data": years}``; of rows, they are those of the data.
+            dims: names of axes by array, without those of draws, ``{"lengthscale": ["feature"]}``.
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
-            ``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (ArviZ 1.x) with groups ``posterior`` (``<site>``
-            and ``<site>_u``, not whitened, of GP sites; other latent sites; the program's deterministic sites),
-            ``posterior_predictive``, ``log_likelihood`` (``log p(y_n | f_n)``, float64), ``observed_data`` and
-            ``constant_data`` (parameters that have no posterior, small arguments, and as ``elbo`` the negative
-            losses). The chain axis has length 1. Of a site under ``handlers.mask`` these hold the observed data only,
-            along ``<site>_observed`` with their numbers (of several axes, in C order) as coordinates, and
-            ``constant_data`` has ``<site>_mask``. A slash in a name is a dot.
+            ``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (ArviZ 1.x).
 
         Raises:
             TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
-            ValueError: for data that are not finite; parameters that are missing, unknown or of another shape.
+            ValueError: for data that are not finite; parameters that are missing, unknown or of another shape; counts
+                below one; ``coords`` or ``dims`` that do not fit; in several batches, a program whose density does not
+                come in rows.
             FactorisationError: naming the GP site whose draws are not finite.
             NonFiniteError: naming any other site whose draws are not finite, or whose log density is NaN.
+
+        Draws from a prior that are not finite give a warning.
         """
         losses = self.losses if self.losses.size else None
         return exported(
@@ -288,6 +323,7 @@ class Trained:
             model_kwargs,
             num_draws=num_draws,
             losses=losses,
+            options=Options(new_args, new_kwargs, batch_size, coords, dims),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -298,8 +334,7 @@ class Trained:
         under a hash, and there is no pickle in it. NumPyro's ``state`` is not kept, training goes on from checkpoints.
 
         Raises:
-            TypeError: for parameters that are not arrays in dictionaries, lists and tuples (such as those of equinox
-                modules), or a ``path`` that is none.
+            TypeError: for parameters that are no pytrees of arrays, or a ``path`` that is none.
             ValueError: for an empty ``path``.
             CheckpointError: if the file cannot be written; what was there before stays.
         """
@@ -313,7 +348,9 @@ class Trained:
         return self.guide
 
 
-def load(path: str | os.PathLike[str], program: Callable, guide: Any = None) -> Trained:
+def load(
+    path: str | os.PathLike[str], program: Callable, guide: Any = None, *, params: Mapping[str, Any] | None = None
+) -> Trained:
     """The model that :meth:`Trained.save` wrote; on the same machine with the same versions it predicts the same bits.
 
     Args:
@@ -321,16 +358,19 @@ def load(path: str | os.PathLike[str], program: Callable, guide: Any = None) -> 
         program: the program that was trained, which the file does not hold.
         guide: a guide made as for the training, where the file does not say how: one with inducing variables,
             initialisers or a strategy of your own, or no :class:`~gpzoo.inference.InducingGuide`.
+        params: by name, the object that a parameter's arrays are put into where it is of another library's class, such
+            as an equinox module, ``{"network$params": module}``.
 
     Returns:
         The model, without NumPyro's ``state``.
 
     Raises:
         TypeError: for a ``path`` that is none.
-        ValueError: for an empty ``path``, and without a ``guide`` where one is needed.
+        ValueError: for an empty ``path``; without a ``guide``, or an object in ``params``, where one is needed; for
+            one in ``params`` that does not fit the file.
         CheckpointError: if the file cannot be read, is damaged or something else, was written in another format (the
             message names the gpzoo that reads it), or holds float64 and that is not enabled.
 
     Other versions of JAX or NumPyro than those that wrote the file give a warning.
     """
-    return Trained(**_saved.load(_saved.checked_path(path), program, guide))
+    return Trained(**_saved.load(_saved.checked_path(path), program, guide, params))

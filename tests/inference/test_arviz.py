@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints
 from gpzoo.inference import InducingGuide, Trained
-from gpzoo.inference import arviz as export
+from gpzoo.inference import _arviz_container as export
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from tests.programs import bayesian_regression, regression, sine
@@ -58,7 +58,10 @@ def exported():
 
 def test_groups_and_shapes(exported):
     _, _, data = exported
-    assert names(data) == {"posterior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data"}
+    assert names(data) == {
+        *("posterior", "posterior_predictive", "prior", "prior_predictive", "log_likelihood", "log_prior"),
+        *("sample_stats", "observed_data", "constant_data"),
+    }
     posterior = group(data, "posterior")
     assert set(posterior.data_vars) == {"f", "f_u"}
     assert posterior["f"].shape == (1, S, 8) and posterior["f_u"].shape == (1, S, 3)
@@ -172,9 +175,12 @@ def test_masked_data_are_left_out():
     values[~mask] = 1e6  # placeholders
     guide = InducingGuide(masked_regression, InducingPoints(X[::3]))
     params = guide.init_params(KEY, X, values, model_kwargs={"mask": mask})
+    new = {"new_args": (X[:3], values[:3]), "new_kwargs": {"mask": mask[:3]}}
     data = Trained(masked_regression, guide, params).to_arviz(
-        KEY, X, values, num_draws=500, model_kwargs={"mask": mask}
+        KEY, X, values, num_draws=500, model_kwargs={"mask": mask}, **new
     )
+    assert data["predictions"]["entries"].dims[2:] == ("row", "output")  # of new data none is masked
+    assert data["predictions"]["rows"].shape == (1, 500, 3, 2)
     logs, kept = group(data, "log_likelihood"), [0, 1, 3, 4, 7]
     assert logs["rows"].dims[2:] == ("rows_observed",) and logs["whole"].dims[2:] == ("data",)
     np.testing.assert_array_equal(logs["rows"]["rows_observed"], kept)
@@ -228,5 +234,5 @@ def test_only_the_announcement_of_arviz_is_not_shown(monkeypatch, tmp_path):
     del sys.modules["arviz"]
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.warns(FutureWarning) as shown:
-        export._import_arviz()
+        export.import_arviz()
     assert [str(warning.message) for warning in shown] == ["this will be removed"]

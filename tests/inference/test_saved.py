@@ -212,7 +212,7 @@ def test_a_guide_with_parts_of_ones_own_is_given_to_load(trained, tmp_path, stan
         again = load(tmp_path / "mine", gp_regression, guide=InducingGuide(gp_regression, **options))
         np.testing.assert_array_equal(again.predict(KEY, NEW)["f"].mean, one.predict(KEY, NEW)["f"].mean)
     module = Trained(gp_regression, guide, {"network": Mine(2)})
-    with pytest.raises(TypeError, match=r"A file holds arrays in .*, not params\['network'\], of type Mine"):
+    with pytest.raises(TypeError, match=r"A file holds pytrees of arrays, not params\['network'\], of type Mine"):
         module.save(tmp_path / "mine")
 
 
@@ -221,6 +221,29 @@ def test_float64_is_not_cut_to_float32(trained, tmp_path):
     one.with_params({name: np.asarray(x, np.float64) for name, x in one.params.items()}).save(tmp_path / "long")
     with jax.enable_x64(False), pytest.raises(CheckpointError, match=r"float64; call numpyro.enable_x64\(\) first"):
         load(tmp_path / "long", gp_regression)
+
+
+def test_arrays_of_an_equinox_module_are_put_into_the_one_given(tmp_path, standard_promotion):
+    equinox = pytest.importorskip("equinox")
+    module, fresh, other = (
+        equinox.nn.MLP(2, 2, width, 1, key=random.key(seed), dtype=jnp.float32) for seed, width in enumerate((4, 4, 5))
+    )
+    program = partial(deep_kernel_gp, network=network_of(module))
+    guide = InducingGuide(program, InducingGrid(8))
+    params = guide.init_params(KEY, X, (X[:, 0] > 0).astype(np.int32), model_kwargs={"training": True})
+    one = Trained(program, guide, params)
+    one.save(tmp_path / "one")
+    with pytest.raises(ValueError, match=r"params=\{'network\$params': module\}"):
+        load(tmp_path / "one", program)
+    with pytest.raises(ValueError, match=r"layers\[0\].bias has shape \(5,\), in the file \(4,\)"):
+        load(tmp_path / "one", program, params={"network$params": other})
+    program = partial(deep_kernel_gp, network=network_of(fresh))
+    again = load(tmp_path / "one", program, params={"network$params": fresh})
+    jax.tree.map(np.testing.assert_array_equal, again.params, one.params)
+    for name, x in predicted(one, NEW, {}).items():
+        np.testing.assert_array_equal(predicted(again, NEW, {})[name], x)
+    with pytest.raises(TypeError, match="pytrees of arrays"):
+        one.with_params(dict(params) | {"network$params": print}).save(tmp_path / "bad")
 
 
 # -- bad files ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-"""What the zoo exports is finite in float32, for inputs that repeat and inducing variables among them."""
+"""What the zoo exports is finite in float32, and ArviZ takes it, for inputs that repeat and inducing variables too."""
 
 import os
+import warnings
 from functools import partial
 
 import jax.numpy as jnp
@@ -114,13 +115,64 @@ def test_an_export_is_finite_and_complete(name, standard_promotion):
     program, inputs, data, inducing, *options = PROGRAMS[name]()
     guide = InducingGuide(program, inducing, **(options[0] if options else {}))
     params = guide.init_params(KEY, inputs, data)
-    found = Trained(program, guide, params).to_arviz(KEY, inputs, data, num_draws=3)
-    for group in ("posterior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data"):
+    found = Trained(program, guide, params).to_arviz(KEY, inputs, data, num_draws=60, new_args=(inputs[:3],))
+    for group in GROUPS:
         assert found[group].data_vars
         for variable, values in found[group].data_vars.items():
             assert np.isfinite(values).all(), (group, variable)
+            assert not [axis for axis in values.dims if "_dim_" in axis] or "constant" in group, (group, variable)
     f = np.asarray(found["posterior"]["f"])
     assert f.dtype == jnp.float32 and f.shape[2] == 12
     # Equal inputs have equal values in every draw, but for the white noise of variance 1e-3 of convolutional programs.
     noise = 5 * np.sqrt(2e-3) if name in ("convolution", "convolution plus rbf", "colours") else 0
     np.testing.assert_allclose(f[:, :, ::2], f[:, :, 1::2], atol=0.1 * f.std() + noise)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        asked_of_arviz(found, ordered=data.dtype.kind == "f")
+    others = {str(w.message) for w in seen if not is_of_arviz(w)}
+    assert not others
+
+
+GROUPS = (
+    *("posterior", "posterior_predictive", "predictions", "prior", "prior_predictive", "log_likelihood", "log_prior"),
+    *("sample_stats", "observed_data", "constant_data", "predictions_constant_data"),
+)
+
+
+def is_of_arviz(warning):
+    """Pareto k; and what ArviZ 0.23 does that later versions of Matplotlib do not like."""
+    return "shape parameter of Pareto" in str(warning.message) or warning.category.__name__.startswith("Matplotlib")
+
+
+def asked_of_arviz(data, ordered):
+    """What users ask, in either series."""
+    az = pytest.importorskip("arviz")
+    plt = pytest.importorskip("matplotlib.pyplot")
+    (name,) = [n for n in data["posterior"].data_vars if n == "f_u"]
+    two = {data["posterior"][name].dims[2]: [0, 1]} | {axis: [0] for axis in data["posterior"][name].dims[3:]}
+    of_u = {"var_names": [name], "coords": two}
+    few = {"var_names": ["f"], "coords": {axis: [0] for axis in data["posterior"]["f"].dims[2:]}}
+    log_p, log_q = (data["sample_stats"][name] for name in ("log_p", "log_q"))
+    table = az.summary(data, kind="stats", var_names=[name])
+    assert np.isfinite(table["mean"].astype(float)).all()
+    assert np.isfinite(az.loo(data).n_data_points)
+    az.plot_forest(data, **of_u)
+    az.plot_pair(data, **of_u)
+    if "InferenceData" in vars(az):
+        assert az.psislw(np.asarray(log_p - log_q)[0])[0].shape == (60,)
+        az.plot_ppc(data)
+        az.plot_ppc(data, group="prior")
+        az.plot_dist_comparison(data, **few)
+        if ordered:
+            az.plot_loo_pit(data, y="y")
+    else:
+        assert az.loo_approximate_posterior(data, log_p=log_p, log_q=log_q).n_data_points == 12
+        if ordered:
+            az.plot_ppc_dist(data)
+            az.plot_ppc_dist(data, group="prior_predictive")
+        elif set(np.unique(data["observed_data"]["y"])) <= {0, 1}:  # labels of more classes have no plot of their own
+            az.plot_ppc_pava(data)
+        az.plot_prior_posterior(data, **few)
+        if ordered:
+            az.plot_loo_pit(data)
+    plt.close("all")

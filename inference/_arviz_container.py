@@ -1,0 +1,144 @@
+"""How do named arrays become ArviZ's container? Groups of labelled arrays, in either series of ArviZ."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import numpyro
+
+import gpzoo
+
+#: The axes of draws.
+SAMPLES = ("chain", "draw")
+
+
+@dataclass
+class Group:
+    """A group of arrays.
+
+    Attributes:
+        values: the arrays, by name.
+        dims: names of their axes without those of draws, by name of the array; an axis without one has ``None``.
+        drawn: whether the arrays begin with the axes of draws.
+        rows: which rows it has: those of the data, the first of them, or new ones, which have other coordinates.
+        attributes: what is said of the group.
+    """
+
+    values: Mapping[str, Any]
+    dims: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    drawn: bool = True
+    rows: Literal["data", "first", "new"] = "data"
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+def container(
+    groups: Mapping[str, Group],
+    rows: Collection[str],
+    known: Mapping[str, Any],
+    coords: Mapping[str, Any] | None,
+    dims: Mapping[str, Sequence[str]] | None,
+) -> Any:
+    """``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (1.x) of groups that are not empty.
+
+    Args:
+        groups: by name.
+        rows: axes that count rows of the data.
+        known: coordinates of axes, by name.
+        coords: the user's, which win.
+        dims: the user's names of axes, by name of the array.
+
+    Raises:
+        TypeError: for ``coords`` or ``dims`` that are no mappings.
+        ValueError: for ``dims`` of an array that is not there, or of another number of axes; for ``coords`` of an axis
+            that is not there, or of another length.
+    """
+    import xarray
+
+    coords, dims = _named("coords", coords), _named("dims", dims)
+    unknown_arrays, unknown_axes = set(dims), set(coords)
+    sets = {}
+    for group_name, group in groups.items():
+        if not group.values:
+            continue
+        variables, lengths = {}, {}
+        for name, value in group.values.items():
+            value, name = np.asarray(value), name.replace("/", ".")  # netCDF keeps slashes for groups
+            axes = _axes(name, value.shape[2 * group.drawn :], group.dims.get(name), dims.get(name))
+            unknown_arrays.discard(name)
+            axes = (*SAMPLES, *axes) if group.drawn else axes
+            variables[name] = (axes, value)
+            for axis, length in zip(axes, value.shape, strict=True):
+                if lengths.setdefault(axis, length) != length:
+                    raise ValueError(
+                        f"Axis {axis!r} of group {group_name!r} has length {lengths[axis]}, and of {name!r} {length}: "
+                        f"name it otherwise, dims={{{name!r}: [...]}}."
+                    )
+        labels = {}
+        for axis, length in lengths.items():
+            given = coords.get(axis, known.get(axis))
+            unknown_axes.discard(axis)
+            if group.rows != "data" and axis in {*rows, *known}:
+                given = given[:length] if given is not None and group.rows == "first" else None
+            labels[axis] = np.arange(length) if given is None else _label(axis, given, length, group_name)
+        sets[group_name] = xarray.Dataset(variables, labels, _attributes() | dict(group.attributes))
+    for argument, unknown in (("dims", unknown_arrays), ("coords", unknown_axes)):
+        if unknown:
+            there = {n for found in sets.values() for n in (found.data_vars if argument == "dims" else found.sizes)}
+            raise ValueError(f"{argument} names {sorted(unknown)}, but there are {sorted(map(str, there))}.")
+    arviz = import_arviz()
+    if "InferenceData" in vars(arviz):  # hasattr would make ArviZ 1.x warn
+        return arviz.InferenceData(**sets)
+    return xarray.DataTree.from_dict(sets)
+
+
+def _named(argument: str, given: Any) -> dict[str, Any]:
+    if given is not None and not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
+        raise TypeError(f"{argument} must map names to sequences, got {type(given).__name__}.")
+    return dict(given or {})
+
+
+def _axes(
+    name: str, shape: tuple[int, ...], found: Sequence[str | None] | None, given: Sequence[str] | None
+) -> tuple[str, ...]:
+    """The names of an array's axes: those given, else those found, else the array's name and a number, as ArviZ has."""
+    if given is not None:
+        if isinstance(given, str) or len(given) != len(shape) or not all(isinstance(axis, str) for axis in given):
+            raise ValueError(f"dims[{name!r}] must be {len(shape)} names, for the axes {list(shape)}; got {given!r}.")
+        return tuple(given)
+    names = list(found or ())[: len(shape)]
+    names += [None] * (len(shape) - len(names))
+    return tuple(f"{name}_dim_{i}" if axis is None else axis.replace("/", ".") for i, axis in enumerate(names))
+
+
+def _label(axis: str, given: Any, length: int, group: str) -> np.ndarray:
+    labels = np.asarray(given)
+    if labels.shape != (length,):
+        raise ValueError(
+            f"coords[{axis!r}] must have one entry for each of {length} (group {group!r}), got shape {labels.shape}."
+        )
+    return labels
+
+
+def _attributes() -> dict[str, str]:
+    return {
+        "created_at": datetime.now(UTC).isoformat(),
+        "creation_library": "gpzoo",
+        "inference_library": "numpyro",
+        "inference_library_version": numpyro.__version__,
+        "gpzoo_version": gpzoo.__version__,
+        "jax_version": jax.__version__,
+    }
+
+
+def import_arviz() -> Any:
+    """ArviZ, without its daily announcement of version 1."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
+        import arviz
+    return arviz
