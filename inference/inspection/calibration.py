@@ -1,0 +1,272 @@
+"""Do predicted probabilities hold? Probability integral transforms, bands for them, and the calibration of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+# -- ordered outcomes --------------------------------------------------------------------------------------------------
+
+
+def pit(draws: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Probability integral transforms of outcomes: the rank of each among predictive draws, in (0, 1).
+
+    Ties are broken at random, so that the transforms of counts are uniform too where the predictions are right
+    (Czado, Gneiting and Held 2009, *Predictive model assessment for count data*, section 2.1): each is ``(r + v) / (S +
+    1)``, with ``v`` uniform and ``r`` the rank, itself uniform over ``0, ..., S``.
+
+    Args:
+        draws: from the predictive distribution of each outcome, ``[S, ...]``.
+        y: outcomes, ``[...]``.
+        seed: of the random numbers.
+
+    Raises:
+        ValueError: if the shapes do not agree.
+    """
+    draws, y = np.asarray(draws), np.asarray(y)
+    if draws.shape[1:] != y.shape:
+        raise ValueError(f"draws must have the shape (S, *{y.shape}) of outcomes with draws first, got {draws.shape}.")
+    rng = np.random.default_rng(seed)
+    ties = rng.integers(0, np.sum(draws == y, axis=0), endpoint=True)
+    return (np.sum(draws < y, axis=0) + ties + rng.uniform(size=y.shape)) / (len(draws) + 1)
+
+
+def coverage(pit: np.ndarray, levels: Sequence[float] = (0.5, 0.9)) -> np.ndarray:
+    """The share of outcomes inside the central predictive intervals of these probabilities.
+
+    Args:
+        pit: probability integral transforms of outcomes, of any shape.
+        levels: probabilities of the intervals.
+    """
+    distance = np.abs(np.ravel(pit) - 0.5)
+    return np.array([np.mean(distance <= level / 2) for level in levels])
+
+
+def pit_band(n: int, bins: int, level: float = 0.95) -> tuple[int, int]:
+    """The least and the largest count of a histogram of ``n`` independent uniform values: a simultaneous band.
+
+    All counts lie in it with probability ``level`` or more. It is exact: the counts of a multinomial distribution are
+    those of independent Poisson variables given their sum (Levin 1981, *A representation for multinomial cumulative
+    distribution functions*). Counts have binomial bounds of one probability, which is chosen as in Säilynoja, Bürkner
+    and Vehtari (2022), *Graphical test for discrete uniformity*, section 2.
+
+    Args:
+        n: number of values.
+        bins: number of bins of equal width.
+        level: probability of the band.
+
+    Raises:
+        ValueError: for counts below one, or a level that is not between 0 and 1.
+    """
+    _check(level, n=n, bins=bins)
+    if bins == 1:
+        return n, n
+
+    def bounds(tail: float) -> tuple[np.ndarray, np.ndarray]:
+        return _binomial_bounds(tail, n, np.full(bins, 1 / bins))
+
+    def inside(low: np.ndarray, high: np.ndarray) -> float:
+        one = _increment(n, bins)[low[0] : high[0] + 1]
+        total = np.ones(1)
+        for _ in range(bins):
+            total = np.convolve(total, one)
+        index = n - bins * low[0]
+        return float(total[index] / _poisson(n, n)) if 0 <= index < len(total) else 0.0
+
+    low, high = _band(bounds, inside, level, bins)
+    return int(low[0]), int(high[0])
+
+
+def ecdf_band(n: int, level: float = 0.95, points: int = 100) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A simultaneous band of the empirical distribution function of ``n`` independent uniform values.
+
+    The function lies in it at all points with probability ``level`` or more (Säilynoja, Bürkner and Vehtari 2022,
+    section 2). Numbers of values up to each point are sums of independent Poisson variables given the last, which
+    makes the probability a recursion of convolutions.
+
+    Args:
+        n: number of values.
+        level: probability of the band.
+        points: number of points, at most ``n``.
+
+    Returns:
+        Points, evenly spaced up to 1, ``[K]``; the lower and the upper limit at each, ``[K]``, shares of the values.
+
+    Raises:
+        ValueError: for counts below one, or a level that is not between 0 and 1.
+    """
+    _check(level, n=n, points=points)
+    points = min(n, points)
+    at = np.arange(1, points + 1) / points
+
+    def bounds(tail: float) -> tuple[np.ndarray, np.ndarray]:
+        low, high = _binomial_bounds(tail, n, at[:-1])
+        return np.append(low, n), np.append(high, n)
+
+    low, high = _band(bounds, partial(_stays_inside, n), level, points)
+    return at, low / n, high / n
+
+
+def uniformity(values: np.ndarray, points: int = 100) -> float:
+    """The probability that uniform values depart as far from their distribution function as these, at some point.
+
+    A p-value: the level of the narrowest band of :func:`ecdf_band` that holds them is 1 less this. It sees a wrong
+    spread as well as a shift.
+
+    Args:
+        values: in (0, 1), ``[n]``.
+        points: number of points, at most ``n``.
+    """
+    n = len(values)
+    points = min(n, points)
+    at = np.arange(1, points + 1) / points
+    count = np.searchsorted(np.sort(values), at[:-1], side="right")
+    below, above = special.bdtr(count, n, at[:-1]), special.bdtr(n - count, n, 1 - at[:-1])
+    tail = float(np.min(np.minimum(below, above), initial=0.5)) * (1 + 1e-9)
+    low, high = _binomial_bounds(tail, n, at[:-1])
+    if np.any(low > high):  # no values depart less
+        return 1.0
+    return float(np.clip(1 - _stays_inside(n, np.append(low, n), np.append(high, n)), 0, 1))
+
+
+def share_bounds(n: int, probability: float, level: float = 0.95) -> tuple[float, float]:
+    """The central interval, of probability ``level`` or more, of a share of ``n`` independent events.
+
+    Args:
+        n: number of events.
+        probability: of each.
+        level: of the interval.
+
+    Raises:
+        ValueError: for a count below one, or a level that is not between 0 and 1.
+    """
+    _check(level, n=n)
+    low, high = _binomial_bounds((1 - level) / 2, n, np.array([probability]))
+    return float(low[0] / n), float(high[0] / n)
+
+
+def _stays_inside(n: int, low: np.ndarray, high: np.ndarray) -> float:
+    """The probability that numbers of uniform values up to evenly spaced points all lie within limits."""
+    one, start, state = _increment(n, len(low)), 0, np.ones(1)
+    for lower, upper in zip(low, high, strict=True):
+        state = np.convolve(state, one[: upper - start + 1])[max(lower - start, 0) : upper - start + 1]
+        start = max(lower, start)
+    return float(state[n - start] / _poisson(n, n))
+
+
+def _check(level: float, **counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}.")
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}.")
+
+
+def _increment(n: int, parts: int) -> np.ndarray:
+    """Probabilities of ``0, ..., n`` under the Poisson distribution with mean ``n / parts``."""
+    return _poisson(np.arange(n + 1), n / parts)
+
+
+def _poisson(count: np.ndarray | int, mean: float) -> np.ndarray:
+    return np.exp(count * np.log(mean) - mean - special.gammaln(np.asarray(count) + 1.0))
+
+
+def _binomial_bounds(tail: float, n: int, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The narrowest bounds with a probability of at most ``tail`` below and above them; ``p`` between 0 and 1."""
+    # What is left of n has the same law with 1 - p.
+    return _binomial_quantile(tail, n, p), n - _binomial_quantile(tail, n, 1 - p)
+
+
+def _binomial_quantile(tail: float, n: int, p: np.ndarray) -> np.ndarray:
+    """The least count whose distribution function reaches ``tail``."""
+    count = np.ceil(special.bdtrik(tail, n, p)).astype(int)
+    # The real-valued inverse may have been rounded up past the integer.
+    return np.where(special.bdtr(np.maximum(count - 1.0, 0), n, p) >= tail, np.maximum(count - 1, 0), count)
+
+
+def _band(
+    bounds: Callable[[float], tuple[np.ndarray, np.ndarray]],
+    inside: Callable[[np.ndarray, np.ndarray], float],
+    level: float,
+    entries: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The narrowest bounds that hold with probability ``level``, found by bisection over the tail of every entry."""
+    # Bonferroni's inequality is always enough; no tail can be larger than that of a single entry.
+    enough, most = (1 - level) / (2 * entries), (1 - level) / 2
+    for _ in range(30):
+        tail = np.sqrt(enough * most)
+        if inside(*bounds(tail)) >= level:
+            enough = tail
+        else:
+            most = tail
+    return bounds(enough)
+
+
+# -- classes -----------------------------------------------------------------------------------------------------------
+
+
+class Reliability(NamedTuple):
+    """How often the most probable class was right, where its probability was about so large.
+
+    Attributes:
+        confidence: mean probability of the most probable class in each bin that has data, ``[K]``.
+        accuracy: share of the data in the bin that have this class, ``[K]``.
+        count: number of data in the bin, ``[K]``.
+        ece: expected calibration error, the mean distance of the two over data.
+        brier: mean squared distance of the probabilities from the outcomes, summed over classes: 0 is best, 2 worst.
+    """
+
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    count: np.ndarray
+    ece: float
+    brier: float
+
+
+def reliability(probs: np.ndarray, labels: np.ndarray, bins: int = 15) -> Reliability:
+    """The calibration of class probabilities, by bins of equal width of the largest one.
+
+    The expected calibration error is that of Guo et al. (2017), *On calibration of modern neural networks*, eq. 3; the
+    score that of Brier (1950), *Verification of forecasts expressed in terms of probability*, eq. 2.
+
+    Args:
+        probs: probabilities of the classes, ``[N, C]``.
+        labels: classes, integers below ``C``, ``[N]``.
+        bins: number of bins.
+
+    Raises:
+        ValueError: if the shapes do not agree, or a label is no class.
+    """
+    probs, labels = checked_classes(probs, labels)
+    top, right = probs.max(axis=1), probs.argmax(axis=1) == labels
+    bin_of = np.minimum((top * bins).astype(int), bins - 1)
+    count = np.bincount(bin_of, minlength=bins)
+    some = count > 0
+    confidence = np.bincount(bin_of, top, bins)[some] / count[some]
+    accuracy = np.bincount(bin_of, right, bins)[some] / count[some]
+    count = count[some]
+    ece = float(np.sum(count * np.abs(accuracy - confidence)) / len(labels))
+    # Two terms instead of an array of outcomes.
+    brier = float(np.mean(np.sum(probs**2, axis=1) - 2 * probs[np.arange(len(labels)), labels] + 1))
+    return Reliability(confidence, accuracy, count, ece, brier)
+
+
+def checked_classes(probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of classes in float64 and their labels as integers.
+
+    Raises:
+        ValueError: if the shapes do not agree, or a label is no class.
+    """
+    probs, labels = np.asarray(probs, np.float64), np.asarray(labels)
+    if probs.ndim != 2 or labels.shape != probs.shape[:1]:
+        raise ValueError(f"probs must be [N, C] and labels [N], got shapes {probs.shape} and {labels.shape}.")
+    whole = labels.astype(int)
+    if np.any(whole != labels) or whole.min() < 0 or whole.max() >= probs.shape[1]:
+        raise ValueError(
+            f"labels must be classes 0, ..., {probs.shape[1] - 1}, got values from {labels.min()} to {labels.max()}."
+        )
+    return probs, whole

@@ -1,0 +1,174 @@
+"""What of these data will hurt a training? To be asked before it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpzoo import _checks as checks
+from gpzoo._types import Argument
+from gpzoo.errors import GPZooError, PrecisionWarning
+from gpzoo.inference._calls import entry_point
+from gpzoo.inference._program import look
+from gpzoo.inference.inspection.findings import Finding
+from gpzoo.inference.inspection.measure import data_sites, kind_of
+from gpzoo.processes.process import GaussianProcess
+
+#: Spreads of columns that lengthscales and variances around 1 still find: two units of a slider apart on either side.
+NARROW, WIDE = 0.05, 20.0
+
+#: Standard deviations by which targets may lie off zero, the mean of a GP without a mean function. At three the GP's
+#: variance is spent on the mean.
+OFF_ZERO = 3.0
+
+#: Interquartile ranges from the median beyond which an entry is an outlier. Squared, in float32, it leaves nothing of
+#: what the others differ by.
+OUTLYING = 1000.0
+
+#: Share of rows that may repeat others: data sets of measurements have a few.
+REPEATED = 0.1
+
+
+@entry_point
+def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
+    """What will hurt: data that the program refuses, unscaled or constant columns, repeated rows, labels, outliers.
+
+    Nothing is computed but one abstract run of the program.
+
+    Args:
+        program: a program, before training.
+        *args: its positional arguments, data included.
+        model_kwargs: its keyword arguments, by name.
+
+    Returns:
+        Findings, none if all is well. Their ``site`` is the name of the argument.
+    """
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", PrecisionWarning)
+            args, kwargs = checks.arguments(program, args, model_kwargs)
+        seen = look(program, args, kwargs).trace
+    except (TypeError, ValueError, GPZooError) as error:
+        return (Finding("refused", None, str(error)),)
+    lost = [str(w.message) for w in caught if issubclass(w.category, PrecisionWarning)]
+    findings = [Finding("lost in float32", None, f"{text} Standardise it or use float64.") for text in lost]
+    names, optional = checks.positional(program, len(args))
+    data = data_sites(seen)
+    # Exact regression: a GP site is observed itself.
+    exact = [
+        s for s in seen.values() if s["type"] == "sample" and s["is_observed"] and isinstance(s["fn"], GaussianProcess)
+    ]
+    for name, argument in zip(names, args, strict=True):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
+            if np.ndim(leaf) == 0:
+                continue
+            of, array = f"{name}{jax.tree_util.keystr(path)}", np.asarray(leaf)
+            kinds = {kind_of(site) for site in data.values() if _is(site["value"], leaf)}
+            if kinds or any(_is(site["value"], leaf) for site in exact):
+                findings += _targets(of, array, kinds or {"numbers"})
+            elif name not in optional:
+                findings += _inputs(of, array)
+    return tuple(findings)
+
+
+def _is(value: Any, array: Any) -> bool:
+    """Whether a site's data are this array, or a part of it."""
+    if isinstance(value, np.ndarray) and isinstance(array, np.ndarray):
+        return np.shares_memory(value, array)
+    return value is array
+
+
+def _inputs(name: str, X: np.ndarray) -> list[Finding]:
+    findings = _outliers(name, X)
+    if X.ndim == 2 and X.dtype != bool and not findings:
+        spread = X.std(axis=0, dtype=np.float64)
+        size = np.abs(X).max(axis=0).astype(np.float64)
+        constant = spread <= 1e-6 * np.maximum(size, np.finfo(np.float32).tiny)
+        if constant.any():
+            findings.append(
+                Finding(
+                    "constant columns",
+                    name,
+                    f"{_columns(constant)} the same at all rows, which say nothing and have no lengthscale: leave out.",
+                )
+            )
+        odd = ~constant & ((spread < NARROW) | (spread > WIDE))
+        if odd.any():
+            least, most = spread[~constant].min(), spread[~constant].max()
+            findings.append(
+                Finding(
+                    "unscaled inputs",
+                    name,
+                    f"{_columns(odd)} far from a spread of 1 (standard deviations from {least:.2g} to {most:.2g}), "
+                    "around which lengthscales start: standardise the columns, or start lengthscales at their spreads.",
+                )
+            )
+    if X.ndim >= 1 and len(X) > 1:
+        distinct = len(np.unique(X.reshape(len(X), -1), axis=0))
+        repeated = len(X) - distinct
+        if repeated > REPEATED * len(X):
+            findings.append(
+                Finding(
+                    "repeated rows",
+                    name,
+                    f"{repeated} of {len(X)} rows repeat others: held-out rows may be known from training, and "
+                    "inducing variables that start at rows may coincide. Split by distinct inputs, and take at most "
+                    f"{distinct} inducing variables.",
+                )
+            )
+    return findings
+
+
+def _targets(name: str, y: np.ndarray, kinds: set[str]) -> list[Finding]:
+    if len(y) > 1 and np.all(y == y[:1]):
+        text = f"all {len(y)} targets are {y.flat[0]:.4g}: there is nothing to learn. Look where they come from."
+        return [Finding("constant targets", name, text)]
+    if kinds != {"numbers"}:
+        return []
+    findings = _outliers(name, y)
+    columns = y.reshape(len(y), -1)
+    mean, spread = columns.mean(axis=0, dtype=np.float64), columns.std(axis=0, dtype=np.float64)
+    odd = (spread < NARROW) | (spread > WIDE) | (np.abs(mean) > OFF_ZERO * spread)
+    if odd.any() and not findings:
+        j = int(np.argmax(odd))
+        findings.append(
+            Finding(
+                "unscaled targets",
+                name,
+                f"they are {mean[j]:.3g} give or take {spread[j]:.2g}"
+                + (f" in column {j}" if len(mean) > 1 else "")
+                + ", where a GP starts at 0 give or take 1: standardise them, and predictions back.",
+            )
+        )
+    return findings
+
+
+def _outliers(name: str, x: np.ndarray) -> list[Finding]:
+    if x.dtype.kind != "f" or len(x) < 4:
+        return []
+    columns = x.reshape(len(x), -1)
+    low, middle, high = np.quantile(columns, (0.25, 0.5, 0.75), axis=0)
+    distance = np.abs(columns - middle)
+    out = distance > OUTLYING * np.where(high > low, high - low, np.inf)
+    if not out.any():
+        return []
+    row, column = (int(i) for i in np.argwhere(out)[0])
+    value = columns[row, column]
+    text = (
+        f"{int(out.sum())} entries lie more than {OUTLYING:.0f} times the interquartile range from the median, the "
+        f"first {value:.4g} in row {row}: beside it float32 holds nothing of the others, and training may fail or fit "
+        "it alone. Correct it, drop the row, or use a likelihood with heavier tails and float64."
+    )
+    return [Finding("outliers", name, text)]
+
+
+def _columns(which: np.ndarray) -> str:
+    numbers = np.flatnonzero(which)
+    if len(numbers) == 1:
+        return f"column {numbers[0]} is"
+    few = ", ".join(map(str, numbers[:3])) + (", ..." if len(numbers) > 3 else "")
+    return f"{len(numbers)} of {len(which)} columns ({few}) are"

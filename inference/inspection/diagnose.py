@@ -1,0 +1,123 @@
+"""Should a trained model be believed, and if not, what is wrong and what is there to try?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from gpzoo import _checks as checks
+from gpzoo._types import Argument
+from gpzoo.inference._calls import entry_point
+from gpzoo.inference._keys import named_key
+from gpzoo.inference.inspection import approximation, khat, restarts
+from gpzoo.inference.inspection.findings import Diagnosis
+from gpzoo.inference.inspection.measure import measure
+from gpzoo.inference.inspection.outcomes import judge
+from gpzoo.inference.trained import Trained
+from gpzoo.inference.training._sources import described
+
+#: Draws of each outcome: transforms are ranks among so many.
+_DRAWS = 200
+
+
+@entry_point
+def diagnose(
+    rng_key: Array,
+    trained: Trained,
+    *args: Argument,
+    train_args: tuple[Argument, ...] | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> Diagnosis:
+    """Look at a trained model with data, best with data that were held out.
+
+    R-hat, effective sample sizes and traces are left out: draws of an approximation are independent, so that they are
+    perfect whatever the approximation is.
+
+    Args:
+        rng_key: key of the draws.
+        trained: what :func:`~gpzoo.inference.fit` returns. Of several trainings on the same data (restarts) the one
+            with the highest bound is looked at, and R-hat between the functions of all tells whether there are several
+            optima.
+        *args: the program's positional arguments, data included.
+        train_args: the positional arguments of training, where ``args`` are others: hyperparameters are held against
+            their posterior given these.
+        model_kwargs: its keyword arguments, by name.
+
+    Raises:
+        TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
+        ValueError: for data that are not finite; parameters that are missing or of another shape.
+        FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
+    """
+    rng_key = checks.rng_key(rng_key)
+    args, kwargs = checks.arguments(trained.model, args, model_kwargs, new=True)
+    if np.ndim(trained.losses) > 1:
+        k, bounds = restarts.best(trained)
+        one = diagnose(rng_key, trained.member(k), *args, train_args=train_args, model_kwargs=kwargs)
+        sites = trained.guide.sites.processes - trained.guide.sites.inner
+        both = restarts.compare(named_key(rng_key, "restarts"), trained, bounds, args, kwargs, sorted(sites))
+        return Diagnosis.joined([both, one])
+    guide = trained._usable_guide()
+    guide.sites_for(args, kwargs)
+    params = guide.checked_params(trained.params, args, kwargs)
+    measured = measure(named_key(rng_key, "measure"), trained, params, args, kwargs)
+    inner = guide.sites.inner
+    reached = approximation.reached(measured, inner)
+    judged = []
+    if measured.outcomes:
+        predicted = trained.predict(
+            named_key(rng_key, "predict"),
+            *args,
+            test_data={name: site.value for name, site in measured.outcomes.items()},
+            num_draws=_DRAWS,
+            keep_draws=any(site.kind != "binary" for site in measured.outcomes.values()),
+            model_kwargs=kwargs,
+        )
+        judged = [judge(name, site, predicted[name], reached) for name, site in measured.outcomes.items()]
+    if reason := khat.why_not(guide):
+        hyperparameters = khat.unavailable(reason)
+    elif train_args is not None or _is_trained_on(trained, args):
+        data = args if train_args is None else checks.arguments(trained.model, train_args)[0]
+        hyperparameters = khat.of_hyperparameters(named_key(rng_key, "k-hat"), trained, params, data, kwargs)
+    else:
+        hyperparameters = khat.unavailable("the posterior is of the training's data: pass train_args=(X, y)")
+    causes = Diagnosis.joined(
+        [
+            approximation.course(trained.losses, _rows_of_training(trained, args), trained.backed_off),
+            approximation.by_site(measured),
+            approximation.inducing(measured, inner),
+            approximation.layers(measured, inner),
+            approximation.parameters(params, measured.starts),
+            hyperparameters,
+        ]
+    )
+    effects = Diagnosis.joined(judged)
+    # What is wrong with the approximation explains what is wrong with its predictions, which are of more interest.
+    findings = causes.findings + effects.findings
+    return Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
+
+
+def _is_trained_on(trained: Trained, args: tuple) -> bool:
+    """Whether these are the arrays of the training."""
+    names = checks.positional(trained.model, len(args))[0]
+    wanted = {
+        key: said
+        for name, x in zip(names, args, strict=True)
+        for key, said in described(f"argument {name}", jax.tree.map(jnp.asarray, x)).items()
+    }
+    return bool(wanted) and wanted.items() <= dict(trained.data).items()
+
+
+def _rows_of_training(trained: Trained, args: tuple) -> int:
+    """Rows of the data of training; those of the arguments where a trained model does not say."""
+    first = jax.tree.leaves(args[0])[0] if args else np.zeros(1)
+    for said in map(str, trained.data.values()):
+        if "[" in said:
+            shape = [int(size) for size in said.partition("[")[2].rstrip("]").split(",") if size.strip()]
+            # One of several trainings has an axis of them, where the data are not shared.
+            return shape[len(shape) > np.ndim(first)] if len(shape) > 1 else shape[0]
+    return len(first)

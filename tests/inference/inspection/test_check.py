@@ -1,0 +1,87 @@
+"""What is said of data before a training: nothing of good ones, and one thing of each that hurts."""
+
+import re
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+
+from gpzoo.inference.inspection.check import check
+from gpzoo.kernels import RBF
+from gpzoo.models import convolutional_gp, deep_gp, gp_classification, gp_regression
+from gpzoo.models.deep import linear_layers
+from gpzoo.processes.process import GaussianProcess
+from tests.programs import regression
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((200, 3))
+Y = np.sin(X[:, 0]) + 0.1 * RNG.standard_normal(200)
+
+
+def exact(X, y=None):
+    numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, jitter=0.1), obs=y)
+
+
+def names(*given, **kwargs):
+    return [finding.name for finding in check(*given, **kwargs)]
+
+
+def with_entry(x, value):
+    x = np.array(x)
+    x.flat[5] = value
+    return x
+
+
+@pytest.mark.parametrize("of", [np.asarray, jnp.asarray])
+def test_good_data_raise_nothing(of):
+    assert names(gp_regression, of(X), of(Y)) == []
+
+
+def test_other_programs_take_good_data_too():
+    labels = RNG.integers(0, 3, 200)
+    images = RNG.uniform(size=(20, 6, 6, 1))
+    assert names(gp_classification, X, labels, model_kwargs={"num_classes": 3}) == []
+    assert names(deep_gp, X, Y, model_kwargs={"layers": linear_layers(X, [2])}) == []
+    assert names(partial(convolutional_gp, patch_shape=(3, 3)), images, RNG.integers(0, 2, 20)) == []
+    assert names(exact, X, Y) == []
+    assert names(gp_regression, RNG.uniform(size=(100, 2)), np.sin(RNG.uniform(size=100) * 6)) == []
+
+
+BAD = {
+    "unscaled inputs": (X * [1, 1e4, 1], Y, "column 1 is far from a spread of 1"),
+    "constant columns": (X * [1, 0, 1] + [0, 2, 0], Y, "column 1 is the same at all rows"),
+    "repeated rows": (np.repeat(X[:100], 2, axis=0), Y, "100 of 200 rows"),
+    "unscaled targets": (X, 2000 + 7 * Y, "they are 2e\\+03 give or take"),
+    "constant targets": (X, 0 * Y + 3, "all 200 targets are 3"),
+    "outliers": (X, with_entry(Y, 1e7), "the first 1e\\+07 in row 5"),
+    "refused": (X, with_entry(Y, np.nan), "nan"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_data_are_called_what_they_are(name):
+    inputs, targets, text = BAD[name]
+    (found,) = check(regression, inputs, targets)
+    assert found.name == name
+    assert found.site == (None if name == "refused" else "y" if "targets" in name or name == "outliers" else "X")
+    assert re.search(text, found.text)
+
+
+def test_an_outlier_of_the_inputs_is_found_once():
+    (found,) = check(regression, with_entry(X, -1e9), Y)
+    assert (found.name, found.site) == ("outliers", "X")
+
+
+def test_labels_that_are_no_classes_are_refused():
+    (found,) = check(gp_classification, X, RNG.integers(1, 4, 200), model_kwargs={"num_classes": 3})
+    assert found.name == "refused" and "0 to 2" in found.text
+    (found,) = check(gp_classification, X, np.zeros(200, int))
+    assert found.name == "constant targets"
+
+
+def test_years_are_lost_in_float32():
+    years = np.linspace(2000, 2001, 50, dtype=np.float32)[:, None]
+    found = names(regression, years, np.sin(years[:, 0]))
+    assert "lost in float32" in found
