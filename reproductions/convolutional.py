@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import Array
 
 from gpzoo.inducing.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, SitePrediction, Trained
+from gpzoo.inference.inspection import plots
 from gpzoo.models import (
     colour_patch_gp,
     convolutional_gp,
@@ -32,8 +32,7 @@ from gpzoo.models.parameters import rbf
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand, subset
-from gpzoo.reproductions.figures import blank
-from gpzoo.reproductions.training import Rate, Setting, constant, keys_of, train
+from gpzoo.reproductions.training import Rate, Setting, constant, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,7 +115,7 @@ def _train(
     finished = train(run, data, model, guide, setting, score=_metrics, settings=settings, selection=chosen, **outcome)
     figures = {}
     if convolutional and classes == 2:
-        figures["inducing_patches"] = partial(figure_patches, finished.trained, data, patch_shape, keys_of(run).export)
+        figures["inducing_patches"] = partial(figure_patches, finished.trained, data)
     return replace(finished.outcome, data=whole, figures=figures)
 
 
@@ -131,24 +130,10 @@ def _names(inducing: Any) -> str:
     return type(inducing).__name__ + (f"({parts})" if parts else "")
 
 
-def figure_patches(trained: Trained, data: Dataset, patch_shape: tuple[int, int], key: Array) -> Figure:
+def figure_patches(trained: Trained, data: Dataset) -> Figure:
     """Figure 1: the trained inducing patches, sorted by the mean of their inducing output, the least first."""
-    posterior = trained.posterior(key, jnp.asarray(data.X_train[:1]), jnp.asarray(data.y_train[:1]))["f"]
-    outputs = np.asarray(posterior.inducing_moments()[0])
-    order = np.argsort(outputs)
-    patches = np.asarray(trained.params["f_inducing"])[order].reshape(-1, *patch_shape)
-    columns = int(np.ceil(np.sqrt(len(patches))))
-    rows = int(np.ceil(len(patches) / columns))
-    figure = blank(1.1 * columns, 1.25 * rows)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    low, high = min(0.0, float(patches.min())), max(1.0, float(patches.max()))
-    for axis in axes.flat:
-        axis.set_axis_off()
-    for axis, patch, output in zip(axes.flat, patches, outputs[order], strict=False):
-        axis.imshow(patch, cmap="gray", vmin=low, vmax=high)
-        axis.set_title(f"{output:.2g}", fontsize=8)
-    figure.suptitle("Inducing patches by inducing output", fontsize=10)
-    return figure
+    axes = plots.inducing_images(trained, data.X_train[:1], data.y_train[:1], count=64)
+    return cast("Figure", axes.figure)
 
 
 def rectangles(run: Run) -> Outcome:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +21,7 @@ from jax import random
 from numpyro.infer import SVI
 
 from gpzoo.inference import GaussianProcessELBO, SitePrediction, Trained
+from gpzoo.inference.inspection import plots
 from gpzoo.likelihoods import Bernoulli, RobustMax
 from gpzoo.models import deep_gp
 from gpzoo.models.parameters import gaussian
@@ -40,7 +41,6 @@ from gpzoo.reproductions.deep_models import (
 )
 from gpzoo.reproductions.deep_uci import UCI, uci, uci_natural
 from gpzoo.reproductions.experiment import Experiment, Outcome, Run, subset
-from gpzoo.reproductions.figures import blank
 from gpzoo.reproductions.sweep import figure_1
 from gpzoo.reproductions.training import Setting, seconds_of_a_step, train
 from gpzoo.tables import ParquetTable, Table, hold_out, standardised
@@ -219,22 +219,11 @@ def step_function(run: Run) -> Outcome:
 
 
 def figure_functions(data: Dataset, seed: int, trained: Trained, layers: tuple) -> Figure:
-    """The data, the central 90 % of the predictive distribution, and draws of whole functions through all layers."""
-    grid = np.linspace(-1.2, 1.2, 400, dtype=np.float32)[:, None]
-    draw_key, test_key = random.split(random.key(seed))
-    program = {"layers": layers}
-    found = trained.predict(test_key, grid, quantiles=(0.05, 0.5, 0.95), model_kwargs=program)
-    low, middle, high = found["y"].quantiles
-    draws = trained.functions(draw_key, grid, num_draws=8, model_kwargs=program)["f"]
-    figure = blank(6, 3.6)
-    axes = figure.subplots()
-    axes.fill_between(grid[:, 0], low, high, color="C0", alpha=0.2, linewidth=0, label="central 90 % of y")
-    axes.plot(grid[:, 0], middle, color="C0", label="median of y")
-    axes.plot(grid[:, 0], draws.T, color="C1", linewidth=0.6, alpha=0.8, label=["draws of f", *[None] * 7])
-    axes.plot(data.X_train[:, 0], data.y_train, "k.", markersize=3, label="training data")
-    axes.set(xlabel="x", ylabel="y", ylim=(-1.8, 1.8))
-    axes.legend(fontsize=7, loc="upper left")
-    return figure
+    """The data, bands of the predictive distribution, and draws of whole functions through all layers."""
+    key, program = random.key(seed), {"layers": layers}
+    axes = plots.fit_1d(key, trained, data.X_train, data.y_train, model_kwargs=program)
+    axes.set(xlabel="x", ylabel="y")
+    return cast("Figure", axes.figure)
 
 
 def _paper(metric: str, sgp: float, sgp_500: float, *dgp: float) -> dict[str, dict[str, float | None]]:

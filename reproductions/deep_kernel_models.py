@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
+from jax import random
 
 from gpzoo._extras import needs
 from gpzoo.inference import SitePrediction
+from gpzoo.inference.inspection import plots
 from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
 from gpzoo.models.train_deep_kernel import DeepKernelFit, features_of, fit_deep_kernel, fit_network
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.experiment import Outcome, Run
-from gpzoo.reproductions.figures import blank
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.sweep import means
-from gpzoo.reproductions.training import exported, predicted
+from gpzoo.reproductions.training import exported, inspected, predicted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,7 +112,6 @@ def train(
         scores.append(own)
     names = [f"{model}_{metric}" for model in models for metric in ("accuracy", "nlpp")]
     steps, joint = setting.steps(len(data.y_train)), fit.joint
-    posterior = exported(random.key(run.seed), joint, data.X_train, data.y_train, num_draws=100)
     return Outcome(
         metrics=means({name: [own[name] for own in scores] for name in names}),
         settings=settings | {"by_split": scores},
@@ -124,7 +122,8 @@ def train(
         dtype="float32",
         elbo=-joint.losses,
         figures={"figure_3": partial(figure_3, fit, data)},
-        posterior=posterior,
+        posterior=partial(exported, random.key(run.seed), joint, data.X_train, data.y_train, num_draws=100),
+        inspected=inspected(joint, data),
         stands_in=stands_in or data.name.endswith(("-generated", "-subset")),
         **outcome,
     )
@@ -188,32 +187,21 @@ def of_network_alone(network: Network, params: Mapping[str, Any], X: np.ndarray,
 
 def figure_3(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
     """Figure 3: kernels of four features on test points sorted by class, and the mixing matrix."""
-    rng = np.random.RandomState(0)
-    order = np.sort(rng.permutation(len(data.y_test))[:500])
-    order = order[np.argsort(data.y_test[order], kind="stable")]
-
-    @jax.jit
-    def of_features(X: Array) -> Array:
-        prior = fit.joint.posterior(random.key(0), X)["f"].prior
-        return prior.kernel(prior.X)
-
-    matrices = np.asarray(of_features(data.X_test[order]))
-    shown = np.sort(rng.permutation(len(matrices))[:4])
-    figure = blank(3 * (len(shown) + 1), 3.2)
-    panels = figure.subplots(1, len(shown) + 1)
-    edges = np.flatnonzero(np.diff(data.y_test[order])) + 0.5
-    for axes, k in zip(panels, shown, strict=False):
-        axes.imshow(matrices[k], cmap="viridis")
-        for edge in edges:
-            axes.axhline(edge, color="w", linewidth=0.3)
-            axes.axvline(edge, color="w", linewidth=0.3)
-        axes.set_title(f"kernel of feature {k}, test points by class", fontsize=8)
-        axes.set(xticks=[], yticks=[])
     A = np.asarray(fit.joint.params["mixing"])
-    image = panels[-1].imshow(A.T, cmap="RdBu_r", vmin=-np.abs(A).max(), vmax=np.abs(A).max())
-    panels[-1].set(xlabel="GP", ylabel="class", xticks=range(A.shape[0]), yticks=range(A.shape[1]))
-    panels[-1].set_title("mixing matrix", fontsize=8)
-    figure.colorbar(image, ax=panels[-1], shrink=0.7)
+    shown = np.sort(np.random.RandomState(0).permutation(len(A))[:4])
+    figure = plots.blank(9.6, 5.8)
+    panels = figure.subplots(2, 3).ravel()
+    for axes, k in zip(panels, shown, strict=False):
+        plots.kernel_by_class(fit.joint, data.X_test, labels=data.y_test, output=int(k), count=500, ax=axes)
+        axes.set_title(f"kernel of feature {k}", fontsize=9)
+    for axes in panels[len(shown) + 1 :]:
+        axes.set_axis_off()
+    mixing = panels[len(shown)]
+    image = mixing.imshow(A.T, cmap="RdBu_r", vmin=-np.abs(A).max(), vmax=np.abs(A).max())
+    mixing.set(xlabel="GP", ylabel="class")
+    mixing.locator_params(integer=True, nbins=10)
+    mixing.set_title("mixing matrix", fontsize=9)
+    figure.colorbar(image, ax=mixing, shrink=0.8)
     return figure
 
 

@@ -15,6 +15,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from gpzoo._extras import needs
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference import GaussianProcessELBO, InducingGuide
+from gpzoo.inference.inspection import plots
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
 from gpzoo.models.modules import Network, network_of
 from gpzoo.models.train_deep_kernel import BOUNDS, fit_deep_kernel
@@ -22,7 +23,6 @@ from gpzoo.posteriors.forms import LARGE_GRID
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.deep_kernel_models import TEST_ROWS, Phases, connected, of_network_alone, scored_as
 from gpzoo.reproductions.experiment import Outcome, Run, subset
-from gpzoo.reproductions.figures import blank
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.training import predicted, seconds_of_a_step
 
@@ -150,7 +150,7 @@ def _step_seconds(svi: SVI, X: Array, y: Array) -> float:
 
 def figure_2(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Accuracy and training time against rows, and time of a step against grid points; a line per variant."""
-    figure = blank(12, 3.4 * len(results))
+    figure = plots.blank(12, 3.4 * len(results))
     lines = figure.subplots(len(results), 3, squeeze=False)
     for panels, (variant, result) in zip(lines, results.items(), strict=True):
         by_rows, by_grid = (result["settings"][key] for key in ("by_rows", "by_grid"))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
+from gpzoo.inference.inspection import plots
 from gpzoo.models import deep_gp
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.deep_models import (
@@ -26,8 +27,7 @@ from gpzoo.reproductions.deep_models import (
     layers_of,
     started,
 )
-from gpzoo.reproductions.experiment import Outcome, Run
-from gpzoo.reproductions.figures import blank
+from gpzoo.reproductions.experiment import Inspected, Outcome, Run
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.sweep import Folds, Scores, Watch, figure_1, title_of, train_folds
 from gpzoo.reproductions.training import Curve, Setting, constant, exported
@@ -128,7 +128,8 @@ def _compared(run: Run, setting: Setting, num_folds: int, names: Sequence[str], 
     losses = result.losses.mean(axis=0)
     first = jnp.asarray(folds.X[0]), jnp.asarray(folds.y[0])
     one = replace(result.member(0), losses=losses)
-    posterior = exported(random.key(run.seed), one, *first, model_kwargs={"layers": layers})
+    program, of_first = {"layers": layers}, folds.parts[0]
+    test = (of_first.X_test.astype(folds.X.dtype), of_first.y_test.astype(folds.y.dtype))
     title, sizes = run.variant, {"sizes": raw[0].sizes}
     figures = {"figure_1": lambda: figure_1({title: {"metrics": found, "data": sizes}})}
     if watched:
@@ -142,7 +143,8 @@ def _compared(run: Run, setting: Setting, num_folds: int, names: Sequence[str], 
         dtype="float32",
         elbo=-losses,
         figures=figures,
-        posterior=posterior,
+        posterior=partial(exported, random.key(run.seed), one, *first, model_kwargs=program),
+        inspected=Inspected(one, test, program),
         folds={"count": K, "of": most, "seeds": list(range(K))},
         selection=None if run.preset == "paper" else BY_HAND,
     )
@@ -193,7 +195,7 @@ def figure_curves(title: str, scores: Mapping[str, Scores]) -> Figure:
     Returns:
         A figure without a window.
     """
-    figure = blank(5, 3.4)
+    figure = plots.blank(5, 3.4)
     axes = figure.subplots()
     for i, (name, each) in enumerate(scores.items()):
         label, metric = title_of(name), "test_log_likelihood"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from jax.typing import ArrayLike
 
-from gpzoo._extras import needs
+from gpzoo.inference.inspection import plots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,30 +26,8 @@ _SCALES = {
 }
 
 
-def blank(width: float, height: float) -> Figure:
-    """An empty figure of a size in inches, without a window.
-
-    Raises:
-        MissingExtraError: without matplotlib.
-    """
-    with needs("plots", "Drawing"):
-        from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean of the last ``window`` values, or fewer at the start: ``[n]`` to ``[n]``."""
-    total = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-    end = np.arange(1, len(values) + 1)
-    start = np.maximum(end - window, 0)
-    return (total[end] - total[start]) / (end - start)
-
-
 def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
-    """The evidence lower bound against optimisation steps, minibatch noise in grey under its running mean.
-
-    The axes fit the running mean without its first steps, which are far below.
+    """The evidence lower bound against optimisation steps, see :func:`gpzoo.inference.inspection.plots.learning_curve`.
 
     Args:
         elbo: the bound at every step ``[steps]``, or a pair of step numbers and values, both ``[n]``.
@@ -62,24 +39,8 @@ def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
         ValueError: if the curve is empty or steps and values differ in length.
     """
     steps, values = elbo if isinstance(elbo, tuple) else (None, elbo)
-    values = np.asarray(values, dtype=np.float64)
-    steps = np.arange(1, len(values) + 1) if steps is None else np.asarray(steps)
-    if values.ndim != 1 or values.size == 0 or steps.shape != values.shape:
-        raise ValueError(f"A learning curve needs matching steps and values [n], got {steps.shape} and {values.shape}.")
-    finite = np.isfinite(values)
-    steps, values = steps[finite], values[finite]
-
-    figure = blank(6, 4)
-    axes = figure.subplots()
-    smooth = running_mean(values, max(1, len(values) // 50))
-    axes.plot(steps, values, color="0.8", linewidth=0.8, label="minibatch estimate")
-    axes.plot(steps, smooth, color="C0", label="running mean")
-    shown = smooth[len(smooth) // 20 :]
-    if shown.size and shown.max() > shown.min():
-        margin = 0.1 * (shown.max() - shown.min())
-        axes.set_ylim(shown.min() - margin, shown.max() + margin)
-    axes.set(xlabel="optimisation step", ylabel="evidence lower bound (nats)")
-    axes.legend(loc="lower right")
+    figure = plots.blank(6, 4)
+    plots.learning_curve(values, steps, ax=figure.subplots())
     return figure
 
 
@@ -99,7 +60,7 @@ def test_curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
         (u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if longest >= 3 * u or u == 1
     )
     metrics = [metric for metric in _SCALES if any(metric in point for point in points)]
-    figure = blank(4.5 * len(metrics), 3.6)
+    figure = plots.blank(4.5 * len(metrics), 3.6)
     for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         scale, label = _SCALES[metric]
         # A variant keeps its colour even if others lack a metric.

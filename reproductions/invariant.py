@@ -8,27 +8,24 @@ is not public: ``paper`` has the paper's full data, and our settings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro import handlers
 
 from gpzoo.errors import DatasetError
 from gpzoo.inducing.initialisers import random_subset, unique_patches
-from gpzoo.inference import InducingGuide, SitePrediction
+from gpzoo.inference import InducingGuide, SitePrediction, Trained
+from gpzoo.inference.inspection import plots
 from gpzoo.models.invariant import invariant_classifier, invariant_gp
 from gpzoo.models.views import Counts, affine, deformation, rotation
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.icml2007 import rotated
 from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand, subset
-from gpzoo.reproductions.figures import blank
 from gpzoo.reproductions.metrics import Score
 from gpzoo.reproductions.training import Setting, keys_of, train
 from gpzoo.views.orbits import Orbit
@@ -94,7 +91,7 @@ def _train(
     learned = ("angle", "affine_below", "affine_above", "amplitude", "smoothness")
     figures, params = {}, finished.trained.params
     if sampled is not None:
-        figures["augmentation"] = partial(figure_augmentations, sampled, params, data.X_train, keys_of(run).test)
+        figures["augmentation"] = partial(figure_augmentations, finished.trained, data, keys_of(run).test)
     return replace(
         finished.outcome,
         metrics=last | {"elbo": N * last["bound_per_point"]},
@@ -107,25 +104,9 @@ def _train(
     )
 
 
-def figure_augmentations(view: Callable, params: Mapping[str, Any], X: np.ndarray, key: Array) -> Figure:
+def figure_augmentations(trained: Trained, data: Dataset, key: Array) -> Figure:
     """Figure 1: images (left) and their views from the trained distribution."""
-    images = jnp.asarray(X[:6])
-
-    @jax.jit
-    def drawn(params: dict[str, Any]) -> Array:
-        with handlers.block(), handlers.substitute(data=params):
-            return view(images).sample(key, images)
-
-    views = np.asarray(drawn(dict(params)))[:, :8]
-    figure = blank(0.9 * (views.shape[1] + 1), 0.9 * len(images))
-    rows = figure.subplots(len(images), views.shape[1] + 1)
-    for row, image, own in zip(rows, X, views, strict=False):
-        for axes, shown in zip(row, (image, *own), strict=True):
-            axes.imshow(np.asarray(shown).reshape(X.shape[1:3]), cmap="gray", vmin=0, vmax=1)
-            axes.set(xticks=[], yticks=[])
-        for spine in row[0].spines.values():
-            spine.set(color="C1", linewidth=2)
-    return figure
+    return cast("Figure", plots.augmentations(key, trained, data.X_train[:6], data.y_train[:6]).figure)
 
 
 # -- the toy -----------------------------------------------------------------------------------------------------------
@@ -172,18 +153,16 @@ def toy(run: Run) -> Outcome:
 
 def figure_solution(data: Dataset, found: dict[str, Any]) -> Figure:
     """Figure 2: the symmetric function with the data, and the solution."""
-    figure = blank(7, 3.2)
-    panels = {"truth and data": data.y_test, "posterior mean": found["mean"]}
+    figure = plots.blank(7.6, 3.2)
+    panels = {"truth": data.y_test, "posterior mean": found["mean"]}
     limit = float(np.abs(data.y_test).max())
-    for axes, (title, values) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
-        image = axes.imshow(
-            np.reshape(values, (30, 30)), origin="lower", extent=(-2, 2, -2, 2), cmap="RdBu_r", vmin=-limit, vmax=limit
-        )
-        colours = {"c": data.y_train, "cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
-        axes.scatter(*data.X_train.T, **colours, edgecolor="k", s=14, linewidth=0.5)
+    for axes, (title, values) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        grid = np.reshape(values, (30, 30))
+        plots.surface(grid, (-2, 2, -2, 2), "f", data.X_train, data.y_train, limit=limit, ax=axes)
         axes.plot([-2, 2], [-2, 2], color="k", linewidth=0.6)
-        axes.set_title(title, fontsize=9)
-    figure.colorbar(image, ax=figure.axes, shrink=0.9)
+        axes.set(xlabel="first input", aspect="equal")
+        axes.set_title(f"{title}, and the data", fontsize=9)
+    figure.axes[0].set_ylabel("second input")
     return figure
 
 

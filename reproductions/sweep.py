@@ -14,8 +14,8 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo.inference import InducingGuide, Trained
+from gpzoo.inference.inspection import plots
 from gpzoo.reproductions.datasets.in_memory import Dataset
-from gpzoo.reproductions.figures import blank
 from gpzoo.reproductions.metrics import of_numbers
 from gpzoo.reproductions.training import Curve, Setting, last_bound, optimise, predicted
 
@@ -162,7 +162,7 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     Returns:
         A figure without a window.
     """
-    figure = blank(max(5.5, 2.1 * min(4, len(results)) + 1), 2.2 * -(-len(results) // 4))
+    figure = plots.blank(max(5.5, 2.1 * min(4, len(results)) + 1), 2.2 * -(-len(results) // 4))
     panels = figure.subplots(-(-len(results) // 4), min(4, len(results)), squeeze=False).ravel()
     for axes in panels[len(results) :]:
         axes.set_axis_off()

@@ -1,0 +1,92 @@
+"""What does each layer of a deep GP do to the inputs? Every GP site along one line through them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax import Array
+
+from gpzoo._types import Argument
+from gpzoo.inference._calls import entry_point
+from gpzoo.inference.inspection.plots._axes import (
+    CENTRAL,
+    CYCLE,
+    ENDS,
+    OUTPUTS,
+    WORDS,
+    label,
+    legend_above,
+    several,
+)
+from gpzoo.inference.inspection.plots._looks import ALONG, BAND_DRAWS, beyond, columns, joint_draws, seen
+from gpzoo.inference.trained import Trained
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@entry_point
+def layers(
+    rng_key: Array,
+    trained: Trained,
+    *args: Argument,
+    model_kwargs: Mapping[str, Any] | None = None,
+    ax: Sequence[Axes] | None = None,
+) -> list[Axes]:
+    """Every GP site along one line through the inputs, from the first layer to the last: ``h_l(x)``, not ``h_l(h)``.
+
+    The line is the input itself where that is one column, else the first principal direction through the mean of the
+    data, in standard deviations along it. A layer that collapsed to its prior mean lies on the dashed lines.
+
+    Args:
+        rng_key: key of the draws.
+        trained: the model, whose program has one input ``[N, ...]``.
+        *args: the program's positional arguments.
+        model_kwargs: the program's keyword arguments, by name.
+        ax: one axes for each GP site; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: for several inputs, or another number of axes.
+    """
+    looked = seen(trained, args, model_kwargs)
+    if len(looked.inputs) != 1:
+        raise ValueError(f"layers needs a program with one input; its inputs are {list(looked.names)}.")
+    at, line, name = _line_through(np.asarray(looked.inputs[0]), looked.names[0])
+    drawn = joint_draws(rng_key, trained, (line,), model_kwargs, BAND_DRAWS)
+    panels = several(ax, len(looked.processes), height=1.75, share=True)
+    for axes, site in zip(panels, looked.processes, strict=True):
+        values, prior = columns(drawn.functions[site], 1), columns(drawn.prior_means[site], 1)
+        # The outputs that vary most along the line come first.
+        order = np.argsort(-np.ptp(values.mean(axis=0), axis=0), kind="stable")[:OUTPUTS]
+        for i, k in enumerate(sorted(order)):
+            of = f"output {k}" if values.shape[-1] > 1 else "mean"
+            low, high = np.quantile(values[..., k], ENDS, axis=0)
+            axes.fill_between(at, low, high, color=CYCLE[i], alpha=0.25, linewidth=0, label=CENTRAL if i == 0 else None)
+            axes.plot(at, values[..., k].mean(axis=0), color=CYCLE[i], linewidth=1.5, label=of)
+            # With several outputs each has the colour of its own.
+            colour = "0.3" if len(order) == 1 else CYCLE[i]
+            middle, name_of = prior[..., k].mean(axis=0), "prior mean" if i == 0 else None
+            axes.plot(at, middle, "--", color=colour, linewidth=0.9, label=name_of)
+        more = f"\n({len(order)} of {values.shape[-1]} outputs)" if values.shape[-1] > len(order) else ""
+        label(axes, "", f"{site}{more}")
+        axes.margins(x=0)
+        if axes is panels[0] or len(order) > 1:
+            legend_above(axes)
+    panels[-1].set_xlabel(name, fontsize=WORDS)
+    return panels
+
+
+def _line_through(X: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, str]:
+    """Positions on a line, the inputs there, and what the positions are."""
+    rows = X.reshape(len(X), -1)
+    if rows.shape[1] == 1:
+        at = beyond(rows[:, 0], 0.1)
+        return at, at.reshape(-1, *(1,) * (X.ndim - 1)).astype(X.dtype), name
+    centre = rows.mean(axis=0, dtype=np.float64)
+    _, sizes, directions = np.linalg.svd(rows[:2000] - centre, full_matrices=False)
+    spread = sizes[0] / np.sqrt(len(rows[:2000]))
+    at = np.linspace(-2.5, 2.5, ALONG)
+    line = centre + at[:, None] * spread * directions[0]
+    return at, line.reshape(-1, *X.shape[1:]).astype(X.dtype), f"{name} along its first principal direction (s.d.)"
