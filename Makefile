@@ -2,6 +2,7 @@
 # make part    a fifth of the tests, for another Python: make part PYTHON=python3.12 VENV=.venv-3.12
 # make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
+# make browser  reports in Chromium, which it looks at for errors, requests, contrast and width, with screenshots
 # make lint    style and types only
 # make clean   remove what the other targets made
 PYTHON ?= python3
@@ -17,7 +18,7 @@ PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/t
 	$(addprefix tests/inference/, prediction/test_functions.py prediction/test_prediction.py) \
 	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
-.PHONY: test part stress lint demo clean
+.PHONY: test part stress lint demo browser clean
 
 test: lint
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
@@ -43,6 +44,12 @@ lint: $(STAMP)
 demo: $(STAMP)
 	$(VENV)/bin/gpzoo reproduce convolutional rectangles --variant weighted --preset quick --output runs/demo
 	@echo "Figures:" && ls runs/demo/*.png
+	@$(VENV)/bin/gpzoo inspect runs/demo
+
+# Other reports too: make browser REPORTS="runs/demo/report.html"
+browser: $(STAMP)
+	GPZOO_BROWSER=build/browser GPZOO_REPORTS="$(REPORTS)" $(VENV)/bin/python -m pytest -s tests/inference/inspection/test_report.py
+	@echo "Screenshots:" && ls build/browser/*.png
 
 clean:
 	rm -rf $(VENV) .compiled build *.egg-info .pytest_cache .ruff_cache .hypothesis runs/demo

@@ -12,6 +12,12 @@ from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.comparison import Candidate, Comparison, compare, error_rate, rmse
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.inspection import plots, trackers
+from gpzoo.inference.inspection.check import check
+from gpzoo.inference.inspection.diagnose import diagnose
+from gpzoo.inference.inspection.findings import Diagnosis, Finding
+from gpzoo.inference.inspection.report import report
+from gpzoo.inference.inspection.vsbc import vsbc
 from gpzoo.inference.lbfgs import lbfgs
 from gpzoo.inference.natural import NaturalGradients
 from gpzoo.inference.prediction.predict import predict
@@ -25,6 +31,8 @@ __all__ = [
     "CheckpointError",
     "CollapsedELBO",
     "Comparison",
+    "Diagnosis",
+    "Finding",
     "GaussianProcessELBO",
     "InducingGuide",
     "NaturalGradients",
@@ -32,14 +40,20 @@ __all__ = [
     "SitePrediction",
     "Trained",
     "WhitenReparam",
+    "check",
     "compare",
+    "diagnose",
     "draws_to_arviz",
     "error_rate",
     "fit",
     "lbfgs",
     "load",
+    "plots",
     "predict",
+    "report",
     "rmse",
+    "trackers",
+    "vsbc",
     "whitened",
 ]
 

@@ -1,4 +1,4 @@
-"""The ``gpzoo`` command: run a paper's experiment, list the experiments, fetch data, write the page of results."""
+"""The ``gpzoo`` command: run a paper's experiment and look at it, list experiments, fetch data, write the results."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def reproduce_command(paper: str, experiment: str, **options: Any) -> None:
 def compare_command(
     paper: str, experiment: str, variants: str | None, preset: str, seed: int, output: Path, debug: bool
 ) -> None:
-    """Run the variants of EXPERIMENT of PAPER and print their bounds and test metrics side by side.
+    """Run the variants of EXPERIMENT of PAPER and compare their bounds and test metrics: here, and in a report.
 
     The highest bound comes first: it needs no test data. What has been run into OUTPUT before is not run again.
     """
@@ -249,14 +249,45 @@ def compare_command(
     names = list(chosen.variants) if variants is None else [name.strip() for name in variants.split(",")]
     for name in names:
         _choose(f"variant of {paper} {experiment}", name, chosen.variants)
-    results = []
+    results, folders = [], []
     with known_failures(debug):
+        from gpzoo.reproductions.inspecting import report_of_runs
+
         for count, name in enumerate(names, 1):
             click.echo(f"Variant {name}, {count} of {len(names)}")
             folder = output / f"{paper}-{experiment}-{name}-{preset}-seed{seed}"
             results.append(execute(chosen, Run(paper, experiment, name, preset, seed, folder)))
+            folders.append(folder)
         console = Console()
         console.print(report.comparison(results, console.width))
+        path = output / f"{paper}-{experiment}-{preset}-seed{seed}.html"
+        report_of_runs(folders, path)
+        click.echo(f"Report: {path}")
+
+
+@main.command("inspect")
+@click.argument("what", type=Folder(exists=True))
+@click.option("--output", type=Folder(dir_okay=False), help="The report; beside WHAT unless given.")
+@click.option("--program", help="Of a model: its program, as MODULE:NAME.")
+@click.option(
+    "--data", type=Folder(exists=True, dir_okay=False), help="Of a model: an .npz of the program's arguments."
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
+def inspect_command(what: Path, output: Path | None, program: str | None, data: Path | None, debug: bool) -> None:
+    """Write a report on WHAT, the folder of a run or the file of a saved model, as one HTML file.
+
+    A run is looked at on the first rows of its test set, as its last checkpoint has it; nothing is trained.
+    """
+    with known_failures(debug):
+        from gpzoo.reproductions.inspecting import report_of_model, report_of_run
+
+        if what.is_dir():
+            output = output or what / "report.html"
+            report_of_run(what, lambda paper, name: find(all_experiments(), paper, name), output)
+        else:
+            output = output or what.with_suffix(".html")
+            report_of_model(what, program, data, output)
+    click.echo(f"Report: {output}")
 
 
 @main.command("list")

@@ -1,4 +1,4 @@
-"""How is an experiment run? The folder is claimed, numbers are written first, then figures, then the posterior."""
+"""How is an experiment run? The folder is claimed, numbers are written first, then figures, then the model."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import jax
 
 import gpzoo
 from gpzoo._extras import needs
+from gpzoo.inference import Trained
 from gpzoo.reproductions import provenance
 from gpzoo.reproductions.experiment import (
     FIELDS,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
-    """Run an experiment and write ``result.json``, the figures, the learning curve and ``posterior.nc``.
+    """Run an experiment and write ``result.json``, figures, the learning curve, ``posterior.nc`` and ``model.gpzoo``.
 
     The output folder is checked before training starts. Afterwards the numbers are written first, and every file has a
     temporary name until it is complete: a failed figure or a full disk thus loses nothing already written.
@@ -229,7 +230,7 @@ def _release(run: Run) -> None:
 
 
 def _write_pictures(outcome: Outcome, run: Run) -> None:
-    """Write the learning curve, the figures and the posterior: all are tried before failures are reported."""
+    """Write the learning curve, the figures, posterior and model: all are tried before failures are reported."""
     from gpzoo.reproductions.figures import learning_curve, test_curves
 
     def save(figure: Figure | Callable[[], Figure], path: Path) -> None:
@@ -237,9 +238,10 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", dpi=150, bbox_inches="tight")
 
-    def export(posterior: Posterior, path: Path) -> None:
+    def export(posterior: Callable[[], Posterior], path: Path) -> None:
+        made = posterior()
         with replacing(path) as temporary:
-            posterior.to_netcdf(str(temporary), engine="h5netcdf")
+            made.to_netcdf(str(temporary), engine="h5netcdf")
 
     figures = {**outcome.figures, "learning_curve": lambda: learning_curve(outcome.elbo)}
     if outcome.curve:
@@ -249,6 +251,8 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
     ]
     if outcome.posterior is not None:
         jobs.append((run.output / "posterior.nc", export, outcome.posterior))
+    if outcome.inspected is not None:
+        jobs.append((run.output / "model.gpzoo", Trained.save, outcome.inspected.trained))
 
     failures = []
     for path, write, content in jobs:

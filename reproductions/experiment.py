@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jax.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from gpzoo.inference import Trained
 
 #: The presets: minutes on two CPU cores; an hour on them; the paper's sizes with our settings; the settings of the
 #: paper and its authors' code, else the programs' defaults.
@@ -56,6 +58,20 @@ class Posterior(Protocol):
 
     def to_netcdf(self, path: str, *, engine: str) -> Any:
         """Write every group to one netCDF file."""
+
+
+class Inspected(NamedTuple):
+    """A trained model, and what a report looks at.
+
+    Attributes:
+        trained: the model.
+        args: the program's positional arguments, rows of the test set.
+        keywords: the program's keyword arguments.
+    """
+
+    trained: Trained
+    args: tuple
+    keywords: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -124,7 +140,8 @@ class Outcome:
         elbo: the learning curve: the bound at every step ``[steps]``, or a pair of step numbers and values.
         curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training.
         figures: file name without suffix to a figure, or to a function that makes one.
-        posterior: the posterior for ArviZ, if the experiment exports one.
+        posterior: a function that makes the posterior for ArviZ, if the experiment exports one.
+        inspected: the trained model, kept as ``model.gpzoo``, and what a report looks at; ``None`` without a report.
         stands_in: whether ``data`` are stand-ins for the paper's; the paper's numbers are then left out.
         subset: the part of the data that was used, a result of :func:`subset`; ``None`` for all.
         folds: the folds or splits that the numbers average: their ``count`` and ``seeds``, and the paper's number
@@ -142,7 +159,8 @@ class Outcome:
     elbo: ArrayLike | tuple[ArrayLike, ArrayLike]
     curve: Sequence[Mapping[str, float]] = ()
     figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
-    posterior: Posterior | None = None
+    posterior: Callable[[], Posterior] | None = None
+    inspected: Inspected | None = None
     stands_in: bool = False
     subset: Mapping[str, Any] | None = None
     folds: Mapping[str, Any] | None = None

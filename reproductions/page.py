@@ -103,11 +103,11 @@ def table(result: Mapping[str, Any]) -> Group:
         style = "bold red" if shortfall(metric, ours, paper) is not None else "green"
         against = number(paper), Text(verdict(metric, ours, paper), style=style)
         view.add_row(metric, number(ours), *(against if compared else ()))
-    lines = [*_explained(result["metrics"]), *_sizes(result), *notes(result)]
+    lines = [*explained(result["metrics"]), *sizes(result), *notes(result)]
     return Group(Text(title, style="bold"), view, *map(Text, lines))
 
 
-def _sizes(result: Mapping[str, Any]) -> list[str]:
+def sizes(result: Mapping[str, Any]) -> list[str]:
     """The numbers of training and test rows of a run, if all of the data were used."""
     data = result["data"]
     rows = [data["sizes"].get(part) for part in ("train", "test")] if isinstance(data["sizes"], Mapping) else []
@@ -116,7 +116,7 @@ def _sizes(result: Mapping[str, Any]) -> list[str]:
     return [f"Data: {data['name']}, {rows[0]:,} rows to train on and {rows[1]:,} to test."]
 
 
-def _explained(metrics: Iterable[str]) -> list[str]:
+def explained(metrics: Iterable[str]) -> list[str]:
     """Explanations of metrics, a line for each kind."""
     ends = tuple(f"_{metric}" for metric in metrics)
     return [f"{name}: {meaning}." for name, meaning in _MEANINGS.items() if any(e.endswith(f"_{name}") for e in ends)]
@@ -171,7 +171,7 @@ def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
             view.add_row(name, *(columns[metric][row] for metric in group))
         tables.append(view)
     title = "{paper} {experiment}, preset {preset}, seed {seed}".format(**results[0])
-    return Group(Text(title, style="bold"), *tables, *map(Text, _explained(metrics)))
+    return Group(Text(title, style="bold"), *tables, *map(Text, explained(metrics)))
 
 
 def _table() -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +17,16 @@ from numpyro.infer import SVI
 
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, SitePrediction, Trained, fit, lbfgs
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Outcome, Posterior, Run
+from gpzoo.reproductions.experiment import Inspected, Outcome, Posterior, Run
 from gpzoo.reproductions.kept import keep_content, kept_content
 from gpzoo.reproductions.metrics import Score, score_of
 from gpzoo.tables import Table
 
 #: Number of training rows in an exported posterior; the joint covariance of functions grows with its square.
 EXPORTED = 50
+
+#: Number of test rows that a report looks at.
+_INSPECTED = 1000
 
 #: Largest number of steps in the mean that is the last bound.
 _LAST_STEPS = 1000
@@ -194,7 +198,8 @@ def train(
         *((X, y) if table is None else (table,)),
         num_data=num_data,
         checkpoint=run.checkpoint,
-        callback=curve,
+        # A finished training need not be evaluated again.
+        callback=None if setting.steps in curve.points else curve,
         callback_steps=-(-setting.steps // setting.evaluations),
         progress=run.variant,
         model_kwargs=keywords,
@@ -202,7 +207,6 @@ def train(
     points = curve.until(setting.steps)
     metrics = {name: value for name, value in points[-1].items() if name not in ("step", "seconds")}
     metrics["elbo"] = float(last_bound(result.losses, num_data, setting))
-    posterior = exported(keys.export, result, X, y, num_draws, keywords)
     common = {
         "metrics": metrics,
         "settings": settings,
@@ -212,7 +216,8 @@ def train(
         "dtype": str(X.dtype),
         "elbo": -result.losses,
         "curve": points if setting.evaluations > 1 else (),
-        "posterior": posterior,
+        "posterior": partial(exported, keys.export, result, X, y, num_draws, keywords),
+        "inspected": inspected(result, data, keywords),
     }
     return Finished(Outcome(**(common | outcome)), result, points)
 
@@ -289,6 +294,17 @@ def exported(
     """
     few = slice(0, EXPORTED)
     return trained.to_arviz(key, X[few], y[few], num_draws=num_draws, model_kwargs=model_kwargs)
+
+
+def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | None = None) -> Inspected:
+    """What a report looks at: the first rows of the test set, as the program takes them.
+
+    Args:
+        trained: the model.
+        data: the program's data.
+        keywords: keyword arguments of the program.
+    """
+    return Inspected(trained, (data.X_test[:_INSPECTED], data.y_test[:_INSPECTED]), dict(keywords or {}))
 
 
 def last_bound(losses: np.ndarray, num_data: int, setting: Setting) -> np.ndarray:

@@ -78,6 +78,8 @@ print([name for name in {LAZY!r} if name in sys.modules])
 for name in {modules()!r}:
     module = importlib.import_module(name)
     assert module.__file__.startswith({str(installed)!r}), module.__file__
+# The style of reports is no module.
+assert "</html>" in importlib.import_module("gpzoo.inference.inspection.document").page("title", "subtitle", [])
 print(importlib.import_module("gpzoo").__version__)
 """
     assert run(sys.executable, "-c", code, PYTHONPATH=str(installed)).splitlines() == ["[]", "[]", gpzoo.__version__]
@@ -229,7 +231,7 @@ def distributions(*folders: str) -> set[str]:
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     assert paths
     names = {name.split(".")[0] for path in paths for name in imported(path, "") if name}
-    known = packages_distributions()
+    known = {"mlflow": ["mlflow-skinny"]} | packages_distributions()
     names -= {"gpzoo", "tests", *sys.stdlib_module_names}
     return {known.get(name, [name])[0].lower() for name in names}
 
@@ -239,7 +241,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
     named.pop("cuda")  # JAX itself, for GPUs
     core, papers = distributions("gpzoo", "inference", "models"), distributions("reproductions")
     tests = distributions("tests")
-    assert core <= named[""] | named["plots"] | named["parquet"] | named["flax"]
+    assert core <= named[""] | named["plots"] | named["parquet"] | named["flax"] | named["trackers"]
     assert papers <= named[""] | named["reproductions"] | named["flax"]
     assert tests <= named[""] | named["dev"]
     assert named[""] <= core | UNSEEN.keys()

@@ -17,6 +17,7 @@ from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run
 from gpzoo.reproductions.sweep import Folds, Scores, figure_1
 from gpzoo.reproductions.training import Setting
+from tests.programs import nothing_exported
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
 
@@ -46,7 +47,7 @@ def short(monkeypatch, standard_promotion):
 @pytest.fixture
 def not_exported(monkeypatch):
     """No posterior is exported: that is the same call in every run, and seen in that of one training."""
-    monkeypatch.setattr(training, "exported", lambda *given, **options: None)
+    monkeypatch.setattr(training, "exported", nothing_exported)
 
 
 def run_of(name, variant, tmp_path, preset="quick"):
@@ -108,7 +109,7 @@ def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
     assert 1 < metrics["sgp_rmse"] < 100  # in the units of the target
     assert {"figure_1.png", "learning_curve.png", "posterior.nc"} <= {path.name for path in run.output.iterdir()}
     # Started again, what is done is not done again.
-    monkeypatch.setattr(benchmarks, "exported", lambda *given, **options: None)
+    monkeypatch.setattr(benchmarks, "exported", nothing_exported)
     kept, trained = benchmarks.kept, []
     monkeypatch.setattr(
         benchmarks, "kept", lambda path, by, make: kept(path, by, lambda: trained.append(path) or make())
@@ -124,7 +125,7 @@ def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
 
 def test_natural_gradients_are_compared_along_the_training(short, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "load", tiny)
-    monkeypatch.setattr(benchmarks, "exported", lambda *given, **options: None)
+    monkeypatch.setattr(benchmarks, "exported", nothing_exported)
     run = run_of("uci-natural", "energy", tmp_path)
     result = execute(EXPERIMENTS["uci-natural"], run)
     by_fold, said = result["settings"]["by_fold"], result["settings"]["models"]

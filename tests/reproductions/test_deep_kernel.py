@@ -7,14 +7,15 @@ from functools import partial
 import numpy as np
 import pytest
 
+from gpzoo.inference.inspection.plots import blank
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions import deep_kernel as paper
 from gpzoo.reproductions import deep_kernel_models as models
 from gpzoo.reproductions import deep_kernel_scaling as figures
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Outcome, Run
-from gpzoo.reproductions.figures import blank
 from gpzoo.reproductions.page import shortfall, verdict
+from tests.programs import nothing_exported
 
 nnx = pytest.importorskip("flax.nnx")
 
@@ -68,7 +69,7 @@ def narrow(extra, data, seed):
 @pytest.fixture
 def not_drawn(monkeypatch):
     """No posterior is exported, no kernel drawn: these are the same calls in every run, and seen in that of digits."""
-    monkeypatch.setattr(models, "exported", lambda *given, **options: None)
+    monkeypatch.setattr(models, "exported", nothing_exported)
     monkeypatch.setattr(models, "figure_3", lambda fit, data: blank(1, 1))
 
 

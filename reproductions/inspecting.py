@@ -1,0 +1,305 @@
+"""What did a run leave, several runs side by side, and the file of a trained model? Reports on each."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax import random
+
+from gpzoo.errors import CheckpointError
+from gpzoo.inference import load
+from gpzoo.inference.inspection import plots
+from gpzoo.inference.inspection.document import Block, Code, Part, Picture, page
+from gpzoo.inference.inspection.drawn import address, picture
+from gpzoo.inference.inspection.findings import Section
+from gpzoo.inference.inspection.report import BOUND, data_of_training, environment, parts, report, subtitle, values
+from gpzoo.reproductions import page as results
+from gpzoo.reproductions.experiment import Experiment, ReproductionError, Run
+from gpzoo.reproductions.figures import test_curves
+from gpzoo.reproductions.kept import read_json, replacing
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+
+def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Path) -> None:
+    """Write the report of a run: its numbers beside the paper's, and its model as its last checkpoint has it.
+
+    Args:
+        folder: of the run, with ``result.json``.
+        find: the experiment of a paper and a name.
+        path: of the report.
+
+    Raises:
+        ReproductionError: if the folder has no result, or it is damaged.
+        OSError: if the report cannot be written.
+    """
+    result = _result(folder)
+    run = Run(result["paper"], result["experiment"], result["variant"], result["preset"], result["seed"], output=folder)
+    of_model, looked_at, reason = _of_model(run, result, find(run.paper, run.experiment))
+    title = f"Report: {run.paper} {run.experiment}, variant {run.variant}"
+    said = f"Preset {run.preset}, seed {run.seed}, finished {_time(result['finished'])}. {looked_at}"
+    first = Part("Result", [_metrics(result), *_sentences(result), *([reason] if reason else [])])
+    pictures = [] if of_model else list(_curve(folder, "Bound"))
+    figures = Part("Figures of the experiment", [*pictures, *_figures(folder, result)])
+    run_of = Part("The run", [_settings([result]), _run(result)])
+    last = () if of_model else (Part("How to make it again", [Code(result["command"])]),)
+    _write(path, page(title, said, [first, *of_model[:-2], figures, run_of, *of_model[-2:], *last]))
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    path = folder / "result.json"
+    if not path.is_file():
+        raise ReproductionError(f"{folder} has no result.json: name a folder that gpzoo reproduce wrote.")
+    result = read_json(path)
+    wanted = {"paper", "experiment", "variant", "preset", "seed", "metrics", "paper_metrics", "settings", "finished"}
+    if not isinstance(result, dict) or wanted - result.keys():
+        raise ReproductionError(f"{path} is damaged: it is no result of gpzoo reproduce.")
+    return result
+
+
+def _of_model(run: Run, result: Mapping[str, Any], experiment: Experiment) -> tuple[tuple[Part, ...], str, str]:
+    """The parts on the trained model, on which rows they are, and the reason if there are none."""
+    if not any(run.checkpoint.rglob("*.checkpoint")):
+        gone = "Its checkpoint is gone, so that nothing more can be said of the model: run the command below again."
+        return (), "", gone
+    try:
+        found = experiment.run(run).inspected
+    except CheckpointError as error:
+        return (), "", f"Its model cannot be had from the checkpoint: {error}"
+    if found is None:
+        return (), "", "This experiment keeps no model to look at."
+    key = random.key(run.seed)
+    made = parts(key, found.trained, found.args, found.keywords, again=result["command"])
+    return made, subtitle(found.args), ""
+
+
+def _metrics(result: Mapping[str, Any]) -> Section:
+    note = " ".join(results.explained(result["metrics"]))
+    papers = result["paper_metrics"]
+    if all(value is None for value in papers.values()):
+        return Section("This run", ("metric", "value"), tuple(result["metrics"].items()), note)
+    rows = tuple(
+        (name, ours, papers.get(name), results.verdict(name, ours, papers.get(name)) or None)
+        for name, ours in result["metrics"].items()
+    )
+    return Section("This run beside the paper", ("metric", "this run", "paper", "verdict"), rows, note)
+
+
+def _time(stamp: str) -> str:
+    """A time of a result in words."""
+    return str(stamp).replace("T", " ").replace("+00:00", " UTC")
+
+
+def _sentences(result: Mapping[str, Any]) -> list[str]:
+    return [*results.sizes(result), *results.notes(result)]
+
+
+def _run(result: Mapping[str, Any]) -> Section:
+    versions = result.get("versions") or {}
+    rows = [
+        ("steps", f"{result['steps']:,}"),
+        ("time in training", results.duration(result["seconds_training"])),
+        ("device", result.get("device")),
+        ("precision", result.get("dtype")),
+        ("commit", result.get("commit")),
+        *((name, versions[name]) for name in versions),
+        *((f"data: {name}", str(value)) for name, value in (result.get("data") or {}).items()),
+    ]
+    return Section("Where the model was trained", ("what", "value"), tuple(rows))
+
+
+def _settings(found: Sequence[Mapping[str, Any]]) -> Section:
+    """The settings of runs, of several runs those that differ."""
+    flat = [dict(_flat("", result["settings"])) for result in found]
+    names = list(dict.fromkeys(name for each in flat for name in each))
+    if len(found) == 1:
+        rows = tuple((name, flat[0][name]) for name in names)
+        return Section("Settings", ("setting", "value"), rows)
+    rows = tuple((name, *values) for name in names if len(set(values := [each.get(name, "-") for each in flat])) > 1)
+    return Section("Settings that differ", ("setting", *(result["variant"] for result in found)), rows)
+
+
+def _flat(at: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _flat(f"{at}.{name}" if at else name, each)
+    else:
+        text = "-" if value is None else str(value)
+        yield at, text if len(text) <= 200 else text[:197] + "..."
+
+
+def _curve(folder: Path, title: str) -> Iterator[Picture]:
+    """The learning curve, from the exported posterior."""
+    path = folder / "posterior.nc"
+    if not path.is_file():
+        return
+    import xarray
+
+    with xarray.open_dataset(path, group="constant_data", engine="h5netcdf") as constants:
+        if "elbo" not in constants:
+            return
+        values = np.asarray(constants["elbo"], float)
+    yield picture(title, BOUND, plots.learning_curve(values))
+
+
+def _figures(folder: Path, result: Mapping[str, Any]) -> Iterator[Picture]:
+    """What the experiment drew, with the numbers of the run; curves of the training are drawn anew."""
+    for path in sorted(folder.glob("*.png")):
+        if path.stem in ("learning_curve", "test_curves"):
+            continue
+        name = path.stem.replace("_", " ")
+        words = "A figure of the experiment, as the run drew it."
+        alt = f"{name[:1].upper()}{name[1:]}, a figure of {result['paper']} {result['experiment']}. The metrics of "
+        alt += "the run are in the table below."
+        yield Picture(
+            name[:1].upper() + name[1:], words, address(path.read_bytes(), "image/png"), alt, (_metrics(result),)
+        )
+    if result.get("curve"):
+        yield from _test_curves([result])
+
+
+def _test_curves(found: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
+    curves = {result["variant"]: result["curve"] for result in found if result.get("curve")}
+    if curves:
+        drawn = test_curves(curves).axes
+        yield picture("Test metrics during training", "Metrics of the test set against the time in training.", drawn)
+
+
+# -- several runs ------------------------------------------------------------------------------------------------------
+
+
+def report_of_runs(folders: Sequence[Path], path: Path) -> None:
+    """Write the report of several variants of one experiment side by side, the highest bound first.
+
+    Args:
+        folders: of the runs.
+        path: of the report.
+
+    Raises:
+        ReproductionError: if a folder has no result, or it is damaged.
+        OSError: if the report cannot be written.
+    """
+    found = [(_result(folder), folder) for folder in folders]
+    found.sort(key=lambda pair: -pair[0]["metrics"].get("elbo", -math.inf))
+    ranked = [result for result, _ in found]
+    metrics = list(dict.fromkeys(name for result in ranked for name in result["metrics"]))
+    columns = ("variant", *(name.replace("_", " ") for name in metrics), "time in training")
+    rows = []
+    for result in ranked:
+        own = (result["metrics"].get(name) for name in metrics)
+        rows.append((result["variant"], *own, results.duration(result["seconds_training"])))
+        if any(value is not None for value in result["paper_metrics"].values()):
+            paper = (result["paper_metrics"].get(name) for name in metrics)
+            rows.append((f"{result['variant']}, in the paper", *paper, None))
+    table = Section("Variants, the highest bound first", columns, tuple(rows), " ".join(results.explained(metrics)))
+    blocks: list[Block] = [table, *dict.fromkeys(line for result in ranked for line in _sentences(result))]
+    pictures = [*_test_curves(ranked)]
+    for result, folder in found:
+        pictures += _curve(folder, f"Bound of {result['variant']}")
+    first = ranked[0]
+    commands = "\n".join(f"{result['command']} --output {folder}" for result, folder in found)
+    of_one = "\n".join(f"gpzoo inspect {folder}" for _, folder in found)
+    text = page(
+        f"Comparison: {first['paper']} {first['experiment']}",
+        f"{len(ranked)} variants, preset {first['preset']}, seed {first['seed']}.",
+        [
+            Part("Side by side", blocks),
+            Part("Pictures", pictures),
+            Part("Settings", [_settings(ranked)] if len(ranked) > 1 else []),
+            Part(
+                "How to make it again", [Code(commands), "The report of a variant alone, with its model:", Code(of_one)]
+            ),
+        ],
+    )
+    _write(path, text)
+
+
+# -- the file of a model -----------------------------------------------------------------------------------------------
+
+
+def report_of_model(model: Path, program: str | None, data: Path | None, path: Path) -> None:
+    """Write the report of a saved model; without its program, which the file does not hold, of what the file says.
+
+    Args:
+        model: the file that ``Trained.save`` wrote.
+        program: ``"module:name"`` of the program, imported from where Python looks for modules, or from here.
+        data: an ``.npz`` file with an array for each argument of the program, by its name.
+        path: of the report.
+
+    Raises:
+        CheckpointError: if the file cannot be loaded.
+        ReproductionError: if there is no such program or file of data, or only one of them is given.
+        OSError: if the report cannot be written.
+    """
+    if (program is None) != (data is None):
+        raise ReproductionError("Name both the program, --program MODULE:NAME, and its data, --data FILE.npz.")
+    if program is not None and data is not None:
+        found = _imported(program)
+        trained = load(model, found)
+        args, keywords = _arguments(found, data)
+        report(random.key(0), trained, *args, path=path, model_kwargs=keywords)
+        return
+    trained = load(model, _absent)
+    missing = (
+        "The file holds neither the program nor data. With both this report has findings, sites with their priors, and "
+        "pictures:"
+    )
+    command = f"gpzoo inspect {model} --program MODULE:NAME --data FILE.npz"
+    bound = [picture("Bound", BOUND, plots.elbo(trained))] if trained.losses.size else []
+    made = [
+        Part("What to know", [missing, Code(command)]),
+        Part("Parameters", [values(trained)]),
+        Part("The bound", bound),
+        Part("Environment", [environment(trained), *data_of_training(trained)]),
+    ]
+    _write(path, page(f"Report: {model.name}", "A trained model, as its file has it.", made))
+
+
+def _absent(*args: Any, **kwargs: Any) -> None:
+    """Stands for a program that is not known."""
+
+
+def _imported(program: str) -> Callable:
+    module, _, name = program.partition(":")
+    sys.path.append(os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ReproductionError(f"There is no program {program!r}: {error}.") from error
+    if not callable(found):
+        raise ReproductionError(f"{program!r} is no program: it cannot be called.")
+    return found
+
+
+def _arguments(program: Callable, data: Path) -> tuple[tuple, dict[str, Any]]:
+    """Positional and keyword arguments of a program, from arrays of their names."""
+    try:
+        with np.load(data, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ReproductionError(f"{data} is no .npz file of arrays: {error}.") from error
+    known = inspect.signature(program).parameters
+    if unknown := sorted(set(arrays) - set(known)):
+        raise ReproductionError(f"{data} has arrays {unknown}, but the program's arguments are {list(known)}.")
+    positional = [p.name for p in known.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if missing := [
+        name for name in positional if known[name].default is inspect.Parameter.empty and name not in arrays
+    ]:
+        raise ReproductionError(f"{data} has no arrays {missing}, which the program needs.")
+    args = [arrays.pop(name) for name in positional if name in arrays]
+    return tuple(args), {name: x.item() if x.ndim == 0 else x for name, x in arrays.items()}
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
