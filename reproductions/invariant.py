@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from jax import Array
+from jax import Array, random
 
 from gpzoo.errors import DatasetError
 from gpzoo.inducing.initialisers import random_subset, unique_patches
@@ -25,9 +25,9 @@ from gpzoo.models.views import Counts, affine, deformation, rotation
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.icml2007 import rotated
-from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand, subset
+from gpzoo.reproductions.experiment import Experiment, Inspected, Outcome, Run, by_hand, subset
 from gpzoo.reproductions.metrics import Score
-from gpzoo.reproductions.training import Setting, keys_of, train
+from gpzoo.reproductions.training import Setting, keys_of, predicted, train
 from gpzoo.views.orbits import Orbit
 
 if TYPE_CHECKING:
@@ -136,7 +136,6 @@ def toy(run: Run) -> Outcome:
     whole = replace(
         data, X_test=np.concatenate([data.X_test, data.X_train]), y_test=np.concatenate([data.y_test, data.y_train])
     )
-    found: dict[str, Any] = {}
 
     def score(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
         parts = [slice(None, len(data.y_test)), slice(len(data.y_test), None)]
@@ -144,17 +143,18 @@ def toy(run: Run) -> Outcome:
             metrics.of_numbers(SitePrediction(test.mean[part], test.variance[part], test.log_density[part]), y[part])
             for part in parts
         )
-        found["mean"] = test.mean[parts[0]]
         return on_test | {"train_rmse": on_train["rmse"]}
 
     outcome = _train(run, whole, invariant_gp, view, setting, score)
-    return replace(outcome, data=data, figures={"solution": partial(figure_solution, data, found)})
+    inspected = cast(Inspected, outcome.inspected)
+    return replace(outcome, data=data, figures={"solution": partial(figure_solution, data, inspected)})
 
 
-def figure_solution(data: Dataset, found: dict[str, Any]) -> Figure:
+def figure_solution(data: Dataset, inspected: Inspected) -> Figure:
     """Figure 2: the symmetric function with the data, and the solution."""
     figure = plots.blank(7.6, 3.2)
-    panels = {"truth": data.y_test, "posterior mean": found["mean"]}
+    solution = predicted(random.key(0), inspected.trained, data.X_test, data.y_test, model_kwargs=inspected.keywords)
+    panels = {"truth": data.y_test, "posterior mean": solution.mean}
     limit = float(np.abs(data.y_test).max())
     for axes, (title, values) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         grid = np.reshape(values, (30, 30))

@@ -33,7 +33,7 @@ from gpzoo.posteriors.posterior import InducingPosterior
 
 def values_of_functions(
     compiled: dict[tuple, Callable],
-    rng_key: PRNGKeyArray,
+    rng_key: Array,
     guide: InducingGuide,
     params: Mapping[str, Any],
     args: tuple,

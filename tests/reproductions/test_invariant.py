@@ -169,7 +169,7 @@ def test_variants_are_compared_by_their_bounds(compared, standard_promotion):
     rows = [line.split() for line in done.output.splitlines() if "symmetric" in line or "plain" in line]
     assert "symmetric" in rows[-2] and "plain" in rows[-1]
     again = CliRunner().invoke(cli.main, [*command, "--variants", "plain, symmetric"])
-    assert again.exit_code == 0
+    assert again.exit_code == 0, again.output
     for wrong, said in ((["--variants", "round"], "unknown variant"), (["--preset", "paper"], "unknown preset")):
         refused = CliRunner().invoke(cli.main, [*command, *wrong])
         assert refused.exit_code == 2 and said in refused.output
