@@ -144,7 +144,8 @@ class whitened(handlers.reparam):
     15 gradients at 50 inputs, 31 at 200. Four chains of 500 + 500 draws took 36 s of processor time at 50 inputs, half
     of it compilation, and 130 s at 200 inputs with 20 inducing variables. So the exact form is for up to 200 inputs,
     the sparse one for some thousand, and :func:`~gpzoo.inference.fit` for more. The centred form took 1,023 gradients a
-    draw at 50 inputs, the longest trajectory there is, and its chains had not met after 100 draws.
+    draw at 50 inputs, the longest trajectory there is, and its chains had not met after 100 draws. What
+    ``benchmarks/whitened.py`` measured is recorded beside it.
 
     NumPyro compiles a program for every chain that runs in sequence. One for all of them is
     ``MCMC(..., num_chains=4, chain_method=lambda chain: partial(jax.lax.map, chain))``.
