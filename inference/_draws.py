@@ -148,6 +148,9 @@ class Draws:
             log_prior[name] = jnp.sum(prior.log_prob(value))
             if site is not None:
                 log_q[name] = jnp.sum(posterior.log_prob(value))
+        for name, site in found.guide.items():  # of auxiliary sites, of which latent sites are functions
+            if site["type"] == "sample" and site["infer"].get("is_auxiliary"):
+                log_q[name] = jnp.sum(site["fn"].log_prob(site["value"]))
         return log_prior, log_q
 
     def _note(self, found: Runs, data: Trace, processes: Trace) -> None:

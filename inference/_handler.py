@@ -20,8 +20,9 @@ from numpyro.primitives import default_process_message
 from gpzoo._numpyro import Messenger, outside
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference._runs import check_value, drawing
+from gpzoo.inference._runs import Trace, check_value, drawing
 from gpzoo.inference.gp_sites import Missing, Start, current
+from gpzoo.inference.other_latents import value_at
 from gpzoo.inference.variational import posterior_at
 from gpzoo.posteriors.forms import form_of
 from gpzoo.processes.process import GaussianProcess
@@ -54,7 +55,9 @@ class _PosteriorHandler(Messenger):
         self.guide, self.arguments = guide, (args, kwargs)
         self.representation = current()
         self.values: dict[str, Any] = {}
-        self.plates: dict[str, int] = {}
+        self.plates: Trace = {}
+        self.others: Trace | None = None
+        self.taken: Trace = {}
         self.initial: dict[str, Any] | None = None
 
     def __enter__(self) -> _PosteriorHandler:
@@ -63,11 +66,16 @@ class _PosteriorHandler(Messenger):
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "plate":
-            self.plates[msg["name"]] = msg["args"][0]
+            if msg["name"] in self.taken:
+                msg["value"] = self.taken[msg["name"]]["value"]
         elif msg["type"] == "deterministic":
             msg["stop"] = True
         elif msg["type"] == "sample":
             self._sample(msg)
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "plate":
+            self.plates[msg["name"]] = msg
 
     def _sample(self, msg: dict[str, Any]) -> None:
         name, sites = msg["name"], self.guide.sites
@@ -139,12 +147,22 @@ class _PosteriorHandler(Messenger):
 
     def _other(self, name: str, msg: dict[str, Any]) -> Any:
         prior = msg["fn"]
+        if callable(self.guide.hyperparameters):
+            if self.others is None:
+                self.others, self.taken = self.guide.others_for(*self.arguments)(*self.arguments, self.plates)
+            value = value_at(self.others[name], prior)
+            if self.representation.starts:
+                return value
+            with handlers.substitute(data={name: value}):
+                return numpyro.sample(name, self.others[name]["fn"], infer=msg["infer"])
         for frame in msg["cond_indep_stack"]:
-            if self.plates.get(frame.name, frame.size) != frame.size:
+            size = self.plates[frame.name]["args"][0] if frame.name in self.plates else frame.size
+            if size != frame.size:
                 raise ValueError(
-                    f"Latent site {name!r} is inside the subsampled plate {frame.name!r} ({frame.size} of "
-                    f"{self.plates[frame.name]}): InducingGuide holds no parameters per datum. Move the site out of "
-                    "the plate, or use the whole data."
+                    f"Latent site {name!r} is inside the subsampled plate {frame.name!r} ({frame.size} of {size}): "
+                    "InducingGuide holds no parameters per datum by itself. Move the site out of the plate, use the "
+                    "whole data, or give the site a guide of yours that does, InducingGuide(..., "
+                    "hyperparameters=lambda program: my_guide)."
                 )
 
         def start(key: PRNGKeyArray) -> Array:

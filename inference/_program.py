@@ -228,7 +228,7 @@ def _check_rows(
     """Refuse a term that depends on several rows of a site; ``sites`` are their shapes, possibly with more rows."""
     if not sites:
         return
-    args, kwargs = jax.tree.map(_concrete, (args, kwargs))
+    args, kwargs = jax.tree.map(concrete, (args, kwargs))
 
     def terms_of(draws: dict[str, Array]) -> dict[tuple[str, str], Array]:
         def value_of(name: str, fn: GaussianProcess) -> Any:
@@ -274,7 +274,7 @@ def _check_observed(name: str, fn: Any, value: Any) -> None:
         raise ValueError(f"The data of site {name!r} have shape {shape}, but the site has shape {wanted}{hint}.")
 
 
-def _concrete(x: Any) -> Any:
+def concrete(x: Any) -> Any:
     """Random numbers in place of a tracer, whose values do not change the dependence on rows."""
     if not isinstance(x, Tracer):
         return x

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
-from numpyro.distributions import constraints
+from numpyro.distributions import Delta, constraints
 from numpyro.infer import init_to_median
 
 from gpzoo import _checks as checks
@@ -26,6 +26,7 @@ from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Look, Sites, find_sites, look, parameters_of
 from gpzoo.inference._runs import Trace, at_once, run, shapes_of
 from gpzoo.inference.gp_sites import Functions, Marginals, Missing, Start
+from gpzoo.inference.other_latents import OtherLatents
 from gpzoo.posteriors.forms import Form, form_of
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -61,7 +62,12 @@ class InducingGuide:
             axes Kronecker, on one axis of more than 256 points low rank.
         initial_scale: factor of the initial standard deviations of ``q`` relative to the prior's; one for all, or by
             site name (deep GPs start inner layers at 1e-5).
-        hyperparameters: ``"point"`` or ``"normal"``, for latent sites that are not GPs.
+        hyperparameters: the posterior of latent sites that are not GPs: ``"point"``, ``"normal"`` (independent, in
+            unconstrained space), or what makes a guide of a program of these sites alone. That is a class of NumPyro's
+            guides, such as ``AutoMultivariateNormal``, ``AutoLowRankMultivariateNormal`` or ``AutoBNAFNormal``, whose
+            parameters are named ``auto_...``; or a function such as ``lambda program: my_guide``. A guide of yours
+            takes the program's arguments and samples these very sites. It may hold parameters for each row, or compute
+            them from the data, so that local latent sites in a subsampled plate are possible.
         joint: names of GP sites to draw jointly over inputs in training too, for programs in which a likelihood term
             depends on several rows.
         residual: names of GP sites with a factor of their residual variances, the positive parameter
@@ -84,7 +90,7 @@ class InducingGuide:
         whiten: bool | Mapping[str, bool] = True,
         covariance: str | Form | type[Form] | Mapping[str, str | Form | type[Form]] | None = None,
         initial_scale: float | Mapping[str, float] = 1.0,
-        hyperparameters: str = "point",
+        hyperparameters: str | Callable[[Callable], Callable] = "point",
         joint: Iterable[str] = (),
         residual: Iterable[str] = (),
         init_loc_fn: Callable = init_to_median,
@@ -96,7 +102,8 @@ class InducingGuide:
                 raise TypeError(f"whiten must be True or False, or a mapping from site name to these; got {value!r}.")
         for value in _values_of(initial_scale):
             checks.positive_number("initial_scale", value)
-        checks.one_of("hyperparameters", hyperparameters, ("point", "normal"))
+        if not callable(hyperparameters):
+            checks.one_of("hyperparameters", hyperparameters, ("point", "normal"))
         for entry in _values_of(inducing):
             if not isinstance(entry, InducingVariable) and not (callable(entry) and hasattr(entry, "variable")):
                 raise TypeError(
@@ -111,6 +118,7 @@ class InducingGuide:
         self.residual = frozenset([residual] if isinstance(residual, str) else residual)
         self.init_loc_fn = init_loc_fn
         self.sites: Sites | Any = None  # until the program is first traced
+        self._others: OtherLatents | None = None  # likewise
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the guide; takes the model's arguments.
@@ -136,9 +144,22 @@ class InducingGuide:
         if self.sites is None:
             seen = look(self.model, args, kwargs) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
+            self._others = self._others_of(sites, args, kwargs)
             self._check_names(sites)
             self.sites = sites
         return self.sites
+
+    def others_for(self, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
+        """The guide of latent sites that are not GPs, where ``hyperparameters`` makes one; for checked arguments."""
+        if self._others is None:
+            self._others = self._others_of(self.sites_for(args, kwargs), args, kwargs)
+        return self._others
+
+    def _others_of(self, sites: Sites, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
+        names = sites.latents - sites.processes
+        if not callable(self.hyperparameters) or not names:
+            return None
+        return OtherLatents(self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs)
 
     @entry_point
     def init_params(
@@ -271,6 +292,8 @@ class InducingGuide:
         shown = Marginals(views=named_key(rng_key, "views"))
         trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, representation=shown).guide
         found = {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
+        if callable(self.hyperparameters):  # what is a function of its other sites has no distribution by itself
+            found = {name: fn for name, fn in found.items() if not isinstance(fn, Delta)}
         return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}
 
     def checked_params(
@@ -290,6 +313,7 @@ class InducingGuide:
             ValueError: naming parameters that are missing, unknown, not finite, of another shape, or out of range.
         """
         params = checks.parameters(name, params)
+        others = self.others_for(args, kwargs)
         own, program = self._own_parameters(self.sites), self.sites.parameters
         needed = own | {k for k, shapes in program.items() if shapes}
         strange = [k for k, x in params.items() if program.get(k) is not None and shapes_of(x) != program[k]]
@@ -308,6 +332,8 @@ class InducingGuide:
                     found, wanted = (", ".join(f"{at}{list(x)}" for at, x in s.items()) for s in (found, wanted))
                     raise ValueError(f"{name}[{k!r}] has shape {found}, but the program's has {wanted}.")
         limits = dict(self.sites.constraints) | {f"{site}_residual": constraints.positive for site in self.residual}
+        if others is not None:
+            limits |= {k: x for k, x in others.parameters.items() if x is not None}
         for site in self.sites.latents - self.sites.processes:
             if self.hyperparameters == "normal":
                 limits |= {f"{site}_scale": constraints.positive}
@@ -359,14 +385,16 @@ class InducingGuide:
                 parts |= {"inducing"}
             own |= {f"{site}_{part}" for part in parts}
         own |= {f"{site}_residual" for site in self.residual}
+        if callable(self.hyperparameters):
+            return own | set(self._others.parameters if self._others is not None else ())
         parts = ("loc",) if self.hyperparameters == "point" else ("loc", "scale")
         return own | {f"{site}_{part}" for site in sites.latents - sites.processes for part in parts}
 
     @property
     def draws_anything(self) -> bool:
-        """Whether any latent site is drawn when marginals are used: a drawn GP site, or normal hyperparameters."""
+        """Whether any latent site is drawn when marginals are used: a drawn GP site, or hyperparameters."""
         others = self.sites.latents - self.sites.processes
-        return bool(self.sites.drawn or self.joint or (others and self.hyperparameters == "normal"))
+        return bool(self.sites.drawn or self.joint or (others and self.hyperparameters != "point"))
 
     def _check_names(self, sites: Sites) -> None:
         arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}

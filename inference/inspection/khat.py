@@ -165,6 +165,8 @@ def why_not(guide: InducingGuide) -> str:
         return "hyperparameters are numpyro.param values, of which there is no posterior"
     if guide.hyperparameters == "point":
         return "hyperparameters are points; InducingGuide(..., hyperparameters='normal') gives them a posterior"
+    if callable(guide.hyperparameters):
+        return "hyperparameters have a guide of their own, whose draws have no density in unconstrained space here"
     return ""
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import pytest
 from numpyro.infer import MCMC, NUTS
+from numpyro.infer.autoguide import AutoMultivariateNormal
 from scipy.stats import lognorm, multivariate_normal, norm
 
 from gpzoo import GaussianProcess, InducingBlocks, InducingGrid, InducingPoints, InducingPosterior
@@ -61,10 +62,13 @@ def check_data(data, log_likelihood):
 # -- hyperparameters ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hyperparameters", ["point", "normal"])
+@pytest.mark.parametrize("hyperparameters", ["point", "normal", AutoMultivariateNormal])
 def test_regression_with_priors_is_what_numpy_makes_of_it(hyperparameters):
     guide, params = prepared(bayesian_regression, X, y, hyperparameters=hyperparameters)
-    params |= {"lengthscale_loc": jnp.array(0.8), "noise_loc": jnp.array(0.3)}
+    joint = hyperparameters is AutoMultivariateNormal
+    C = jnp.array([[0.3, 0.0], [0.2, 0.1]])
+    of_joint = {"auto_loc": jnp.array([0.8, 0.3]), "auto_scale_tril": C}
+    params |= of_joint if joint else {"lengthscale_loc": jnp.array(0.8), "noise_loc": jnp.array(0.3)}
     data = Trained(bayesian_regression, guide, params).to_arviz(KEY, X, y, num_draws=20)
     f, u, scale, noise = draws_of(data, "posterior", "f", "f_u", "lengthscale", "noise")
     likelihood = norm(f, np.sqrt(noise)[:, None]).logpdf(y)
@@ -75,15 +79,18 @@ def test_regression_with_priors_is_what_numpy_makes_of_it(hyperparameters):
         np.testing.assert_allclose(found, priors[name], **CLOSE)
     S = params["f_scale"] @ params["f_scale"].T
     L = [np.linalg.cholesky(gram(Z, s)) for s in scale]
-    q = np.array([normal(v, C @ params["f_mean"], C @ S @ C.T) for v, C in zip(u, L, strict=True)])
+    q = np.array([normal(v, R @ params["f_mean"], R @ S @ R.T) for v, R in zip(u, L, strict=True)])
     if hyperparameters == "normal":  # of points there is no density
         for name, values in (("lengthscale", scale), ("noise", noise)):
             loc, width = params[f"{name}_loc"], params[f"{name}_scale"]
             q = q + norm(loc, width).logpdf(np.log(values)) - np.log(values)
+    elif joint:
+        logs = np.log(np.stack([scale, noise], axis=1))
+        q = q + multivariate_normal([0.8, 0.3], C @ C.T).logpdf(logs) - logs.sum(1)
     log_p, log_q = draws_of(data, "sample_stats", "log_p", "log_q")
     np.testing.assert_allclose(log_p, likelihood.sum(1) + sum(priors.values()), **CLOSE)
     np.testing.assert_allclose(log_q, q, **CLOSE)
-    assert (np.ptp(scale) > 0) == (hyperparameters == "normal")
+    assert (np.ptp(scale) > 0) == (hyperparameters != "point")
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def lengthscales(
     """
     guide, key = trained._usable_guide(), random.key(0)
     first = posteriors(key, trained, args, model_kwargs)
-    sampled = guide.hyperparameters == "normal" and guide.sites.latents > guide.sites.processes
+    sampled = guide.hyperparameters != "point" and guide.sites.latents > guide.sites.processes
 
     def what(found: Runs) -> dict[str, list[Array]]:
         kernels = {site: unmasked(found.guide[site]["fn"]).prior.kernel for site in first}

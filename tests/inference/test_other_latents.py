@@ -1,0 +1,142 @@
+"""Posteriors of latent sites beside GPs: NumPyro's guides, and guides of the user's own with a latent for each row."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.infer import SVI
+from numpyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
+from scipy.stats import multivariate_normal
+
+from gpzoo import GaussianProcess, InducingPoints
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, load
+from gpzoo.kernels import RBF, White
+from gpzoo.likelihoods import Gaussian
+from tests.programs import KEY, adam, bayesian_regression, bound, sine
+from tests.reference import pairs, rbf
+
+X, y = sine(8)
+Z = InducingPoints(jnp.linspace(-2.0, 2.0, 3)[:, None])
+
+
+def line(X, y=None):
+    """A Gaussian posterior of two coupled numbers: the columns of ``DESIGN`` are nearly the same."""
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", GaussianProcess(RBF(1.0, 1.0) + White(0.1), X, mean=a + b * DESIGN[:, 1]), obs=y)
+
+
+DESIGN = np.stack([np.ones(8), 1 + 0.1 * np.asarray(X[:, 0])], axis=1)
+
+
+def test_a_normal_with_correlations_reaches_the_evidence():
+    """Every draw of the exact posterior gives the evidence, which an independent normal cannot."""
+    K = rbf(*pairs(X, X)) + 0.1 * np.eye(8)
+    evidence = multivariate_normal(np.zeros(8), K + DESIGN @ DESIGN.T).logpdf(y)
+    S = np.linalg.inv(np.eye(2) + DESIGN.T @ np.linalg.solve(K, DESIGN))
+    mean = S @ DESIGN.T @ np.linalg.solve(K, y)
+    assert abs(S[0, 1]) / np.sqrt(S[0, 0] * S[1, 1]) > 0.7
+    guide = InducingGuide(line, Z, hyperparameters=AutoMultivariateNormal)
+    params = {"auto_loc": jnp.asarray(mean), "auto_scale_tril": jnp.asarray(np.linalg.cholesky(S))}
+    assert set(guide.init_params(KEY, X, y)) == set(params)
+    np.testing.assert_allclose(bound(line, guide, params, X, y), evidence, rtol=1e-5)
+
+
+def rows_of_latents(rows, y=None):
+    """A GP of a latent input for each row: 8 rows of data, some of which are given, by number."""
+    with numpyro.plate("data", 8, subsample_size=len(rows)):
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), x[:, None]))
+    with numpyro.plate("data", 8, subsample_size=len(rows)):
+        numpyro.sample("y", Gaussian(f, 0.3), obs=y)
+
+
+def held_per_row(program):
+    def guide(rows, y=None):
+        loc = numpyro.param("x_locs", jnp.linspace(-2.0, 2.0, 8))
+        scale = numpyro.param("x_scales", jnp.full(8, 1e-7), constraint=constraints.positive)
+        with numpyro.plate("data", 8, subsample_size=len(rows)):
+            numpyro.sample("x", dist.Normal(loc[rows], scale[rows]))
+
+    return guide
+
+
+def test_latents_of_rows_train_in_batches():
+    """The mean over batches that part the rows is the bound of all rows: priors of rows count as their data do."""
+    guide = InducingGuide(rows_of_latents, Z, hyperparameters=held_per_row)
+    rows = jnp.arange(8)
+    params = guide.init_params(KEY, rows, y)
+    assert params["x_locs"].shape == (8,)
+    whole = bound(rows_of_latents, guide, params, rows, y)
+    parts = [bound(rows_of_latents, guide, params, part, y[part]) for part in (rows[:4], rows[4:])]
+    np.testing.assert_allclose(np.mean(parts), whole, rtol=1e-4)
+    svi = SVI(rows_of_latents, guide, adam(0.05), GaussianProcessELBO())
+    trained = fit(KEY, svi, 40, rows, y, batch_size=4, progress=False)
+    assert trained.losses[-10:].mean() < trained.losses[:10].mean() - 5
+    assert trained.posterior(KEY, rows[:2])["x"].batch_shape == (2,)
+
+
+def test_a_guide_takes_the_rows_of_the_program():
+    """Where NumPyro's plate chooses the rows, one choice is the program's, the guide's and the data's."""
+
+    def program(X, y):
+        with numpyro.plate("data", 8, subsample_size=3) as rows:
+            shift = numpyro.sample("shift", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", GaussianProcess(RBF(1.0, 1.0) + White(0.1), X[rows], mean=shift), obs=y[rows])
+
+    def make(program):
+        def guide(X, y=None):
+            level = numpyro.sample("level", dist.Normal(0.0, 1.0), infer={"is_auxiliary": True})
+            with numpyro.plate("data", 8, subsample_size=3) as rows:
+                numpyro.sample("shift", dist.Normal(rows.astype(float) + 100 * level, 1e-9))
+
+        return guide
+
+    guide = InducingGuide(program, Z, hyperparameters=make)
+    params = guide.init_params(KEY, X, y)
+    for key in random.split(KEY, 3):
+        run = handlers.trace(handlers.seed(handlers.substitute(guide, params), key)).get_trace(X, y)
+        rows, level = np.asarray(run["data"]["value"]), np.asarray(run["level"]["value"])
+        np.testing.assert_allclose(run["shift"]["value"], rows + 100 * level, rtol=1e-6)
+
+
+def test_several_trainings_and_saved_models_have_guides_of_their_own(tmp_path):
+    guide = InducingGuide(bayesian_regression, Z, hyperparameters=AutoLowRankMultivariateNormal)
+    svi = SVI(bayesian_regression, guide, adam(0.01), GaussianProcessELBO())
+    trained = fit(random.split(KEY, 2), svi, 5, X, y, in_axes=None, progress=False)
+    best = trained.member(0)
+    best.save(tmp_path / "model.gpzoo")
+    with pytest.raises(ValueError, match="does not contain its guide"):
+        load(tmp_path / "model.gpzoo", bayesian_regression)
+    again = InducingGuide(bayesian_regression, Z, hyperparameters=AutoLowRankMultivariateNormal)
+    loaded = load(tmp_path / "model.gpzoo", bayesian_regression, guide=again)
+    expected = best.predict(KEY, X, num_draws=3)["y"].mean
+    np.testing.assert_array_equal(loaded.predict(KEY, X, num_draws=3)["y"].mean, expected)
+
+
+def sampling(name, fn=None):
+    return lambda program: lambda X, y=None: numpyro.sample(name, dist.Normal(0.0, 1.0) if fn is None else fn)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (sampling("a"), ValueError, r"samples \['a'\], but the latent sites that are not GPs are \['a', 'b'\]"),
+        (lambda program: 3, TypeError, "must make a guide of a program"),
+        ("mvn", ValueError, "hyperparameters"),
+    ],
+)
+def test_guides_of_other_sites_are_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        InducingGuide(line, Z, hyperparameters=make).setup(X, y)
+
+
+def test_a_guide_for_other_rows_is_refused():
+    guide = InducingGuide(rows_of_latents, Z, hyperparameters=AutoNormal)
+    params = guide.init_params(KEY, jnp.arange(8), y)
+    with pytest.raises(ValueError, match="takes 8 rows of plate 'data', where the program takes 4"):
+        bound(rows_of_latents, guide, params, jnp.arange(4), y[:4])
