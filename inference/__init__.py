@@ -23,10 +23,12 @@ from gpzoo.inference.natural import NaturalGradients
 from gpzoo.inference.prediction.predict import predict
 from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.reparam import WhitenReparam, whitened
+from gpzoo.inference.row_latents import Amortised, PerRow
 from gpzoo.inference.trained import Trained, load
 from gpzoo.inference.training.fit import fit
 
 __all__ = [
+    "Amortised",
     "Candidate",
     "CheckpointError",
     "CollapsedELBO",
@@ -37,6 +39,7 @@ __all__ = [
     "InducingGuide",
     "NaturalGradients",
     "NonFiniteError",
+    "PerRow",
     "SitePrediction",
     "Trained",
     "WhitenReparam",

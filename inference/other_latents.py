@@ -7,11 +7,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import random
+import numpyro
+from jax import Array, random
+from jaxtyping import Integer, PRNGKeyArray
 from numpyro import handlers
 from numpyro.infer.autoguide import AutoGuide
 
 from gpzoo._numpyro import Messenger
+from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import concrete
 from gpzoo.inference._runs import Trace, check_value
 
@@ -43,7 +46,8 @@ class OtherLatents:
     ) -> None:
         automatic = isinstance(make, type) and issubclass(make, AutoGuide)
         options = {"init_loc_fn": init_loc_fn} if automatic else {}
-        self.guide = make(alone(model, names), **options)
+        program = alone(model, names)
+        self.guide = make(program, **options)
         self.names = names
         if not callable(self.guide):
             raise TypeError(
@@ -52,8 +56,10 @@ class OtherLatents:
             )
         # NumPyro's guides keep what they see at their first call, which must therefore be numbers.
         args, kwargs = jax.tree.map(concrete, (args, kwargs))
-        with jax.ensure_compile_time_eval(), handlers.block(), handlers.trace() as found, handlers.seed(rng_seed=0):
-            self.guide(*args, **kwargs)
+        with jax.ensure_compile_time_eval(), handlers.block(), handlers.seed(rng_seed=0):
+            priors = handlers.trace(program).get_trace(*args, **kwargs)
+            found = handlers.trace(self.guide).get_trace(*args, **kwargs)
+        self.of_rows = frozenset(name for name in names if priors[name]["cond_indep_stack"])
         sampled = {name for name, site in found.items() if site["type"] == "sample" and not _is_auxiliary(site)}
         if sampled != names:
             raise ValueError(
@@ -65,32 +71,39 @@ class OtherLatents:
             name: site["kwargs"].get("constraint") for name, site in found.items() if site["type"] == "param"
         }
 
-    def __call__(self, args: tuple, kwargs: dict, plates: Trace) -> tuple[Trace, Trace]:
+    def __call__(
+        self, args: tuple, kwargs: dict, plates: Trace, rows: Integer[Array, " N"] | None
+    ) -> tuple[Trace, Trace]:
         """Run the guide. Parameters and auxiliary sites are seen by the handlers outside.
 
         Args:
             args: the program's positional arguments.
             kwargs: its keyword arguments.
             plates: the program's plates so far; the guide takes the same rows.
+            rows: numbers of the rows, where they are a batch of many: latents of rows differ between batches, and
+                others do not.
 
         Returns:
             The latent sites, which the program has yet to sample, and the guide's plates.
         """
+        key = None if rows is None else random.fold_in(numpyro.prng_key(), rows[0])
         with handlers.block(hide=[*self.names, *plates]), handlers.trace() as found:
-            with _SameRows(plates):
+            with _Rows(plates, self.of_rows, key):
                 self.guide(*args, **kwargs)
         taken = {name: site for name, site in found.items() if site["type"] == "plate"}
         return {name: found[name] for name in self.names}, taken
 
 
-class _SameRows(Messenger):
-    """Gives plates the rows that those of the same name have taken."""
+class _Rows(Messenger):
+    """Gives plates the rows that those of the same name have taken, and latents of rows a key for each batch."""
 
-    def __init__(self, plates: Trace) -> None:
+    def __init__(self, plates: Trace, of_rows: frozenset[str], key: PRNGKeyArray | None) -> None:
         super().__init__(None)
-        self.plates = plates
+        self.plates, self.of_rows, self.key = plates, of_rows, key
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"] in self.of_rows and self.key is not None:
+            msg["kwargs"]["rng_key"] = named_key(self.key, msg["name"])
         if msg["type"] != "plate" or msg["name"] not in self.plates:
             return
         rows, wanted = self.plates[msg["name"]]["value"], msg["args"][1]

@@ -92,7 +92,9 @@ class Runner:
         paths = {name: _data(fn, tests.get(name)) for name, fn in data.items()}
         if wanted := {name for name, path in paths.items() if _needs_draws(path, self.asked)}:
             key = named_key(key, "data")
-            draws = self._draws(key, data, wanted, set(found), params | latents, rows, batch, arrays)
+            plates = {frame.name for name in data for frame in trace[name]["cond_indep_stack"]}
+            of_rows = {n for n in latents if any(f.name in plates for f in trace[n]["cond_indep_stack"])}
+            draws = self._draws(key, data, wanted, set(found) | of_rows, params | latents, rows, batch, arrays)
             paths |= {name: paths[name]._replace(draws=draw) for name, draw in draws.items()}
         return found | paths
 
@@ -101,13 +103,16 @@ class Runner:
         key: PRNGKeyArray,
         data: dict,
         wanted: set[str],
-        processes: set[str],
+        of_rows: set[str],
         values: dict,
         rows: Integer[Array, " N"],
         batch: tuple,
         arrays: dict,
     ) -> dict[str, Shaped[Array, "S N ..."]]:
-        """Draws of the wanted data sites, each row's by its own key, so that they do not depend on the batch."""
+        """Draws of the wanted data sites, each row's by its own key, so that they do not depend on the batch.
+
+        ``of_rows`` are the values with an entry for each row.
+        """
 
         def draws_of(fns: dict, key: PRNGKeyArray) -> dict[str, Shaped[Array, "S N ..."]]:
             return {name: _draw(fns[name], named_key(key, name), self.asked.draws_per_path) for name in wanted}
@@ -117,7 +122,7 @@ class Runner:
 
         # Only the program knows which parameters of a distribution have an entry per row: it runs on single rows.
         def of_row(i: Integer[Array, ""]) -> dict[str, Shaped[Array, "S ..."]]:
-            own = {name: value[i[None]] if name in processes else value for name, value in values.items()}
+            own = {name: value[i[None]] if name in of_rows else value for name, value in values.items()}
             data_key, model_key = random.split(random.fold_in(key, rows[i]))
             row = jax.tree.map(lambda x: x[i[None]], batch)
             trace = run(model_key, row, arrays | self.static, model=self.model, values=own).model

@@ -1,0 +1,114 @@
+"""How is a latent variable of every row inferred? By parameters of its own, or by a network that sees the row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from numpyro.distributions import constraints
+
+from gpzoo import _checks as checks
+from gpzoo._types import ArrayLike
+
+
+class PerRow:
+    """``q(x_n) = N(m_n, diag(s_n^2))`` with parameters of its own for every row of the training data.
+
+    The program's first argument are the numbers of the rows, from 0, so that any batch finds its own. Pass this as
+    ``InducingGuide(..., hyperparameters=PerRow({"x": start}))``. A site ``x`` has the parameters ``x_loc`` and
+    ``x_scale``, both of the shape of its start. Rows that were not trained have none: their latents are NaN, and what
+    depends on them raises :class:`~gpzoo.NonFiniteError`. To infer them, train a model with their start, every other
+    parameter held: ``fit(..., init_params=...)`` with ``optax.partition``, or use :class:`Amortised`.
+
+    Args:
+        start: initial means by site, ``[num_data, ...]``; the sites' support is the reals.
+        scale: initial standard deviation.
+
+    Raises:
+        ValueError: if a start has no rows or is not finite; when the guide is set up, for row numbers out of range.
+        TypeError: when the guide is set up, if the first argument has no integers.
+    """
+
+    def __init__(self, start: Mapping[str, ArrayLike], *, scale: float = 0.1) -> None:
+        if not isinstance(start, Mapping) or not start:
+            raise TypeError(f'start must give initial means by the name of the site, {{"x": means}}; got {start!r:.80}.')
+        self.start = {name: checks.floating(f"start[{name!r}]", value) for name, value in start.items()}
+        for name, value in self.start.items():
+            checks.not_empty(f"start[{name!r}]", value)
+            checks.finite(f"start[{name!r}]", value)
+        self.scale = checks.positive_number("scale", scale)
+
+    def __call__(self, program: Callable) -> Callable:
+        """The guide of a program of these sites."""
+
+        def guide(*args: Any, **kwargs: Any) -> None:
+            for name, start in self.start.items():
+                rows = self._rows(name, len(start), args)
+                loc = numpyro.param(f"{name}_loc", start)
+                scale = numpyro.param(
+                    f"{name}_scale", jnp.full_like(start, self.scale), constraint=constraints.softplus_positive
+                )
+                m, s = (x.at[rows].get(mode="fill", fill_value=jnp.nan) for x in (loc, scale))
+                numpyro.sample(name, dist.Normal(m, s, validate_args=False).to_event(m.ndim - 1))
+
+        return guide
+
+    @staticmethod
+    def _rows(name: str, size: int, args: tuple) -> Array:
+        rows = jnp.asarray(args[0]) if args else None
+        if rows is None or rows.ndim != 1 or not jnp.issubdtype(rows.dtype, jnp.integer):
+            raise TypeError(
+                f"PerRow finds the latents of site {name!r} by the numbers of the rows: the program's first argument "
+                f"must be integers [N]; got {'nothing' if rows is None else f'{rows.dtype}{list(rows.shape)}'}."
+            )
+        if checks.is_concrete(rows) and rows.size and (rows.min() < 0 or rows.max() >= size):
+            raise ValueError(
+                f"PerRow holds {size} rows of site {name!r}, and the program is given rows {rows.min()} to "
+                f"{rows.max()}: start from means of all rows."
+            )
+        return rows
+
+
+class Amortised:
+    """``q(x_n) = N(m, diag(s^2))`` whose mean and standard deviation a network computes from the row.
+
+    Rows that were never seen are inferred by the same network. Pass this as
+    ``InducingGuide(..., hyperparameters=Amortised("x", network))``.
+
+    Args:
+        site: name of the latent site, whose support is the reals.
+        network: ``network(*args, **kwargs)`` takes the program's arguments and returns ``[N, 2 Q]``, the means and what
+            softplus turns into standard deviations; it declares its own parameters, as
+            :func:`~gpzoo.models.network_of` does. Where it returns ``None``, such as without ``y``, the latents come
+            from their prior.
+
+    Raises:
+        ValueError: at a call, if the network returns another shape.
+    """
+
+    def __init__(self, site: str, network: Callable[..., Array | None]) -> None:
+        if not isinstance(site, str) or not callable(network):
+            raise TypeError(f"Amortised takes the name of a site and a network, got {site!r:.40} and {network!r:.40}.")
+        self.site, self.network = site, network
+
+    def __call__(self, program: Callable) -> Callable:
+        """The guide of a program of this site."""
+
+        def guide(*args: Any, **kwargs: Any) -> None:
+            features = self.network(*args, **kwargs)
+            if features is None:
+                return program(*args, **kwargs)
+            if jnp.ndim(features) != 2 or features.shape[1] % 2:
+                raise ValueError(
+                    f"The network of Amortised({self.site!r}, ...) must return [N, 2 Q], means and scales of Q numbers "
+                    f"for each row; it returned {list(jnp.shape(features))}."
+                )
+            mean, scale = jnp.split(features, 2, axis=1)
+            numpyro.sample(self.site, dist.Normal(mean, jax.nn.softplus(scale) + 1e-6).to_event(1))
+
+        return guide
