@@ -314,6 +314,8 @@ class InducingGuide:
         """
         params = checks.parameters(name, params)
         others = self.others_for(args, kwargs)
+        if others is not None and all(map(checks.is_concrete, jax.tree.leaves(args))):
+            others.check(*args)
         own, program = self._own_parameters(self.sites), self.sites.parameters
         needed = own | {k for k, shapes in program.items() if shapes}
         strange = [k for k, x in params.items() if program.get(k) is not None and shapes_of(x) != program[k]]

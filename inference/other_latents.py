@@ -13,6 +13,7 @@ from jaxtyping import Integer, PRNGKeyArray
 from numpyro import handlers
 from numpyro.infer.autoguide import AutoGuide
 
+from gpzoo._checks import is_concrete
 from gpzoo._numpyro import Messenger
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import concrete
@@ -49,12 +50,16 @@ class OtherLatents:
         program = alone(model, names)
         self.guide = make(program, **options)
         self.names = names
+        #: Refuses arguments of the program, outside ``jit``; of guides whose maker has a method of this name.
+        self.check: Callable[..., None] = getattr(make, "check", lambda *args: None)
         if not callable(self.guide):
             raise TypeError(
                 f"InducingGuide(hyperparameters=...) must make a guide of a program, such as AutoMultivariateNormal; "
                 f"{_name(make)} returned {type(self.guide).__name__}."
             )
         # NumPyro's guides keep what they see at their first call, which must therefore be numbers.
+        if all(map(is_concrete, jax.tree.leaves(args))):
+            self.check(*args)
         args, kwargs = jax.tree.map(concrete, (args, kwargs))
         with jax.ensure_compile_time_eval(), handlers.block(), handlers.seed(rng_seed=0):
             priors = handlers.trace(program).get_trace(*args, **kwargs)

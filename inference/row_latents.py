@@ -21,22 +21,23 @@ class PerRow:
 
     The program's first argument are the numbers of the rows, from 0, so that any batch finds its own. Pass this as
     ``InducingGuide(..., hyperparameters=PerRow({"x": start}))``. A site ``x`` has the parameters ``x_loc`` and
-    ``x_scale``, both of the shape of its start. Rows that were not trained have none: their latents are NaN, and what
-    depends on them raises :class:`~gpzoo.NonFiniteError`. To infer them, train a model with their start, every other
-    parameter held: ``fit(..., init_params=...)`` with ``optax.partition``, or use :class:`Amortised`.
+    ``x_scale``, both of the shape of its start. Rows that were not trained have none and are refused. To infer new rows
+    train a guide with their start, the other parameters held by ``optax.partition``, or use :class:`Amortised`.
 
     Args:
         start: initial means by site, ``[num_data, ...]``; the sites' support is the reals.
         scale: initial standard deviation.
 
     Raises:
-        ValueError: if a start has no rows or is not finite; when the guide is set up, for row numbers out of range.
-        TypeError: when the guide is set up, if the first argument has no integers.
+        ValueError: if a start has no rows or is not finite; when a model is asked, for row numbers out of range.
+        TypeError: if ``start`` is no mapping; when a model is asked, if the first argument has no integers.
     """
 
     def __init__(self, start: Mapping[str, ArrayLike], *, scale: float = 0.1) -> None:
         if not isinstance(start, Mapping) or not start:
-            raise TypeError(f'start must give initial means by the name of the site, {{"x": means}}; got {start!r:.80}.')
+            raise TypeError(
+                f'start must give initial means by the name of the site, {{"x": means}}; got {start!r:.80}.'
+            )
         self.start = {name: checks.floating(f"start[{name!r}]", value) for name, value in start.items()}
         for name, value in self.start.items():
             checks.not_empty(f"start[{name!r}]", value)
@@ -46,32 +47,31 @@ class PerRow:
     def __call__(self, program: Callable) -> Callable:
         """The guide of a program of these sites."""
 
-        def guide(*args: Any, **kwargs: Any) -> None:
+        def guide(rows: Array, *args: Any, **kwargs: Any) -> None:
             for name, start in self.start.items():
-                rows = self._rows(name, len(start), args)
                 loc = numpyro.param(f"{name}_loc", start)
                 scale = numpyro.param(
                     f"{name}_scale", jnp.full_like(start, self.scale), constraint=constraints.softplus_positive
                 )
-                m, s = (x.at[rows].get(mode="fill", fill_value=jnp.nan) for x in (loc, scale))
-                numpyro.sample(name, dist.Normal(m, s, validate_args=False).to_event(m.ndim - 1))
+                numpyro.sample(name, dist.Normal(loc[rows], scale[rows]).to_event(start.ndim - 1))
 
         return guide
 
-    @staticmethod
-    def _rows(name: str, size: int, args: tuple) -> Array:
-        rows = jnp.asarray(args[0]) if args else None
-        if rows is None or rows.ndim != 1 or not jnp.issubdtype(rows.dtype, jnp.integer):
+    def check(self, *args: Any) -> None:
+        """Refuse a program's arguments, outside ``jit``, whose first are not numbers of rows that there are."""
+        rows = args[0] if args else None
+        if jnp.ndim(rows) != 1 or not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
             raise TypeError(
-                f"PerRow finds the latents of site {name!r} by the numbers of the rows: the program's first argument "
-                f"must be integers [N]; got {'nothing' if rows is None else f'{rows.dtype}{list(rows.shape)}'}."
+                "PerRow finds latents by the numbers of the rows: the program's first argument must be integers [N]; "
+                f"got {'nothing' if rows is None else f'{jnp.result_type(rows)}{list(jnp.shape(rows))}'}."
             )
-        if checks.is_concrete(rows) and rows.size and (rows.min() < 0 or rows.max() >= size):
-            raise ValueError(
-                f"PerRow holds {size} rows of site {name!r}, and the program is given rows {rows.min()} to "
-                f"{rows.max()}: start from means of all rows."
-            )
-        return rows
+        for name, start in self.start.items():
+            low, high = int(jnp.min(rows)), int(jnp.max(rows))
+            if low < 0 or high >= len(start):
+                raise ValueError(
+                    f"PerRow holds {len(start)} rows of site {name!r}, from 0, and is given rows {low} to {high}: rows "
+                    "that were not trained have no latents. Infer them by a guide with a start of their own."
+                )
 
 
 class Amortised:

@@ -4,18 +4,20 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from jax import random
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm, spearmanr
 
-from gpzoo import GaussianProcess, InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, load
+from gpzoo import GaussianProcess, InducingPoints, kmeans
+from gpzoo.inference import Amortised, GaussianProcessELBO, InducingGuide, PerRow, Trained, fit, load
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian
+from gpzoo.models import gplvm, latent_variable_deep_gp, principal_components
 from tests.programs import KEY, adam, bayesian_regression, bound, sine
 from tests.reference import pairs, rbf
 
@@ -140,3 +142,117 @@ def test_a_guide_for_other_rows_is_refused():
     params = guide.init_params(KEY, jnp.arange(8), y)
     with pytest.raises(ValueError, match="takes 8 rows of plate 'data', where the program takes 4"):
         bound(rows_of_latents, guide, params, jnp.arange(4), y[:4])
+
+
+# -- latents of rows, by the library's own guides ----------------------------------------------------------------------
+
+
+def test_latents_per_row_are_found_by_their_numbers():
+    start = jnp.linspace(-2.0, 2.0, 8)
+    guide = InducingGuide(rows_of_latents, Z, hyperparameters=PerRow({"x": start}, scale=0.2))
+    params = guide.init_params(KEY, jnp.arange(8), y)
+    np.testing.assert_allclose(params["x_scale"], 0.2)
+    q = Trained(rows_of_latents, guide, params).posterior(KEY, jnp.array([6, 1, 1]))["x"]
+    np.testing.assert_allclose(q.mean, start[np.array([6, 1, 1])])
+    with pytest.raises(ValueError, match="holds 8 rows of site 'x', from 0, and is given rows 3 to 8"):
+        Trained(rows_of_latents, guide, params).predict(KEY, jnp.array([3, 8]), num_draws=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        (jnp.arange(1, 9), ValueError, "holds 8 rows of site 'x', from 0, and is given rows 1 to 8"),
+        (jnp.linspace(0, 1, 8), TypeError, "must be integers"),
+    ],
+)
+def test_numbers_of_rows_are_refused(rows, error, message):
+    guide = InducingGuide(rows_of_latents, Z, hyperparameters=PerRow({"x": jnp.zeros(8)}))
+    with pytest.raises(error, match=message):
+        guide.setup(rows, jnp.zeros(len(rows)))
+
+
+def test_starts_and_networks_are_refused():
+    for start, error in [
+        ({}, TypeError),
+        (jnp.zeros(8), TypeError),
+        ({"x": [np.nan]}, ValueError),
+        ({"x": []}, ValueError),
+    ]:
+        with pytest.raises(error, match="start"):
+            PerRow(start)
+    with pytest.raises(TypeError, match="a network"):
+        Amortised("w", None)
+    guide = InducingGuide(latent_variable_deep_gp, kmeans(3), hyperparameters=Amortised("w", lambda X, y=None: X))
+    with pytest.raises(ValueError, match=r"must return \[N, 2 Q\].*returned \[8, 1\]"):
+        guide.setup(X, y)
+
+
+def two_branches(n, seed):
+    """Data around two curves, either of which a row may belong to."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n, 1))
+    return jnp.asarray(X), jnp.asarray(rng.choice([-1, 1], n) * (1 + 0.3 * X[:, 0]) + 0.1 * rng.standard_normal(n))
+
+
+def of_row_and_datum(X, y=None, **kwargs):
+    """Means and scales from a layer of 20 units; the prior where there is no datum."""
+    if y is None:
+        return None
+    seen, rng = jnp.concatenate([X, y[:, None]], axis=1), np.random.default_rng(0)
+    hidden = jnp.tanh(seen @ numpyro.param("first", jnp.asarray(rng.standard_normal((2, 20)))))
+    return hidden @ numpyro.param("second", jnp.asarray(0.1 * rng.standard_normal((20, 2))))
+
+
+@pytest.fixture(scope="module")
+def branches():
+    """A trained GP of inputs and a latent variable of each row, its latents amortised."""
+    guide = InducingGuide(
+        latent_variable_deep_gp, kmeans(15), hyperparameters=Amortised("w", of_row_and_datum), initial_scale=0.1
+    )
+    svi = SVI(latent_variable_deep_gp, guide, adam(0.03), GaussianProcessELBO())
+    return fit(KEY, svi, 400, *two_branches(120, 0), progress=False)
+
+
+def test_a_latent_of_each_row_gives_two_modes(branches):
+    """Held-out densities beat the best normal for each row, where the two curves are 2 apart."""
+    X, y = two_branches(200, 1)
+    found = branches.predict(KEY, X, test_data={"y": y}, num_draws=200)["y"].log_density.mean()
+    both = 1 + 0.3 * np.asarray(X[:, 0])  # the right mean and variance of every row
+    assert found > norm(0, np.sqrt(both**2 + 0.01)).logpdf(y).mean() + 0.2
+
+
+def test_latents_of_rows_are_drawn_for_each_row(branches):
+    """Also by rows of several batches; draws of one row have both signs."""
+    X = jnp.linspace(-1.0, 1.0, 6)[:, None]
+    for size in (6, 3):
+        draws = np.asarray(branches.predict(KEY, X, num_draws=40, keep_draws=True, batch_size=size)["y"].draws)
+        assert draws.shape == (40, 6)
+        assert (draws.min(0) < -0.3).all() and (draws.max(0) > 0.3).all()
+        assert np.abs(np.corrcoef(draws.T) - np.eye(6)).max() < 0.6
+
+
+def test_a_latent_variable_model_embeds_new_rows():
+    """Rows near a curve in three dimensions: the embedding orders rows that were never seen along the curve."""
+    at = np.random.default_rng(0).uniform(-1.5, 1.5, 60)
+    Y = jnp.asarray(np.stack([at, np.sin(2 * at), at**2], axis=1)) + 0.05 * random.normal(KEY, (60, 3))
+    options = {"num_outputs": 3, "num_latents": 1}
+    guide = InducingGuide(gplvm, kmeans(10), hyperparameters=PerRow({"x": principal_components(Y[:40], 1)}))
+    svi = SVI(gplvm, guide, adam(0.03), GaussianProcessELBO())
+    trained = fit(KEY, svi, 200, jnp.arange(40), Y[:40], batch_size=20, model_kwargs=options, progress=False)
+    held = {name: x for name, x in trained.params.items() if not name.startswith("x_")}
+    new = InducingGuide(gplvm, kmeans(10), hyperparameters=PerRow({"x": jnp.zeros((20, 1))}))
+    only_x = optax.partition(
+        {True: adam(0.1), False: optax.set_to_zero()}, lambda params: {name: name.startswith("x_") for name in params}
+    )
+    found = fit(
+        KEY,
+        SVI(gplvm, new, only_x, GaussianProcessELBO()),
+        100,
+        jnp.arange(20),
+        Y[40:],
+        init_params=held,
+        model_kwargs=options,
+        progress=False,
+    )
+    np.testing.assert_array_equal(found.params["f_mean"], held["f_mean"])
+    assert abs(spearmanr(found.params["x_loc"][:, 0], at[40:]).statistic) > 0.95
