@@ -23,7 +23,7 @@ from gpzoo.inference.natural import NaturalGradients
 from gpzoo.inference.prediction.predict import predict
 from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.reparam import WhitenReparam, whitened
-from gpzoo.inference.row_latents import Amortised, PerRow
+from gpzoo.inference.row_latents import Amortised, PerRow, infer_rows
 from gpzoo.inference.trained import Trained, load
 from gpzoo.inference.training.fit import fit
 
@@ -49,6 +49,7 @@ __all__ = [
     "draws_to_arviz",
     "error_rate",
     "fit",
+    "infer_rows",
     "lbfgs",
     "load",
     "plots",

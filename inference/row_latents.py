@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
+import optax
 from jax import Array
 from numpyro.distributions import constraints
+from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
-from gpzoo._types import ArrayLike
+from gpzoo._types import Argument, ArrayLike
+from gpzoo.inference._calls import entry_point
+from gpzoo.inference.elbo import GaussianProcessELBO
+from gpzoo.inference.trained import Trained
+from gpzoo.inference.training.fit import fit
 
 
 class PerRow:
@@ -21,8 +28,8 @@ class PerRow:
 
     The program's first argument are the numbers of the rows, from 0, so that any batch finds its own. Pass this as
     ``InducingGuide(..., hyperparameters=PerRow({"x": start}))``. A site ``x`` has the parameters ``x_loc`` and
-    ``x_scale``, both of the shape of its start. Rows that were not trained have none and are refused. To infer new rows
-    train a guide with their start, the other parameters held by ``optax.partition``, or use :class:`Amortised`.
+    ``x_scale``, both of the shape of its start. Rows that were not trained have none and are refused:
+    :func:`infer_rows` finds theirs.
 
     Args:
         start: initial means by site, ``[num_data, ...]``; the sites' support is the reals.
@@ -70,7 +77,7 @@ class PerRow:
             if low < 0 or high >= len(start):
                 raise ValueError(
                     f"PerRow holds {len(start)} rows of site {name!r}, from 0, and is given rows {low} to {high}: rows "
-                    "that were not trained have no latents. Infer them by a guide with a start of their own."
+                    "that were not trained have no latents. infer_rows(rng_key, trained, start, *args) finds them."
                 )
 
 
@@ -112,3 +119,47 @@ class Amortised:
             numpyro.sample(self.site, dist.Normal(mean, jax.nn.softplus(scale) + 1e-6).to_event(1))
 
         return guide
+
+
+@entry_point
+def infer_rows(
+    rng_key: Array,
+    trained: Trained,
+    start: Mapping[str, ArrayLike],
+    *args: Argument,
+    num_steps: int = 500,
+    optimizer: optax.GradientTransformation | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> Trained:
+    """Find the latents of new rows, all other parameters as they are.
+
+    Args:
+        rng_key: key of the training.
+        trained: a model whose guide has :class:`PerRow`.
+        start: initial means of the new rows, see :class:`PerRow`.
+        *args: the program's positional arguments: the numbers of the new rows, ``0`` to ``N - 1``, and their data.
+        num_steps: number of steps, on all new rows.
+        optimizer: any of optax's; ``None`` for Adam with a rate of 0.05.
+        model_kwargs: the program's keyword arguments, by name.
+
+    Returns:
+        A model of the new rows: it predicts at them, and has the loss of every step, a bound of their density and the
+        divergence of ``q(u)``.
+
+    Raises:
+        ValueError: if the guide holds no latents per row, and as :func:`~gpzoo.inference.fit`.
+    """
+    old = getattr(trained.guide, "hyperparameters", None)
+    if not isinstance(old, PerRow) or set(start) != set(old.start):
+        raise ValueError(
+            "infer_rows takes a model trained with InducingGuide(..., hyperparameters=PerRow(...)) and a start for "
+            f"each of its sites, {sorted(old.start) if isinstance(old, PerRow) else 'which this one is not'}."
+        )
+    found: Any = copy(trained.guide)
+    found.hyperparameters, found._others = PerRow(start, scale=old.scale), None
+    own = {f"{name}_{part}" for name in start for part in ("loc", "scale")}
+    held = {name: x for name, x in trained.params.items() if name not in own}
+    parts = {True: optimizer or optax.adam(0.05), False: optax.set_to_zero()}
+    only_own = optax.partition(parts, lambda params: {name: name in own for name in params})
+    svi = SVI(trained.model, found, only_own, GaussianProcessELBO())
+    return fit(rng_key, svi, num_steps, *args, init_params=held, progress=False, model_kwargs=model_kwargs)

@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import optax
 import pytest
 from jax import random
 from numpyro import handlers
@@ -14,7 +13,7 @@ from numpyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivari
 from scipy.stats import multivariate_normal, norm, spearmanr
 
 from gpzoo import GaussianProcess, InducingPoints, kmeans
-from gpzoo.inference import Amortised, GaussianProcessELBO, InducingGuide, PerRow, Trained, fit, load
+from gpzoo.inference import Amortised, GaussianProcessELBO, InducingGuide, PerRow, Trained, fit, infer_rows, load
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import gplvm, latent_variable_deep_gp, principal_components
@@ -180,6 +179,8 @@ def test_starts_and_networks_are_refused():
     ]:
         with pytest.raises(error, match="start"):
             PerRow(start)
+    with pytest.raises(ValueError, match="infer_rows takes a model trained with"):
+        infer_rows(KEY, Trained(line, InducingGuide(line, Z), {}), {"x": jnp.zeros((3, 1))}, X, y)
     with pytest.raises(TypeError, match="a network"):
         Amortised("w", None)
     guide = InducingGuide(latent_variable_deep_gp, kmeans(3), hyperparameters=Amortised("w", lambda X, y=None: X))
@@ -239,20 +240,16 @@ def test_a_latent_variable_model_embeds_new_rows():
     guide = InducingGuide(gplvm, kmeans(10), hyperparameters=PerRow({"x": principal_components(Y[:40], 1)}))
     svi = SVI(gplvm, guide, adam(0.03), GaussianProcessELBO())
     trained = fit(KEY, svi, 200, jnp.arange(40), Y[:40], batch_size=20, model_kwargs=options, progress=False)
-    held = {name: x for name, x in trained.params.items() if not name.startswith("x_")}
-    new = InducingGuide(gplvm, kmeans(10), hyperparameters=PerRow({"x": jnp.zeros((20, 1))}))
-    only_x = optax.partition(
-        {True: adam(0.1), False: optax.set_to_zero()}, lambda params: {name: name.startswith("x_") for name in params}
-    )
-    found = fit(
+    held = trained.params
+    found = infer_rows(
         KEY,
-        SVI(gplvm, new, only_x, GaussianProcessELBO()),
-        100,
+        trained,
+        {"x": jnp.zeros((20, 1))},
         jnp.arange(20),
         Y[40:],
-        init_params=held,
+        num_steps=100,
+        optimizer=adam(0.1),
         model_kwargs=options,
-        progress=False,
     )
     np.testing.assert_array_equal(found.params["f_mean"], held["f_mean"])
     assert abs(spearmanr(found.params["x_loc"][:, 0], at[40:]).statistic) > 0.95

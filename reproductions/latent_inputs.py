@@ -1,0 +1,224 @@
+"""Experiments with latent variables of rows: GPs of inputs that nobody has seen, and noise of two branches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax import Array
+
+from gpzoo import kmeans
+from gpzoo.inference import Amortised, GaussianProcessELBO, InducingGuide, PerRow, Trained, infer_rows
+from gpzoo.models import deep_gp, gplvm, inner_scales, latent_variable_deep_gp, linear_layers, principal_components
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions.datasets import Dataset
+from gpzoo.reproductions.experiment import Experiment, Inspected, Outcome, Run, by_hand
+from gpzoo.reproductions.training import Setting, exported, keys_of, last_bound, optimise, train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_BY_HAND = by_hand("steps, learning rate, inducing points, sizes of networks", data="training bounds")
+
+
+def _network(name: str, x: Array, outputs: int, hidden: int) -> Array:
+    """One hidden layer, ``[N, outputs]``."""
+    rng, dtype = np.random.default_rng(0), x.dtype
+    first = rng.standard_normal((x.shape[1], hidden)) / np.sqrt(x.shape[1])
+    last = 0.1 * rng.standard_normal((hidden, outputs)) / np.sqrt(hidden)
+    units = jnp.tanh(x @ numpyro.param(f"{name}_first", jnp.asarray(first, dtype)))
+    return units @ numpyro.param(f"{name}_last", jnp.asarray(last, dtype))
+
+
+# -- two branches ------------------------------------------------------------------------------------------------------
+
+
+def two_branches(rows: int = 600, seed: int = 0) -> Dataset:
+    """Data around either of two curves, half of them for testing."""
+    rng = np.random.RandomState(seed)
+    x = rng.uniform(-2, 2, (rows, 1))
+    y = rng.choice([-1, 1], rows) * (0.3 + np.abs(np.sin(2 * x[:, 0]))) + 0.1 * rng.standard_normal(rows)
+    X, y, half = x.astype(np.float32), y.astype(np.float32), rows // 2
+    return Dataset("two-branches", X[half:], y[half:], X[:half], y[:half], source="generated", sha256={})
+
+
+def branches(run: Run) -> Outcome:
+    """A deep GP, with a latent variable for each row or without."""
+    data = two_branches(seed=run.seed)
+    setting = Setting(1500 if run.preset == "quick" else 10_000, None, 25, evaluations=5)
+    model, options = deep_gp, {}
+    layers: tuple = linear_layers(data.X_train, [1])
+    if run.variant == "latent-variable":
+        model, layers = latent_variable_deep_gp, (np.eye(2, dtype=np.float32),)
+        options = {"hyperparameters": Amortised("w", _seen_with_its_datum)}
+    guide = InducingGuide(model, kmeans(setting.inducing), initial_scale=inner_scales(layers), **options)
+    found = train(run, data, model, guide, setting, keywords={"layers": layers}, selection=_BY_HAND)
+    figure = partial(_figure_of_branches, data, run.seed, found.trained, layers)
+    return replace(found.outcome, figures={"predictions": figure})
+
+
+def _seen_with_its_datum(X: Array, y: Array | None = None, **program: Any) -> Array | None:
+    return None if y is None else _network("encoder", jnp.concatenate([X, y[:, None]], axis=1), 2, 40)
+
+
+def _figure_of_branches(data: Dataset, seed: int, trained: Trained, layers: tuple) -> Figure:
+    from matplotlib.figure import Figure
+
+    grid = np.linspace(-2, 2, 150, dtype=np.float32)[:, None]
+    found = trained.predict(jax.random.key(seed), grid, keep_draws=True, model_kwargs={"layers": layers})["y"]
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    draws = np.asarray(found.draws)[:60]
+    axes.plot(np.tile(grid[:, 0], len(draws)), draws.ravel(), ".", ms=1.5, alpha=0.4, label="predictive draws")
+    axes.plot(data.X_test[:, 0], data.y_test, "k+", ms=4, label="test data")
+    axes.set(xlabel="x", ylabel="y")
+    axes.legend(loc="upper right")
+    return figure
+
+
+# -- digits ------------------------------------------------------------------------------------------------------------
+
+
+def digits(run: Run) -> Outcome:
+    """Embed handwritten digits, and bound the density of digits that were never seen.
+
+    ``held_out_bound`` is ``E_q[log p(y | x)] - KL(q(x) || p(x))`` of a test image, a lower bound of its log density.
+    ``ppca_log_likelihood`` is exact, of probabilistic PCA with as many latent inputs, ``best_ppca_log_likelihood`` of
+    the number of them that does best for the last fifth of the training images.
+    """
+    whole = datasets.load("digits")
+    flat = [
+        x.reshape(len(x), -1) - whole.X_train.reshape(len(whole.X_train), -1).mean(0)
+        for x in (whole.X_train, whole.X_test)
+    ]
+    Y, new = (x.astype(np.float32) for x in flat)
+    size = 5 if run.preset == "quick" else 10
+    setting = Setting(800 if run.preset == "quick" else 6000, 256, 50, 0.02)
+    keywords = {"num_outputs": Y.shape[1], "num_latents": size}
+    per_row = run.variant == "gplvm"
+    how: Any = PerRow({"x": principal_components(Y, size)})
+    if not per_row:
+        how = Amortised("x", partial(_seen_alone, 2 * size))
+    guide = InducingGuide(
+        gplvm, kmeans(setting.inducing), hyperparameters=how, covariance="diagonal", initial_scale=0.1
+    )
+    keys, args = keys_of(run), (np.arange(len(Y)) if per_row else Y, Y)
+    trained = optimise(
+        keys.train,
+        gplvm,
+        guide,
+        setting,
+        *args,
+        num_data=len(Y),
+        checkpoint=run.checkpoint,
+        progress=run.variant,
+        model_kwargs=keywords,
+    )
+    at_new, new_args = trained, (new, new)
+    if per_row:
+        near = np.argmin(((new[:, None] - Y[None]) ** 2).sum(-1), axis=1)
+        new_args = np.arange(len(new)), new
+        start = {"x": trained.params["x_loc"][near]}
+        at_new = infer_rows(keys.test, trained, start, *new_args, model_kwargs=keywords)
+    bound = GaussianProcessELBO(num_particles=20, sum_sites=False)
+    sites: Any = bound.loss(keys.test, at_new.params, gplvm, at_new.guide, *new_args, **keywords)
+    embedded = at_new.posterior(keys.test, *new_args, model_kwargs=keywords)["x"].mean
+    metrics = {
+        "held_out_bound": -float(sites["y"] + sites["x"]) / len(new),
+        "elbo": float(last_bound(trained.losses, len(Y), setting)),
+        **_of_neighbours(trained, keys.test, args, keywords, whole, np.asarray(embedded)),
+        **_of_ppca(Y, new, size),
+    }
+    few = slice(0, 50)
+    return Outcome(
+        metrics=metrics,
+        settings=setting.described(len(Y)) | {"num_latents": size},
+        steps=setting.steps,
+        seconds_training=trained.seconds,
+        data=whole,
+        dtype=str(Y.dtype),
+        elbo=-trained.losses,
+        figures={"embedding": partial(_figure_of_digits, np.asarray(embedded), whole.y_test, _relevance(trained))},
+        posterior=partial(exported, keys.export, trained, jnp.asarray(args[0]), jnp.asarray(Y), 50, keywords),
+        inspected=Inspected(at_new, tuple(x[few] for x in new_args), keywords),
+        selection=_BY_HAND,
+    )
+
+
+def _seen_alone(outputs: int, Y: Array, y: Array | None = None, **program: Any) -> Array:
+    return _network("encoder", Y, outputs, 100)
+
+
+def _of_neighbours(
+    trained: Trained, key: Array, args: tuple, keywords: dict, data: Dataset, embedded: np.ndarray
+) -> dict[str, float]:
+    """Error of the class of the nearest training image, by latent inputs."""
+    known = np.asarray(trained.posterior(key, *args, model_kwargs=keywords)["x"].mean) * _relevance(trained)
+    nearest = np.argmin(((embedded[:, None] * _relevance(trained) - known[None]) ** 2).sum(-1), axis=1)
+    return {"error": float(np.mean(data.y_train[nearest] != data.y_test))}
+
+
+def _relevance(trained: Trained) -> np.ndarray:
+    """How fast functions vary with every latent input."""
+    return 1 / np.asarray(trained.params["f_lengthscale"])
+
+
+def _of_ppca(Y: np.ndarray, new: np.ndarray, size: int) -> dict[str, float]:
+    from sklearn.decomposition import PCA
+
+    cut = len(Y) - len(Y) // 5
+    order = np.random.RandomState(0).permutation(len(Y))
+    train, held = Y[order[:cut]], Y[order[cut:]]
+    best = max(range(1, Y.shape[1]), key=lambda q: PCA(q).fit(train).score(held))
+    return {
+        "ppca_log_likelihood": float(PCA(size).fit(Y).score(new)),
+        "best_ppca_log_likelihood": float(PCA(best).fit(Y).score(new)),
+        "best_ppca_num_latents": float(best),
+    }
+
+
+def _figure_of_digits(embedded: np.ndarray, classes: np.ndarray, relevance: np.ndarray) -> Figure:
+    from matplotlib.figure import Figure
+
+    first, second = np.argsort(-relevance)[:2]
+    figure = Figure(figsize=(5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for k in range(10):
+        of = classes == k
+        axes.plot(embedded[of, first], embedded[of, second], f"${k}$", ms=7, label=str(k), color=f"C{k}")
+    axes.set(xlabel=f"latent input {first + 1}", ylabel=f"latent input {second + 1}")
+    return figure
+
+
+EXPERIMENTS = (
+    Experiment(
+        paper="latent_inputs",
+        name="digits",
+        description="8x8 digits by a GPLVM trained in minibatches; images that were never seen are embedded.",
+        variants={"gplvm": {}, "gplvm-amortised": {}},
+        run=digits,
+        default_variant="gplvm",
+        data=("digits",),
+        presets=("quick", "cpu"),
+    ),
+    Experiment(
+        paper="latent_inputs",
+        name="two-branches",
+        description="Data around either of two curves, by a deep GP with a latent variable of each row or without.",
+        variants={"deep": {}, "latent-variable": {}},
+        run=branches,
+        default_variant="latent-variable",
+        presets=("quick", "cpu"),
+    ),
+)
+
+
+if __name__ == "__main__":
+    from gpzoo.reproductions.cli import script_main
+
+    script_main(EXPERIMENTS)
