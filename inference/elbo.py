@@ -17,7 +17,9 @@ from numpyro.infer import TraceMeanField_ELBO
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
+from gpzoo.inference._program import Sites
 from gpzoo.inference._runs import ParameterNames, unmasked
+from gpzoo.inference.enumeration import summed_out
 from gpzoo.inference.gp_sites import Bound, TightBound, representing
 from gpzoo.likelihoods import Likelihood
 from gpzoo.linalg import total
@@ -68,6 +70,9 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
             raise TypeError(f"tight must be True or False, got {tight!r}.")
         self.tight = tight
 
+    #: Enumerated sites are summed out; without it NumPyro warns of any discrete site.
+    can_infer_discrete = True
+
     @property
     def representation(self) -> Bound:
         """The form that GP sites have in a run of the guide."""
@@ -94,8 +99,13 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
             with _ModelChecks(record, self.tight):
                 return model(*args, **kwargs)
 
+        def scored_model(*args: Any, **kwargs: Any) -> Any:
+            sites = getattr(guide, "sites", None)  # known after the guide's run
+            enumerated = isinstance(sites, Sites) and sites.enumerated
+            return (summed_out(checked_model, sites.plate_depth) if enumerated else checked_model)(*args, **kwargs)
+
         with ParameterNames() as seen:
-            found = super().loss_with_mutable_state(rng_key, param_map, checked_model, marginal_guide, *args, **kwargs)
+            found = super().loss_with_mutable_state(rng_key, param_map, scored_model, marginal_guide, *args, **kwargs)
         # NumPyro's evaluate leaves mutable state out.
         checks.names("The objective's params", set(param_map), needed=seen.loose("param"), known=seen.names)
         return found

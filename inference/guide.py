@@ -364,9 +364,10 @@ class InducingGuide:
 
     @property
     def draws_anything(self) -> bool:
-        """Whether any latent site is drawn when marginals are used: a drawn GP site, or normal hyperparameters."""
+        """Whether any site is drawn when marginals are used: a GP site, normal hyperparameters, a discrete latent."""
         others = self.sites.latents - self.sites.processes
-        return bool(self.sites.drawn or self.joint or (others and self.hyperparameters == "normal"))
+        drawn = self.sites.drawn | self.sites.enumerated or self.joint
+        return bool(drawn or (others and self.hyperparameters == "normal"))
 
     def _check_names(self, sites: Sites) -> None:
         arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
