@@ -19,7 +19,7 @@ from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.inference._program import Sites
 from gpzoo.inference._runs import ParameterNames, unmasked
-from gpzoo.inference.enumeration import summed_out
+from gpzoo.inference.enumeration import is_enumerated, scored
 from gpzoo.inference.gp_sites import Bound, TightBound, representing
 from gpzoo.likelihoods import Likelihood
 from gpzoo.linalg import total
@@ -96,13 +96,11 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
                 return guide(*args, **kwargs)
 
         def checked_model(*args: Any, **kwargs: Any) -> Any:
-            with _ModelChecks(record, self.tight):
+            with _ModelChecks(record, self.tight, _sites_of(guide)):
                 return model(*args, **kwargs)
 
         def scored_model(*args: Any, **kwargs: Any) -> Any:
-            sites = getattr(guide, "sites", None)  # known after the guide's run
-            enumerated = isinstance(sites, Sites) and sites.enumerated
-            return (summed_out(checked_model, sites.plate_depth) if enumerated else checked_model)(*args, **kwargs)
+            return scored(checked_model, _sites_of(guide))(*args, **kwargs)
 
         with ParameterNames() as seen:
             found = super().loss_with_mutable_state(rng_key, param_map, scored_model, marginal_guide, *args, **kwargs)
@@ -117,9 +115,9 @@ class _ModelChecks(Messenger):
     For the tighter bound it also checks that data sites use the residual variances.
     """
 
-    def __init__(self, record: dict[str, dict[str, Any]], tight: bool) -> None:
+    def __init__(self, record: dict[str, dict[str, Any]], tight: bool, sites: Sites | None) -> None:
         super().__init__(None)
-        self.record, self.tight = record, tight
+        self.record, self.tight, self.sites = record, tight, sites
 
     def process_message(self, msg: dict[str, Any]) -> None:
         name = msg.get("name")
@@ -156,6 +154,11 @@ class _ModelChecks(Messenger):
         if msg["type"] != "sample" or msg["is_observed"]:
             return
         name, fn = msg["name"], msg["fn"]
+        if is_enumerated(msg) and self.sites is None:
+            raise ValueError(
+                f"Discrete site {name!r} is summed out only beside an InducingGuide, which knows the program's plates. "
+                "Use InducingGuide(model, ...) as the guide, or NumPyro's TraceEnum_ELBO."
+            )
         guide_site = self.record.get(name)
         guide_fn = None if guide_site is None else guide_site["fn"]
         if not isinstance(fn, GaussianProcess) and not isinstance(guide_fn, InducingPosterior):
@@ -191,6 +194,12 @@ class _LessDivergence(MaskedDistribution):
 
     def log_prob(self, value: Any, intermediates: Any = None) -> Float[Array, "*S N"]:
         return jnp.asarray(self.base_dist.log_prob(value)) - self.divergence
+
+
+def _sites_of(guide: Any) -> Sites | None:
+    """What a guide knows of the program, once it has run."""
+    sites = getattr(guide, "sites", None)
+    return sites if isinstance(sites, Sites) else None
 
 
 def _is_array(site: dict[str, Any]) -> bool:

@@ -10,20 +10,24 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax import Array, lax
+from jax import Array, lax, random
 from jax.core import Tracer
-from jaxtyping import Float
+from jaxtyping import Float, Integer, PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, MaskedDistribution
 
 from gpzoo._numpyro import Messenger, enumerated_axes, markov_factors
+from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import Trace, drawing, unmasked
 from gpzoo.processes.process import GaussianProcess
+
+if TYPE_CHECKING:
+    from gpzoo.inference._program import Sites
 
 #: Before the names of the first steps of a chain that :func:`numpyro.contrib.control_flow.scan` runs.
 _PREVIOUS = "_PREV_"
@@ -35,6 +39,11 @@ _TIME = "_time"
 def is_enumerated(site: Mapping[str, Any]) -> bool:
     """Whether a site is to be summed out."""
     return site["type"] == "sample" and not site["is_observed"] and (site["infer"] or {}).get("enumerate") == "parallel"
+
+
+def scored(model: Callable, sites: Sites | None) -> Callable:
+    """The program whose log density is that of its data: :func:`summed_out` where there are discrete latent sites."""
+    return summed_out(model, sites.plate_depth) if sites is not None and sites.enumerated else model
 
 
 def check_mark(site: Mapping[str, Any], where: str) -> None:
@@ -182,6 +191,44 @@ class _Held(Messenger):
                 f"The values of site {name!r} are {np.ravel(support).tolist()}, but only those from 0 on can be summed "
                 "out: sample a Categorical and look its value up in an array of these."
             )
+
+
+class DrawnByRow(Messenger):
+    """Draws discrete latent sites from their prior, each row's value by its own key, so that batches change nothing.
+
+    Args:
+        names: of the sites.
+        rows: ``[N]``, the numbers of the rows.
+        key: of the draws.
+    """
+
+    def __init__(self, names: frozenset[str], rows: Integer[Array, " N"], key: PRNGKeyArray) -> None:
+        super().__init__(None)
+        self.names, self.rows, self.key = names, rows, key
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Give a site its value, inside its plates.
+
+        Raises:
+            ValueError: if it has none for each row.
+        """
+        if msg["type"] != "sample" or msg["name"] not in self.names or msg["value"] is not None:
+            return  # a chain was drawn where it ran
+        name, fn = msg["name"], unmasked(msg["fn"])
+        axis = next((frame.dim for frame in msg["cond_indep_stack"] if frame.size == len(self.rows)), None)
+        if axis is None:
+            raise ValueError(
+                f"Discrete site {name!r} has no value for each row, and what the data of training say of the value "
+                "that rows share is not kept. Put it into the plate of the data to predict, or make it continuous."
+            )
+        support = fn.enumerate_support(expand=False)
+        with drawing():
+            logits = jnp.moveaxis(fn.log_prob(support), axis, -1)
+        key = named_key(self.key, name)
+        draw = jax.vmap(
+            lambda row: random.gumbel(random.fold_in(key, row), logits.shape[:-1], logits.dtype), out_axes=-1
+        )
+        msg["value"] = jnp.ravel(support)[jnp.moveaxis(jnp.argmax(logits + draw(self.rows), axis=0), -1, axis)]
 
 
 class _At(Messenger):

@@ -4,6 +4,7 @@ from gpzoo.models.convolutional import colour_patch_gp, convolutional_gp, convol
 from gpzoo.models.deep import deep_gp, inner_scales, linear_layers
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
 from gpzoo.models.invariant import invariant_classifier, invariant_convolutional_gp, invariant_deep_gp, invariant_gp
+from gpzoo.models.mixture import mixture_of_gps
 from gpzoo.models.modules import network_of, shifted_and_mirrored
 from gpzoo.models.parameters import gaussian, positive, rbf
 from gpzoo.models.recognition import recognition
@@ -30,6 +31,7 @@ __all__ = [
     "invariant_deep_gp",
     "invariant_gp",
     "linear_layers",
+    "mixture_of_gps",
     "multi_channel_gp",
     "network_classifier",
     "network_of",

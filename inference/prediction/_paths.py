@@ -10,11 +10,14 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
 from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
+from numpyro import handlers
 from numpyro.distributions.distribution import Unit
 
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._keys import named_key
+from gpzoo.inference._program import Sites
 from gpzoo.inference._runs import drawing, run, unmasked
+from gpzoo.inference.enumeration import DrawnByRow, scored
 from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._conditioned import Given, conditioned
@@ -29,20 +32,22 @@ from gpzoo.processes.process import GaussianProcess
 class Runner:
     """One draw at one batch: the guide or the samples give the latent sites, training data condition GP sites.
 
-    ``inducing`` are the inducing variables of sites whose samples are of ``u``, named ``<site>_u``.
+    ``inducing`` are the inducing variables of sites whose samples are of ``u``, named ``<site>_u``. ``sites`` are those
+    of the program: discrete latent ones are drawn from their prior at new inputs.
     """
 
     def __init__(
         self,
         model: Callable,
         guide: InducingGuide | None,
-        drawn: frozenset[str],
+        sites: Sites,
         static: dict,
         train_static: dict,
         asked: Asked,
         inducing: Mapping[str, InducingVariable],
     ) -> None:
-        self.model, self.guide, self.drawn, self.inducing = model, guide, drawn, inducing
+        self.model, self.guide, self.sites, self.inducing = model, guide, sites, inducing
+        self.drawn = frozenset() if guide is not None else sites.drawn
         self.static, self.train_static, self.asked = static, train_static, asked
 
     def __call__(
@@ -61,7 +66,7 @@ class Runner:
 
         ``rows`` are the numbers of the batch's rows in the whole input, and sampled views are drawn by ``views``.
         """
-        known = params | samples
+        known = {name: x for name, x in (params | samples).items() if name not in self.sites.enumerated}
         given: dict[str, Given] = {name: (at, samples[f"{name}_u"]) for name, at in self.inducing.items()}
         seen: set[str] = set()
         if train is not None:
@@ -90,9 +95,18 @@ class Runner:
             if site["type"] == "sample" and name not in latents and not isinstance(site["fn"], Unit)
         }
         paths = {name: _data(fn, tests.get(name)) for name, fn in data.items()}
-        if wanted := {name for name, path in paths.items() if _needs_draws(path, self.asked)}:
+        chosen = {name: trace[name]["value"] for name in data if name in self.sites.enumerated}
+        paths |= {name: paths[name]._replace(draws=x[None]) for name, x in chosen.items()}
+        if chosen and (scores := {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()}):
+            summed = scored(handlers.condition(self.model, scores), self.sites)
+            _, terms = self._traces(key, others, rows, batch, arrays | self.static, given, views, summed)
+            paths |= {
+                n: _with_density(paths[n], terms[n]["fn"].log_factor) for n in scores if _has_rows(terms.get(n), rows)
+            }
+        if wanted := {name for name, path in paths.items() if path.draws is None and _needs_draws(path, self.asked)}:
             key = named_key(key, "data")
-            draws = self._draws(key, data, wanted, set(found), params | latents, rows, batch, arrays)
+            by_row = set(found) | set(chosen)
+            draws = self._draws(key, data, wanted, by_row, params | latents | chosen, rows, batch, arrays)
             paths |= {name: paths[name]._replace(draws=draw) for name, draw in draws.items()}
         return found | paths
 
@@ -101,7 +115,7 @@ class Runner:
         key: PRNGKeyArray,
         data: dict,
         wanted: set[str],
-        processes: set[str],
+        by_row: set[str],
         values: dict,
         rows: Integer[Array, " N"],
         batch: tuple,
@@ -117,7 +131,7 @@ class Runner:
 
         # Only the program knows which parameters of a distribution have an entry per row: it runs on single rows.
         def of_row(i: Integer[Array, ""]) -> dict[str, Shaped[Array, "S ..."]]:
-            own = {name: value[i[None]] if name in processes else value for name, value in values.items()}
+            own = {name: value[i[None]] if name in by_row else value for name, value in values.items()}
             data_key, model_key = random.split(random.fold_in(key, rows[i]))
             row = jax.tree.map(lambda x: x[i[None]], batch)
             trace = run(model_key, row, arrays | self.static, model=self.model, values=own).model
@@ -135,19 +149,33 @@ class Runner:
         kwargs: dict,
         given: dict,
         views: PRNGKeyArray,
+        model: Callable | None = None,
     ) -> tuple[dict, dict]:
+        model = self._chosen(key, rows) if model is None else model
         guide_trace, trace, _ = run(
             key,
             args,
             kwargs,
             guide=self.guide,
-            model=conditioned(self.model, given, self.drawn, Marginals(rows)),
+            model=conditioned(model, given, self.drawn, Marginals(rows)),
             values=known,
             representation=Marginals(rows, views),
         )
         drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
-        self._check_sites(guide_trace | trace, set(known) | set(given), drawn, training=rows is None)
+        known_now = set(known) | set(given) | self.sites.enumerated
+        self._check_sites(guide_trace | trace, known_now, drawn, training=rows is None)
         return guide_trace, trace
+
+    def _chosen(self, key: PRNGKeyArray, rows: Integer[Array, " N"] | None) -> Callable:
+        """The program, with discrete latent sites drawn by row."""
+        if rows is None or not self.sites.enumerated:
+            return self.model
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with DrawnByRow(self.sites.enumerated, rows, key):
+                return self.model(*args, **kwargs)
+
+        return run
 
     def _check_sites(self, trace: dict, known: set[str], drawn: set[str], training: bool) -> None:
         """Refuse a site that would stay at a draw of its prior without a word."""
@@ -191,6 +219,15 @@ def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
         base = base.base_dist
     gaussian = (mean, variance) if isinstance(base, Gaussian | dist.Normal) else None
     return Path(SitePrediction(mean, variance, density), gaussian)
+
+
+def _has_rows(site: dict[str, Any] | None, rows: Integer[Array, " N"]) -> bool:
+    """Whether a factor has a term for each row: those of a chain have not."""
+    return site is not None and isinstance(site["fn"], Unit) and site["fn"].batch_shape == rows.shape
+
+
+def _with_density(path: Path, density: Float[Array, " N"]) -> Path:
+    return path._replace(prediction=path.prediction._replace(log_density=density))
 
 
 def _needs_draws(path: Path, asked: Asked) -> bool:
