@@ -161,6 +161,12 @@ class _ModelChecks(Messenger):
             )
         guide_site = self.record.get(name)
         guide_fn = None if guide_site is None else guide_site["fn"]
+        support = getattr(unmasked(guide_fn), "support", None)
+        if support is not None and support.is_discrete:
+            raise ValueError(
+                f"The guide has the discrete site {name!r}, for which the bound has no gradient: leave it out of the "
+                "guide, and have the program sum it out, infer={'enumerate': 'parallel'}."
+            )
         if not isinstance(fn, GaussianProcess) and not isinstance(guide_fn, InducingPosterior):
             return
         if not (isinstance(fn, GaussianProcess) and isinstance(guide_fn, InducingPosterior)):

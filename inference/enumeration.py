@@ -19,7 +19,7 @@ import numpyro
 from jax import Array, lax, random
 from jax.core import Tracer
 from jaxtyping import Float, Integer, PRNGKeyArray
-from numpyro.distributions import ExpandedDistribution, MaskedDistribution
+from numpyro.distributions import ExpandedDistribution, MaskedDistribution, Unit
 
 from gpzoo._numpyro import Messenger, enumerated_axes, markov_factors
 from gpzoo.inference._keys import named_key
@@ -274,7 +274,8 @@ def _sample(name: str, group: list[_Site]) -> None:
         factor = _factor(group, {frame.name: frame.dim for frame in frames})
         factor = jnp.broadcast_to(factor, _shape(frames))
     with _At(frames, group[0].scale):
-        numpyro.factor(name, factor)
+        fn = Unit(factor)
+        numpyro.sample(name, fn, obs=fn.sample(None), infer={"is_auxiliary": True, "summed_out": over})
 
 
 def _shape(frames: Iterable[Any]) -> tuple[int, ...]:

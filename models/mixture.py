@@ -29,8 +29,8 @@ def mixture_of_gps(
 
     The data association problem of M. Lázaro-Gredilla, S. Van Vaerenbergh and N. D. Lawrence, *Overlapping Mixtures of
     Gaussian Processes for the data association problem*, Pattern Recognition 45(4), 2012, with ``z`` summed out instead
-    of a factor ``q(z)``. The functions are exchangeable; training ends in one of several optima, of which the best of
-    some keys has the highest bound.
+    of a factor ``q(z)``. Functions that start alike often end as the upper and the lower envelope of the data: start at
+    random, ``fit(..., init_params={"f_mean": normal [M, K]})``, and of some starts keep the one with the highest bound.
 
     Args:
         X: inputs ``[N, d]``, best standardised.

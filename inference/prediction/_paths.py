@@ -94,9 +94,9 @@ class Runner:
             for name, site in trace.items()
             if site["type"] == "sample" and name not in latents and not isinstance(site["fn"], Unit)
         }
-        paths = {name: _data(fn, tests.get(name)) for name, fn in data.items()}
+        paths = {n: _data(fn, tests.get(n)) for n, fn in data.items() if n not in self.sites.enumerated}
         chosen = {name: trace[name]["value"] for name in data if name in self.sites.enumerated}
-        paths |= {name: paths[name]._replace(draws=x[None]) for name, x in chosen.items()}
+        paths |= {name: _latent(data[name], x, tests.get(name)) for name, x in chosen.items()}
         if chosen and (scores := {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()}):
             summed = scored(handlers.condition(self.model, scores), self.sites)
             _, terms = self._traces(key, others, rows, batch, arrays | self.static, given, views, summed)
@@ -219,6 +219,14 @@ def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
         base = base.base_dist
     gaussian = (mean, variance) if isinstance(base, Gaussian | dist.Normal) else None
     return Path(SitePrediction(mean, variance, density), gaussian)
+
+
+def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | None) -> Path:
+    """A discrete latent site on one path, with the probabilities of its values, which are drawn from its prior."""
+    with drawing():
+        probs = jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
+        density = None if test is None else fn.log_prob(test)
+    return Path(SitePrediction(None, None, density, jnp.moveaxis(probs, 0, -1)), draws=value[None])
 
 
 def _has_rows(site: dict[str, Any] | None, rows: Integer[Array, " N"]) -> bool:

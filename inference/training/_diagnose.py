@@ -86,9 +86,15 @@ def check_scales(step: Watch, rows: int, num_rows: int) -> None:
 
     Raises:
         ValueError: if the size of a plate over the rows is not the number of rows of the data; with minibatches, if no
-            observed site is scaled from the minibatch to all rows, or a GP site is observed.
+            observed site is scaled from the minibatch to all rows, a GP site is observed, or rows share discrete sites.
     """
     for name, site in step.data.items():
+        over = site["infer"].get("summed_out")
+        if over and not site["cond_indep_stack"] and rows < num_rows:
+            raise ValueError(
+                f"The data {name!r} of different rows depend on each other through the discrete site(s) {over}, so "
+                "that no minibatch estimates their density. Train without batch_size."
+            )
         if isinstance(site["fn"], GaussianProcess) and rows < num_rows:
             raise ValueError(
                 f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates it. "
