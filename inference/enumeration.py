@@ -47,12 +47,14 @@ def scored(model: Callable, sites: Sites | None) -> Callable:
 
 
 def check_mark(site: Mapping[str, Any], where: str) -> None:
-    """Refuse an unobserved discrete site that is not to be summed out, or not in parallel.
+    """Refuse an unobserved discrete site that is not to be summed out, or not in parallel, or not in plates.
 
     Raises:
         ValueError: naming the site; ``where`` its data could have been given.
     """
     if is_enumerated(site):
+        if not site.get("_control_flow_done"):
+            _refuse_bare(site["name"], site["fn"].batch_shape, site["cond_indep_stack"])
         return
     name, fn, mark = site["name"], type(unmasked(site["fn"])).__name__, (site["infer"] or {}).get("enumerate")
     if mark is not None:
@@ -168,11 +170,7 @@ class _Held(Messenger):
         frames = tuple(msg["cond_indep_stack"])
         names = enumerated_axes(shape) | {frame.dim: frame.name for frame in frames}
         names = {dim: axis for dim, axis in names.items() if len(shape) >= -dim and shape[dim] > 1}
-        if bare := [dim for dim in names if dim >= -self.depth and dim not in {frame.dim for frame in frames}]:
-            raise ValueError(
-                f"Site {name!r} has shape {tuple(shape)}, whose axis {bare[0]} belongs to no plate: put discrete "
-                "latent variables and their data into numpyro.plate('data', num_data, subsample_size=len(X))."
-            )
+        _refuse_bare(name, shape[max(len(shape) - self.depth, 0) :], frames)
         self.sites.append(_Site(name, fn, value, summed, names, frames, msg["scale"]))
         msg["stop"] = True
 
@@ -229,6 +227,16 @@ class DrawnByRow(Messenger):
             lambda row: random.gumbel(random.fold_in(key, row), logits.shape[:-1], logits.dtype), out_axes=-1
         )
         msg["value"] = jnp.ravel(support)[jnp.moveaxis(jnp.argmax(logits + draw(self.rows), axis=0), -1, axis)]
+
+
+def _refuse_bare(name: str, shape: tuple[int, ...], frames: Iterable[Any]) -> None:
+    """Refuse a site with an axis that is no plate."""
+    known = {frame.dim for frame in frames}
+    if any(size > 1 and i - len(shape) not in known for i, size in enumerate(shape)):
+        raise ValueError(
+            f"Site {name!r} has shape {tuple(shape)} with an axis that belongs to no plate: put discrete latent "
+            "variables and their data into numpyro.plate('data', num_data, subsample_size=len(X))."
+        )
 
 
 class _At(Messenger):

@@ -32,7 +32,7 @@ PARALLEL = {"enumerate": "parallel"}
 
 
 def functions(X, count=2):
-    return numpyro.sample("f", GaussianProcess(RBF(1.0, 0.5), X, num_outputs=count))
+    return numpyro.sample("f", GaussianProcess(RBF(1.0, 0.5), X, num_outputs=count, jitter=1e-10))
 
 
 def plate(X, num_data=None):
@@ -153,7 +153,7 @@ def latent_by_site(X, y=None):
         (with_site(dist.Bernoulli(0.5), **PARALLEL), r"the log density of y depends on several rows of GP site 'f'"),
         (with_site(dist.DiscreteUniform(1, 2), **PARALLEL), r"values of site 'z' are \[1, 2\].* from 0 on"),
         (with_site(dist.Poisson(2.0), **PARALLEL), r"Site 'z' \(Poisson\) is not enumerated here"),
-        (without_plate, r"Site 'z' has shape .* belongs to no plate"),
+        (without_plate, r"Site 'z' has shape \(6,\) with an axis that belongs to no plate"),
         (kernel_by_site, r"mean or kernel of GP site 'f' depend on the discrete site\(s\) \['z'\]"),
         (latent_by_site, r"Latent site 'a' depends on a discrete latent variable"),
         (chain, r"the log density of y depends on several rows of GP site 'f'.*joint="),
@@ -180,7 +180,7 @@ def test_a_likelihood_of_marginals_for_each_value_is_refused_with_the_way_out():
     assert "give values that depend on these sites to distributions of NumPyro" in error.value.__notes__[0]
 
 
-def test_other_guides_and_objectives_are_refused():
+def test_other_guides_and_objectives_are_refused(standard_promotion):
     def guide(X, y=None):
         numpyro.sample("z", dist.Bernoulli(0.5))
 
@@ -190,7 +190,7 @@ def test_other_guides_and_objectives_are_refused():
             numpyro.sample("y", dist.Normal(jnp.zeros(len(X)) + z.astype(float), 1.0), obs=y)
 
     with pytest.raises(ValueError, match="Discrete site 'z' is summed out only beside an InducingGuide"):
-        GaussianProcessELBO().loss(KEY, {}, program, guide, X, Y)
+        GaussianProcessELBO().loss(KEY, {}, program, lambda X, y: None, X, Y)
     with pytest.raises(ValueError, match="The guide has the discrete site 'z'"):
         GaussianProcessELBO().loss(KEY, {}, partial(program, marked={}), guide, X, Y)
     gaussian = with_site(dist.Bernoulli(0.5), lambda f, z: likelihoods.Gaussian(f[:, 0], 0.1), **PARALLEL)
@@ -202,7 +202,7 @@ def test_other_guides_and_objectives_are_refused():
 # -- NumPyro's own inference -------------------------------------------------------------------------------------------
 
 
-def test_nuts_sums_out_by_itself_and_predictions_draw_from_the_prior():
+def test_nuts_sums_out_by_itself_and_predictions_draw_from_the_prior(standard_promotion):
     mcmc = MCMC(NUTS(mixture, max_tree_depth=2), num_warmup=2, num_samples=3, progress_bar=False)
     mcmc.run(KEY, X, Y)
     samples = mcmc.get_samples()
@@ -211,4 +211,4 @@ def test_nuts_sums_out_by_itself_and_predictions_draw_from_the_prior():
     np.testing.assert_allclose(found["z"].probs, np.broadcast_to(WEIGHTS, (2, 2)))
     # At a training input f is known: the density is the average over draws, in which z is summed out.
     each = logsumexp(norm.logpdf(Y[:2, None], samples["f"][:, :2], 0.3) + np.log(WEIGHTS), axis=-1)
-    np.testing.assert_allclose(found["y"].log_density, logsumexp(each, axis=0) - np.log(3), atol=1e-3)
+    np.testing.assert_allclose(found["y"].log_density, logsumexp(each, axis=0) - np.log(3), rtol=1e-5)  # of the jitter
