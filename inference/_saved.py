@@ -296,7 +296,7 @@ def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray
 
 def _sites(described: Mapping[str, Any]) -> Sites:
     optional = {name: described.get(name, ()) for name in ("inner", "enumerated")}  # not in files of earlier versions
-    named = {name: frozenset((described | optional)[name]) for name in _NAMED}
+    named = {name: frozenset((dict(described) | optional)[name]) for name in _NAMED}
     limits = described["constraints"]
     if not all(isinstance(x, str) for group in (*named.values(), limits, limits.values()) for x in group):
         raise ValueError("sites")

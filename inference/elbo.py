@@ -43,6 +43,11 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
     divergence is part of the data sites' terms: plates scale it, and it counts once for each site with data. Sites that
     are drawn, such as the inner layers of a deep GP, keep ``p(f | u)``. Predictions use ``p(f | u)`` throughout.
 
+    Discrete latent sites with ``infer={"enumerate": "parallel"}``, or those of a program under NumPyro's
+    ``config_enumerate``, are summed out: the data that depend on them have the term ``log sum_z p(z) p(y | z, f)``, and
+    its average over draws of ``f`` counts, since ``f[rows, z]`` is an array. Chains of them run under NumPyro's
+    ``scan``, with GP sites drawn jointly, ``InducingGuide(joint={"f"})``, and without minibatches.
+
     Args:
         num_particles: number of draws of the sites that are drawn.
         vectorize_particles: see :class:`numpyro.infer.ELBO`.
@@ -53,7 +58,8 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         ValueError: when a GP site of the model has no :class:`~gpzoo.inference.InducingGuide` posterior, or its scale
             differs between guide and model; for parameters without a value, and values of unknown names. With
             ``tight``, for a site on a grid, for data around draws of a site, and for a likelihood that is not Gaussian
-            where the guide has no factor of the site.
+            where the guide has no factor of the site. For a discrete site in the guide, or one of the program's beside
+            a guide of another kind.
         TypeError: with ``tight``, for a kernel that samples views.
     """
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax import Array, lax, random
+from jax import Array, random
 from jax.core import Tracer
 from jaxtyping import Float, Integer, PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, MaskedDistribution, Unit
@@ -89,6 +89,8 @@ def summed_out(model: Callable, depth: int) -> Callable:
         with _Held(depth) as held, plate_to_enum_plate(), enum(first_available_dim=-depth - 1):
             try:
                 value = model(*args, **kwargs)
+            except _Refused:
+                raise
             except (TypeError, ValueError, IndexError) as error:
                 error.add_note(
                     f"The program ran with all values of its enumerated sites at once, on axes left of its {depth} "
@@ -103,6 +105,10 @@ def summed_out(model: Callable, depth: int) -> Callable:
         return value
 
     return run
+
+
+class _Refused(ValueError):
+    """A refusal that says all there is to say."""
 
 
 class _Site(NamedTuple):
@@ -159,11 +165,11 @@ class _Held(Messenger):
             self._check_enumerated(msg)
         shape = fn.batch_shape
         if value is not None:
-            shape = lax.broadcast_shapes(shape, jnp.shape(value)[: jnp.ndim(value) - fn.event_dim])
+            shape = np.broadcast_shapes(shape, jnp.shape(value)[: jnp.ndim(value) - fn.event_dim])
         if not summed and not chained and all(size == 1 for size in shape[: max(len(shape) - self.depth, 0)]):
             return
         if not summed and not msg["is_observed"]:
-            raise ValueError(
+            raise _Refused(
                 f"Latent site {name!r} depends on a discrete latent variable that is summed out, or is in its chain. "
                 "Only data may: sample it before, one for each value of the variable."
             )
@@ -177,7 +183,7 @@ class _Held(Messenger):
     def _check_enumerated(self, msg: dict[str, Any]) -> None:
         name, fn = msg["name"], msg["fn"]
         if not msg.get("done"):
-            raise ValueError(
+            raise _Refused(
                 f"Site {name!r} ({type(unmasked(fn)).__name__}) is not enumerated here: its support has no known, "
                 "finite number of values, or it is in a scan with history=0."
             )
@@ -185,7 +191,7 @@ class _Held(Messenger):
             support = fn.enumerate_support(expand=False)
         # NumPyro numbers the values from zero.
         if not isinstance(support, Tracer) and not np.array_equal(np.ravel(support), np.arange(np.size(support))):
-            raise ValueError(
+            raise _Refused(
                 f"The values of site {name!r} are {np.ravel(support).tolist()}, but only those from 0 on can be summed "
                 "out: sample a Categorical and look its value up in an array of these."
             )
@@ -233,7 +239,7 @@ def _refuse_bare(name: str, shape: tuple[int, ...], frames: Iterable[Any]) -> No
     """Refuse a site with an axis that is no plate."""
     known = {frame.dim for frame in frames}
     if any(size > 1 and i - len(shape) not in known for i, size in enumerate(shape)):
-        raise ValueError(
+        raise _Refused(
             f"Site {name!r} has shape {tuple(shape)} with an axis that belongs to no plate: put discrete latent "
             "variables and their data into numpyro.plate('data', num_data, subsample_size=len(X))."
         )
@@ -270,7 +276,7 @@ def _sample(name: str, group: list[_Site]) -> None:
     """Sample the factor of a group of sites, in the plates around all of them."""
     scales = [1.0 if site.scale is None else site.scale for site in group]
     over = sorted({_plain(site.name) for site in group if site.summed})
-    if any(scale is not scales[0] and (isinstance(scale, Tracer) or scale != scales[0]) for scale in scales):
+    if not all(_equal(scale, scales[0]) for scale in scales):
         raise ValueError(
             f"Discrete site(s) {over} and the data {name!r} that depend on them have different scales: a variable that "
             "several rows share cannot be summed out over a part of the rows. Train without batch_size, on all rows; "
@@ -284,6 +290,12 @@ def _sample(name: str, group: list[_Site]) -> None:
     with _At(frames, group[0].scale):
         fn = Unit(factor)
         numpyro.sample(name, fn, obs=fn.sample(None), infer={"is_auxiliary": True, "summed_out": over})
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Tracer) or isinstance(b, Tracer):
+        return isinstance(a, Tracer) and isinstance(b, Tracer)  # annealed: values cannot be looked at here
+    return bool(a == b)
 
 
 def _shape(frames: Iterable[Any]) -> tuple[int, ...]:
@@ -322,7 +334,7 @@ def _factor(group: list[_Site], around: dict[str, int]) -> Float[Array, "*batch"
     with funsor.interpretations.lazy:
         away = frozenset(known & (summed | plates) - set(around))
         total = funsor.sum_product.sum_product(logsumexp, add, factors, eliminate=away, plates=known & plates)
-    total = funsor.optimizer.apply_optimizer(total)
+    total: Any = funsor.optimizer.apply_optimizer(total)
     return jnp.asarray(funsor.to_data(total, name_to_dim={name: around[name] for name in total.inputs}))
 
 

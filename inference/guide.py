@@ -38,7 +38,9 @@ class InducingGuide:
 
     Values flow through the program, so that a stack of GP sites gets the layerwise posterior of Salimbeni and
     Deisenroth (2017). Latent sites that are not GPs get a point (MAP) or a normal in unconstrained space. Observed
-    sites are dropped. The first call fixes which sites are latent, and must therefore have the data.
+    sites are dropped. Discrete latent sites have no posterior here: with ``infer={"enumerate": "parallel"}`` they are
+    drawn from their prior, and :class:`~gpzoo.inference.GaussianProcessELBO` sums them out. The first call fixes which
+    sites are latent, and must therefore have the data.
 
     Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and those of the
     covariance's form, usually ``<site>_scale``; any other site has ``<site>_loc`` (and ``<site>_scale``).
@@ -72,8 +74,8 @@ class InducingGuide:
     Raises:
         TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables.
         ValueError: if another option is out of range; at the first call, for an unknown site name in any argument, a
-            site without an initialiser, a discrete latent site, a likelihood without data, or a term that depends on
-            several rows of a site.
+            site without an initialiser, a discrete latent site that is not to be summed out, a likelihood without data,
+            or a term that depends on several rows of a site.
     """
 
     def __init__(

@@ -46,5 +46,5 @@ def mixture_of_gps(
     weights = numpyro.param("weights", start, constraint=constraints.simplex)
     noise = positive("noise_variance", noise_variance, X)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        z = numpyro.sample("z", dist.Categorical(weights), infer={"enumerate": "parallel"})
+        z = numpyro.sample("z", dist.CategoricalProbs(weights), infer={"enumerate": "parallel"})
         numpyro.sample("y", dist.Normal(f[jnp.arange(len(X)), z], jnp.sqrt(noise)), obs=y)

@@ -97,11 +97,15 @@ class Runner:
         paths = {n: _data(fn, tests.get(n)) for n, fn in data.items() if n not in self.sites.enumerated}
         chosen = {name: trace[name]["value"] for name in data if name in self.sites.enumerated}
         paths |= {name: _latent(data[name], x, tests.get(name)) for name, x in chosen.items()}
-        if chosen and (scores := {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()}):
+        # NumPyro hands the whole of the data to the first step of a chain: there, densities are given the draw.
+        chained = any(trace[name].get("_control_flow_done") for name in chosen)
+        scores = {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()} if chosen else {}
+        if scores and not chained:
             summed = scored(handlers.condition(self.model, scores), self.sites)
             _, terms = self._traces(key, others, rows, batch, arrays | self.static, given, views, summed)
+            own = {name: terms[name]["fn"] for name in scores if name in terms}
             paths |= {
-                n: _with_density(paths[n], terms[n]["fn"].log_factor) for n in scores if _has_rows(terms.get(n), rows)
+                n: _with_density(paths[n], jnp.asarray(fn.log_factor)) for n, fn in own.items() if isinstance(fn, Unit)
             }
         if wanted := {name for name, path in paths.items() if path.draws is None and _needs_draws(path, self.asked)}:
             key = named_key(key, "data")
@@ -227,11 +231,6 @@ def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | N
         probs = jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
         density = None if test is None else fn.log_prob(test)
     return Path(SitePrediction(None, None, density, jnp.moveaxis(probs, 0, -1)), draws=value[None])
-
-
-def _has_rows(site: dict[str, Any] | None, rows: Integer[Array, " N"]) -> bool:
-    """Whether a factor has a term for each row: those of a chain have not."""
-    return site is not None and isinstance(site["fn"], Unit) and site["fn"].batch_shape == rows.shape
 
 
 def _with_density(path: Path, density: Float[Array, " N"]) -> Path:
