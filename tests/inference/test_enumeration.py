@@ -1,5 +1,6 @@
 """Discrete latents beside GP sites are summed out: the same bound as that of programs which do it by hand."""
 
+from contextlib import nullcontext
 from functools import partial
 
 import jax
@@ -60,15 +61,28 @@ def outliers(X, y=None, *, by_hand=False, num_data=None):
             numpyro.sample("y", dist.Normal(jnp.where(wrong, 0.0, f), jnp.where(wrong, 5.0, 0.3)), obs=y)
 
 
-def chain(X, y=None):
+def chain(X, y=None, *, num_chains=None):
+    """A hidden Markov model, or several with the same emissions, ``y [T, S]``."""
     f = jnp.asarray(functions(X))
+    several = 0 if y is None else y.ndim - 1
 
     def step(z, at):
         f, y = at
-        z = numpyro.sample("z", dist.Categorical(jnp.asarray(MOVES)[z]), infer=PARALLEL)
-        return z, numpyro.sample("y", dist.Normal(f[z], 0.3), obs=y)
+        with numpyro.plate("chains", num_chains, subsample_size=len(y)) if several else nullcontext():
+            z = numpyro.sample("z", dist.Categorical(jnp.asarray(MOVES)[z]), infer=PARALLEL)
+            return z, numpyro.sample("y", dist.Normal(f[z], 0.3), obs=y)
 
-    scan(step, 0, (f, y), length=len(X))
+    scan(step, jnp.zeros(y.shape[1], int) if several else 0, (f, y), length=len(X))
+
+
+def shared(X, y=None, w=None):
+    """A variable that all rows share, one for each row that depends on it, and two sites of data."""
+    f = jnp.asarray(functions(X))
+    c = numpyro.sample("c", dist.Bernoulli(0.3), infer=PARALLEL)
+    with plate(X):
+        z = numpyro.sample("z", dist.Categorical(jnp.array([[0.5, 0.5], [0.1, 0.9]])[c]), infer=PARALLEL)
+        numpyro.sample("y", dist.Normal(f[jnp.arange(len(X)), z], 0.3), obs=y)
+        numpyro.sample("w", dist.Normal(jnp.where(c, 1.0, 0.0), 1.0), obs=w)
 
 
 def bound(program, params, elbo, **kwargs):
@@ -95,18 +109,42 @@ def test_the_bound_is_that_of_the_program_summed_out_by_hand(program, outputs, k
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-10), slope, slope_by_hand)
 
 
-def test_a_hidden_markov_model_of_gps_is_summed_by_the_forward_algorithm():
-    guide = InducingGuide(chain, Z, joint={"f"})
-    params = guide.init_params(KEY, X, Y)
-    terms = jax.jit(lambda p: GaussianProcessELBO(sum_sites=False).loss(KEY, p, chain, guide, X, Y))(params)
-    with representing(Bound()):
-        run = handlers.substitute(handlers.seed(guide, random.split(KEY)[1]), params)
-        f = np.asarray(handlers.trace(run).get_trace(X, Y)["f"]["value"])
-    forward = np.log(MOVES[0]) + norm.logpdf(Y[0], f[0], 0.3)
-    for t in range(1, len(Y)):
-        forward = logsumexp(forward[:, None] + np.log(MOVES), axis=0) + norm.logpdf(Y[t], f[t], 0.3)
-    np.testing.assert_allclose(-terms["y"], logsumexp(forward), rtol=1e-10)
+def terms_and_draw(program, *data, **kwargs):
+    """The contributions to the bound, and the joint draw of ``f`` that they are given."""
+    guide = InducingGuide(program, Z, joint={"f"})
+    params = guide.init_params(KEY, X, *data, model_kwargs=kwargs)
+
+    def both(params):
+        with representing(Bound()):
+            run = handlers.substitute(handlers.seed(guide, random.split(KEY)[1]), params)
+            f = handlers.trace(run).get_trace(X, *data, **kwargs)["f"]["value"]
+        return GaussianProcessELBO(sum_sites=False).loss(KEY, params, program, guide, X, *data, **kwargs), f
+
+    return jax.tree.map(np.asarray, jax.jit(both)(params))
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+def test_a_hidden_markov_model_of_gps_is_summed_by_the_forward_algorithm(chains):
+    y = Y if chains is None else RNG.standard_normal((6, chains))
+    terms, f = terms_and_draw(chain, y, **({} if chains is None else {"num_chains": 3 * chains}))
+    total = 0.0
+    for own in y.reshape(6, -1).T:
+        forward = np.log(MOVES[0]) + norm.logpdf(own[0], f[0], 0.3)
+        for t in range(1, 6):
+            forward = logsumexp(forward[:, None] + np.log(MOVES), axis=0) + norm.logpdf(own[t], f[t], 0.3)
+        total += logsumexp(forward)
+    np.testing.assert_allclose(-terms["y"], total if chains is None else 3 * total, rtol=1e-10)
     assert set(terms) == {"f", "y"}
+
+
+def test_variables_that_depend_on_each_other_are_summed_together():
+    w = RNG.standard_normal(6)
+    terms, f = terms_and_draw(shared, Y, w)
+    given = [
+        np.log(p_c) + np.sum(logsumexp(np.log(p_z) + norm.logpdf(Y[:, None], f, 0.3), axis=1) + norm.logpdf(w, c, 1.0))
+        for c, p_c, p_z in ((0, 0.7, [0.5, 0.5]), (1, 0.3, [0.1, 0.9]))
+    ]
+    np.testing.assert_allclose(-terms["w+y"], logsumexp(given), rtol=1e-10)
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -165,9 +203,9 @@ def test_what_cannot_be_summed_out_is_refused(program, message):
 
 
 def test_a_minibatch_estimates_no_sum_over_what_rows_share():
-    shared = with_site(dist.Bernoulli(0.5), **PARALLEL)
+    of_all = with_site(dist.Bernoulli(0.5), **PARALLEL)
     with pytest.raises(ValueError, match=r"\['z'\] and the data 'y' .* different scales.*without batch_size"):
-        InducingGuide(shared, Z, joint={"f"}).setup(X, Y, model_kwargs={"num_data": 18})
+        InducingGuide(of_all, Z, joint={"f"}).setup(X, Y, model_kwargs={"num_data": 18})
     svi = SVI(chain, InducingGuide(chain, Z, joint={"f"}), adam(0.1), GaussianProcessELBO())
     with pytest.raises(ValueError, match=r"data 'y' of different rows depend on each other .*\['z'\].*batch_size"):
         fit(KEY, svi, 1, X, Y, batch_size=3, progress=False)
