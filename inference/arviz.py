@@ -65,14 +65,9 @@ def exported(
     guide.sites_for(args, kwargs)
     params = guide.checked_params(params, args, kwargs)
     constants = {n: x for n, x in params.items() if n not in guide.variational_parameters()}
+    depth = guide.sites.plate_depth if guide.sites.enumerated else None
     return _export(
-        Draws(
-            model,
-            guide.sites.latents,
-            guide,
-            guide.sites.plate_depth if guide.sites.enumerated else None,
-            named_key(rng_key, "views"),
-        ),
+        Draws(model, guide.sites.latents, guide, depth, named_key(rng_key, "views")),
         rng_key,
         (random.split(named_key(rng_key, "export"), num_draws), {}),
         (1, num_draws),
@@ -140,14 +135,13 @@ def draws_to_arviz(
         inducing = inducing_variables(seen, samples)
         unobserved = {n: s for n, s in seen.items() if s["type"] == "sample" and not s["is_observed"]}
         latents = frozenset(n for n, s in unobserved.items() if not is_enumerated(s))
+        depth = plate_depth(seen) if latents < set(unobserved) else None
         if missing := sorted(latents - set(samples) - set(inducing)):
             raise ValueError(f"posterior_samples has no draws of the latent sites {missing}.")
         variables = {f"{name}_inducing": jax.tree.leaves(at) for name, at in inducing.items()}
         variables = {name: leaves[0] if len(leaves) == 1 else tuple(leaves) for name, leaves in variables.items()}
         return _export(
-            Draws(
-                model, latents, plate_depth=plate_depth(seen) if latents < set(unobserved) else None, inducing=inducing
-            ),
+            Draws(model, latents, plate_depth=depth, inducing=inducing),
             rng_key,
             (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), flat),
             shape,

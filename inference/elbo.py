@@ -209,7 +209,9 @@ class _LessDivergence(MaskedDistribution):
 
 
 def _sites_of(guide: Any) -> Sites | None:
-    """What a guide knows of the program, once it has run."""
+    """What a guide knows of the program, once it has run, inside handlers such as ``scope`` too."""
+    while isinstance(guide, Messenger):
+        guide = guide.fn
     sites = getattr(guide, "sites", None)
     return sites if isinstance(sites, Sites) else None
 

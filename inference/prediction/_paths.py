@@ -227,6 +227,7 @@ def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
 
 def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | None) -> Path:
     """A discrete latent site on one path, with the probabilities of its values, which are drawn from its prior."""
+    fn = unmasked(fn)
     with drawing():
         probs = jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
         density = None if test is None else fn.log_prob(test)
