@@ -12,6 +12,7 @@ import pytest
 from jax import random
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
+from numpyro.contrib.funsor import config_enumerate
 from numpyro.infer import MCMC, NUTS, SVI
 from scipy.special import logsumexp
 from scipy.stats import norm
@@ -57,7 +58,7 @@ def outliers(X, y=None, *, by_hand=False, num_data=None):
             parts = [jnp.log(0.9) + dist.Normal(f, 0.3).log_prob(y), jnp.log(0.1) + dist.Normal(0.0, 5.0).log_prob(y)]
             numpyro.factor("y", jnp.logaddexp(*parts))
         else:
-            wrong = numpyro.sample("wrong", dist.Bernoulli(0.1), infer=PARALLEL)
+            wrong = numpyro.sample("wrong", dist.Bernoulli(0.1))
             numpyro.sample("y", dist.Normal(jnp.where(wrong, 0.0, f), jnp.where(wrong, 5.0, 0.3)), obs=y)
 
 
@@ -93,7 +94,7 @@ def bound(program, params, elbo, **kwargs):
 
 @pytest.mark.parametrize(
     ("program", "outputs", "kwargs", "particles"),
-    [(mixture, 2, {"seen": SEEN, "num_data": 18}, 2), (outliers, None, {"num_data": 18}, 1)],
+    [(mixture, 2, {"seen": SEEN, "num_data": 18}, 2), (config_enumerate(outliers), None, {"num_data": 18}, 1)],
 )
 def test_the_bound_is_that_of_the_program_summed_out_by_hand(program, outputs, kwargs, particles):
     shape = () if outputs is None else (outputs,)
