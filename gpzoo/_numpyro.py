@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpyro
 
@@ -21,7 +22,7 @@ except ImportError as error:
         "NumPyro 0.22: install that, or a newer gpzoo."
     ) from error
 
-__all__ = ["Messenger", "Optimizer", "handlers_around_mcmc", "outside"]
+__all__ = ["Messenger", "Optimizer", "enumerated_axes", "handlers_around_mcmc", "markov_factors", "outside"]
 
 
 @contextmanager
@@ -40,3 +41,31 @@ def handlers_around_mcmc() -> tuple[list[Messenger], list[Messenger]] | None:
     """The handlers outside and inside those by which MCMC runs a program; ``None`` where it does not run one."""
     depth = next((i for i, handler in enumerate(_PYRO_STACK) if isinstance(handler, _unconstrain_params)), None)
     return None if depth is None else (_PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :])
+
+
+def enumerated_axes(shape: tuple[int, ...]) -> dict[int, str]:
+    """The names of a batch shape's axes, from the right, where ``numpyro.contrib.funsor.enum`` runs the program."""
+    from numpyro.contrib.funsor.enum_messenger import NamedMessenger
+
+    return dict(NamedMessenger._get_dim_to_name(shape))
+
+
+def markov_factors(
+    time: Any, factors: list[Any], previous: frozenset[str], kept: frozenset[str], summed: frozenset, plates: frozenset
+) -> list[Any]:
+    """The factors, summed over its states, of a chain that ``numpyro.contrib.control_flow.scan`` ran.
+
+    Args:
+        time: funsor's variable of the steps.
+        factors: funsors, each with ``time``.
+        previous: names of the states of earlier steps.
+        kept: names of all axes of the states.
+        summed: names of all enumerated sites.
+        plates: names of all plates.
+    """
+    import funsor
+    from numpyro.contrib.funsor.infer_util import compute_markov_factors
+
+    history = max(name.count("_PREV_") for name in previous)
+    ops = funsor.ops.logaddexp, funsor.ops.add
+    return compute_markov_factors({time: factors}, {time: previous}, {time: kept}, summed, plates, history, *ops)

@@ -16,6 +16,7 @@ from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._densities import posterior_log_density, prior_log_density
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import Runs, Trace, run, unmasked
+from gpzoo.inference.enumeration import summed_out
 from gpzoo.inference.gp_sites import Recorded, Representation
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._conditioned import Given, conditioned
@@ -43,8 +44,9 @@ class Draws:
 
     Attributes:
         model: the program.
-        latents: names of its latent sites.
+        latents: names of its latent sites, without discrete ones, which have no draws.
         guide: its guide; ``None`` where draws are given.
+        plate_depth: of a program with discrete latent sites, which its densities are summed over; else ``None``.
         views: the key of sampled views, which are the same for all draws.
         inducing: the inducing variables of sites whose given draws are of ``u``, named ``<site>_u``.
         axes: names of the axes of every array, ``None`` for those without one; known after the first draw.
@@ -56,6 +58,7 @@ class Draws:
     model: Callable
     latents: frozenset[str]
     guide: InducingGuide | None = None
+    plate_depth: int | None = None
     views: Array | None = None
     inducing: Mapping[str, InducingVariable] = field(default_factory=dict)
     axes: dict[str, list[str | None]] = field(default_factory=dict)
@@ -77,18 +80,24 @@ class Draws:
             again, _ = self._run(draw, batch, arguments, params, _given(processes))
             replicates |= {name: again.model[name]["value"] for name in processes}
         log_prior, log_q = self._densities(found, shown)
-        observed = {n: s for n, s in found.model.items() if s["type"] == "sample" and s["is_observed"]}
+        masks, summed = {n: _mask(s) for n, s in data.items()}, found.model
+        if self.plate_depth is not None:
+            program = summed_out(self.model, self.plate_depth)
+            summed = self._run(draw, batch, arguments, params, self._given_u(draw), program)[0].model
+        observed = {n: s for n, s in summed.items() if s["type"] == "sample" and s["is_observed"]}
+        terms = {n: s["fn"].log_prob(s["value"]) for n, s in observed.items()}
+        by_datum = {n for n, x in terms.items() if n in masks and x.shape == masks[n].shape}
         posterior = {n: s["value"] for n, s in (found.guide | found.model).items() if self._is_kept(n, s)}
         return {
             "posterior": posterior | {f"{name}_u": u for name, (_, u) in self._given_u(draw).items()},
             "posterior_predictive": replicates,
-            "log_likelihood": {n: s["fn"].log_prob(s["value"]) for n, s in data.items()},
+            "log_likelihood": {n: x for n, x in terms.items() if n in by_datum},
             "left_out": {n: _left_out(s["fn"], jnp.asarray(s["value"])) for n, s in processes.items()},
             "log_prior": log_prior,
             "log_q": log_q,
-            "others": {n: s["fn"].log_prob(s["value"]) for n, s in observed.items() if n not in data},
+            "others": {n: x for n, x in terms.items() if n not in by_datum},
             "observed_data": {n: s["value"] for n, s in (data | processes).items()},
-            "masks": {n: _mask(s) for n, s in data.items()},
+            "masks": masks,
         }
 
     def at_new(self, draw: Draw, batch: Array, new: Arguments, known: Arguments, params: dict[str, Any]) -> Found:
@@ -111,7 +120,13 @@ class Draws:
         return {"prior": drawn, "prior_predictive": _replicates(_data_sites(trace) | _observed_processes(trace), key)}
 
     def _run(
-        self, draw: Draw, batch: Array, arguments: Arguments, params: dict[str, Any], given: Mapping[str, Given]
+        self,
+        draw: Draw,
+        batch: Array,
+        arguments: Arguments,
+        params: dict[str, Any],
+        given: Mapping[str, Given],
+        model: Callable | None = None,
     ) -> tuple[Runs, Recorded]:
         key, sample = draw
         shown = Recorded(self.views, batch)
@@ -120,7 +135,7 @@ class Draws:
             random.fold_in(key, batch) if self.guide is None else key,
             *arguments,
             guide=self.guide,
-            model=conditioned(self.model, given, frozenset(), Representation()),
+            model=conditioned(self.model if model is None else model, given, frozenset(), Representation()),
             values={name: x for name, x in (params | sample).items() if name not in given},
             representation=shown,
         )

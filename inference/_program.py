@@ -15,6 +15,7 @@ from numpyro.distributions.constraints import Constraint
 
 from gpzoo._checks import is_concrete
 from gpzoo.inference._runs import Runs, Trace, given_value, run, shapes_of, unmasked
+from gpzoo.inference.enumeration import check_mark, plate_depth, summed_out
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -34,6 +35,8 @@ class Sites:
             sites with substituted values.
         constraints: constraints of the program's parameters and of latent sites that are not GPs, by name, if they do
             not depend on other values.
+        enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
+        plate_depth: see :func:`~gpzoo.inference.enumeration.plate_depth`.
     """
 
     latents: frozenset[str]
@@ -43,6 +46,8 @@ class Sites:
     names: frozenset[str] = frozenset()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     constraints: Mapping[str, Constraint] = field(default_factory=dict)
+    enumerated: frozenset[str] = frozenset()
+    plate_depth: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ def find_sites(
             "there is nothing to infer: sample its GP, numpyro.sample('f', GaussianProcess(kernel, X)), and its data, "
             "numpyro.sample('y', likelihoods.Gaussian(f, noise), obs=y)."
         )
-    latents, processes = set(), set()
+    latents, processes, enumerated = set(), set(), set()
     for name, site in found.items():
         if site["type"] != "sample" or site["is_observed"]:
             continue
@@ -166,11 +171,9 @@ def find_sites(
             )
         discrete = not isinstance(fn, Likelihood) and fn.support is not None and fn.support.is_discrete
         if discrete and any(site["type"] == "sample" and site["is_observed"] for site in found.values()):
-            raise ValueError(
-                f"Site {name!r} ({type(fn).__name__}) is a discrete latent variable, which InducingGuide does not "
-                "support: a bound has no gradient for it. Sum it out in the program (a mixture distribution), or use "
-                f"numpyro.infer.DiscreteHMCGibbs(NUTS(model)). If it is data, pass them in {where}."
-            )
+            check_mark(site, where)
+            enumerated.add(name)
+            continue
         if isinstance(fn, Likelihood) or fn.support is None or discrete:
             raise ValueError(
                 f"Site {name!r} ({type(fn).__name__}) has no data, and it cannot be a latent variable. "
@@ -186,13 +189,25 @@ def find_sites(
             "are estimated moments and no draws. Enumerate the views (an Orbit), or leave the site out of joint."
         )
     shapes = {name: unmasked(found[name]["fn"]).event_shape for name in sorted(drawn - joint)}
+    depth = plate_depth(found)
+    if enumerated:
+        for name in sorted(processes):
+            if others := sorted(seen.needs.get(name, frozenset()) & enumerated):
+                raise ValueError(
+                    f"The inputs, mean or kernel of GP site {name!r} depend on the discrete site(s) {others}. Sample "
+                    "one GP for each of their values, and choose between these where the data are: f[rows, z]."
+                )
+        model = summed_out(model, depth)
+        if not shapes:
+            parameters_of(model, args, kwargs)  # for its refusals
     _check_rows(model, args, kwargs, values, shapes)
     names = frozenset(name for name, site in found.items() if site["type"] in ("sample", "param"))
     limits = {name: unmasked(found[name]["fn"]).support for name in latents - processes}
     limits |= {n: s["kwargs"].get("constraint") for n, s in found.items() if s["type"] == "param"}
     limits = {name: x for name, x in limits.items() if x is not None and all(map(is_concrete, jax.tree.leaves(x)))}
     inner = frozenset().union(*(seen.needs.get(name, ()) for name in processes)) & processes
-    return Sites(frozenset(latents), frozenset(processes), drawn, inner, names, seen.parameters, limits)
+    known = frozenset(latents), frozenset(processes), drawn, inner, names, seen.parameters, limits
+    return Sites(*known, frozenset(enumerated), depth)
 
 
 def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> GaussianMarginals:

@@ -117,8 +117,12 @@ def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     return found | {"guide": options, "foreign": None}
 
 
+#: What a file says of a program's sites by their names.
+_NAMED = ("latents", "processes", "drawn", "inner", "names", "enumerated")
+
+
 def _of_sites(sites: Sites) -> dict[str, Any]:
-    named = {name: sorted(getattr(sites, name)) for name in ("latents", "processes", "drawn", "inner", "names")}
+    named = {name: sorted(getattr(sites, name)) for name in _NAMED}
     # Constraints with parameters are left out; trained values fulfil them.
     limits = {name: _constraint_name(x) for name, x in sites.constraints.items()}
     limits = {name: public for name, public in limits.items() if public}
@@ -126,7 +130,7 @@ def _of_sites(sites: Sites) -> dict[str, Any]:
         name: None if parts is None else {at: list(shape) for at, shape in parts.items()}
         for name, parts in sites.parameters.items()
     }
-    return named | {"parameters": shapes, "constraints": limits}
+    return named | {"parameters": shapes, "constraints": limits, "plate_depth": sites.plate_depth}
 
 
 def _constraint_name(constraint: Any) -> str | None:
@@ -291,12 +295,14 @@ def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray
 
 
 def _sites(described: Mapping[str, Any]) -> Sites:
-    named = {name: frozenset(described[name]) for name in ("latents", "processes", "drawn", "names")}
-    named["inner"] = frozenset(described.get("inner", ()))
+    optional = {name: described.get(name, ()) for name in ("inner", "enumerated")}  # not in files of earlier versions
+    named = {name: frozenset((dict(described) | optional)[name]) for name in _NAMED}
     limits = described["constraints"]
     if not all(isinstance(x, str) for group in (*named.values(), limits, limits.values()) for x in group):
         raise ValueError("sites")
     if not named["drawn"] | named["inner"] <= named["processes"] <= named["latents"] <= named["names"]:
+        raise ValueError("sites")
+    if not named["enumerated"] <= named["names"] - named["latents"] or (depth := described.get("plate_depth", 0)) < 0:
         raise ValueError("sites")
     shapes = {
         name: None if parts is None else {at: tuple(map(int, shape)) for at, shape in parts.items()}
@@ -304,7 +310,8 @@ def _sites(described: Mapping[str, Any]) -> Sites:
     }
     if not set(limits.values()) <= set(constraints.__all__):
         raise ValueError("constraints")
-    return Sites(**named, parameters=shapes, constraints={name: getattr(constraints, x) for name, x in limits.items()})
+    known = {name: getattr(constraints, x) for name, x in limits.items()}
+    return Sites(**named, parameters=shapes, constraints=known, plate_depth=int(depth))
 
 
 def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:

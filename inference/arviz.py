@@ -23,6 +23,7 @@ from gpzoo.inference._draws import Arguments, Draw, Draws, Found
 from gpzoo.inference._finite import is_finite, refuse_not_finite
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import look
+from gpzoo.inference.enumeration import is_enumerated, plate_depth
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.training._sources import split_arrays
@@ -64,8 +65,9 @@ def exported(
     guide.sites_for(args, kwargs)
     params = guide.checked_params(params, args, kwargs)
     constants = {n: x for n, x in params.items() if n not in guide.variational_parameters()}
+    depth = guide.sites.plate_depth if guide.sites.enumerated else None
     return _export(
-        Draws(model, guide.sites.latents, guide, named_key(rng_key, "views")),
+        Draws(model, guide.sites.latents, guide, depth, named_key(rng_key, "views")),
         rng_key,
         (random.split(named_key(rng_key, "export"), num_draws), {}),
         (1, num_draws),
@@ -131,13 +133,15 @@ def draws_to_arviz(
     with as_they_stand():
         seen = look(model, args, kwargs, {name: value[0] for name, value in flat.items()} | params).trace
         inducing = inducing_variables(seen, samples)
-        latents = frozenset(n for n, s in seen.items() if s["type"] == "sample" and not s["is_observed"])
+        unobserved = {n: s for n, s in seen.items() if s["type"] == "sample" and not s["is_observed"]}
+        latents = frozenset(n for n, s in unobserved.items() if not is_enumerated(s))
+        depth = plate_depth(seen) if latents < set(unobserved) else None
         if missing := sorted(latents - set(samples) - set(inducing)):
             raise ValueError(f"posterior_samples has no draws of the latent sites {missing}.")
         variables = {f"{name}_inducing": jax.tree.leaves(at) for name, at in inducing.items()}
         variables = {name: leaves[0] if len(leaves) == 1 else tuple(leaves) for name, leaves in variables.items()}
         return _export(
-            Draws(model, latents, inducing=inducing),
+            Draws(model, latents, plate_depth=depth, inducing=inducing),
             rng_key,
             (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), flat),
             shape,
@@ -268,6 +272,8 @@ def _without_masked(found: Found, axes: Mapping[str, Any], constants: _Named) ->
         axes[name] = [f"{name}_observed", *axes[name][mask.ndim :]]
         labels[f"{name}_observed"] = np.flatnonzero(mask)
         for group in ("posterior_predictive", "log_likelihood", "prior_predictive"):
+            if name not in found[group]:
+                continue  # a chain of discrete latent variables has no term for each datum
             values = found[group][name]
             found[group][name] = values[:, mask[: values.shape[1]]]  # of the prior there may be fewer rows
         found["observed_data"][name] = found["observed_data"][name][mask]

@@ -321,6 +321,11 @@ def _site_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> str:
             f"GP site {site!r} is drawn, as {why}",
             "Keep to likelihoods.Gaussian and to what is exact on marginals: f * c, f + c, f @ A, f[rows], f[:, k].",
         )
+    if sites.enumerated:
+        found = ", ".join(map(repr, sorted(sites.enumerated)))
+        raise _refused(
+            f"site(s) {found} are discrete latent variables", "Once these are summed out, noise is not Gaussian."
+        )
     others = sorted(sites.latents - sites.processes)
     if others and guide.hyperparameters != "point":
         raise _refused(f"latent site(s) {', '.join(map(repr, others))} are drawn", "Use hyperparameters='point'.")

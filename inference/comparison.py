@@ -154,7 +154,7 @@ def compare(
     for name, candidate in candidates.items():
         guides[name] = InducingGuide(*candidate)
         sites = guides[name].sites_for(data, kwargs)
-        observed = sites.names - sites.latents - set(sites.parameters)
+        observed = sites.names - sites.latents - sites.enumerated - set(sites.parameters)
         if tests is not None and site not in observed:
             raise ValueError(
                 f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."

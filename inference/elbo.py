@@ -17,7 +17,9 @@ from numpyro.infer import TraceMeanField_ELBO
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
+from gpzoo.inference._program import Sites
 from gpzoo.inference._runs import ParameterNames, unmasked
+from gpzoo.inference.enumeration import is_enumerated, scored
 from gpzoo.inference.gp_sites import Bound, TightBound, representing
 from gpzoo.likelihoods import Likelihood
 from gpzoo.linalg import total
@@ -41,6 +43,11 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
     divergence is part of the data sites' terms: plates scale it, and it counts once for each site with data. Sites that
     are drawn, such as the inner layers of a deep GP, keep ``p(f | u)``. Predictions use ``p(f | u)`` throughout.
 
+    Discrete latent sites with ``infer={"enumerate": "parallel"}``, or those of a program under NumPyro's
+    ``config_enumerate``, are summed out: the data that depend on them have the term ``log sum_z p(z) p(y | z, f)``, and
+    its average over draws of ``f`` counts, since ``f[rows, z]`` is an array. Chains of them run under NumPyro's
+    ``scan``, with GP sites drawn jointly, ``InducingGuide(joint={"f"})``, and without minibatches.
+
     Args:
         num_particles: number of draws of the sites that are drawn.
         vectorize_particles: see :class:`numpyro.infer.ELBO`.
@@ -51,7 +58,8 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         ValueError: when a GP site of the model has no :class:`~gpzoo.inference.InducingGuide` posterior, or its scale
             differs between guide and model; for parameters without a value, and values of unknown names. With
             ``tight``, for a site on a grid, for data around draws of a site, and for a likelihood that is not Gaussian
-            where the guide has no factor of the site.
+            where the guide has no factor of the site. For a discrete site in the guide, or one of the program's beside
+            a guide of another kind.
         TypeError: with ``tight``, for a kernel that samples views.
     """
 
@@ -67,6 +75,9 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         if not isinstance(tight, bool):
             raise TypeError(f"tight must be True or False, got {tight!r}.")
         self.tight = tight
+
+    #: Enumerated sites are summed out; without it NumPyro warns of any discrete site.
+    can_infer_discrete = True
 
     @property
     def representation(self) -> Bound:
@@ -91,11 +102,14 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
                 return guide(*args, **kwargs)
 
         def checked_model(*args: Any, **kwargs: Any) -> Any:
-            with _ModelChecks(record, self.tight):
+            with _ModelChecks(record, self.tight, _sites_of(guide)):
                 return model(*args, **kwargs)
 
+        def scored_model(*args: Any, **kwargs: Any) -> Any:
+            return scored(checked_model, _sites_of(guide))(*args, **kwargs)
+
         with ParameterNames() as seen:
-            found = super().loss_with_mutable_state(rng_key, param_map, checked_model, marginal_guide, *args, **kwargs)
+            found = super().loss_with_mutable_state(rng_key, param_map, scored_model, marginal_guide, *args, **kwargs)
         # NumPyro's evaluate leaves mutable state out.
         checks.names("The objective's params", set(param_map), needed=seen.loose("param"), known=seen.names)
         return found
@@ -107,9 +121,9 @@ class _ModelChecks(Messenger):
     For the tighter bound it also checks that data sites use the residual variances.
     """
 
-    def __init__(self, record: dict[str, dict[str, Any]], tight: bool) -> None:
+    def __init__(self, record: dict[str, dict[str, Any]], tight: bool, sites: Sites | None) -> None:
         super().__init__(None)
-        self.record, self.tight = record, tight
+        self.record, self.tight, self.sites = record, tight, sites
 
     def process_message(self, msg: dict[str, Any]) -> None:
         name = msg.get("name")
@@ -146,8 +160,19 @@ class _ModelChecks(Messenger):
         if msg["type"] != "sample" or msg["is_observed"]:
             return
         name, fn = msg["name"], msg["fn"]
+        if is_enumerated(msg) and self.sites is None:
+            raise ValueError(
+                f"Discrete site {name!r} is summed out only beside an InducingGuide, which knows the program's plates. "
+                "Use InducingGuide(model, ...) as the guide, or NumPyro's TraceEnum_ELBO."
+            )
         guide_site = self.record.get(name)
         guide_fn = None if guide_site is None else guide_site["fn"]
+        support = getattr(unmasked(guide_fn), "support", None)
+        if support is not None and support.is_discrete:
+            raise ValueError(
+                f"The guide has the discrete site {name!r}, for which the bound has no gradient: leave it out of the "
+                "guide, and have the program sum it out, infer={'enumerate': 'parallel'}."
+            )
         if not isinstance(fn, GaussianProcess) and not isinstance(guide_fn, InducingPosterior):
             return
         if not (isinstance(fn, GaussianProcess) and isinstance(guide_fn, InducingPosterior)):
@@ -181,6 +206,14 @@ class _LessDivergence(MaskedDistribution):
 
     def log_prob(self, value: Any, intermediates: Any = None) -> Float[Array, "*S N"]:
         return jnp.asarray(self.base_dist.log_prob(value)) - self.divergence
+
+
+def _sites_of(guide: Any) -> Sites | None:
+    """What a guide knows of the program, once it has run, inside handlers such as ``scope`` too."""
+    while isinstance(guide, Messenger):
+        guide = guide.fn
+    sites = getattr(guide, "sites", None)
+    return sites if isinstance(sites, Sites) else None
 
 
 def _is_array(site: dict[str, Any]) -> bool:

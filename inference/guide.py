@@ -39,7 +39,9 @@ class InducingGuide:
 
     Values flow through the program, so that a stack of GP sites gets the layerwise posterior of Salimbeni and
     Deisenroth (2017). Latent sites that are not GPs get a point (MAP) or a normal in unconstrained space. Observed
-    sites are dropped. The first call fixes which sites are latent, and must therefore have the data.
+    sites are dropped. Discrete latent sites have no posterior here: with ``infer={"enumerate": "parallel"}`` they are
+    drawn from their prior, and :class:`~gpzoo.inference.GaussianProcessELBO` sums them out. The first call fixes which
+    sites are latent, and must therefore have the data.
 
     Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and those of the
     covariance's form, usually ``<site>_scale``; any other site has ``<site>_loc`` (and ``<site>_scale``).
@@ -78,8 +80,8 @@ class InducingGuide:
     Raises:
         TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables.
         ValueError: if another option is out of range; at the first call, for an unknown site name in any argument, a
-            site without an initialiser, a discrete latent site, a likelihood without data, or a term that depends on
-            several rows of a site.
+            site without an initialiser, a discrete latent site that is not to be summed out, a likelihood without data,
+            or a term that depends on several rows of a site.
     """
 
     def __init__(
@@ -394,9 +396,10 @@ class InducingGuide:
 
     @property
     def draws_anything(self) -> bool:
-        """Whether any latent site is drawn when marginals are used: a drawn GP site, or hyperparameters."""
+        """Whether any site is drawn when marginals are used: a GP site, hyperparameters, a discrete latent."""
         others = self.sites.latents - self.sites.processes
-        return bool(self.sites.drawn or self.joint or (others and self.hyperparameters != "point"))
+        drawn = self.sites.drawn | self.sites.enumerated or self.joint
+        return bool(drawn or (others and self.hyperparameters != "point"))
 
     def _check_names(self, sites: Sites) -> None:
         arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}

@@ -18,6 +18,7 @@ from gpzoo._numpyro import Messenger
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import concrete
 from gpzoo.inference._runs import Trace, check_value
+from gpzoo.likelihoods import Likelihood
 
 #: What a program of some latent sites is without.
 _KINDS = ("sample", "param", "mutable", "deterministic", "control_flow")
@@ -159,7 +160,9 @@ class _Fixed(Messenger):
             msg["value"] = random.key(0)
         elif msg["type"] == "sample" and msg["name"] not in self.names and msg["value"] is None:
             prior = msg["fn"]
-            msg["value"] = jnp.zeros(tuple(prior.shape()), getattr(getattr(prior, "X", None), "dtype", float))
+            discrete = not isinstance(prior, Likelihood) and prior.support is not None and prior.support.is_discrete
+            dtype = int if discrete else getattr(getattr(prior, "X", None), "dtype", float)
+            msg["value"] = jnp.zeros(tuple(prior.shape()), dtype)
 
 
 def _is_auxiliary(site: Mapping[str, Any]) -> bool:

@@ -106,6 +106,10 @@ class Trained:
         position in the whole input, never on the batch. Sampled views are drawn once, by ``rng_key``, and the same for
         all inputs.
 
+        Discrete latent sites are predicted too: they are drawn from their prior, and have ``probs`` ``[N, K]`` of their
+        values. Densities of test data are summed over the values of those that each row has of its own. A chain of them
+        begins anew at the first of the new rows.
+
         For draws of functions, joint over the inputs, use :meth:`functions`, or :class:`numpyro.infer.Predictive` with
         the same guide at up to a few thousand inputs.
 
@@ -278,6 +282,9 @@ class Trained:
         ``observed_data``         the data
         ``constant_data``         parameters that have no posterior, small arguments, and ``elbo``, negative losses
         ========================= ======================================================================================
+
+        Discrete latent sites are left out: ``log_likelihood`` and ``log_p`` are summed over their values, and data are
+        drawn with values from their prior. ``numpyro.contrib.funsor.infer_discrete`` draws them given data and ``f``.
 
         ``log_p = log p(y | f) + log p(u) + log p(theta)`` and ``log_q = log q(u) + log q(theta)``: the rows are the
         whole data, whatever ``num_data`` is, and ``f`` given ``u`` has cancelled. Hyperparameters that are points have

@@ -5,6 +5,7 @@ from gpzoo.models.deep import deep_gp, inner_scales, linear_layers
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
 from gpzoo.models.invariant import invariant_classifier, invariant_convolutional_gp, invariant_deep_gp, invariant_gp
 from gpzoo.models.latent_inputs import gplvm, latent_variable_deep_gp, principal_components
+from gpzoo.models.mixture import mixture_of_gps
 from gpzoo.models.modules import network_of, shifted_and_mirrored
 from gpzoo.models.parameters import gaussian, positive, rbf
 from gpzoo.models.recognition import recognition
@@ -33,6 +34,7 @@ __all__ = [
     "invariant_gp",
     "latent_variable_deep_gp",
     "linear_layers",
+    "mixture_of_gps",
     "multi_channel_gp",
     "network_classifier",
     "network_of",

@@ -64,7 +64,20 @@ def test_wheel_installs_one_import_name(installed):
 
 
 #: Imported at first use, by what needs them, or by tests alone; neither by the core nor by the list of data sets.
-LAZY = ("arviz", "beartype", "click", "flax", "h5py", "matplotlib", "PIL", "pooch", "pyarrow", "requests", "sklearn")
+LAZY = (
+    "arviz",
+    "beartype",
+    "click",
+    "flax",
+    "funsor",
+    "h5py",
+    "matplotlib",
+    "PIL",
+    "pooch",
+    "pyarrow",
+    "requests",
+    "sklearn",
+)
 
 
 def test_every_module_imports_from_the_wheel_and_the_package_without_heavy_libraries(installed):

@@ -21,6 +21,7 @@ from gpzoo.inference._arviz_container import import_arviz
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import given_value, run, unmasked
 from gpzoo.inference.collapsed import CollapsedELBO
+from gpzoo.inference.enumeration import scored
 from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.inspection.findings import Diagnosis, Finding, Section
@@ -86,7 +87,7 @@ def of_hyperparameters(
     if reason := why_not(guide):
         return unavailable(reason)
     arrays, static = split_arrays(kwargs)
-    target = _target(trained.model, guide, params, args, arrays, static)
+    target = _target(scored(trained.model, guide.sites), guide, params, args, arrays, static)
     if isinstance(target, str):
         return unavailable(target)
     location = {name: params[f"{name}_loc"] for name in names}

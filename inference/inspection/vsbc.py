@@ -18,6 +18,7 @@ from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import look
 from gpzoo.inference._runs import run
+from gpzoo.inference.enumeration import is_enumerated
 from gpzoo.inference.inspection.calibration import coverage, uniformity
 from gpzoo.inference.inspection.findings import Diagnosis, Finding, Section
 from gpzoo.inference.inspection.measure import data_sites
@@ -77,7 +78,8 @@ def vsbc(
     num_draws = checks.positive_int("num_draws", num_draws)
     args, kwargs = checks.arguments(model, args, model_kwargs)
     seen = look(model, args, kwargs).trace
-    latents = sorted(name for name, site in seen.items() if site["type"] == "sample" and not site["is_observed"])
+    unobserved = {name: site for name, site in seen.items() if site["type"] == "sample" and not site["is_observed"]}
+    latents = sorted(name for name, site in unobserved.items() if not is_enumerated(site))
     places = {name: i for name, site in data_sites(seen).items() for i, x in enumerate(args) if site["value"] is x}
     if not places:
         raise ValueError(

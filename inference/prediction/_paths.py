@@ -10,11 +10,14 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
 from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
+from numpyro import handlers
 from numpyro.distributions.distribution import Unit
 
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._keys import named_key
+from gpzoo.inference._program import Sites
 from gpzoo.inference._runs import drawing, run, unmasked
+from gpzoo.inference.enumeration import DrawnByRow, scored
 from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._conditioned import Given, conditioned
@@ -29,20 +32,22 @@ from gpzoo.processes.process import GaussianProcess
 class Runner:
     """One draw at one batch: the guide or the samples give the latent sites, training data condition GP sites.
 
-    ``inducing`` are the inducing variables of sites whose samples are of ``u``, named ``<site>_u``.
+    ``inducing`` are the inducing variables of sites whose samples are of ``u``, named ``<site>_u``. ``sites`` are those
+    of the program: discrete latent ones are drawn from their prior at new inputs.
     """
 
     def __init__(
         self,
         model: Callable,
         guide: InducingGuide | None,
-        drawn: frozenset[str],
+        sites: Sites,
         static: dict,
         train_static: dict,
         asked: Asked,
         inducing: Mapping[str, InducingVariable],
     ) -> None:
-        self.model, self.guide, self.drawn, self.inducing = model, guide, drawn, inducing
+        self.model, self.guide, self.sites, self.inducing = model, guide, sites, inducing
+        self.drawn = frozenset() if guide is not None else sites.drawn
         self.static, self.train_static, self.asked = static, train_static, asked
 
     def __call__(
@@ -61,7 +66,7 @@ class Runner:
 
         ``rows`` are the numbers of the batch's rows in the whole input, and sampled views are drawn by ``views``.
         """
-        known = params | samples
+        known = {name: x for name, x in (params | samples).items() if name not in self.sites.enumerated}
         given: dict[str, Given] = {name: (at, samples[f"{name}_u"]) for name, at in self.inducing.items()}
         seen: set[str] = set()
         if train is not None:
@@ -89,12 +94,25 @@ class Runner:
             for name, site in trace.items()
             if site["type"] == "sample" and name not in latents and not isinstance(site["fn"], Unit)
         }
-        paths = {name: _data(fn, tests.get(name)) for name, fn in data.items()}
-        if wanted := {name for name, path in paths.items() if _needs_draws(path, self.asked)}:
+        paths = {n: _data(fn, tests.get(n)) for n, fn in data.items() if n not in self.sites.enumerated}
+        chosen = {name: trace[name]["value"] for name in data if name in self.sites.enumerated}
+        paths |= {name: _latent(data[name], x, tests.get(name)) for name, x in chosen.items()}
+        # NumPyro hands the whole of the data to the first step of a chain: there, densities are given the draw.
+        chained = any(trace[name].get("_control_flow_done") for name in chosen)
+        scores = {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()} if chosen else {}
+        if scores and not chained:
+            summed = scored(handlers.condition(self.model, scores), self.sites)
+            _, terms = self._traces(key, others, rows, batch, arrays | self.static, given, views, summed)
+            own = {name: terms[name]["fn"] for name in scores if name in terms}
+            paths |= {
+                n: _with_density(paths[n], jnp.asarray(fn.log_factor)) for n, fn in own.items() if isinstance(fn, Unit)
+            }
+        if wanted := {name for name, path in paths.items() if path.draws is None and _needs_draws(path, self.asked)}:
             key = named_key(key, "data")
             plates = {frame.name for name in data for frame in trace[name]["cond_indep_stack"]}
             of_rows = {n for n in latents if any(f.name in plates for f in trace[n]["cond_indep_stack"])}
-            draws = self._draws(key, data, wanted, set(found) | of_rows, params | latents, rows, batch, arrays)
+            by_row = set(found) | set(chosen) | of_rows
+            draws = self._draws(key, data, wanted, by_row, params | latents | chosen, rows, batch, arrays)
             paths |= {name: paths[name]._replace(draws=draw) for name, draw in draws.items()}
         return found | paths
 
@@ -103,7 +121,7 @@ class Runner:
         key: PRNGKeyArray,
         data: dict,
         wanted: set[str],
-        of_rows: set[str],
+        by_row: set[str],
         values: dict,
         rows: Integer[Array, " N"],
         batch: tuple,
@@ -111,7 +129,7 @@ class Runner:
     ) -> dict[str, Shaped[Array, "S N ..."]]:
         """Draws of the wanted data sites, each row's by its own key, so that they do not depend on the batch.
 
-        ``of_rows`` are the values with an entry for each row.
+        ``by_row`` are the values with an entry for each row.
         """
 
         def draws_of(fns: dict, key: PRNGKeyArray) -> dict[str, Shaped[Array, "S N ..."]]:
@@ -122,7 +140,7 @@ class Runner:
 
         # Only the program knows which parameters of a distribution have an entry per row: it runs on single rows.
         def of_row(i: Integer[Array, ""]) -> dict[str, Shaped[Array, "S ..."]]:
-            own = {name: value[i[None]] if name in of_rows else value for name, value in values.items()}
+            own = {name: value[i[None]] if name in by_row else value for name, value in values.items()}
             data_key, model_key = random.split(random.fold_in(key, rows[i]))
             row = jax.tree.map(lambda x: x[i[None]], batch)
             trace = run(model_key, row, arrays | self.static, model=self.model, values=own).model
@@ -140,19 +158,33 @@ class Runner:
         kwargs: dict,
         given: dict,
         views: PRNGKeyArray,
+        model: Callable | None = None,
     ) -> tuple[dict, dict]:
+        model = self._chosen(key, rows) if model is None else model
         guide_trace, trace, _ = run(
             key,
             args,
             kwargs,
             guide=self.guide,
-            model=conditioned(self.model, given, self.drawn, Marginals(rows)),
+            model=conditioned(model, given, self.drawn, Marginals(rows)),
             values=known,
             representation=Marginals(rows, views),
         )
         drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
-        self._check_sites(guide_trace | trace, set(known) | set(given), drawn, training=rows is None)
+        known_now = set(known) | set(given) | self.sites.enumerated
+        self._check_sites(guide_trace | trace, known_now, drawn, training=rows is None)
         return guide_trace, trace
+
+    def _chosen(self, key: PRNGKeyArray, rows: Integer[Array, " N"] | None) -> Callable:
+        """The program, with discrete latent sites drawn by row."""
+        if rows is None or not self.sites.enumerated:
+            return self.model
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with DrawnByRow(self.sites.enumerated, rows, key):
+                return self.model(*args, **kwargs)
+
+        return run
 
     def _check_sites(self, trace: dict, known: set[str], drawn: set[str], training: bool) -> None:
         """Refuse a site that would stay at a draw of its prior without a word."""
@@ -196,6 +228,19 @@ def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
         base = base.base_dist
     gaussian = (mean, variance) if isinstance(base, Gaussian | dist.Normal) else None
     return Path(SitePrediction(mean, variance, density), gaussian)
+
+
+def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | None) -> Path:
+    """A discrete latent site on one path, with the probabilities of its values, which are drawn from its prior."""
+    fn = unmasked(fn)
+    with drawing():
+        probs = jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
+        density = None if test is None else fn.log_prob(test)
+    return Path(SitePrediction(None, None, density, jnp.moveaxis(probs, 0, -1)), draws=value[None])
+
+
+def _with_density(path: Path, density: Float[Array, " N"]) -> Path:
+    return path._replace(prediction=path.prediction._replace(log_density=density))
 
 
 def _needs_draws(path: Path, asked: Asked) -> bool:

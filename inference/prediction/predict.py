@@ -136,15 +136,12 @@ def predictions(
     if len(set((counts := {name: len(value) for name, value in samples.items()}).values())) > 1:
         raise ValueError(f"posterior_samples must have one number of draws, got {counts}.")
     draws = len(next(iter(samples.values()))) if samples else 1
-    if guide is not None and guide.draws_anything:
-        draws = num_draws
-    alone = not samples and not (guide is not None and guide.draws_anything)
-    asked = Asked(quantiles, keep_draws, num_draws if alone else 1)
     arrays, static = split_arrays(kwargs)
     train_arrays, train_static = split_arrays({} if train is None else train[1])
-    drawn, processes = frozenset(), frozenset() if guide is None else guide.sites.processes
     inducing: dict[str, Any] = {}
-    if guide is None:
+    if guide is not None:
+        sites, several = guide.sites, guide.draws_anything
+    else:
         if train is None:
             raise ValueError(
                 "Give predict posterior_samples= (for MCMC, whose f lives at the training inputs) or params= (for "
@@ -155,9 +152,12 @@ def predictions(
         where = "train_args, such as (X, y)"
         seen = look(model, *train, given)
         sites = find_sites(seen, model, *train, frozenset(), values=given, where=where)
-        drawn, processes = sites.drawn, sites.processes
+        several = bool(sites.enumerated) and not samples
         inducing = inducing_variables(seen.trace, samples)
-    run = Runner(model, guide, drawn, static, train_static, asked, inducing)
+    if several:
+        draws = num_draws
+    asked = Asked(quantiles, keep_draws, 1 if samples or several else num_draws)
+    run = Runner(model, guide, sites, static, train_static, asked, inducing)
     key = ("predict", identity_of(static), identity_of(train_static), asked, draws)
     one_batch = compiled[key] = compiled.get(key) or _compile(run, draws)
     keys = random.split(named_key(rng_key, "draws"), draws)
@@ -180,7 +180,7 @@ def predictions(
             key, sample = jax.tree.map(lambda x: x[0], (keys, samples))
             run(key, sample, row, one, test, arrays, *rest)
 
-        return {name: _finite(name, site, processes, explain) for name, site in found.items()}
+        return {name: _finite(name, site, sites.processes, explain) for name, site in found.items()}
 
 
 def _finite(name: str, site: SitePrediction, processes: frozenset[str], explain: Callable) -> SitePrediction:

@@ -20,6 +20,8 @@ from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference._runs import Runs, run, unmasked
 from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.elbo import GaussianProcessELBO
+from gpzoo.inference.enumeration import scored
+from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.trained import Trained
 from gpzoo.likelihoods import Expected, Likelihood
 from gpzoo.processes.process import GaussianProcess
@@ -33,7 +35,8 @@ def _run_once(svi: Any, state: SVIState, batch: tuple, arrays: dict, static: dic
     values = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
     shown = svi.loss.representation if isinstance(svi.loss, GaussianProcessELBO) else None
     key, kwargs = random.split(state.rng_key)[1], arrays | static | svi.static_kwargs
-    return run(key, batch, kwargs, guide=svi.guide, model=svi.model, values=values, representation=shown)
+    model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
+    return run(key, batch, kwargs, guide=svi.guide, model=model, values=values, representation=shown)
 
 
 class Watch(Messenger):
@@ -86,9 +89,15 @@ def check_scales(step: Watch, rows: int, num_rows: int) -> None:
 
     Raises:
         ValueError: if the size of a plate over the rows is not the number of rows of the data; with minibatches, if no
-            observed site is scaled from the minibatch to all rows, or a GP site is observed.
+            observed site is scaled from the minibatch to all rows, a GP site is observed, or rows share discrete sites.
     """
     for name, site in step.data.items():
+        over = site["infer"].get("summed_out")
+        if over and not site["cond_indep_stack"] and rows < num_rows:
+            raise ValueError(
+                f"The data {name!r} of different rows depend on each other through the discrete site(s) {over}, so "
+                "that no minibatch estimates their density. Train without batch_size."
+            )
         if isinstance(site["fn"], GaussianProcess) and rows < num_rows:
             raise ValueError(
                 f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates it. "
@@ -219,7 +228,7 @@ def _rows(name: str, site: dict[str, Any]) -> str:
         points, densities = map(np.asarray, jax.jit(fn.integrand)(site["value"]))
 
     def of_row(row: int) -> str:
-        text = f"row {row} with y = {_short(y[row])}"
+        text = f"row {row}" + (f" with y = {_short(y[row])}" if y[row].size else "")  # a factor has no value
         if points is not None and not np.isfinite(densities[:, row]).all():
             at = int(np.argmin(np.isfinite(densities[:, row])))
             return f"{text} ({_short(densities[at, row])} at f = {_short(points[at, row])})"

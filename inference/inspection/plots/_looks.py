@@ -117,7 +117,9 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
             representation=Marginals(),
         )
         processes.extend(name for name in found.guide if name in sites.processes)
-        data.extend(_observed(name, found.model[name]) for name in data_sites(found.model, sites.latents))
+        data.extend(
+            _observed(name, found.model[name]) for name in data_sites(found.model, sites.latents | sites.enumerated)
+        )
 
     # As an argument: a network would write the state of this run into the model's own.
     jax.eval_shape(once, dict(trained.params))
@@ -226,7 +228,8 @@ def joint_draws(
     key: Array, trained: Trained, inputs: tuple, model_kwargs: Mapping[str, Any] | None, num_draws: int
 ) -> Draws:
     """Draws of functions with any kernel, at up to a few hundred inputs: their covariances are formed."""
-    latents, processes = trained.guide.sites.latents, trained.guide.sites.processes
+    sites = trained.guide.sites
+    latents, processes = sites.latents | sites.enumerated, sites.processes
 
     def what(found: Runs) -> Draws:
         of_guide = {name: found.guide[name] for name in processes}

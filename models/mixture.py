@@ -1,0 +1,50 @@
+"""Overlapping mixtures of GPs: every datum belongs to one of several functions, and nobody says which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from numpyro.distributions import constraints
+
+from gpzoo.kernels import Kernel
+from gpzoo.models.parameters import positive, precision, rbf
+from gpzoo.processes.process import GaussianProcess
+
+
+def mixture_of_gps(
+    X: Array,
+    y: Array | None = None,
+    *,
+    num_components: int = 2,
+    kernel: Callable[[str, Array], Kernel] = rbf,
+    noise_variance: float = 0.1,
+    jitter: float | None = None,
+    num_data: int | None = None,
+) -> None:
+    """``f_k ~ GP(0, k)``, ``z_n ~ Categorical(weights)``, ``y_n ~ N(f_{z_n}(x_n), noise_variance)``.
+
+    The data association problem of M. Lázaro-Gredilla, S. Van Vaerenbergh and N. D. Lawrence, *Overlapping Mixtures of
+    Gaussian Processes for the data association problem*, Pattern Recognition 45(4), 2012, with ``z`` summed out instead
+    of a factor ``q(z)``. Functions that start alike often end as the upper and the lower envelope of the data: start at
+    random, ``fit(..., init_params={"f_mean": normal [M, K]})``, and of some starts keep the one with the highest bound.
+
+    Args:
+        X: inputs ``[N, d]``, best standardised.
+        y: targets ``[N]``.
+        num_components: number of functions ``K``, at least two.
+        kernel: makes the kernel, which the functions share, from a site name and the inputs.
+        noise_variance: initial noise variance, in squared units of ``y``.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, num_outputs=num_components, jitter=jitter))
+    start = jnp.full(num_components, 1 / num_components, precision(X))
+    weights = numpyro.param("weights", start, constraint=constraints.simplex)
+    noise = positive("noise_variance", noise_variance, X)
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        z = numpyro.sample("z", dist.CategoricalProbs(weights), infer={"enumerate": "parallel"})
+        numpyro.sample("y", dist.Normal(f[jnp.arange(len(X)), z], jnp.sqrt(noise)), obs=y)
