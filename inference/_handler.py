@@ -149,7 +149,7 @@ class _PosteriorHandler(Messenger):
         prior = msg["fn"]
         if callable(self.guide.hyperparameters):
             if self.others is None:
-                others = self.guide.others_for(*self.arguments)
+                others: Any = self.guide.others_for(*self.arguments)
                 self.others, self.taken = others(*self.arguments, self.plates, self.representation.rows)
             value = value_at(self.others[name], prior)
             if self.representation.starts:

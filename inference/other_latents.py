@@ -47,7 +47,7 @@ class OtherLatents:
         self, make: Callable, model: Callable, names: frozenset[str], init_loc_fn: Callable, args: tuple, kwargs: dict
     ) -> None:
         automatic = isinstance(make, type) and issubclass(make, AutoGuide)
-        options = {"init_loc_fn": init_loc_fn} if automatic else {}
+        options: dict[str, Any] = {"init_loc_fn": init_loc_fn} if automatic else {}
         program = alone(model, names)
         self.guide = make(program, **options)
         self.names = names

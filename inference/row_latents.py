@@ -66,8 +66,8 @@ class PerRow:
 
     def check(self, *args: Any) -> None:
         """Refuse a program's arguments, outside ``jit``, whose first are not numbers of rows that there are."""
-        rows = args[0] if args else None
-        if jnp.ndim(rows) != 1 or not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
+        rows: Any = args[0] if args else None
+        if rows is None or jnp.ndim(rows) != 1 or not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
             raise TypeError(
                 "PerRow finds latents by the numbers of the rows: the program's first argument must be integers [N]; "
                 f"got {'nothing' if rows is None else f'{jnp.result_type(rows)}{list(jnp.shape(rows))}'}."
@@ -159,7 +159,7 @@ def infer_rows(
     found.hyperparameters, found._others = PerRow(start, scale=old.scale), None
     own = {f"{name}_{part}" for name in start for part in ("loc", "scale")}
     held = {name: x for name, x in trained.params.items() if name not in own}
-    parts = {True: optimizer or optax.adam(0.05), False: optax.set_to_zero()}
+    parts: dict[Any, Any] = {True: optimizer or optax.adam(0.05), False: optax.set_to_zero()}
     only_own = optax.partition(parts, lambda params: {name: name in own for name in params})
     svi = SVI(trained.model, found, only_own, GaussianProcessELBO())
     return fit(rng_key, svi, num_steps, *args, init_params=held, progress=False, model_kwargs=model_kwargs)

@@ -51,7 +51,8 @@ def branches(run: Run) -> Outcome:
     """A deep GP, with a latent variable for each row or without."""
     data = two_branches(seed=run.seed)
     setting = Setting(1500 if run.preset == "quick" else 10_000, None, 25, evaluations=5)
-    model, options = deep_gp, {}
+    model: Any = deep_gp
+    options: dict[str, Any] = {}
     layers: tuple = linear_layers(data.X_train, [1])
     if run.variant == "latent-variable":
         model, layers = latent_variable_deep_gp, (np.eye(2, dtype=np.float32),)
@@ -125,8 +126,8 @@ def digits(run: Run) -> Outcome:
         new_args = np.arange(len(new)), new
         start = {"x": trained.params["x_loc"][near]}
         at_new = infer_rows(keys.test, trained, start, *new_args, model_kwargs=keywords)
-    bound = GaussianProcessELBO(num_particles=20, sum_sites=False)
-    sites: Any = bound.loss(keys.test, at_new.params, gplvm, at_new.guide, *new_args, **keywords)
+    bound: Any = GaussianProcessELBO(num_particles=20, sum_sites=False)
+    sites = bound.loss(keys.test, at_new.params, gplvm, at_new.guide, *new_args, **keywords)
     embedded = at_new.posterior(keys.test, *new_args, model_kwargs=keywords)["x"].mean
     metrics = {
         "held_out_bound": -float(sites["y"] + sites["x"]) / len(new),
