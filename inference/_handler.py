@@ -56,7 +56,7 @@ class _PosteriorHandler(Messenger):
         self.representation = current()
         self.values: dict[str, Any] = {}
         self.plates: Trace = {}
-        self.others: Trace | None = None
+        self.others: Trace | Any = None
         self.taken: Trace = {}
         self.initial: dict[str, Any] | None = None
 
