@@ -110,7 +110,8 @@ class Runner:
         if wanted := {name for name, path in paths.items() if path.draws is None and _needs_draws(path, self.asked)}:
             key = named_key(key, "data")
             plates = {frame.name for name in data for frame in trace[name]["cond_indep_stack"]}
-            of_rows = {n for n in latents if any(f.name in plates for f in trace[n]["cond_indep_stack"])}
+            inside = {n for n in latents if any(f.name in plates for f in trace[n]["cond_indep_stack"])}
+            of_rows = {n for n in inside if jnp.shape(latents[n])[:1] == rows.shape}
             by_row = set(found) | set(chosen) | of_rows
             draws = self._draws(key, data, wanted, by_row, params | latents | chosen, rows, batch, arrays)
             paths |= {name: paths[name]._replace(draws=draw) for name, draw in draws.items()}
