@@ -123,7 +123,7 @@ def train(
         elbo=-joint.losses,
         figures={"figure_3": partial(figure_3, fit, data)},
         posterior=partial(exported, random.key(run.seed), joint, data.X_train, data.y_train, num_draws=100),
-        inspected=inspected(joint, data),
+        inspected=inspected(joint, data, which=f"svdkl, split {setting.splits} of {setting.splits}"),
         stands_in=stands_in or data.name.endswith(("-generated", "-subset")),
         **outcome,
     )

@@ -144,7 +144,7 @@ def _compared(run: Run, setting: Setting, num_folds: int, names: Sequence[str], 
         elbo=-losses,
         figures=figures,
         posterior=partial(exported, random.key(run.seed), one, *first, model_kwargs=program),
-        inspected=Inspected(one, test, program),
+        inspected=Inspected(one, test, program, f"{title_of(last)}, split 1 of {K}"),
         folds={"count": K, "of": most, "seeds": list(range(K))},
         selection=None if run.preset == "paper" else BY_HAND,
     )

@@ -67,11 +67,14 @@ class Inspected(NamedTuple):
         trained: the model.
         args: the program's positional arguments, rows of the test set.
         keywords: the program's keyword arguments.
+        which: which of several models and splits of the run it is, such as ``"DGP 3, split 1 of 5"``; empty where the
+            run has one.
     """
 
     trained: Trained
     args: tuple
     keywords: Mapping[str, Any]
+    which: str = ""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,8 @@ def _of_model(run: Run, result: Mapping[str, Any], experiment: Experiment) -> tu
         return (), "", "This experiment keeps no model to look at."
     key = random.key(run.seed)
     made = parts(key, found.trained, found.args, found.keywords, again=result["command"])
-    return made, subtitle(found.args), ""
+    which = f"Of the models of this run, it shows {found.which}. " if found.which else ""
+    return made, which + subtitle(found.args), ""
 
 
 def _metrics(result: Mapping[str, Any]) -> Section:

@@ -296,15 +296,18 @@ def exported(
     return trained.to_arviz(key, X[few], y[few], num_draws=num_draws, model_kwargs=model_kwargs)
 
 
-def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | None = None) -> Inspected:
+def inspected(
+    trained: Trained, data: Dataset, keywords: Mapping[str, Any] | None = None, which: str = ""
+) -> Inspected:
     """What a report looks at: the first rows of the test set, as the program takes them.
 
     Args:
         trained: the model.
         data: the program's data.
         keywords: keyword arguments of the program.
+        which: see :class:`~gpzoo.reproductions.experiment.Inspected`.
     """
-    return Inspected(trained, (data.X_test[:_INSPECTED], data.y_test[:_INSPECTED]), dict(keywords or {}))
+    return Inspected(trained, (data.X_test[:_INSPECTED], data.y_test[:_INSPECTED]), dict(keywords or {}), which)
 
 
 def last_bound(losses: np.ndarray, num_data: int, setting: Setting) -> np.ndarray:

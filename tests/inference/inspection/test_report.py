@@ -265,7 +265,7 @@ def toy(monkeypatch, tmp_path):
         (run.checkpoint / "10.checkpoint").touch()
         seen.append(run)
         return outcome(
-            inspected=Inspected(model, test, {}),
+            inspected=Inspected(model, test, {}, "plain, split 1 of 3"),
             curve=[{"step": i, "seconds": 1.0 * i, "error": 0.1 / i} for i in (1, 2, 3)],
             settings={"rate": 0.1 if run.variant == "plain" else 0.2, "same": {"deep": 1}},
         )
@@ -285,6 +285,7 @@ def test_inspect_writes_the_report_of_a_run(toy, tmp_path):
     assert done.exit_code == 0 and done.stdout.splitlines()[-1] == f"Report: {Path('here/report.html')}", done.output
     words = "".join(checked(tmp_path / "here" / "report.html").text)
     assert "short by 0.01" in words and "gpzoo reproduce toy squares --variant plain" in words
+    assert "Of the models of this run, it shows plain, split 1 of 3." in words
     assert "Numbers of: Fit" in words and "Numbers of: Test metrics during training" in words and "same.deep" in words
     # Without its checkpoint nothing is trained, and the numbers are still there.
     shutil.rmtree(tmp_path / "here" / "checkpoint")
