@@ -276,7 +276,7 @@ def compare_command(
 def inspect_command(what: Path, output: Path | None, program: str | None, data: Path | None, debug: bool) -> None:
     """Write a report on WHAT, the folder of a run or the file of a saved model, as one HTML file.
 
-    A run is looked at on the first rows of its test set, as its last checkpoint has it; nothing is trained.
+    Of a run, the model that it left is looked at on the first rows of its test set; nothing is trained.
     """
     with known_failures(debug):
         from gpzoo.reproductions.inspecting import report_of_model, report_of_run

@@ -13,14 +13,16 @@ from jax import random
 
 from gpzoo._extras import needs
 from gpzoo.inference import SitePrediction
+from gpzoo.inference import load as load_model
 from gpzoo.inference.inspection import plots
+from gpzoo.models.deep_kernel import deep_kernel_gp
 from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
 from gpzoo.models.train_deep_kernel import DeepKernelFit, features_of, fit_deep_kernel, fit_network
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.experiment import Outcome, Run
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.sweep import means
-from gpzoo.reproductions.training import exported, inspected, predicted
+from gpzoo.reproductions.training import exported, inspected, left, predicted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,6 +94,11 @@ def train(
         import flax  # noqa: F401
     fit: Any = None
     data: Any = None
+    which = f"svdkl, split {setting.splits} of {setting.splits}"
+    if run.finished:
+        data = load(setting.splits - 1)
+        model = partial(deep_kernel_gp, network=setting.network(make(False, data, run.seed)))
+        return left(run, data, inspected(load_model(run.model, model), data, which=which))
     scores, settings = [], {}
     for split in range(setting.splits):
         data = load(split)
@@ -123,7 +130,7 @@ def train(
         elbo=-joint.losses,
         figures={"figure_3": partial(figure_3, fit, data)},
         posterior=partial(exported, random.key(run.seed), joint, data.X_train, data.y_train, num_draws=100),
-        inspected=inspected(joint, data, which=f"svdkl, split {setting.splits} of {setting.splits}"),
+        inspected=inspected(joint, data, which=which),
         stands_in=stands_in or data.name.endswith(("-generated", "-subset")),
         **outcome,
     )
@@ -212,9 +219,9 @@ def figure_3(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
 def _one_scale(figure: Any, panels: Sequence[Any], name: str) -> None:
     """One scale of colours for the pictures in these panels, in place of their own."""
     images = [axes.images[0] for axes in panels]
-    low, high = (pick(limit) for pick, limit in zip((min, max), zip(*(i.get_clim() for i in images), strict=True)))
+    lows, highs = zip(*(image.get_clim() for image in images), strict=True)
     for image in images:
-        image.set_clim(low, high)
+        image.set_clim(min(lows), max(highs))
         if image.colorbar is not None:
             image.colorbar.remove()
     bar = figure.colorbar(images[0], ax=panels)

@@ -250,7 +250,7 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
     if outcome.posterior is not None:
         jobs.append((run.output / "posterior.nc", export, outcome.posterior))
     if outcome.inspected is not None:
-        jobs.append((run.output / "model.gpzoo", Trained.save, outcome.inspected.trained))
+        jobs.append((run.model, Trained.save, outcome.inspected.trained))
 
     failures = []
     for path, write, content in jobs:

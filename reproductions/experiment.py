@@ -89,6 +89,7 @@ class Run:
             paper's sizes).
         seed: seed of all random keys of the run.
         output: folder of all files of the run.
+        finished: whether the run has ended and is only looked at: its model is read from ``model``, nothing is trained.
     """
 
     paper: str
@@ -97,6 +98,12 @@ class Run:
     preset: str
     seed: int
     output: Path
+    finished: bool = False
+
+    @property
+    def model(self) -> Path:
+        """File of the trained model that a run leaves."""
+        return self.output / "model.gpzoo"
 
     @property
     def checkpoint(self) -> Path:

@@ -18,10 +18,11 @@ from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import Runs, Trace, run, unmasked
-from gpzoo.inference.gp_sites import Marginals, Representation
+from gpzoo.inference.gp_sites import Marginals, Representation, draw_per_input
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import split_arrays
 from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -152,14 +153,6 @@ class _Supported(NamedTuple):
     support: Any
 
 
-def posteriors(
-    key: Array, trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None
-) -> dict[str, InducingPosterior]:
-    """The posteriors of the latent GP sites, in the order of the program."""
-    found = trained.posterior(key, *args, model_kwargs=model_kwargs)
-    return {name: found[name] for name in seen(trained, args, model_kwargs).processes}
-
-
 def posterior_at(
     key: Array, trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None, site: str | None
 ) -> InducingPosterior:
@@ -211,14 +204,12 @@ class Draws(NamedTuple):
 
     Attributes:
         functions: of each GP site, ``[S, N]`` or ``[S, N, D]``.
-        prior_means: of each GP site given the layers below, of the same shapes.
         expected: of each data site the mean given the functions, ``[S, N, ...]``, or the probabilities of its classes,
             ``[S, N, K]``; a site without a mean is left out.
     """
 
     # JAX arrays while they are computed.
     functions: dict[str, Any]
-    prior_means: dict[str, Any]
     expected: dict[str, Any]
 
 
@@ -233,12 +224,39 @@ def joint_draws(
         expected = {name: _mean(unmasked(found.model[name]["fn"])) for name in data_sites(found.model, latents)}
         return Draws(
             {name: jnp.asarray(site["value"]) for name, site in of_guide.items()},
-            {name: unmasked(site["fn"]).prior.mean for name, site in of_guide.items()},
             {name: mean for name, mean in expected.items() if mean is not None},
         )
 
     shown = Representation(views=named_key(key, "views"))
     return many(key, trained, inputs, model_kwargs, num_draws, what, shown, model=trained.guide.model)
+
+
+def draws_at_each(
+    key: Array, trained: Trained, inputs: tuple, model_kwargs: Mapping[str, Any] | None, num_draws: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Draws of each GP site with the right law at each input alone, and prior means given the layers below.
+
+    The noise of a draw is the same at all inputs, so that quantiles over draws are smooth along a line. No covariance
+    between inputs is formed, which for a deep GP takes most of the time of :func:`joint_draws`.
+
+    Returns:
+        By site a pair of ``[S, N]`` or ``[S, N, D]``.
+    """
+    processes = trained.guide.sites.processes
+    same = jnp.zeros(len(jax.tree.leaves(inputs)[0]), int)
+
+    def what(found: Runs) -> dict[str, tuple[Array, Array]]:
+        values = {}
+        for name in processes:
+            posterior, value = unmasked(found.guide[name]["fn"]), found.guide[name]["value"]
+            if isinstance(value, GaussianMarginals):
+                value = draw_per_input(posterior, named_key(key, name), same)
+            values[name] = value, posterior.prior.mean
+        return values
+
+    return many(
+        key, trained, inputs, model_kwargs, num_draws, what, Marginals(rows=same, views=named_key(key, "views"))
+    )
 
 
 def many(
