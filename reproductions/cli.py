@@ -14,6 +14,7 @@ from typing import Any
 
 import gpzoo
 from gpzoo._extras import MissingExtraError, needs
+from gpzoo._platform import compiled_for_one_run
 from gpzoo.errors import DatasetError, GPZooError
 from gpzoo.inference.training._progress import on_device
 from gpzoo.reproductions import datasets
@@ -278,7 +279,7 @@ def inspect_command(what: Path, output: Path | None, program: str | None, data: 
 
     Of a run, the model that it left is looked at on the first rows of its test set; nothing is trained.
     """
-    with known_failures(debug):
+    with known_failures(debug), compiled_for_one_run():
         from gpzoo.reproductions.inspecting import report_of_model, report_of_run
 
         if what.is_dir():
