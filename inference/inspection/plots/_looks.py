@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import Runs, Trace, run, unmasked
 from gpzoo.inference.gp_sites import Marginals, Representation, draw_per_input
+from gpzoo.inference.prediction.predict import identity_of
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import split_arrays
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -227,8 +229,8 @@ def joint_draws(
             {name: mean for name, mean in expected.items() if mean is not None},
         )
 
-    shown = Representation(views=named_key(key, "views"))
-    return many(key, trained, inputs, model_kwargs, num_draws, what, shown, model=trained.guide.model)
+    model = trained.guide.model
+    return many(key, trained, inputs, model_kwargs, num_draws, what, Representation, model=model, name="joint draws")
 
 
 def draws_at_each(
@@ -243,20 +245,19 @@ def draws_at_each(
         By site a pair of ``[S, N]`` or ``[S, N, D]``.
     """
     processes = trained.guide.sites.processes
-    same = jnp.zeros(len(jax.tree.leaves(inputs)[0]), int)
+    same = np.zeros(len(jax.tree.leaves(inputs)[0]), int)
 
     def what(found: Runs) -> dict[str, tuple[Array, Array]]:
         values = {}
         for name in processes:
             posterior, value = unmasked(found.guide[name]["fn"]), found.guide[name]["value"]
             if isinstance(value, GaussianMarginals):
-                value = draw_per_input(posterior, named_key(key, name), same)
+                value = draw_per_input(posterior, value.key, same)
             values[name] = value, posterior.prior.mean
         return values
 
-    return many(
-        key, trained, inputs, model_kwargs, num_draws, what, Marginals(rows=same, views=named_key(key, "views"))
-    )
+    shown = partial(Marginals, rows=same)
+    return many(key, trained, inputs, model_kwargs, num_draws, what, shown, name=f"draws at each of {len(same)}")
 
 
 def many(
@@ -266,8 +267,9 @@ def many(
     model_kwargs: Mapping[str, Any] | None,
     num_draws: int,
     what: Callable[[Runs], Any],
-    shown: Representation,
+    shown: Callable[..., Representation],
     model: Callable | None = None,
+    name: str | None = None,
 ) -> Any:
     """``what`` of each of several runs of the guide, and of the program after it, as NumPy arrays ``[S, ...]``.
 
@@ -278,8 +280,9 @@ def many(
         model_kwargs: its keyword arguments.
         num_draws: number of runs ``S``.
         what: takes the traces of a run and returns a pytree of arrays.
-        shown: what the values of GP sites are.
+        shown: makes what the values of GP sites are, of the key ``views``.
         model: the program, if it runs too.
+        name: under which the compiled program is kept for other calls, if ``what`` is the same in all of them.
     """
     guide = trained.guide
     args, kwargs = checks.arguments(guide.model, args, model_kwargs, new=True)
@@ -287,14 +290,18 @@ def many(
     arrays, static = split_arrays(kwargs)
 
     @jax.jit
-    def each(keys: Array, args: tuple, arrays: dict, params: dict) -> Any:
+    def each(keys: Array, views: Array, args: tuple, arrays: dict, params: dict) -> Any:
+        values = shown(views=views)
+
         def one(key: Array) -> Any:
-            return what(run(key, args, arrays | static, guide=guide, model=model, values=params, representation=shown))
+            return what(run(key, args, arrays | static, guide=guide, model=model, values=params, representation=values))
 
         return jax.lax.map(one, keys)
 
+    program = each if name is None else trained._compiled.setdefault((name, identity_of(static)), each)
+    keys = random.split(named_key(key, "draws"), num_draws)
     with one_blas_thread():
-        return jax.tree.map(np.asarray, each(random.split(named_key(key, "draws"), num_draws), args, arrays, params))
+        return jax.tree.map(np.asarray, program(keys, named_key(key, "views"), args, arrays, params))
 
 
 def _mean(fn: Any) -> Array | None:

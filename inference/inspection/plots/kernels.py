@@ -72,7 +72,7 @@ def lengthscales(
         spread = next((jnp.std(X, axis=0) for _, X, _ in nodes if X.ndim == 2), None)
         return [jnp.asarray(node.lengthscale) for *_, node in nodes], spread
 
-    drawn, spread = many(key, trained, args, model_kwargs, _DRAWS if sampled else 1, what, Marginals(views=key))
+    drawn, spread = many(key, trained, args, model_kwargs, _DRAWS if sampled else 1, what, Marginals)
     series = [each.of(values) for each, values in zip(kernels, drawn, strict=True)]
     names_of = [each.name for each in series]
     for i, each in enumerate(series):

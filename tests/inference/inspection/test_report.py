@@ -1,7 +1,7 @@
 """Reports: one HTML file without script or network, whatever the names in it are; in Chromium too, by make browser."""
 
 import os
-import shutil
+from contextlib import nullcontext
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -187,15 +187,29 @@ def trained(name):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """``written(name)``: the path of a model's report."""
+    """``written(name)``: the path of a model's report; that of numbers is written by the command line, of its file."""
     folder = tmp_path_factory.mktemp("reports")
 
     @cache
     def made(name):
-        model, test = trained(name)
-        return report(KEY, model, *test, path=folder / f"{name}.html")
+        model, (X, y) = trained(name)
+        if name != "numbers":
+            return report(KEY, model, X, y, path=folder / f"{name}.html")
+        model.save(folder / "model.gpzoo")
+        np.savez(folder / "data.npz", X=X, y=y, num_data=np.array(1000))
+        asked = ("--program", "tests.programs:bayesian_regression", "--data", str(folder / "data.npz"))
+        done = called("inspect", str(folder / "model.gpzoo"), *asked)
+        assert done.exit_code == 0, done.output
+        return folder / "model.html"
 
     return made
+
+
+def called(*args):
+    """The command line; its programs are compiled as those of the library are, not once more."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(cli, "compiled_for_one_run", nullcontext)
+        return CliRunner().invoke(cli.main, args, catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -238,6 +252,7 @@ def test_a_report_says_what_the_program_is_and_shows_the_pictures_that_fit(writt
     assert "random.key(0)" in words and model.data["argument X sha256"] in words
     if name == "numbers":
         assert "LogNormal(loc=0, scale=1)" in words and "GP, kernel RBF(variance, lengthscale)" in words
+        assert "data (40 of 1000)" in words and "{'num_data': 1000}" in words
     if name == "images":
         assert "Patches(image_shape=(4, 4, 1)" in words and "<lengthscale>" in words and "Bernoulli(f)" in words
 
@@ -255,14 +270,12 @@ def test_a_report_needs_data_and_a_path(tmp_path):
 
 @pytest.fixture
 def toy(monkeypatch, tmp_path):
-    """``toy(*args)`` calls the command line with one experiment, whose model is the one of numbers."""
+    """``toy(*args)`` calls the command line with one experiment, whose model is the one of images."""
     monkeypatch.chdir(tmp_path)
-    model, test = trained("numbers")
+    model, test = trained("images")
     seen = []
 
     def run(run):
-        run.checkpoint.mkdir(exist_ok=True)
-        (run.checkpoint / "10.checkpoint").touch()
         seen.append(run)
         return outcome(
             inspected=Inspected(model, test, {}, "plain, split 1 of 3"),
@@ -272,7 +285,7 @@ def toy(monkeypatch, tmp_path):
 
     def call(*args):
         monkeypatch.setattr(cli, "all_experiments", lambda: (experiment(run=run),))
-        return CliRunner().invoke(cli.main, args, catch_exceptions=False)
+        return called(*args)
 
     call.seen = seen
     return call
@@ -286,13 +299,17 @@ def test_inspect_writes_the_report_of_a_run(toy, tmp_path):
     words = "".join(checked(tmp_path / "here" / "report.html").text)
     assert "short by 0.01" in words and "gpzoo reproduce toy squares --variant plain" in words
     assert "Of the models of this run, it shows plain, split 1 of 3." in words
-    assert "Numbers of: Fit" in words and "Numbers of: Test metrics during training" in words and "same.deep" in words
-    # Without its checkpoint nothing is trained, and the numbers are still there.
-    shutil.rmtree(tmp_path / "here" / "checkpoint")
-    before = len(toy.seen)
-    assert toy("inspect", "here", "--output", "there.html").exit_code == 0 and len(toy.seen) == before
+    assert (
+        "Numbers of: Confusion of y" in words
+        and "Numbers of: Test metrics during training" in words
+        and "same.deep" in words
+    )
+    assert [run.finished for run in toy.seen] == [False, True]
+    # Without its model nothing is run, and the numbers are still there.
+    (tmp_path / "here" / "model.gpzoo").unlink()
+    assert toy("inspect", "here", "--output", "there.html").exit_code == 0 and len(toy.seen) == 2
     words = "".join(checked(tmp_path / "there.html").text)
-    assert "Its checkpoint is gone" in words and "short by 0.01" in words and "Numbers of: Fit" not in words
+    assert "There is no model.gpzoo" in words and "short by 0.01" in words and "Confusion of y" not in words
 
 
 @pytest.mark.parametrize(
@@ -311,18 +328,14 @@ def test_what_cannot_be_inspected_is_one_line(toy, prepare, args, told):
     assert failed.exit_code in (1, 2) and told in failed.stderr and failed.stderr.count("\n") == 1
 
 
-def test_inspect_writes_the_report_of_a_model_with_and_without_its_program(toy, tmp_path):
+def test_inspect_writes_the_report_of_a_model_without_its_program(toy, tmp_path):
     model, (X, y) = trained("numbers")
     model.save(tmp_path / "model.gpzoo")
     assert toy("inspect", "model.gpzoo").exit_code == 0
     words = "".join(checked(tmp_path / "model.html").text)
     assert "neither the program nor data" in words and "lengthscale_loc" in words and "Numbers of: Bound" in words
-    np.savez(tmp_path / "data.npz", X=X, y=y, num_data=np.array(1000))
+    np.savez(tmp_path / "data.npz", X=X, y=y)
     asked = ("inspect", "model.gpzoo", "--data", "data.npz", "--program")
-    done = toy(*asked, "tests.programs:bayesian_regression")
-    assert done.exit_code == 0, done.output
-    words = "".join(checked(tmp_path / "model.html").text)
-    assert "Numbers of: Fit" in words and "data (40 of 1000)" in words and "{'num_data': 1000}" in words
     assert "There is no program 'tests.programs:nothing'" in toy(*asked, "tests.programs:nothing").stderr
     assert "is no program" in toy(*asked, "tests.programs:KEY").stderr
     np.savez(tmp_path / "data.npz", X=X, z=y)
