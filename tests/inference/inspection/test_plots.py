@@ -19,7 +19,7 @@ from gpzoo.inference import InducingGuide, Trained, load
 from gpzoo.inference.inspection import plots
 from gpzoo.inference.inspection.calibration import pit_band
 from gpzoo.kernels import RBF
-from gpzoo.likelihoods import Expected
+from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import convolutional_gp, convolutional_plus_rbf_gp, gp_classification, gp_regression, multi_channel_gp
 from gpzoo.models.invariant import invariant_gp
 from gpzoo.models.views import rotation
@@ -111,26 +111,17 @@ def test_a_fit_draws_into_given_axes_and_without_data_it_has_none():
     assert ax is given and "data" not in words(ax) and "draws of f" not in words(ax)
 
 
-@cache
-def of_times():
-    """Waiting times whose rate is a product of two functions."""
-
+def test_a_fit_of_waiting_times_is_on_the_scale_of_times():
     def times(X, y=None):
-        f, g = (numpyro.sample(name, GaussianProcess(RBF(1.0, 1.0), X)) for name in "fg")
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
         with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Expected(lambda f: dist.Exponential(jnp.exp(f)), f + g), obs=y)
+            numpyro.sample("y", Expected(lambda f: dist.Exponential(jnp.exp(f)), f), obs=y)
 
     X, _ = sine(12)
     y = np.linspace(0.1, 2.0, 12)
-    return made_up(times, random_subset(4), X, y), X, y
-
-
-def test_a_fit_of_waiting_times_is_on_the_scale_of_times():
-    trained, X, y = of_times()
-    ax = plots.fit_1d(KEY, trained, X, y, site="g", draws=2)
-    assert "central 90 % of E[y | g]" in words(ax) and "draws of E[y | g]" in words(ax)
+    ax = plots.fit_1d(KEY, made_up(times, random_subset(4), X, y), X, y, draws=2)
+    assert "central 90 % of E[y | f]" in words(ax) and "draws of E[y | f]" in words(ax)
     assert min(vertex[1] for vertex in ax.collections[1].get_paths()[0].vertices) > 0
-    assert "inducing points" in words(ax)
 
 
 def test_a_fit_of_data_without_a_mean_shows_that_of_the_function():
@@ -184,8 +175,15 @@ def test_the_site_must_be_one_of_the_program():
     with pytest.raises(ValueError, match=r"one of \['f'\]; got 'g'"):
         plots.fit_1d(KEY, trained, X, y, site="g")
 
+    def two(X, y=None):
+        f, g = (numpyro.sample(name, GaussianProcess(RBF(1.0, 1.0), X)) for name in "fg")
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f + g, 0.1), obs=y)
+
+    trained = made_up(two, InducingPoints(X[:3]), X, y)
     with pytest.raises(ValueError, match=r"one of \['f', 'g'\]; the program has several"):
-        plots.fit_1d(KEY, *of_times())
+        plots.fit_1d(KEY, trained, X, y)
+    assert "inducing points" in words(plots.fit_1d(KEY, trained, X, y, site="g"))
 
 
 # -- fields and layers -------------------------------------------------------------------------------------------------
