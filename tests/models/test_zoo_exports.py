@@ -152,12 +152,15 @@ def asked_of_arviz(data, ordered, names=("f_u",)):
     few = {"var_names": both, "coords": {axis: [0] for name in both for axis in posterior[name].dims[2:]}}
     table = az.summary(data, kind="stats", var_names=names)
     assert np.isfinite(table["mean"].astype(float)).all()
-    rows = data["observed_data"]["y"].shape[0]
-    assert az.loo(data).n_data_points == rows
+    rows, old = data["observed_data"]["y"].shape[0], "InferenceData" in vars(az)
+    logs = np.asarray(data["log_likelihood"]["y"]).reshape(-1, rows)
+    # Robust-max gives a label one of two probabilities; where a tail has one of them, ArviZ 1.3 refuses it.
+    if old or all(len(np.unique(each)) > 2 for each in logs.T):
+        assert az.loo(data).n_data_points == rows
     az.plot_forest(data, **some)
     az.plot_pair(data, **some)
     stats, draws = data["sample_stats"], posterior.sizes["draw"]
-    if "InferenceData" in vars(az):
+    if old:
         if "log_q" in stats:
             assert az.psislw(np.asarray(stats["log_p"] - stats["log_q"])[0])[0].shape == (draws,)
         az.plot_ppc(data)
@@ -170,8 +173,8 @@ def asked_of_arviz(data, ordered, names=("f_u",)):
             found = az.loo_approximate_posterior(data, log_p=stats["log_p"], log_q=stats["log_q"])
             assert found.n_data_points == rows
         if ordered:
-            az.plot_ppc_dist(data)
-            az.plot_ppc_dist(data, group="prior_predictive")
+            az.plot_ppc_dist(data, num_samples=20)
+            az.plot_ppc_dist(data, group="prior_predictive", num_samples=20)
         elif set(np.unique(data["observed_data"]["y"])) <= {0, 1}:  # labels of more classes have no plot of their own
             az.plot_ppc_pava(data)
         az.plot_prior_posterior(data, **few)
