@@ -18,9 +18,11 @@ from gpzoo._platform import one_blas_thread
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._keys import named_key
+from gpzoo.inference._program import look
 from gpzoo.inference._runs import Runs, Trace, run, unmasked
 from gpzoo.inference.gp_sites import Marginals, Representation, draw_per_input
 from gpzoo.inference.prediction.predict import identity_of
+from gpzoo.inference.reparam import as_they_stand
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import split_arrays
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -129,6 +131,30 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
     names, optional = checks.positional(guide.model, len(args))
     count = next((i for i, name in enumerate(names) if name in optional), len(names))
     return Seen(args[:count], tuple(names[:count]), tuple(processes), sites.inner & sites.processes, tuple(data))
+
+
+def seen_by_mcmc(
+    model: Callable, args: tuple, kwargs: dict[str, Any], values: Mapping[str, Any]
+) -> tuple[Seen, tuple, dict[str, Any]]:
+    """What is at the arguments of a program without a guide, and the checked arguments; nothing is computed.
+
+    Args:
+        model: the program, whitened or not.
+        args: its positional arguments, data included.
+        kwargs: its keyword arguments.
+        values: of parameters and latent sites.
+    """
+    args, kwargs = checks.arguments(model, args, kwargs)
+    with as_they_stand():
+        trace = look(model, args, kwargs, values).trace
+    sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
+    latent = [name for name, site in sites.items() if not site["is_observed"]]
+    processes = tuple(name for name in latent if isinstance(unmasked(sites[name]["fn"]), GaussianProcess))
+    given = [name for name, site in sites.items() if site["is_observed"] and not site["infer"].get("is_auxiliary")]
+    names, optional = checks.positional(model, len(args))
+    count = next((i for i, name in enumerate(names) if name in optional), len(names))
+    data = tuple(_observed(name, sites[name]) for name in given)
+    return Seen(args[:count], tuple(names[:count]), processes, frozenset(), data), args, kwargs
 
 
 def data_sites(trace: Trace, latents: frozenset[str]) -> list[str]:

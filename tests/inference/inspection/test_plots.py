@@ -18,7 +18,7 @@ from gpzoo.inducing.initialisers import blocks
 from gpzoo.inference import InducingGuide, Trained, load
 from gpzoo.inference.inspection import plots
 from gpzoo.inference.inspection.calibration import pit_band
-from gpzoo.kernels import RBF
+from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import convolutional_gp, convolutional_plus_rbf_gp, gp_classification, gp_regression, multi_channel_gp
 from gpzoo.models.invariant import invariant_gp
@@ -159,6 +159,29 @@ def test_several_outputs_have_their_colours():
     Y = np.stack([y, -y], axis=1)
     ax = plots.fit_1d(KEY, made_up(model, random_subset(4), X, Y), X, Y)
     assert {"mean of y 0", "mean of y 1"} <= set(words(ax)) and "draws of f" not in words(ax)
+
+
+def exact(X, y=None):
+    noise = numpyro.sample("noise", dist.LogNormal(-2.0, 1.0))
+    numpyro.sample("y", GaussianProcess(RBF(1.0, 0.7) + White(noise), X), obs=y)
+
+
+def test_a_fit_of_exact_regression_is_conditioned_on_its_data():
+    X, y = sine(12)
+    samples = {"noise": np.array([0.05, 0.1, 0.2])}
+    ax = plots.fit_1d(KEY, exact, X, y, posterior_samples=samples)
+    assert words(ax) == ["central 90 % of y", "mean of y", "data"]
+    (band,), mean = ax.collections, line(ax, "mean of y")
+    by_hand = []
+    for noise in samples["noise"]:
+        K, cross = (np.exp(-np.square(at - np.asarray(X).T) / (2 * 0.7**2)) for at in (np.asarray(X), mean[:, :1]))
+        by_hand.append(cross @ np.linalg.solve(K + (noise + 1e-6) * np.eye(12), y))
+    np.testing.assert_allclose(mean[:, 1], np.mean(by_hand, axis=0), atol=1e-4)
+    corners = band.get_paths()[0].vertices[:, 1]
+    # Noise, and far from the data the prior's variance: 1.64 standard deviations to either side.
+    assert 2 * 1.64 * 0.2 < np.ptp(corners) < 2 + 2 * 1.64 * 1.1
+    with pytest.raises(ValueError, match="A trained model has its own parameters"):
+        plots.fit_1d(KEY, *of_one_input(), posterior_samples=samples)
 
 
 @pytest.mark.parametrize(
