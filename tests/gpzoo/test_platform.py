@@ -172,3 +172,11 @@ def test_a_program_with_a_convolution_is_stepped(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     fit(KEY, svi, 3, images, y, batch_size=10, progress=False)
     assert not stepped
+
+
+def test_optimisations_are_left_out_for_one_run_only():
+    before = jax.config.read("jax_disable_most_optimizations")
+    with pytest.raises(ZeroDivisionError), _platform.compiled_for_one_run():
+        assert jax.config.read("jax_disable_most_optimizations")
+        raise ZeroDivisionError
+    assert jax.config.read("jax_disable_most_optimizations") == before

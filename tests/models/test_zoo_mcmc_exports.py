@@ -13,6 +13,7 @@ from numpyro.infer import MCMC, NUTS
 
 from gpzoo import GaussianProcess
 from gpzoo.inference import draws_to_arviz, whitened
+from gpzoo.inference.inspection import plots
 from gpzoo.kernels import RBF, White
 from tests.inference.test_whitened import ZOO, priors
 from tests.models.test_zoo_exports import only_of_arviz
@@ -69,3 +70,4 @@ def test_an_export_of_exact_regression_is_finite_and_complete(standard_promotion
     found = exported(exact, *sine(12))
     assert set(found["posterior"].data_vars) == {"noise", "lengthscale"}
     only_of_arviz(found, ordered=True, names=("noise", "lengthscale"))
+    assert {ax.get_xlabel() for ax in plots.prior_posterior(found)} == {"noise", "lengthscale"}

@@ -481,7 +481,12 @@ def test_against_nuts_in_its_own_units():
     rng = np.random.default_rng(0)
     nuts = {"a": 5 + 2 * rng.normal(size=(2, 2000)), "f": rng.normal(size=(2, 2000, 20))}
     svi = {"a": 7 + 1 * rng.normal(size=(1, 4000)), "f": rng.normal(size=(1, 4000, 20))}
-    ax = plots.against_nuts(container(posterior=svi), container(posterior=nuts))
+    of_nuts = container(posterior=nuts)
+    # Inducing variables may be at other inputs, and other in number.
+    u = {"u": (("chain", "draw", "f_inducing_row"), np.zeros((1, 4000, 3)))}
+    of_svi = {"posterior": container(posterior=svi)["posterior"][["f", "a"]].assign(u)}
+    of_nuts["posterior"] = of_nuts["posterior"].assign(u=of_nuts["posterior"]["f"])
+    ax = plots.against_nuts(of_svi, of_nuts)
     names = [text.get_text() for text in ax.get_yticklabels()]
     assert names[0] == "a" and names[1:] == [f"f[{i}]" for i in (0, 3, 5, 8, 11, 14, 16, 19)]
     ends, mean = line(ax, "SVI, central 90 %")[:, 0], line(ax, "SVI, mean")[0, 0]
