@@ -199,7 +199,8 @@ def figure_3(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
     # As wide as the column of a journal: letters keep their size where it is shown 400 pixels wide.
     figure = plots.blank(4.8, 2.5 + 2.1 * -(-len(shown) // 2))
     rows = [[f"{k}" for k in shown[i : i + 2]] for i in range(0, len(shown), 2)]
-    panels: Any = figure.subplot_mosaic([*(row * (2 // len(row)) for row in rows), ["mixing"] * 2])
+    layout: Any = [*(row * (2 // len(row)) for row in rows), ["mixing"] * 2]
+    panels: Any = figure.subplot_mosaic(layout)
     kernels = [panels[f"{k}"] for k in shown]
     for k, axes in zip(shown, kernels, strict=True):
         plots.kernel_by_class(fit.joint, data.X_test, labels=data.y_test, output=int(k), count=500, ax=axes)

@@ -271,13 +271,13 @@ def draws_at_each(
         By site a pair of ``[S, N]`` or ``[S, N, D]``.
     """
     processes = trained.guide.sites.processes
-    same = np.zeros(len(jax.tree.leaves(inputs)[0]), int)
+    same = jnp.zeros(len(jax.tree.leaves(inputs)[0]), int)
 
     def what(found: Runs) -> dict[str, tuple[Array, Array]]:
         values = {}
         for name in processes:
             posterior, value = unmasked(found.guide[name]["fn"]), found.guide[name]["value"]
-            if isinstance(value, GaussianMarginals):
+            if isinstance(value, GaussianMarginals) and value.key is not None:
                 value = draw_per_input(posterior, value.key, same)
             values[name] = value, posterior.prior.mean
         return values
