@@ -11,10 +11,9 @@ import numpy as np
 import numpyro
 import pytest
 from click.testing import CliRunner
-from numpyro.infer import SVI
 
 import gpzoo
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference import InducingGuide, Trained
 from gpzoo.inference.inspection.document import Code, Part, page
 from gpzoo.inference.inspection.drawn import picture
 from gpzoo.inference.inspection.findings import Finding, Section
@@ -26,7 +25,7 @@ from gpzoo.processes.process import GaussianProcess
 from gpzoo.reproductions import cli
 from gpzoo.reproductions.experiment import Inspected
 from tests.inference.inspection.browser import Browser
-from tests.programs import KEY, adam, bayesian_regression, deep, positive, sine
+from tests.programs import KEY, bayesian_regression, deep, positive, sine
 from tests.reproductions.test_execute import experiment, outcome
 
 in_browser = pytest.mark.skipif("GPZOO_BROWSER" not in os.environ, reason="needs Chromium; make browser")
@@ -174,15 +173,17 @@ def pictures(n, seed):
 
 @cache
 def trained(name):
-    """A trained model and rows to look at: of numbers, of images, or a deep one."""
+    """A model, at its start as if it had been trained, and rows to look at: of numbers, of images, or a deep one."""
     program, inducing, data, test, options = {
         "numbers": (bayesian_regression, 8, sine(30), sine(40, 1), {"hyperparameters": "normal"}),
         "images": (images, 8, pictures(40, 0), pictures(60, 1), {}),
         "deep": (deep, 6, sine(30), sine(40, 1), {}),
     }[name]
     patches = gpzoo.unique_patches if name == "images" else gpzoo.random_subset
-    svi = SVI(program, InducingGuide(program, patches(inducing), **options), adam(0.05), GaussianProcessELBO())
-    return fit(KEY, svi, 60, *data, progress=False), test
+    guide = InducingGuide(program, patches(inducing), **options)
+    params = guide.init_params(KEY, *data)
+    said = {"argument X sha256": "0123456789abcdef"}
+    return Trained(program, guide, params, losses=np.geomspace(200.0, 50.0, 60), seconds=1.0, data=said), test
 
 
 @pytest.fixture(scope="module")
