@@ -29,7 +29,7 @@ def prior_log_density(given: InducingPosterior) -> Array:
     conditional, draw = given.conditional, _columns(given, given.u_mean)
     if conditional.toeplitz:
         assert isinstance(conditional, Interpolation)
-        column = conditional._prior_column()
+        column = conditional.prior_column()
 
         def of_output(column: Array, draw: Array) -> Array:
             inverse = ToeplitzInverse(column)
@@ -51,8 +51,8 @@ def posterior_log_density(q: InducingPosterior, draw: Array) -> Array:
     form, draw = q.form.by_output(len(mean), q.num_outputs), _columns(q, draw)
     if conditional.toeplitz:
         assert isinstance(conditional, Interpolation)
-        roots, variances = conditional._parts(form)
-        return _diagonal_plus(draw - conditional._mean_of_u(mean), roots, variances)
+        roots, variances = conditional.parts_of_u(form)
+        return _diagonal_plus(draw - conditional.mean_of_u(mean), roots, variances)
     log_det = 0.0
     if conditional.whiten:
         log_det = 2 * _log_det_of_prior(conditional, len(draw))

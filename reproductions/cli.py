@@ -14,6 +14,7 @@ from typing import Any
 
 import gpzoo
 from gpzoo._extras import MissingExtraError, needs
+from gpzoo._platform import compiled_for_one_run
 from gpzoo.errors import DatasetError, GPZooError
 from gpzoo.inference.training._progress import on_device
 from gpzoo.reproductions import datasets
@@ -276,9 +277,9 @@ def compare_command(
 def inspect_command(what: Path, output: Path | None, program: str | None, data: Path | None, debug: bool) -> None:
     """Write a report on WHAT, the folder of a run or the file of a saved model, as one HTML file.
 
-    A run is looked at on the first rows of its test set, as its last checkpoint has it; nothing is trained.
+    Of a run, the model that it left is looked at on the first rows of its test set; nothing is trained.
     """
-    with known_failures(debug):
+    with known_failures(debug), compiled_for_one_run():
         from gpzoo.reproductions.inspecting import report_of_model, report_of_run
 
         if what.is_dir():

@@ -13,14 +13,16 @@ from jax import random
 
 from gpzoo._extras import needs
 from gpzoo.inference import SitePrediction
+from gpzoo.inference import load as load_model
 from gpzoo.inference.inspection import plots
+from gpzoo.models.deep_kernel import deep_kernel_gp
 from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
 from gpzoo.models.train_deep_kernel import DeepKernelFit, features_of, fit_deep_kernel, fit_network
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.experiment import Outcome, Run
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.sweep import means
-from gpzoo.reproductions.training import exported, inspected, predicted
+from gpzoo.reproductions.training import exported, inspected, left, predicted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,6 +94,11 @@ def train(
         import flax  # noqa: F401
     fit: Any = None
     data: Any = None
+    which = f"svdkl, split {setting.splits} of {setting.splits}"
+    if run.finished:
+        data = load(setting.splits - 1)
+        model = partial(deep_kernel_gp, network=setting.network(make(False, data, run.seed)))
+        return left(run, data, inspected(load_model(run.model, model), data, which=which))
     scores, settings = [], {}
     for split in range(setting.splits):
         data = load(split)
@@ -123,7 +130,7 @@ def train(
         elbo=-joint.losses,
         figures={"figure_3": partial(figure_3, fit, data)},
         posterior=partial(exported, random.key(run.seed), joint, data.X_train, data.y_train, num_draws=100),
-        inspected=inspected(joint, data),
+        inspected=inspected(joint, data, which=which),
         stands_in=stands_in or data.name.endswith(("-generated", "-subset")),
         **outcome,
     )
@@ -189,20 +196,38 @@ def figure_3(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
     """Figure 3: kernels of four features on test points sorted by class, and the mixing matrix."""
     A = np.asarray(fit.joint.params["mixing"])
     shown = np.sort(np.random.RandomState(0).permutation(len(A))[:4])
-    figure = plots.blank(9.6, 5.8)
-    panels = figure.subplots(2, 3).ravel()
-    for axes, k in zip(panels, shown, strict=False):
+    # As wide as the column of a journal: letters keep their size where it is shown 400 pixels wide.
+    figure = plots.blank(4.8, 2.5 + 2.1 * -(-len(shown) // 2))
+    rows = [[f"{k}" for k in shown[i : i + 2]] for i in range(0, len(shown), 2)]
+    layout: Any = [*(row * (2 // len(row)) for row in rows), ["mixing"] * 2]
+    panels: Any = figure.subplot_mosaic(layout)
+    kernels = [panels[f"{k}"] for k in shown]
+    for k, axes in zip(shown, kernels, strict=True):
         plots.kernel_by_class(fit.joint, data.X_test, labels=data.y_test, output=int(k), count=500, ax=axes)
         axes.set_title(f"kernel of feature {k}", fontsize=9)
-    for axes in panels[len(shown) + 1 :]:
-        axes.set_axis_off()
-    mixing = panels[len(shown)]
-    image = mixing.imshow(A.T, cmap="RdBu_r", vmin=-np.abs(A).max(), vmax=np.abs(A).max())
-    mixing.set(xlabel="GP", ylabel="class")
+    _one_scale(figure, kernels, "prior covariance")
+    mixing, limit = panels["mixing"], np.abs(A).max()
+    mixing.imshow(A.T, cmap="RdBu_r", vmin=-limit, vmax=limit)
     mixing.locator_params(integer=True, nbins=10)
+    mixing.tick_params(labelsize=8)
+    mixing.set_xlabel("feature", fontsize=9)
+    mixing.set_ylabel("class", fontsize=9)
     mixing.set_title("mixing matrix", fontsize=9)
-    figure.colorbar(image, ax=mixing, shrink=0.8)
+    _one_scale(figure, [mixing], "weight")
     return figure
+
+
+def _one_scale(figure: Any, panels: Sequence[Any], name: str) -> None:
+    """One scale of colours for the pictures in these panels, in place of their own."""
+    images = [axes.images[0] for axes in panels]
+    lows, highs = zip(*(image.get_clim() for image in images), strict=True)
+    for image in images:
+        image.set_clim(min(lows), max(highs))
+        if image.colorbar is not None:
+            image.colorbar.remove()
+    bar = figure.colorbar(images[0], ax=panels)
+    bar.set_label(name, fontsize=9)
+    bar.ax.tick_params(labelsize=8)
 
 
 def connected(extra: bool, data: datasets.Dataset, seed: int) -> Any:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
+from gpzoo.inference import load
 from gpzoo.inference.inspection import plots
 from gpzoo.models import deep_gp
 from gpzoo.reproductions import datasets
@@ -30,7 +31,7 @@ from gpzoo.reproductions.deep_models import (
 from gpzoo.reproductions.experiment import Inspected, Outcome, Run
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.sweep import Folds, Scores, Watch, figure_1, title_of, train_folds
-from gpzoo.reproductions.training import Curve, Setting, constant, exported
+from gpzoo.reproductions.training import Curve, Setting, constant, exported, left
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,6 +112,12 @@ def _compared(run: Run, setting: Setting, num_folds: int, names: Sequence[str], 
     made_by = run.made_by(settings | {"steps": setting.steps}, raw[0])
     # The last model's posterior is exported, so that every start of a run trains it or resumes its training.
     *others, last = names
+    of_first = folds.parts[0]
+    test = (of_first.X_test.astype(folds.X.dtype), of_first.y_test.astype(folds.y.dtype))
+    which = f"{title_of(last)}, split 1 of {K}"
+    if run.finished:
+        program = {"layers": layers_of(_shape(last), jnp.asarray(folds.X[0]))}
+        return left(run, raw[0], Inspected(load(run.model, model), test, program, which))
 
     def train(name: str) -> tuple[Any, ...]:
         curve = partial(Curve, run.output / f"{name}-curve.json", made_by | {"model": name})
@@ -128,8 +135,7 @@ def _compared(run: Run, setting: Setting, num_folds: int, names: Sequence[str], 
     losses = result.losses.mean(axis=0)
     first = jnp.asarray(folds.X[0]), jnp.asarray(folds.y[0])
     one = replace(result.member(0), losses=losses)
-    program, of_first = {"layers": layers}, folds.parts[0]
-    test = (of_first.X_test.astype(folds.X.dtype), of_first.y_test.astype(folds.y.dtype))
+    program = {"layers": layers}
     title, sizes = run.variant, {"sizes": raw[0].sizes}
     figures = {"figure_1": lambda: figure_1({title: {"metrics": found, "data": sizes}})}
     if watched:
@@ -144,7 +150,7 @@ def _compared(run: Run, setting: Setting, num_folds: int, names: Sequence[str], 
         elbo=-losses,
         figures=figures,
         posterior=partial(exported, random.key(run.seed), one, *first, model_kwargs=program),
-        inspected=Inspected(one, test, program),
+        inspected=Inspected(one, test, program, which),
         folds={"count": K, "of": most, "seeds": list(range(K))},
         selection=None if run.preset == "paper" else BY_HAND,
     )

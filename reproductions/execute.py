@@ -178,11 +178,9 @@ def _start(run: Run, steps: int) -> dict[str, Any]:
 def _steps_taken(folder: Path) -> int:
     """Steps of the newest checkpoints below a folder, summed over all trainings in it."""
     taken = 0
-    for _, folders, files in os.walk(folder):
-        steps = [int(found[1]) for name in folders + files if (found := re.fullmatch(r"(\d+)(\.checkpoint)?", name))]
-        if steps:
-            taken += max(steps)
-            folders.clear()
+    for _, _, files in os.walk(folder):
+        steps = [int(found[1]) for name in files if (found := re.fullmatch(r"(\d+)\.checkpoint", name))]
+        taken += max(steps, default=0)
     return taken
 
 
@@ -252,7 +250,7 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
     if outcome.posterior is not None:
         jobs.append((run.output / "posterior.nc", export, outcome.posterior))
     if outcome.inspected is not None:
-        jobs.append((run.output / "model.gpzoo", Trained.save, outcome.inspected.trained))
+        jobs.append((run.model, Trained.save, outcome.inspected.trained))
 
     failures = []
     for path, write, content in jobs:

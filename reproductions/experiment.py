@@ -67,11 +67,14 @@ class Inspected(NamedTuple):
         trained: the model.
         args: the program's positional arguments, rows of the test set.
         keywords: the program's keyword arguments.
+        which: which of several models and splits of the run it is, such as ``"DGP 3, split 1 of 5"``; empty where the
+            run has one.
     """
 
     trained: Trained
     args: tuple
     keywords: Mapping[str, Any]
+    which: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Run:
             paper's sizes).
         seed: seed of all random keys of the run.
         output: folder of all files of the run.
+        finished: whether the run has ended and is only looked at: its model is read from ``model``, nothing is trained.
     """
 
     paper: str
@@ -94,6 +98,12 @@ class Run:
     preset: str
     seed: int
     output: Path
+    finished: bool = False
+
+    @property
+    def model(self) -> Path:
+        """File of the trained model that a run leaves."""
+        return self.output / "model.gpzoo"
 
     @property
     def checkpoint(self) -> Path:

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from gpzoo.reproductions.kept import read_json, replacing
 
 
 def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Path) -> None:
-    """Write the report of a run: its numbers beside the paper's, and its model as its last checkpoint has it.
+    """Write the report of a run: its numbers beside the paper's, and the model that it left.
 
     Args:
         folder: of the run, with ``result.json``.
@@ -67,18 +68,19 @@ def _result(folder: Path) -> dict[str, Any]:
 
 def _of_model(run: Run, result: Mapping[str, Any], experiment: Experiment) -> tuple[tuple[Part, ...], str, str]:
     """The parts on the trained model, on which rows they are, and the reason if there are none."""
-    if not any(run.checkpoint.rglob("*.checkpoint")):
-        gone = "Its checkpoint is gone, so that nothing more can be said of the model: run the command below again."
-        return (), "", gone
+    if not run.model.is_file():
+        gone = f"There is no {run.model.name} in the folder, so that nothing more can be said of a model. If the "
+        return (), "", gone + "experiment keeps one, the command below makes it again."
     try:
-        found = experiment.run(run).inspected
+        found = experiment.run(replace(run, finished=True)).inspected
     except CheckpointError as error:
-        return (), "", f"Its model cannot be had from the checkpoint: {error}"
+        return (), "", f"Its model cannot be had: {error}"
     if found is None:
         return (), "", "This experiment keeps no model to look at."
     key = random.key(run.seed)
     made = parts(key, found.trained, found.args, found.keywords, again=result["command"])
-    return made, subtitle(found.args), ""
+    which = f"Of the models of this run, it shows {found.which}. " if found.which else ""
+    return made, which + subtitle(found.args), ""
 
 
 def _metrics(result: Mapping[str, Any]) -> Section:

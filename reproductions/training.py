@@ -15,10 +15,19 @@ import optax
 from jax import Array, random
 from numpyro.infer import SVI
 
-from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, SitePrediction, Trained, fit, lbfgs
+from gpzoo.inference import (
+    CollapsedELBO,
+    GaussianProcessELBO,
+    InducingGuide,
+    SitePrediction,
+    Trained,
+    fit,
+    lbfgs,
+    load,
+)
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Inspected, Outcome, Posterior, Run
-from gpzoo.reproductions.kept import keep_content, kept_content
+from gpzoo.reproductions.experiment import DataRecord, Inspected, Outcome, Posterior, Run
+from gpzoo.reproductions.kept import keep_content, kept_content, read_json
 from gpzoo.reproductions.metrics import Score, score_of
 from gpzoo.tables import Table
 
@@ -161,6 +170,8 @@ def train(
 ) -> Finished:
     """Train a program of ``(X, y)`` that observes ``"y"``, evaluate it on the test set, and export its posterior.
 
+    Of a run that is finished, all this is read from its files.
+
     Args:
         run: the run.
         data: the program's data, with a sample of the training rows if there is a ``table``.
@@ -180,6 +191,11 @@ def train(
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
     num_data = len(y) if table is None else table.num_rows
     keys, score, keywords = keys_of(run), score or score_of(data), keywords or {}
+    if run.finished:
+        result = load(run.model, model, guide)
+        found = left(run, data, inspected(result, data, keywords))
+        last = {"step": found.steps, "seconds": found.seconds_training, **found.metrics}
+        return Finished(found, result, [*map(dict, found.curve)] or [last])
     settings = setting.described(num_data) | dict(settings or {})
     begun = Trained(model, guide, {})
 
@@ -296,15 +312,31 @@ def exported(
     return trained.to_arviz(key, X[few], y[few], num_draws=num_draws, model_kwargs=model_kwargs)
 
 
-def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | None = None) -> Inspected:
+def left(run: Run, data: DataRecord, found: Inspected) -> Outcome:
+    """The outcome of a run that is finished, as it was written; figures and posterior lie beside it.
+
+    Args:
+        run: the run.
+        data: its data.
+        found: the model that it left, and what a report looks at.
+    """
+    result = read_json(run.output / "result.json")
+    names = ("metrics", "settings", "steps", "seconds_training", "dtype", "curve")
+    return Outcome(
+        **{name: result[name] for name in names}, data=data, elbo=-np.asarray(found.trained.losses), inspected=found
+    )
+
+
+def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | None = None, which: str = "") -> Inspected:
     """What a report looks at: the first rows of the test set, as the program takes them.
 
     Args:
         trained: the model.
         data: the program's data.
         keywords: keyword arguments of the program.
+        which: see :class:`~gpzoo.reproductions.experiment.Inspected`.
     """
-    return Inspected(trained, (data.X_test[:_INSPECTED], data.y_test[:_INSPECTED]), dict(keywords or {}))
+    return Inspected(trained, (data.X_test[:_INSPECTED], data.y_test[:_INSPECTED]), dict(keywords or {}), which)
 
 
 def last_bound(losses: np.ndarray, num_data: int, setting: Setting) -> np.ndarray:

@@ -221,6 +221,7 @@ UNSEEN = {
     "build": "the wheel of these tests",
     "setuptools": "the same",
     "equinox": "one of its networks is tested where it is installed",
+    "zarr": "what xarray writes Zarr with",
 }
 
 

@@ -344,7 +344,7 @@ class Interpolation(Conditional):
     def start_variances(self) -> Float[Array, "*D M"]:
         """The prior's conditional variances: those of the best independent variables."""
         if self.toeplitz:
-            column = self._prior_column()
+            column = self.prior_column()
             inverse = lambda column: ToeplitzInverse(column).diagonal()  # noqa: E731
             return 1 / (jax.vmap(inverse)(column) if column.ndim == 2 else inverse(column))
         if self.whiten:
@@ -359,25 +359,25 @@ class Interpolation(Conditional):
             return columns
         if not self.toeplitz:
             return self.L @ columns
-        column = self._prior_column()
+        column = self.prior_column()
         times = lambda column, B: toeplitz_matmul(toeplitz_root(column), B)  # noqa: E731
         return jax.vmap(times, in_axes=(0 if column.ndim == 2 else None, 0))(column, columns)
 
-    def _mean_of_u(self, m: Float[Array, "M D"]) -> Float[Array, "D M"]:
-        """Mean of ``u``."""
+    def mean_of_u(self, m: Float[Array, "M D"]) -> Float[Array, "D M"]:
+        """Mean of ``u``, whether the ``m`` given is of whitened variables or not."""
         return self._coloured(m.T[..., None])[..., 0]
 
     def _roots(self, form: Form) -> tuple[tuple[Float[Array, "D M_i R_i"], ...], Float[Array, "D M"] | None]:
         """Factors ``F_d`` and variances: ``cov(u)`` is ``prod_d F_d F_d^T + diag``."""
         if form.has_diagonal and (self.toeplitz or not self.whiten):
-            return self._parts(form)
+            return self.parts_of_u(form)
         roots = _factors(form)
         if self.whiten:
             roots = tuple(matmul(L, F) for L, F in zip(self.L.factors, roots, strict=True))
         return roots, None
 
-    def _parts(self, form: Form) -> tuple[tuple[Float[Array, "D M R"], ...], Float[Array, "D M"]]:
-        """:meth:`_roots` of a form that has a diagonal."""
+    def parts_of_u(self, form: Form) -> tuple[tuple[Float[Array, "D M R"], ...], Float[Array, "D M"]]:
+        """``V``, if there is one, and ``d`` with ``cov(u) = V V^T + diag(d)``, of a form that has a diagonal."""
         V, variances = form.parts()
         return (() if V is None else (self._coloured(V),)), variances
 
@@ -388,11 +388,11 @@ class Interpolation(Conditional):
         covariance = covariances[0] if covariances else 0
         if variances is not None:
             covariance = covariance + variances[..., None] * jnp.eye(variances.shape[-1], dtype=variances.dtype)
-        return self._mean_of_u(m), Kronecker(*covariances) if len(covariances) > 1 else covariance
+        return self.mean_of_u(m), Kronecker(*covariances) if len(covariances) > 1 else covariance
 
     def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
         """A draw of ``u``, whitened or not."""
-        (roots, variances), u = self._roots(form), self._mean_of_u(m)
+        (roots, variances), u = self._roots(form), self.mean_of_u(m)
         key_roots, key_own = random.split(key)
         if roots:
             rank = math.prod(F.shape[-1] for F in roots)
@@ -414,13 +414,13 @@ class Interpolation(Conditional):
 
     def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
         """See :meth:`Conditional.mean`."""
-        return self._interpolate(self._mean_of_u(m))
+        return self._interpolate(self.mean_of_u(m))
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
         """Mean of the zero-mean part of ``f`` and its variance."""
         first, weights = self.inducing.weights(self.prior.X)
         roots, variances = self._roots(form)
-        mean = _interpolated(self._mean_of_u(m), self.inducing.sizes, first, weights)
+        mean = _interpolated(self.mean_of_u(m), self.inducing.sizes, first, weights)
         parts = []
         if roots:
             pairs = zip(roots, first, weights, strict=True)
@@ -464,14 +464,14 @@ class Interpolation(Conditional):
         return (trace + jnp.sum(jnp.square(m)) - D * M + log_det_p - form.log_det()) / 2
 
     def _kl_toeplitz(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
-        mean, (roots, variances) = self._mean_of_u(m), self._parts(form)  # a form without a diagonal is refused
+        mean, (roots, variances) = self.mean_of_u(m), self.parts_of_u(form)  # a form without a diagonal is refused
         D, M = mean.shape
         columns, log_det_q = jnp.concatenate([mean[..., None], *roots], axis=-1), jnp.sum(jnp.log(variances))
         for V in roots:
             scaled = V / jnp.sqrt(variances)[..., None]
             inner = jnp.eye(scaled.shape[-1], dtype=scaled.dtype) + matmul(scaled.mT, scaled)
             log_det_q = log_det_q + jnp.sum(jnp.linalg.slogdet(inner)[1])
-        column = self._prior_column()
+        column = self.prior_column()
 
         def terms(column: Array, columns: Array, variances: Array) -> Array:
             inverse = ToeplitzInverse(column)
@@ -488,7 +488,7 @@ class Interpolation(Conditional):
             )
         return value
 
-    def _prior_column(self) -> Float[Array, "*D M"]:
+    def prior_column(self) -> Float[Array, "*D M"]:
         """First column of the prior covariance on a grid of one axis, jitter included."""
         column, jitter = axis_column(self.inducing, self.prior.kernel, self.dtype), self.prior.jitter
         if jitter is None:

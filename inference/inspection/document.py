@@ -167,7 +167,11 @@ def _width(text: str) -> dict[str, str]:
 
 def _tag(name: str, *children: str | Element, **attributes: str) -> Element:
     """An element; ``class_`` is the attribute ``class``, and other underscores are hyphens."""
-    named = {key.rstrip("_").replace("_", "-"): _printable(value) for key, value in attributes.items()}
+    # The address of a picture is made of letters and digits, hundreds of thousands of them.
+    named = {
+        key.rstrip("_").replace("_", "-"): value if key == "src" else _printable(value)
+        for key, value in attributes.items()
+    }
     element = Element(name, named)
     last = None
     for child in children:

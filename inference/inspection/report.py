@@ -42,7 +42,7 @@ _WRITTEN = 4
 _DRAWS = 1000
 
 #: Rows between which the covariance by class is drawn: of vectors, and of images, which take longer.
-_ROWS, _ROWS_OF_IMAGES = 120, 40
+_ROWS, _ROWS_OF_IMAGES = 120, 30
 
 
 @entry_point

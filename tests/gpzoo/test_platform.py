@@ -9,7 +9,7 @@ import pytest
 from jax import lax, random
 from numpyro.infer import SVI, Trace_ELBO
 
-from gpzoo._platform import steps_on_host
+from gpzoo._platform import compiled_for_one_run, steps_on_host
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit
 from gpzoo.inference.training import fit as training
@@ -172,3 +172,11 @@ def test_a_program_with_a_convolution_is_stepped(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     fit(KEY, svi, 3, images, y, batch_size=10, progress=False)
     assert not stepped
+
+
+def test_optimisations_are_left_out_for_one_run_only():
+    before = jax.config.read("jax_disable_most_optimizations")
+    with pytest.raises(ZeroDivisionError), compiled_for_one_run():
+        assert jax.config.read("jax_disable_most_optimizations")
+        raise ZeroDivisionError
+    assert jax.config.read("jax_disable_most_optimizations") == before

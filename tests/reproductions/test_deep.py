@@ -117,6 +117,12 @@ def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
     again = execute(EXPERIMENTS["uci"], run)
     assert again["metrics"] == metrics and not trained and again["resumed_from"] == [6]
     assert again["folds"] == {"count": 3, "of": 20, "seeds": [0, 1, 2]}
+    # A report reads the model of one split.
+    with monkeypatch.context() as changed:
+        changed.setattr(benchmarks, "train_folds", None)
+        found = EXPERIMENTS["uci"].run(replace(run, finished=True)).inspected
+        assert found.which == "DGP 3, split 1 of 3" and len(found.args[1]) == 10
+        assert found.trained.losses.shape == (3,) and found.trained.params["f_mean"].shape == (5,)
     # Other settings have not made what is kept.
     monkeypatch.setattr(benchmarks, "Setting", lambda steps, size: replace(paper.TUNED, rate=0.02))
     with pytest.raises(CheckpointError, match="another training"):
@@ -153,6 +159,10 @@ def test_one_training_in_original_units(short, monkeypatch, tmp_path):
     assert 0.2 * spread < result["metrics"]["rmse"] < 3 * spread
     # A density of y: near that of a normal with the spread of the data, not of standardised ones.
     assert -10 < result["metrics"]["test_log_likelihood"] < -np.log(spread) + 1
+    # A run that is finished is read from its files.
+    monkeypatch.setattr(training, "optimise", None)
+    again = EXPERIMENTS["year"].run(replace(run_of("year", "dgp2", tmp_path), finished=True))
+    assert again.metrics == result["metrics"] and again.inspected.trained.params["f_mean"].shape == (5,)
 
 
 def test_classes_are_scored_by_area_under_the_curve(short, not_exported, monkeypatch, tmp_path):

@@ -89,6 +89,11 @@ def test_all_models_are_trained_and_recorded(few, request, monkeypatch, tmp_path
     monkeypatch.setattr(models, "fit_network", None)
     again = execute(EXPERIMENTS[name], run_of(name, tmp_path))
     assert again["metrics"] == result["metrics"]
+    # A report reads the model, and asks for no training at all.
+    monkeypatch.setattr(models, "fit_deep_kernel", None)
+    found = EXPERIMENTS[name].run(replace(run_of(name, tmp_path), finished=True)).inspected
+    assert found.which == "svdkl, split 1 of 1"
+    np.testing.assert_array_equal(found.trained.params["mixing"], trained[0].joint.params["mixing"])
 
 
 def test_what_the_paper_does_not_have_is_not_trained(few, not_drawn, monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,11 +18,15 @@ from gpzoo._platform import one_blas_thread
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._keys import named_key
+from gpzoo.inference._program import look
 from gpzoo.inference._runs import Runs, Trace, run, unmasked
-from gpzoo.inference.gp_sites import Marginals, Representation
+from gpzoo.inference.gp_sites import Marginals, Representation, draw_per_input
+from gpzoo.inference.prediction.predict import identity_of
+from gpzoo.inference.reparam import as_they_stand
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import split_arrays
 from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -130,6 +135,30 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
     return Seen(args[:count], tuple(names[:count]), tuple(processes), sites.inner & sites.processes, tuple(data))
 
 
+def seen_by_mcmc(
+    model: Callable, args: tuple, kwargs: dict[str, Any], values: Mapping[str, Any]
+) -> tuple[Seen, tuple, dict[str, Any]]:
+    """What is at the arguments of a program without a guide, and the checked arguments; nothing is computed.
+
+    Args:
+        model: the program, whitened or not.
+        args: its positional arguments, data included.
+        kwargs: its keyword arguments.
+        values: of parameters and latent sites.
+    """
+    args, kwargs = checks.arguments(model, args, kwargs)
+    with as_they_stand():
+        trace = look(model, args, kwargs, values).trace
+    sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
+    latent = [name for name, site in sites.items() if not site["is_observed"]]
+    processes = tuple(name for name in latent if isinstance(unmasked(sites[name]["fn"]), GaussianProcess))
+    given = [name for name, site in sites.items() if site["is_observed"] and not site["infer"].get("is_auxiliary")]
+    names, optional = checks.positional(model, len(args))
+    count = next((i for i, name in enumerate(names) if name in optional), len(names))
+    data = tuple(_observed(name, sites[name]) for name in given)
+    return Seen(args[:count], tuple(names[:count]), processes, frozenset(), data), args, kwargs
+
+
 def data_sites(trace: Trace, latents: frozenset[str]) -> list[str]:
     """Names of the sites of a program whose values are, or would be, data."""
     return [
@@ -152,14 +181,6 @@ def _observed(name: str, site: dict[str, Any]) -> Observed:
 
 class _Supported(NamedTuple):
     support: Any
-
-
-def posteriors(
-    key: Array, trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None
-) -> dict[str, InducingPosterior]:
-    """The posteriors of the latent GP sites, in the order of the program."""
-    found = trained.posterior(key, *args, model_kwargs=model_kwargs)
-    return {name: found[name] for name in seen(trained, args, model_kwargs).processes}
 
 
 def posterior_at(
@@ -213,14 +234,12 @@ class Draws(NamedTuple):
 
     Attributes:
         functions: of each GP site, ``[S, N]`` or ``[S, N, D]``.
-        prior_means: of each GP site given the layers below, of the same shapes.
         expected: of each data site the mean given the functions, ``[S, N, ...]``, or the probabilities of its classes,
             ``[S, N, K]``; a site without a mean is left out.
     """
 
     # JAX arrays while they are computed.
     functions: dict[str, Any]
-    prior_means: dict[str, Any]
     expected: dict[str, Any]
 
 
@@ -236,12 +255,38 @@ def joint_draws(
         expected = {name: _mean(unmasked(found.model[name]["fn"])) for name in data_sites(found.model, latents)}
         return Draws(
             {name: jnp.asarray(site["value"]) for name, site in of_guide.items()},
-            {name: unmasked(site["fn"]).prior.mean for name, site in of_guide.items()},
             {name: mean for name, mean in expected.items() if mean is not None},
         )
 
-    shown = Representation(views=named_key(key, "views"))
-    return many(key, trained, inputs, model_kwargs, num_draws, what, shown, model=trained.guide.model)
+    model = trained.guide.model
+    return many(key, trained, inputs, model_kwargs, num_draws, what, Representation, model=model, name="joint draws")
+
+
+def draws_at_each(
+    key: Array, trained: Trained, inputs: tuple, model_kwargs: Mapping[str, Any] | None, num_draws: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Draws of each GP site with the right law at each input alone, and prior means given the layers below.
+
+    The noise of a draw is the same at all inputs, so that quantiles over draws are smooth along a line. No covariance
+    between inputs is formed, which for a deep GP takes most of the time of :func:`joint_draws`.
+
+    Returns:
+        By site a pair of ``[S, N]`` or ``[S, N, D]``.
+    """
+    processes = trained.guide.sites.processes
+    same = jnp.zeros(len(jax.tree.leaves(inputs)[0]), int)
+
+    def what(found: Runs) -> dict[str, tuple[Array, Array]]:
+        values = {}
+        for name in processes:
+            posterior, value = unmasked(found.guide[name]["fn"]), found.guide[name]["value"]
+            if isinstance(value, GaussianMarginals) and value.key is not None:
+                value = draw_per_input(posterior, value.key, same)
+            values[name] = value, posterior.prior.mean
+        return values
+
+    shown = partial(Marginals, rows=same)
+    return many(key, trained, inputs, model_kwargs, num_draws, what, shown, name=f"draws at each of {len(same)}")
 
 
 def many(
@@ -251,8 +296,9 @@ def many(
     model_kwargs: Mapping[str, Any] | None,
     num_draws: int,
     what: Callable[[Runs], Any],
-    shown: Representation,
+    shown: Callable[..., Representation],
     model: Callable | None = None,
+    name: str | None = None,
 ) -> Any:
     """``what`` of each of several runs of the guide, and of the program after it, as NumPy arrays ``[S, ...]``.
 
@@ -263,8 +309,9 @@ def many(
         model_kwargs: its keyword arguments.
         num_draws: number of runs ``S``.
         what: takes the traces of a run and returns a pytree of arrays.
-        shown: what the values of GP sites are.
+        shown: makes what the values of GP sites are, of the key ``views``.
         model: the program, if it runs too.
+        name: under which the compiled program is kept for other calls, if ``what`` is the same in all of them.
     """
     guide = trained.guide
     args, kwargs = checks.arguments(guide.model, args, model_kwargs, new=True)
@@ -272,14 +319,18 @@ def many(
     arrays, static = split_arrays(kwargs)
 
     @jax.jit
-    def each(keys: Array, args: tuple, arrays: dict, params: dict) -> Any:
+    def each(keys: Array, views: Array, args: tuple, arrays: dict, params: dict) -> Any:
+        values = shown(views=views)
+
         def one(key: Array) -> Any:
-            return what(run(key, args, arrays | static, guide=guide, model=model, values=params, representation=shown))
+            return what(run(key, args, arrays | static, guide=guide, model=model, values=params, representation=values))
 
         return jax.lax.map(one, keys)
 
+    program = each if name is None else trained._compiled.setdefault((name, identity_of(static)), each)
+    keys = random.split(named_key(key, "draws"), num_draws)
     with one_blas_thread():
-        return jax.tree.map(np.asarray, each(random.split(named_key(key, "draws"), num_draws), args, arrays, params))
+        return jax.tree.map(np.asarray, program(keys, named_key(key, "views"), args, arrays, params))
 
 
 def _mean(fn: Any) -> Array | None:

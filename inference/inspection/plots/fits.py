@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax import Array
 
 from gpzoo import _checks as checks
-from gpzoo._types import Argument
+from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference.inspection.plots._axes import (
     BLUE,
@@ -32,7 +32,9 @@ from gpzoo.inference.inspection.plots._looks import (
     joint_draws,
     points_among,
     seen,
+    seen_by_mcmc,
 )
+from gpzoo.inference.prediction.predict import predict
 from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.trained import Trained
 
@@ -43,10 +45,12 @@ if TYPE_CHECKING:
 @entry_point
 def fit_1d(
     rng_key: Array,
-    trained: Trained,
+    trained: Trained | Callable,
     *args: Argument,
     site: str | None = None,
     draws: int = 8,
+    posterior_samples: Mapping[str, ArrayLike] | None = None,
+    params: Mapping[str, Any] | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -55,18 +59,28 @@ def fit_1d(
     The inner band and the draws are those of ``f``; where the likelihood has a link, they are those of the mean of
     ``y`` given ``f``, and for classes of their probabilities, so that all are on the scale of the data.
 
+    Of MCMC, and of exact regression (an observed GP site), give the program in place of a trained model, with draws or
+    parameters and all data, on which predictions are conditioned. It has the bands, without draws of functions.
+
     Args:
         rng_key: key of the draws.
-        trained: the model, whose program has one input ``[N, 1]``.
+        trained: the model, whose program has one input ``[N, 1]``; or such a program.
         *args: the program's positional arguments, data included, as far as they are to be shown.
         site: the GP site whose inducing points are marked; not needed where one is no inner layer.
         draws: number of functions to show.
+        posterior_samples: of a program, its MCMC draws, see :func:`~gpzoo.inference.predict`.
+        params: of a program, values of its ``numpyro.param`` sites.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; those of a new figure if ``None``.
 
     Raises:
-        ValueError: for other inputs, an unknown site, or a program without data sites.
+        ValueError: for other inputs, an unknown site, or a program without data sites; for draws or parameters of a
+            trained model, which has its own.
     """
+    if not isinstance(trained, Trained):
+        return _conditioned(rng_key, trained, args, site, posterior_samples or {}, params or {}, model_kwargs, ax)
+    if posterior_samples is not None or params is not None:
+        raise ValueError("A trained model has its own parameters: give its program, trained.model, with those of MCMC.")
     ax, draws = one(ax), draws if draws == 0 else checks.positive_int("draws", draws)
     looked = seen(trained, args, model_kwargs)
     X, name = looked.inputs_of(1, "fit_1d"), looked.site(site)
@@ -101,6 +115,47 @@ def fit_1d(
     return ax
 
 
+def _conditioned(
+    rng_key: Array,
+    model: Callable,
+    args: tuple,
+    site: str | None,
+    samples: Mapping[str, ArrayLike],
+    params: Mapping[str, Any],
+    model_kwargs: Mapping[str, Any] | None,
+    ax: Axes | None,
+) -> Axes:
+    """The fit of a program whose GP sites are conditioned on data."""
+    first = {name: np.asarray(value)[0] for name, value in checks.named("posterior_samples", samples).items()}
+    looked, args, kwargs = seen_by_mcmc(model, args, dict(model_kwargs or {}), first | dict(params))
+    X, observed = looked.inputs_of(1, "fit_1d"), looked.observed
+    name = looked.site(site) if looked.processes else observed.name
+    grid = beyond(X[:, 0], 0.1)[:, None].astype(X.dtype)
+    found = predict(
+        rng_key,
+        model,
+        grid,
+        posterior_samples=samples,
+        params=params,
+        train_args=args,
+        train_kwargs=kwargs,
+        quantiles=ENDS,
+        model_kwargs=kwargs,
+    )
+    ax = one(ax)
+    if found[observed.name].probs is not None or observed.binary:
+        _probabilities(ax, grid[:, 0], found[observed.name], Draws({}, {}), observed, 0)
+        _labels_as_marks(ax, X[:, 0], observed.values)
+    else:
+        _bands(ax, grid[:, 0], found, Draws({}, {}), name, observed.name, 0)
+        _data(ax, X[:, 0], observed.values)
+        label(ax, looked.names[0], observed.name)
+    ax.set_xlabel(looked.names[0], fontsize=WORDS)
+    ax.set_xlim(grid[0, 0], grid[-1, 0])
+    legend_above(ax)
+    return ax
+
+
 def _bands(
     ax: Axes,
     x: np.ndarray,
@@ -110,14 +165,15 @@ def _bands(
     data: str,
     draws: int,
 ) -> None:
-    """The bands of numbers, a colour per output."""
-    y, functions, expected = found[data], drawn.functions[site], drawn.expected.get(data)
-    if expected is None or not np.isfinite(expected).all():  # a Cauchy has no mean
+    """The bands of numbers, a colour per output; without draws the inner one is that of the site."""
+    y, inner, what = found[data], found[site].quantiles, site
+    functions = drawn.functions.get(site, np.asarray(found[site].mean)[None])
+    expected = drawn.expected.get(data, functions)
+    if not np.isfinite(expected).all():  # a Cauchy has no mean
         expected = functions
     # Quantiles of f have a formula, those of a function of it only draws.
-    same = expected.shape == functions.shape and np.allclose(expected, functions, rtol=1e-4, atol=1e-6)
-    inner = found[site].quantiles if same else np.quantile(expected, ENDS, axis=0)
-    what = site if same else f"E[{data} | {site}]"
+    if expected.shape != functions.shape or not np.allclose(expected, functions, rtol=1e-4, atol=1e-6):
+        inner, what = np.quantile(expected, ENDS, axis=0), f"E[{data} | {site}]"
     middle, of_mean = (np.mean(functions, axis=0), site) if y.mean is None else (y.mean, data)
     middle, outer, inner, expected = (columns(middle), columns(y.quantiles, 1), columns(inner, 1), columns(expected, 1))
     several_outputs = middle.shape[1] > 1
@@ -126,9 +182,9 @@ def _bands(
         ax.fill_between(
             x, *outer[..., k], color=colour, alpha=0.16, linewidth=0, label=f"{CENTRAL} of {data}" if k == 0 else None
         )
-        ax.fill_between(
-            x, *inner[..., k], color=colour, alpha=0.35, linewidth=0, label=f"{CENTRAL} of {what}" if k == 0 else None
-        )
+        if what != data:
+            name = f"{CENTRAL} of {what}" if k == 0 else None
+            ax.fill_between(x, *inner[..., k], color=colour, alpha=0.35, linewidth=0, label=name)
         ax.plot(x, middle[:, k], color=colour, linewidth=1.6, label=f"mean of {of_mean}{of}", zorder=3)
         if draws and not several_outputs:
             lines = ax.plot(x, expected[:draws, :, k].T, color="0.25", linewidth=0.5, alpha=0.7)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 from jax import Array, random
 
@@ -234,10 +235,8 @@ def augmentations(
     if isinstance(view, FixedViews):
         # Prediction draws one set for all inputs; these are drawn for each, as in training.
         each = min(count, int(min(view.sampled.orbit_size, count)))
-        drawn = [
-            view.sampled.fixed(key, each).view(image[None])[0]
-            for key, image in zip(random.split(rng_key, len(images)), images, strict=True)
-        ]
+        views = jax.jit(jax.vmap(lambda key, image: view.sampled.fixed(key, each).view(image[None])[0]))
+        drawn = list(np.asarray(views(random.split(rng_key, len(images)), images)))
     else:
         drawn = [view.view(image[None])[0][:count] for image in images]
     rows = [[image, *np.asarray(views).reshape(-1, *image.shape)] for image, views in zip(images, drawn, strict=True)]

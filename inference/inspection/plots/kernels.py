@@ -26,9 +26,8 @@ from gpzoo.inference.inspection.plots._axes import (
     legend_above,
     one,
 )
-from gpzoo.inference.inspection.plots._looks import many, posterior_at, posteriors
+from gpzoo.inference.inspection.plots._looks import many, posterior_at
 from gpzoo.inference.trained import Trained
-from gpzoo.posteriors.posterior import InducingPosterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,19 +60,20 @@ def lengthscales(
         ValueError: if no kernel has lengthscales, or for another number of names.
     """
     guide, key = trained._usable_guide(), random.key(0)
-    first = posteriors(key, trained, args, model_kwargs)
-    sampled = guide.hyperparameters != "point" and guide.sites.latents > guide.sites.processes
+    processes = guide.sites_for(*checks.arguments(guide.model, args, model_kwargs, new=True)).processes
+    sampled = guide.hyperparameters != "point" and guide.sites.latents > processes
+    kernels: list[_Series] = []
 
-    def what(found: Runs) -> dict[str, list[Array]]:
-        kernels = {site: unmasked(found.guide[site]["fn"]).prior.kernel for site in first}
-        return {site: [jnp.asarray(node.lengthscale) for node in _lengthscaled(k)] for site, k in kernels.items()}
+    def what(found: Runs) -> tuple[list[Array], Array | None]:
+        priors = {site: unmasked(found.guide[site]["fn"]).prior for site in found.guide if site in processes}
+        nodes = [(site, prior.X, node) for site, prior in priors.items() for node in _lengthscaled(prior.kernel)]
+        kernels[:] = [_Series(site, X.shape, node) for site, X, node in nodes]
+        # Other sites' inputs may be draws, and take a computation for which nobody asks.
+        spread = next((jnp.std(X, axis=0) for _, X, _ in nodes if X.ndim == 2), None)
+        return [jnp.asarray(node.lengthscale) for *_, node in nodes], spread
 
-    drawn = many(key, trained, args, model_kwargs, _DRAWS if sampled else 1, what, Marginals(views=key))
-    series = [
-        _Series(site, posterior, node, values)
-        for site, posterior in first.items()
-        for node, values in zip(_lengthscaled(posterior.prior.kernel), drawn[site], strict=True)
-    ]
+    drawn, spread = many(key, trained, args, model_kwargs, _DRAWS if sampled else 1, what, Marginals)
+    series = [each.of(values) for each, values in zip(kernels, drawn, strict=True)]
     names_of = [each.name for each in series]
     for i, each in enumerate(series):
         if names_of.count(names_of[i]) > 1:
@@ -88,9 +88,8 @@ def lengthscales(
     for i, each in enumerate(series):
         offset = (i - (len(series) - 1) / 2) * min(0.18, 0.7 / len(series))
         _dots(ax, each, rows, offset, CYCLE[i % len(CYCLE)], MARKERS[i % len(MARKERS)], each.name)
-    spread = next((each.spread for each in series if each.spread is not None), None)
     if spread is not None:
-        at = [(value, rows[column]) for column, value in enumerate(spread) if column in rows and value > 0]
+        at = [(value, rows[column]) for column, value in enumerate(spread[0]) if column in rows and value > 0]
         if at:
             ax.plot(*zip(*at, strict=True), "|", color="0.55", markersize=11, label="spread of the column (s.d.)")
     labels = {column: f"column {column}" if names is None else names[column] for column in columns if column != _ALL}
@@ -120,23 +119,29 @@ _ALL = -1
 
 
 class _Series:
-    """The lengthscales of one kernel: ``values [S, D, len(columns)]``."""
+    """The lengthscales of one kernel at inputs of a shape: ``values [S, D, len(columns)]``."""
 
-    def __init__(self, site: str, posterior: InducingPosterior, kernel: Any, values: np.ndarray) -> None:
+    columns: tuple[int, ...]
+    values: np.ndarray
+
+    def __init__(self, site: str, inputs: tuple[int, ...], kernel: Any) -> None:
         self.name = f"{type(kernel).__name__} of {site}"
+        self.inputs, self.batched = inputs, bool(kernel.batched)
+        self.active = getattr(kernel, "active_dims", None)
+
+    def of(self, values: np.ndarray) -> _Series:
+        """This series, with draws of its lengthscales ``[S, ...]``."""
         S = len(values)
-        if kernel.batched:
+        if self.batched:
             values = values.reshape(S, values.shape[1] if values.ndim > 1 else 1, -1)
         else:
             values = values.reshape(S, 1, -1)
-        X = posterior.prior.X
-        active = getattr(kernel, "active_dims", None)
         # Views of an image have no columns with a meaning.
-        of_vectors = X.ndim - kernel.batched <= 2
-        single = values.shape[2] == 1 and not active and not (of_vectors and X.shape[-1] == 1)
-        self.columns = (_ALL,) if single or not of_vectors else tuple(active or range(values.shape[2]))
+        of_vectors = len(self.inputs) - self.batched <= 2
+        single = values.shape[2] == 1 and not self.active and not (of_vectors and self.inputs[-1] == 1)
+        self.columns = (_ALL,) if single or not of_vectors else tuple(self.active or range(values.shape[2]))
         self.values = np.broadcast_to(values, (*values.shape[:2], len(self.columns)))
-        self.spread = np.asarray(X).std(axis=0) if X.ndim == 2 else None
+        return self
 
 
 def _lengthscaled(kernel: Any) -> list[Any]:

@@ -20,11 +20,14 @@ from gpzoo.inference.inspection.plots._axes import (
     legend_above,
     several,
 )
-from gpzoo.inference.inspection.plots._looks import ALONG, BAND_DRAWS, beyond, columns, joint_draws, seen
+from gpzoo.inference.inspection.plots._looks import ALONG, beyond, columns, draws_at_each, seen
 from gpzoo.inference.trained import Trained
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+#: Draws behind the bands.
+_DRAWS = 200
 
 
 @entry_point
@@ -53,11 +56,11 @@ def layers(
     looked = seen(trained, args, model_kwargs)
     if len(looked.inputs) != 1:
         raise ValueError(f"layers needs a program with one input; its inputs are {list(looked.names)}.")
-    at, line, name = _line_through(np.asarray(looked.inputs[0]), looked.names[0])
-    drawn = joint_draws(rng_key, trained, (line,), model_kwargs, BAND_DRAWS)
     panels = several(ax, len(looked.processes), height=1.75, share=True)
+    at, line, name = _line_through(np.asarray(looked.inputs[0]), looked.names[0])
+    drawn = draws_at_each(rng_key, trained, (line,), model_kwargs, _DRAWS)
     for axes, site in zip(panels, looked.processes, strict=True):
-        values, prior = columns(drawn.functions[site], 1), columns(drawn.prior_means[site], 1)
+        values, prior = (columns(each, 1) for each in drawn[site])
         # The outputs that vary most along the line come first.
         order = np.argsort(-np.ptp(values.mean(axis=0), axis=0), kind="stable")[:OUTPUTS]
         for i, k in enumerate(sorted(order)):

@@ -78,7 +78,8 @@ def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax:
     Args:
         svi: the export of an SVI training, of either series of ArviZ.
         nuts: that of NUTS.
-        names: variables to show; by default those that both have. Of more than 8 entries, 8 are shown.
+        names: variables to show; by default those that both have, numbers before functions, without inducing variables,
+            which may be at other inputs. Of more than 8 entries, 8 are shown.
         ax: axes to draw into; those of a new figure if ``None``.
 
     Raises:
@@ -125,7 +126,10 @@ def _group(container: Any, name: str) -> Any:
 def _names(first: Any, second: Any, names: Sequence[str] | None, where: str, limit: int | None = _ENTRIES) -> list[str]:
     if names is None:
         common = [str(name) for name in first.data_vars if name in second.data_vars]
-        return [n for n in common if limit is None or max(_per_draw(group[n]) for group in (first, second)) <= limit]
+        if limit is None:
+            at_inputs = [name for name in common if not any(str(d).endswith("_inducing_row") for d in first[name].dims)]
+            return sorted(at_inputs, key=lambda name: _per_draw(first[name]) > _ENTRIES)
+        return [n for n in common if max(_per_draw(group[n]) for group in (first, second)) <= limit]
     for name in names:
         if name not in first.data_vars or name not in second.data_vars:
             raise ValueError(f"names has {name!r}, which is not in {where}; in both are {_both(first, second)}.")

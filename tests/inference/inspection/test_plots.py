@@ -18,8 +18,8 @@ from gpzoo.inducing.initialisers import blocks
 from gpzoo.inference import InducingGuide, Trained, load
 from gpzoo.inference.inspection import plots
 from gpzoo.inference.inspection.calibration import pit_band
-from gpzoo.kernels import RBF
-from gpzoo.likelihoods import Expected
+from gpzoo.kernels import RBF, White
+from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import convolutional_gp, convolutional_plus_rbf_gp, gp_classification, gp_regression, multi_channel_gp
 from gpzoo.models.invariant import invariant_gp
 from gpzoo.models.views import rotation
@@ -54,6 +54,12 @@ def of_one_input():
     return made_up(regression, InducingPoints(jnp.linspace(-2, 2, 5)[:, None]), X, y), X, y
 
 
+@cache
+def of_three_columns():
+    X = np.random.default_rng(0).normal(size=(20, 3)) * np.array([0.1, 5.0, 0.1])
+    return made_up(gp_regression, random_subset(4), X, X[:, 0]), X
+
+
 def on_circle(n=30, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1, 1, (n, 2))
@@ -66,6 +72,17 @@ def of_images(channels=1):
     return rng.uniform(size=(7, 5, 5, channels)), np.arange(7) % 2
 
 
+@cache
+def of_patches():
+    X, labels = of_images()
+    return made_up(partial(convolutional_gp, patch_shape=(3, 3)), unique_patches(9), X, labels), X, labels
+
+
+def as_drawn(trained, grid):
+    """The prediction behind a fit, whose compiled program is used again."""
+    return trained.predict(KEY, grid, quantiles=(0.05, 0.95), num_draws=400)
+
+
 # -- fits --------------------------------------------------------------------------------------------------------------
 
 
@@ -76,7 +93,7 @@ def test_a_fit_shows_the_data_the_prediction_and_the_inducing_points():
     np.testing.assert_array_equal(line(ax, "inducing points")[:, 0], np.linspace(-2, 2, 5))
     mean = line(ax, "mean of y")
     assert mean[0, 0] < X.min() and mean[-1, 0] > X.max()
-    predicted = trained.predict(KEY, mean[:, :1], quantiles=(0.05, 0.95))
+    predicted = as_drawn(trained, mean[:, :1])
     np.testing.assert_allclose(mean[:, 1], predicted["y"].mean)
     for band, site in zip(ax.collections, ("y", "f"), strict=True):
         corners = band.get_paths()[0].vertices
@@ -94,14 +111,15 @@ def test_a_fit_draws_into_given_axes_and_without_data_it_has_none():
     assert ax is given and "data" not in words(ax) and "draws of f" not in words(ax)
 
 
-def test_a_fit_of_counts_is_on_the_scale_of_counts():
-    def counts(X, y=None):
+def test_a_fit_of_waiting_times_is_on_the_scale_of_times():
+    def times(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
         with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Expected(lambda f: dist.Poisson(jnp.exp(f)), f), obs=y)
+            numpyro.sample("y", Expected(lambda f: dist.Exponential(jnp.exp(f)), f), obs=y)
 
     X, _ = sine(12)
-    ax = plots.fit_1d(KEY, made_up(counts, random_subset(4), X, np.arange(12)), X, np.arange(12), draws=2)
+    y = np.linspace(0.1, 2.0, 12)
+    ax = plots.fit_1d(KEY, made_up(times, random_subset(4), X, y), X, y, draws=2)
     assert "central 90 % of E[y | f]" in words(ax) and "draws of E[y | f]" in words(ax)
     assert min(vertex[1] for vertex in ax.collections[1].get_paths()[0].vertices) > 0
 
@@ -126,7 +144,7 @@ def test_a_fit_of_classes_shows_probabilities(classes):
     ax = plots.fit_1d(KEY, trained, X, labels)
     shown = [1] if classes == 2 else [0, 1, 2]
     curves = [line(ax, f"P(y = {k})") for k in shown]
-    found = trained.predict(KEY, curves[0][:, :1])["y"]
+    found = as_drawn(trained, curves[0][:, :1])["y"]
     probs = found.mean[:, None] if classes == 2 else found.probs
     for curve, expected in zip(curves, probs.T, strict=True):
         np.testing.assert_allclose(curve[:, 1], expected, atol=1e-6)
@@ -141,6 +159,29 @@ def test_several_outputs_have_their_colours():
     Y = np.stack([y, -y], axis=1)
     ax = plots.fit_1d(KEY, made_up(model, random_subset(4), X, Y), X, Y)
     assert {"mean of y 0", "mean of y 1"} <= set(words(ax)) and "draws of f" not in words(ax)
+
+
+def exact(X, y=None):
+    noise = numpyro.sample("noise", dist.LogNormal(-2.0, 1.0))
+    numpyro.sample("y", GaussianProcess(RBF(1.0, 0.7) + White(noise), X), obs=y)
+
+
+def test_a_fit_of_exact_regression_is_conditioned_on_its_data():
+    X, y = sine(12)
+    samples = {"noise": np.array([0.05, 0.1, 0.2])}
+    ax = plots.fit_1d(KEY, exact, X, y, posterior_samples=samples)
+    assert words(ax) == ["central 90 % of y", "mean of y", "data"]
+    (band,), mean = ax.collections, line(ax, "mean of y")
+    by_hand = []
+    for noise in samples["noise"]:
+        K, cross = (np.exp(-np.square(at - np.asarray(X).T) / (2 * 0.7**2)) for at in (np.asarray(X), mean[:, :1]))
+        by_hand.append(cross @ np.linalg.solve(K + (noise + 1e-6) * np.eye(12), y))
+    np.testing.assert_allclose(mean[:, 1], np.mean(by_hand, axis=0), atol=1e-4)
+    corners = band.get_paths()[0].vertices[:, 1]
+    # Noise, and far from the data the prior's variance: 1.64 standard deviations to either side.
+    assert 2 * 1.64 * 0.2 < np.ptp(corners) < 2 + 2 * 1.64 * 1.1
+    with pytest.raises(ValueError, match="A trained model has its own parameters"):
+        plots.fit_1d(KEY, *of_one_input(), posterior_samples=samples)
 
 
 @pytest.mark.parametrize(
@@ -160,9 +201,9 @@ def test_the_site_must_be_one_of_the_program():
     def two(X, y=None):
         f, g = (numpyro.sample(name, GaussianProcess(RBF(1.0, 1.0), X)) for name in "fg")
         with numpyro.plate("data", len(X)):
-            numpyro.sample("y", dist.Normal(f, jnp.exp(jnp.asarray(g))), obs=y)
+            numpyro.sample("y", Gaussian(f + g, 0.1), obs=y)
 
-    trained = made_up(two, random_subset(4), X, y)
+    trained = made_up(two, InducingPoints(X[:3]), X, y)
     with pytest.raises(ValueError, match=r"one of \['f', 'g'\]; the program has several"):
         plots.fit_1d(KEY, trained, X, y)
     assert "inducing points" in words(plots.fit_1d(KEY, trained, X, y, site="g"))
@@ -210,9 +251,7 @@ def test_layers_have_a_panel_each_along_the_inputs():
 
 
 def test_layers_of_many_inputs_follow_the_direction_in_which_they_vary():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(30, 3)) * np.array([0.1, 5.0, 0.1])
-    (ax,) = plots.layers(KEY, made_up(gp_regression, random_subset(4), X, X[:, 0]), X)
+    (ax,) = plots.layers(KEY, *of_three_columns())
     assert "first principal direction" in ax.get_xlabel()
     assert np.ptp(line(ax, "mean")[:, 0]) == 5  # standard deviations
 
@@ -248,8 +287,7 @@ def test_a_model_without_losses_has_no_bound_to_draw():
 
 
 def test_lengthscales_by_column():
-    X = np.random.default_rng(0).normal(size=(20, 3))
-    trained = made_up(gp_regression, random_subset(4), X, X[:, 0])
+    trained, X = of_three_columns()
     trained = trained.with_params(dict(trained.params) | {"f_lengthscale": jnp.array([0.5, 2.0, 9.0])})
     ax = plots.lengthscales(trained, X, names=["age", "height", "mass"])
     assert [float(each.get_xdata()[0]) for each in ax.get_lines()[:3]] == [0.5, 2.0, 9.0]
@@ -269,8 +307,7 @@ def test_lengthscales_with_a_posterior_have_intervals():
 
 
 def test_one_lengthscale_serves_every_column_and_views_have_none():
-    X, labels = of_images()
-    trained = made_up(partial(convolutional_gp, patch_shape=(3, 3)), unique_patches(4), X, labels)
+    trained, X, labels = of_patches()
     ax = plots.lengthscales(trained, X, labels)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["every column"]
 
@@ -300,8 +337,7 @@ def captions(ax):
 
 
 def test_inducing_patches_in_the_order_of_their_output():
-    X, labels = of_images()
-    trained = made_up(partial(convolutional_gp, patch_shape=(3, 3)), unique_patches(9), X, labels)
+    trained, X, labels = of_patches()
     ax = plots.inducing_images(trained, X[:1], labels[:1], count=4)
     mean = np.asarray(trained.posterior(KEY, X[:1])["f"].inducing_moments()[0])
     shown = np.argsort(mean)[[0, 3, 5, 8]]
@@ -331,8 +367,7 @@ def test_inducing_points_among_vectors_are_no_images():
 
 
 def test_patch_weights_lie_at_their_places():
-    X, labels = of_images()
-    trained = made_up(partial(convolutional_gp, patch_shape=(3, 3)), unique_patches(4), X, labels)
+    trained, X, labels = of_patches()
     trained = trained.with_params(dict(trained.params) | {"weights": jnp.arange(9.0)})
     (image,) = plots.patch_weights(trained, X, labels).get_images()
     np.testing.assert_array_equal(image.get_array(), np.arange(9.0).reshape(3, 3))
@@ -446,7 +481,12 @@ def test_against_nuts_in_its_own_units():
     rng = np.random.default_rng(0)
     nuts = {"a": 5 + 2 * rng.normal(size=(2, 2000)), "f": rng.normal(size=(2, 2000, 20))}
     svi = {"a": 7 + 1 * rng.normal(size=(1, 4000)), "f": rng.normal(size=(1, 4000, 20))}
-    ax = plots.against_nuts(container(posterior=svi), container(posterior=nuts))
+    of_nuts = container(posterior=nuts)
+    # Inducing variables may be at other inputs, and other in number.
+    u = {"u": (("chain", "draw", "f_inducing_row"), np.zeros((1, 4000, 3)))}
+    of_svi = {"posterior": container(posterior=svi)["posterior"][["f", "a"]].assign(u)}
+    of_nuts["posterior"] = of_nuts["posterior"].assign(u=of_nuts["posterior"]["f"])
+    ax = plots.against_nuts(of_svi, of_nuts)
     names = [text.get_text() for text in ax.get_yticklabels()]
     assert names[0] == "a" and names[1:] == [f"f[{i}]" for i in (0, 3, 5, 8, 11, 14, 16, 19)]
     ends, mean = line(ax, "SVI, central 90 %")[:, 0], line(ax, "SVI, mean")[0, 0]

@@ -1,7 +1,7 @@
 """Reports: one HTML file without script or network, whatever the names in it are; in Chromium too, by make browser."""
 
 import os
-import shutil
+from contextlib import nullcontext
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,10 +11,9 @@ import numpy as np
 import numpyro
 import pytest
 from click.testing import CliRunner
-from numpyro.infer import SVI
 
 import gpzoo
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference import InducingGuide, Trained
 from gpzoo.inference.inspection.document import Code, Part, page
 from gpzoo.inference.inspection.drawn import picture
 from gpzoo.inference.inspection.findings import Finding, Section
@@ -26,7 +25,7 @@ from gpzoo.processes.process import GaussianProcess
 from gpzoo.reproductions import cli
 from gpzoo.reproductions.experiment import Inspected
 from tests.inference.inspection.browser import Browser
-from tests.programs import KEY, adam, bayesian_regression, deep, positive, sine
+from tests.programs import KEY, bayesian_regression, deep, positive, sine
 from tests.reproductions.test_execute import experiment, outcome
 
 in_browser = pytest.mark.skipif("GPZOO_BROWSER" not in os.environ, reason="needs Chromium; make browser")
@@ -174,28 +173,44 @@ def pictures(n, seed):
 
 @cache
 def trained(name):
-    """A trained model and rows to look at: of numbers, of images, or a deep one."""
+    """A model, at its start as if it had been trained, and rows to look at: of numbers, of images, or a deep one."""
     program, inducing, data, test, options = {
         "numbers": (bayesian_regression, 8, sine(30), sine(40, 1), {"hyperparameters": "normal"}),
         "images": (images, 8, pictures(40, 0), pictures(60, 1), {}),
         "deep": (deep, 6, sine(30), sine(40, 1), {}),
     }[name]
     patches = gpzoo.unique_patches if name == "images" else gpzoo.random_subset
-    svi = SVI(program, InducingGuide(program, patches(inducing), **options), adam(0.05), GaussianProcessELBO())
-    return fit(KEY, svi, 60, *data, progress=False), test
+    guide = InducingGuide(program, patches(inducing), **options)
+    params = guide.init_params(KEY, *data)
+    said = {"argument X sha256": "0123456789abcdef"}
+    return Trained(program, guide, params, losses=np.geomspace(200.0, 50.0, 60), seconds=1.0, data=said), test
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """``written(name)``: the path of a model's report."""
+    """``written(name)``: the path of a model's report; that of numbers is written by the command line, of its file."""
     folder = tmp_path_factory.mktemp("reports")
 
     @cache
     def made(name):
-        model, test = trained(name)
-        return report(KEY, model, *test, path=folder / f"{name}.html")
+        model, (X, y) = trained(name)
+        if name != "numbers":
+            return report(KEY, model, X, y, path=folder / f"{name}.html")
+        model.save(folder / "model.gpzoo")
+        np.savez(folder / "data.npz", X=X, y=y, num_data=np.array(1000))
+        asked = ("--program", "tests.programs:bayesian_regression", "--data", str(folder / "data.npz"))
+        done = called("inspect", str(folder / "model.gpzoo"), *asked)
+        assert done.exit_code == 0, done.output
+        return folder / "model.html"
 
     return made
+
+
+def called(*args):
+    """The command line; its programs are compiled as those of the library are, not once more."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(cli, "compiled_for_one_run", nullcontext)
+        return CliRunner().invoke(cli.main, args, catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -238,6 +253,7 @@ def test_a_report_says_what_the_program_is_and_shows_the_pictures_that_fit(writt
     assert "random.key(0)" in words and model.data["argument X sha256"] in words
     if name == "numbers":
         assert "LogNormal(loc=0, scale=1)" in words and "GP, kernel RBF(variance, lengthscale)" in words
+        assert "data (40 of 1000)" in words and "{'num_data': 1000}" in words
     if name == "images":
         assert "Patches(image_shape=(4, 4, 1)" in words and "<lengthscale>" in words and "Bernoulli(f)" in words
 
@@ -255,24 +271,22 @@ def test_a_report_needs_data_and_a_path(tmp_path):
 
 @pytest.fixture
 def toy(monkeypatch, tmp_path):
-    """``toy(*args)`` calls the command line with one experiment, whose model is the one of numbers."""
+    """``toy(*args)`` calls the command line with one experiment, whose model is the one of images."""
     monkeypatch.chdir(tmp_path)
-    model, test = trained("numbers")
+    model, test = trained("images")
     seen = []
 
     def run(run):
-        run.checkpoint.mkdir(exist_ok=True)
-        (run.checkpoint / "10.checkpoint").touch()
         seen.append(run)
         return outcome(
-            inspected=Inspected(model, test, {}),
+            inspected=Inspected(model, test, {}, "plain, split 1 of 3"),
             curve=[{"step": i, "seconds": 1.0 * i, "error": 0.1 / i} for i in (1, 2, 3)],
             settings={"rate": 0.1 if run.variant == "plain" else 0.2, "same": {"deep": 1}},
         )
 
     def call(*args):
         monkeypatch.setattr(cli, "all_experiments", lambda: (experiment(run=run),))
-        return CliRunner().invoke(cli.main, args, catch_exceptions=False)
+        return called(*args)
 
     call.seen = seen
     return call
@@ -285,13 +299,18 @@ def test_inspect_writes_the_report_of_a_run(toy, tmp_path):
     assert done.exit_code == 0 and done.stdout.splitlines()[-1] == f"Report: {Path('here/report.html')}", done.output
     words = "".join(checked(tmp_path / "here" / "report.html").text)
     assert "short by 0.01" in words and "gpzoo reproduce toy squares --variant plain" in words
-    assert "Numbers of: Fit" in words and "Numbers of: Test metrics during training" in words and "same.deep" in words
-    # Without its checkpoint nothing is trained, and the numbers are still there.
-    shutil.rmtree(tmp_path / "here" / "checkpoint")
-    before = len(toy.seen)
-    assert toy("inspect", "here", "--output", "there.html").exit_code == 0 and len(toy.seen) == before
+    assert "Of the models of this run, it shows plain, split 1 of 3." in words
+    assert (
+        "Numbers of: Confusion of y" in words
+        and "Numbers of: Test metrics during training" in words
+        and "same.deep" in words
+    )
+    assert [run.finished for run in toy.seen] == [False, True]
+    # Without its model nothing is run, and the numbers are still there.
+    (tmp_path / "here" / "model.gpzoo").unlink()
+    assert toy("inspect", "here", "--output", "there.html").exit_code == 0 and len(toy.seen) == 2
     words = "".join(checked(tmp_path / "there.html").text)
-    assert "Its checkpoint is gone" in words and "short by 0.01" in words and "Numbers of: Fit" not in words
+    assert "There is no model.gpzoo" in words and "short by 0.01" in words and "Confusion of y" not in words
 
 
 @pytest.mark.parametrize(
@@ -310,18 +329,14 @@ def test_what_cannot_be_inspected_is_one_line(toy, prepare, args, told):
     assert failed.exit_code in (1, 2) and told in failed.stderr and failed.stderr.count("\n") == 1
 
 
-def test_inspect_writes_the_report_of_a_model_with_and_without_its_program(toy, tmp_path):
+def test_inspect_writes_the_report_of_a_model_without_its_program(toy, tmp_path):
     model, (X, y) = trained("numbers")
     model.save(tmp_path / "model.gpzoo")
     assert toy("inspect", "model.gpzoo").exit_code == 0
     words = "".join(checked(tmp_path / "model.html").text)
     assert "neither the program nor data" in words and "lengthscale_loc" in words and "Numbers of: Bound" in words
-    np.savez(tmp_path / "data.npz", X=X, y=y, num_data=np.array(1000))
+    np.savez(tmp_path / "data.npz", X=X, y=y)
     asked = ("inspect", "model.gpzoo", "--data", "data.npz", "--program")
-    done = toy(*asked, "tests.programs:bayesian_regression")
-    assert done.exit_code == 0, done.output
-    words = "".join(checked(tmp_path / "model.html").text)
-    assert "Numbers of: Fit" in words and "data (40 of 1000)" in words and "{'num_data': 1000}" in words
     assert "There is no program 'tests.programs:nothing'" in toy(*asked, "tests.programs:nothing").stderr
     assert "is no program" in toy(*asked, "tests.programs:KEY").stderr
     np.savez(tmp_path / "data.npz", X=X, z=y)
