@@ -112,7 +112,7 @@ def digits(run: Run) -> Outcome:
     if run.finished:
         new_args = (np.arange(len(new)) if per_row else new), new
         of_new = PerRow({"x": np.zeros((len(new), size), np.float32)}) if per_row else how
-        guide = InducingGuide(gplvm, kmeans(setting.inducing), **(options | {"hyperparameters": of_new}))
+        guide = InducingGuide(gplvm, kmeans(setting.inducing), hyperparameters=of_new, covariance="diagonal")
         found = load(run.model, gplvm, guide=guide)
         return left(run, whole, Inspected(found, tuple(x[few] for x in new_args), keywords))
     keys, args = keys_of(run), (np.arange(len(Y)) if per_row else Y, Y)
