@@ -110,7 +110,8 @@ class Runner:
         if wanted := {name for name, path in paths.items() if path.draws is None and _needs_draws(path, self.asked)}:
             key = named_key(key, "data")
             plates = {frame.name for name in data for frame in trace[name]["cond_indep_stack"]}
-            inside = {n for n in latents if any(f.name in plates for f in trace[n]["cond_indep_stack"])}
+            # Samples may have names that this run of the program does not.
+            inside = {n for n in latents if n in trace and _is_in(plates, trace[n])}
             of_rows = {n for n in inside if jnp.shape(latents[n])[:1] == rows.shape}
             by_row = set(found) | set(chosen) | of_rows
             draws = self._draws(key, data, wanted, by_row, params | latents | chosen, rows, batch, arrays)
@@ -242,6 +243,10 @@ def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | N
 
 def _with_density(path: Path, density: Float[Array, " N"]) -> Path:
     return path._replace(prediction=path.prediction._replace(log_density=density))
+
+
+def _is_in(plates: set[str], site: dict[str, Any]) -> bool:
+    return any(frame.name in plates for frame in site["cond_indep_stack"])
 
 
 def _needs_draws(path: Path, asked: Asked) -> bool:
