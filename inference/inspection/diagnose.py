@@ -18,10 +18,11 @@ from gpzoo.inference.inspection import approximation, khat, restarts
 from gpzoo.inference.inspection.findings import Diagnosis
 from gpzoo.inference.inspection.measure import measure
 from gpzoo.inference.inspection.outcomes import judge
+from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import described
 
-#: Draws of each outcome: transforms are ranks among so many.
+#: Draws of programs that draw, and of outcomes whose transforms are ranks among them.
 _DRAWS = 200
 
 
@@ -55,29 +56,35 @@ def diagnose(
     """
     rng_key = checks.rng_key(rng_key)
     args, kwargs = checks.arguments(trained.model, args, model_kwargs, new=True)
+    several, bounds = trained, np.zeros(0)
     if np.ndim(trained.losses) > 1:
         k, bounds = restarts.best(trained)
-        one = diagnose(rng_key, trained.member(k), *args, train_args=train_args, model_kwargs=kwargs)
-        sites = trained.guide.sites.processes - trained.guide.sites.inner
-        both = restarts.compare(named_key(rng_key, "restarts"), trained, bounds, args, kwargs, sorted(sites))
-        return Diagnosis.joined([both, one])
+        trained = trained.member(k)
     guide = trained._usable_guide()
     guide.sites_for(args, kwargs)
     params = guide.checked_params(trained.params, args, kwargs)
     measured = measure(named_key(rng_key, "measure"), trained, params, args, kwargs)
     inner = guide.sites.inner
     reached = approximation.reached(measured, inner)
-    judged = []
-    if measured.outcomes:
-        predicted = trained.predict(
+
+    def predicted(of: Trained) -> dict[str, SitePrediction]:
+        return of.predict(
             named_key(rng_key, "predict"),
             *args,
             test_data={name: site.value for name, site in measured.outcomes.items()},
             num_draws=_DRAWS,
-            keep_draws=any(site.kind != "binary" for site in measured.outcomes.values()),
+            keep_draws=any(site.judged_by_draws for site in measured.outcomes.values()),
             model_kwargs=kwargs,
         )
-        judged = [judge(name, site, predicted[name], reached) for name, site in measured.outcomes.items()]
+
+    judged = []
+    if measured.outcomes:
+        at_rows = predicted(trained)
+        judged = [judge(name, site, at_rows[name], reached) for name, site in measured.outcomes.items()]
+    held = Diagnosis()
+    if len(bounds):
+        key, sites = named_key(rng_key, "restarts"), sorted(guide.sites.processes - inner)
+        held = restarts.compare(key, several, bounds, predicted, sites)
     if reason := khat.why_not(guide):
         hyperparameters = khat.unavailable(reason)
     elif train_args is not None or _is_trained_on(trained, args):
@@ -98,7 +105,8 @@ def diagnose(
     effects = Diagnosis.joined(judged)
     # What is wrong with the approximation explains what is wrong with its predictions, which are of more interest.
     findings = causes.findings + effects.findings
-    return Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
+    one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
+    return Diagnosis.joined([held, one])
 
 
 def _is_trained_on(trained: Trained, args: tuple) -> bool:
