@@ -14,7 +14,7 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
-from gpzoo.inference.inspection import approximation, khat, restarts
+from gpzoo.inference.inspection import approximation, khat, loo, restarts
 from gpzoo.inference.inspection.findings import Diagnosis
 from gpzoo.inference.inspection.measure import measure
 from gpzoo.inference.inspection.outcomes import judge
@@ -85,13 +85,18 @@ def diagnose(
     if len(bounds):
         key, sites = named_key(rng_key, "restarts"), sorted(guide.sites.processes - inner)
         held = restarts.compare(key, several, bounds, predicted, sites)
-    if reason := khat.why_not(guide):
-        hyperparameters = khat.unavailable(reason)
-    elif train_args is not None or _is_trained_on(trained, args):
+    effects = Diagnosis.joined(judged)
+    of_training = train_args is None and _is_trained_on(trained, args)
+    if train_args is not None or of_training:
         data = args if train_args is None else checks.arguments(trained.model, train_args)[0]
         hyperparameters = khat.of_hyperparameters(named_key(rng_key, "k-hat"), trained, params, data, kwargs)
+        names = () if of_training else tuple(measured.outcomes)
+        held_out = {name: effects.arrays[f"{name}_log_density"] for name in names if f"{name}_log_density" in effects.arrays}
+        left_out = loo.of_draws(rng_key, trained, params, data, kwargs, held_out)
     else:
-        hyperparameters = khat.unavailable("the posterior is of the training's data: pass train_args=(X, y)")
+        reason = "it is about the training's data: pass train_args=(X, y)"
+        hyperparameters = khat.unavailable(khat.why_not(guide) or reason)
+        left_out = loo.unavailable(reason)
     causes = Diagnosis.joined(
         [
             approximation.course(trained.losses, _rows_of_training(trained, args), trained.backed_off),
@@ -100,9 +105,9 @@ def diagnose(
             approximation.layers(measured, inner),
             approximation.parameters(params, measured.starts),
             hyperparameters,
+            left_out,
         ]
     )
-    effects = Diagnosis.joined(judged)
     # What is wrong with the approximation explains what is wrong with its predictions, which are of more interest.
     findings = causes.findings + effects.findings
     one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})

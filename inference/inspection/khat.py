@@ -17,13 +17,13 @@ from numpyro.distributions.transforms import biject_to
 
 from gpzoo import linalg
 from gpzoo._platform import one_blas_thread
-from gpzoo.inference._arviz_container import import_arviz
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import given_value, run, unmasked
 from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.inspection.findings import Diagnosis, Finding, Section
+from gpzoo.inference.inspection.psis import largest_k, pareto
 from gpzoo.inference.prediction.predict import identity_of
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import split_arrays
@@ -166,22 +166,6 @@ def why_not(guide: InducingGuide) -> str:
     if guide.hyperparameters == "point":
         return "hyperparameters are points; InducingGuide(..., hyperparameters='normal') gives them a posterior"
     return ""
-
-
-def pareto(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Pareto-smoothed log weights and their k-hat, by ArviZ."""
-    arviz = import_arviz()
-    log_weights = np.asarray(log_weights, np.float64)
-    if np.ptp(log_weights) < 1e-6:  # nothing to fit a tail to
-        return log_weights, 0.0
-    if "InferenceData" in vars(arviz):
-        smoothed, k = arviz.psislw(log_weights)
-    else:
-        import xarray
-
-        # From 1.0 on it takes log likelihoods, of which weights of leaving out are the inverse.
-        smoothed, k = xarray.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw")
-    return np.asarray(smoothed), float(k)
 
 
 # -- the evidence given theta ------------------------------------------------------------------------------------------

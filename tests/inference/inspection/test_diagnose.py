@@ -15,7 +15,7 @@ from gpzoo import GaussianProcess, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.inference.inspection.diagnose import diagnose
 from gpzoo.inference.inspection.findings import Diagnosis, Finding, Section
-from gpzoo.inference.inspection.khat import pareto
+from gpzoo.inference.inspection.psis import pareto
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from tests.inference.inspection.planted_fits import FAULTS, ROWS, SETS, deep, good_fits, sparse, waves
