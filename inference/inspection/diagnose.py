@@ -86,12 +86,14 @@ def diagnose(
         key, sites = named_key(rng_key, "restarts"), sorted(guide.sites.processes - inner)
         held = restarts.compare(key, several, bounds, predicted, sites)
     effects = Diagnosis.joined(judged)
-    of_training = train_args is None and _is_trained_on(trained, args)
+    of_training = _is_trained_on(trained, args)
     if train_args is not None or of_training:
         data = args if train_args is None else checks.arguments(trained.model, train_args)[0]
-        hyperparameters = khat.of_hyperparameters(named_key(rng_key, "k-hat"), trained, params, data, kwargs)
-        names = () if of_training else tuple(measured.outcomes)
-        held_out = {name: effects.arrays[f"{name}_log_density"] for name in names if f"{name}_log_density" in effects.arrays}
+        gaussian = all(site.noise is not None for site in measured.outcomes.values())
+        key = named_key(rng_key, "k-hat")
+        hyperparameters = khat.of_hyperparameters(key, trained, params, data, kwargs, gaussian=gaussian)
+        densities = {name: effects.arrays.get(f"{name}_log_density") for name in measured.outcomes}
+        held_out = {name: x for name, x in densities.items() if x is not None and not of_training}
         left_out = loo.of_draws(rng_key, trained, params, data, kwargs, held_out)
     else:
         reason = "it is about the training's data: pass train_args=(X, y)"
