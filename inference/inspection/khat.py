@@ -123,16 +123,19 @@ def of_hyperparameters(
     columns = ("hyperparameter", "entries", "k-hat", "k-hat of u", "effective", "shift", "spread")
     section = Section(_TITLE, columns, tuple(rows), note)
     findings: tuple[Finding, ...] = ()
-    bad = effective < FEWEST_EFFECTIVE or (k > LARGEST and effective < MOST_EFFECTIVE)
-    if bad and (own is None or own <= LARGEST):
+    if effective < FEWEST_EFFECTIVE or (k > LARGEST and effective < MOST_EFFECTIVE):
+        name, *_, shift, wider = max(rows[1:], key=lambda row: max(row[5], abs(np.log(row[6]))))
+        noisy = own is not None and own > LARGEST
         findings = (
             Finding(
                 "hyperparameters not trusted",
                 None,
-                f"k-hat of q(theta) is {k:.2f} and {effective:.0%} of the weighted draws count: "
-                "standard deviations are too small, or hyperparameters depend on each other. Use NUTS with "
-                "whitened(program), on some hundred rows if need be, or trust predictions and not the intervals of "
-                "hyperparameters.",
+                f"k-hat of q(theta) is {k:.2f} and {effective:.0%} of the weighted draws count"
+                + (f" (k-hat of u is {own:.2f}, so that this is not known well either)" if noisy else "")
+                + f". Weights move the mean of {name} by {shift:.2g} of its standard deviations, and the standard "
+                f"deviation is {wider:.2g} times as large{', at least' if k > LARGEST else ''}: "
+                "hyperparameters depend on each other or on u. Use NUTS with whitened(program), on some hundred rows "
+                "if need be, or trust predictions and not the intervals of hyperparameters.",
             ),
         )
     return Diagnosis(findings, (section,))

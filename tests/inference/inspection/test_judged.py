@@ -8,10 +8,11 @@ import pytest
 from numpyro.infer import SVI
 from optax import adam, cosine_decay_schedule
 
-from gpzoo import kmeans
+from gpzoo import InducingPoints, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, diagnose, fit
 from gpzoo.models import deep_gp, gp_regression, inner_scales, linear_layers
 from tests.inference.inspection.planted_fits import FAULTS
+from tests.inference.test_whitened import ELEVEN, PUBLISHED
 from tests.programs import KEY, relaxed
 
 pytestmark = [
@@ -76,3 +77,26 @@ def test_a_fault_is_called_by_its_name(fault):
     trained, new, kwargs, data = fault(SEED)
     found = diagnose(KEY, trained, *new, train_args=data, model_kwargs=kwargs).findings
     assert FAULTS[fault] in {finding.name for finding in found} and len(found) <= 2
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_posteriors_are_told_from_those_of_svi(name, standard_promotion):
+    """Of regression mean field is near them; of counts it is off by many of its own standard deviations."""
+    program, data, published = PUBLISHED[name]
+    X, y = ELEVEN["x"], ELEVEN[data]
+    guide = InducingGuide(program, InducingPoints(X), hyperparameters="normal")
+    svi = SVI(program, guide, adam(0.02), GaussianProcessELBO(num_particles=5))
+    trained = fit(KEY, svi, 3000, X, y, progress=False)
+    found = diagnose(KEY, trained, X, y)
+    off = {
+        site: abs(np.log(published[site][0]) - trained.params[f"{site}_loc"]) / trained.params[f"{site}_scale"]
+        for site in ("rho", "alpha")
+    }
+    if name == "regression":
+        assert not found.findings and max(off.values()) < 0.5
+    else:
+        assert min(off.values()) > 0.7 and max(off.values()) > 3
+        (finding,) = found.findings
+        assert finding.name == "hyperparameters not trusted" and "NUTS" in finding.text
+        (section,) = (section for section in found.sections if section.title == "Leave-one-out")
+        assert section.rows[0][3] == "not reliable"
