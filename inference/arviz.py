@@ -122,7 +122,8 @@ def densities(
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
     arrays, static = split_arrays(kwargs)
-    source = Draws(model, guide.sites.latents, guide, named_key(rng_key, "views"))
+    views = named_key(rng_key, "views")
+    source = Draws(model, guide.sites.latents, guide, views)
     draws = random.split(named_key(rng_key, "export"), num_draws), {}
 
     def at_data(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict, views: Array) -> Found:
@@ -131,7 +132,7 @@ def densities(
 
     key = ("densities", identity_of(static))
     many = compiled[key] = compiled.get(key) or over_draws(at_data, guide.draws_anything)
-    rest, rows = (arrays, params, source.views), number_of_rows(args)
+    rest, rows = (arrays, params, views), number_of_rows(args)
     with one_blas_thread():
         found, by_row = in_batches(many, draws, args, *rest, batch_size=Options.batch_size)
         _refuse_batches(source, by_row, rows)

@@ -68,7 +68,7 @@ def leave_one_out(log_likelihood: Float[np.ndarray, "S N"], log_ratio: Float[np.
         plain: Any = arviz.loo(data, pointwise=True, reff=1.0)
         if "InferenceData" in vars(arviz):
             smoothed, _ = arviz.psislw((log_ratio[:, None] - log_likelihood).T)
-            elpd = logsumexp(smoothed + log_likelihood.T, axis=1)
+            elpd = np.asarray(logsumexp(smoothed + log_likelihood.T, axis=1))
         else:
             found = arviz.loo_approximate_posterior(data, log_ratio, np.zeros_like(log_ratio), pointwise=True)
             elpd = np.asarray(found.elpd_i)

@@ -66,6 +66,7 @@ def train(
     inducing=None,
     *,
     steps=600,
+    rate=0.05,
     key=0,
     hyperparameters="point",
     scale=1.0,
@@ -76,7 +77,7 @@ def train(
     guide = InducingGuide(
         program, kmeans(20) if inducing is None else inducing, hyperparameters=hyperparameters, initial_scale=scale
     )
-    svi = SVI(program, guide, relaxed(optax.adam(optax.cosine_decay_schedule(0.05, steps))), GaussianProcessELBO())
+    svi = SVI(program, guide, relaxed(optax.adam(optax.cosine_decay_schedule(rate, steps))), GaussianProcessELBO())
     key = random.key(key) if isinstance(key, int) else key
     return fit(key, svi, steps, X, y, progress=False, model_kwargs=kwargs, member_kwargs=members, **rest)
 
@@ -215,7 +216,8 @@ def noise_too_large(seed):
 def half_of_inducing_points_on_one_spot(seed):
     X, y, *new = waves(seed)
     Z = on_a_line(np.concatenate([np.linspace(-3, 3, 20), np.full(20, 0.5)]))
-    return train(sparse, X, y, InducingPoints(jnp.asarray(Z))), new, {}, None
+    # Faster, they would leave the spot.
+    return train(sparse, X, y, InducingPoints(jnp.asarray(Z)), rate=0.03), new, {}, None
 
 
 def stopped_at_a_tenth(seed):

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 #: Not looked at before; neither were these data.
-SEED = 505
+SEED = 707
 
 #: Functions of inputs, their numbers and standard deviations of noise.
 FUNCTIONS = {
