@@ -29,7 +29,7 @@ DUPLICATE = 0.999
 #: some onto others: up to two fifths in good fits.
 MOST_DUPLICATES = 0.45
 
-#: Share of inducing variables that may be near-duplicates of one, and as many of few variables as may be. Training makes
+#: Share of inducing variables that may be near-duplicates of one, and how many of few variables may be. Training makes
 #: pairs and triples, up to a sixth; what is more started on one spot.
 LARGEST_GROUP, OF_FEW = 1 / 4, 3
 

@@ -12,8 +12,10 @@ from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
+from gpzoo.inference.inspection import approximation
 from gpzoo.inference.inspection.diagnose import diagnose
 from gpzoo.inference.inspection.findings import Diagnosis, Finding, Section
+from gpzoo.inference.inspection.measure import Measured, Process
 from gpzoo.inference.inspection.psis import pareto
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
@@ -136,6 +138,20 @@ def test_a_diagnosis_prints_in_eighty_columns_and_survives_netcdf(tmp_path):
         np.testing.assert_array_equal(read["y_pit"], found.arrays["y_pit"])
         assert list(read["finding"].values) == ["a fault"]
         assert set(read.variables) == set(data.variables)
+
+
+def test_pairs_of_inducing_variables_are_counted_and_many_on_one_spot_named():
+    def found(Z):
+        covariance = np.asarray(RBF(1.0, 1.0)(np.asarray(Z, float)[:, None]))
+        site = Process(*np.ones((5, 3)), None, len(Z), covariance, None)
+        return approximation.inducing(Measured({}, {"f": site}, {}, {}), set())
+
+    pairs, crowd = found([*range(0, 40, 5), 5, 10, 15]), found([*range(0, 40, 5), 5, 5, 5])
+    for whole in (pairs, crowd):
+        assert table(whole, "Inducing variables")[0]["doubles"] == 3
+    assert "inducing variables repeat each other" not in names(pairs)
+    assert "inducing variables repeat each other" in names(crowd)
+    assert "inducing variables repeat each other" in names(found([0, 0, 5, 5, 10, 10, 15, 15]))
 
 
 def test_tables_of_one_title_are_joined():
