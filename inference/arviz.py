@@ -32,6 +32,9 @@ from gpzoo.inference.training._sources import split_arrays
 _SMALL = 1_000_000
 
 
+#: Rows whose joint covariance is factorised once per draw in a second in all.
+_FEW = 300
+
 #: Groups of a draw's densities.
 _DENSITIES = ("log_likelihood", "left_out", "log_prior", "log_q", "others", "masks")
 
@@ -130,9 +133,11 @@ def densities(
         found = replace(source, views=views).at_data(draw, batch, (args, arrays | static), params)
         return {group: found[group] for group in _DENSITIES}
 
-    key = ("densities", identity_of(static))
-    many = compiled[key] = compiled.get(key) or over_draws(at_data, guide.draws_anything)
     rest, rows = (arrays, params, views), number_of_rows(args)
+    # A loop compiles in less time than vmap, and of few rows factors cost nothing.
+    alone = guide.draws_anything or rows <= _FEW
+    key = ("densities", alone, identity_of(static))
+    many = compiled[key] = compiled.get(key) or over_draws(at_data, alone)
     with one_blas_thread():
         found, by_row = in_batches(many, draws, args, *rest, batch_size=Options.batch_size)
         _refuse_batches(source, by_row, rows)
