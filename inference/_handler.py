@@ -42,7 +42,8 @@ def _parameter(inducing: InducingVariable) -> Any:
     return leaves[0] if len(leaves) == 1 else leaves
 
 
-def _variable(initialiser: Any, parameter: Any) -> InducingVariable:
+def variable_of(initialiser: Any, parameter: Any) -> InducingVariable:
+    """The inducing variable, of an initialiser's kind, that a value of ``<site>_inducing`` stands for."""
     leaves = parameter if isinstance(parameter, tuple | list) else (parameter,)
     return jax.tree.unflatten(structure(initialiser), leaves)
 
@@ -125,7 +126,7 @@ class _PosteriorHandler(Messenger):
         if structure(initialiser).num_leaves == 0:
             return initialiser  # a grid: nothing of it is trained
         value = numpyro.param(parameter, lambda key: self._start(name, initialiser, key, prior))
-        return _variable(initialiser, value)
+        return variable_of(initialiser, value)
 
     def _start(self, name: str, initialiser: Any, key: PRNGKeyArray, prior: GaussianProcess) -> Any:
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""

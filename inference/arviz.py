@@ -25,11 +25,19 @@ from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import look
 from gpzoo.inference.enumeration import is_enumerated, plate_depth
 from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.prediction.predict import identity_of
 from gpzoo.inference.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.training._sources import split_arrays
 
 #: Arguments with more entries than this are not copied into ``constant_data``.
 _SMALL = 1_000_000
+
+
+#: Rows whose joint covariance is factorised once per draw in a second in all.
+_FEW = 300
+
+#: Groups of a draw's densities.
+_DENSITIES = ("log_likelihood", "left_out", "log_prior", "log_q", "others", "masks")
 
 
 #: Arrays by name, with the names of their axes.
@@ -77,6 +85,75 @@ def exported(
         sample_stats={},
         options=options,
     )
+
+
+@dataclass(frozen=True)
+class Densities:
+    """Log densities of draws of a trained model, in nats and float64.
+
+    Attributes:
+        log_likelihood: ``log p(y_n | f_n)`` by data site, ``[S, ...]``; data that are masked are left out.
+        log_ratio: ``log_p - log_q`` of each draw, ``[S]``; see :meth:`gpzoo.inference.Trained.to_arviz`.
+    """
+
+    log_likelihood: dict[str, np.ndarray]
+    log_ratio: np.ndarray
+
+
+def densities(
+    rng_key: Array,
+    model: Callable,
+    guide: InducingGuide,
+    params: dict[str, Any],
+    args: tuple,
+    kwargs: dict[str, Any],
+    *,
+    num_draws: int,
+    compiled: dict[tuple, Any],
+) -> Densities:
+    """The densities of the draws that :meth:`gpzoo.inference.Trained.to_arviz` makes of the same key, and no more.
+
+    Args:
+        rng_key: of the export.
+        model: the program.
+        guide: its guide, which has seen data.
+        params: checked parameters.
+        args: positional arguments, checked.
+        kwargs: keyword arguments, checked.
+        num_draws: number of draws ``S``.
+        compiled: keeps the compiled program.
+
+    Raises:
+        ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
+    """
+    arrays, static = split_arrays(kwargs)
+    views = named_key(rng_key, "views")
+    source = Draws(model, guide.sites.latents, guide, views)
+    draws = random.split(named_key(rng_key, "export"), num_draws), {}
+
+    def at_data(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict, views: Array) -> Found:
+        found = replace(source, views=views).at_data(draw, batch, (args, arrays | static), params)
+        return {group: found[group] for group in _DENSITIES}
+
+    rest, rows = (arrays, params, views), number_of_rows(args)
+    # A loop compiles in less time than vmap, and of few rows factors cost nothing.
+    alone = guide.draws_anything or rows <= _FEW
+    key = ("densities", alone, identity_of(static))
+    many = compiled[key] = compiled.get(key) or over_draws(at_data, alone)
+    with one_blas_thread():
+        found, by_row = in_batches(many, draws, args, *rest, batch_size=Options.batch_size)
+        _refuse_batches(source, by_row, rows)
+
+        def explain() -> None:
+            one = args if by_row is None else jax.tree.map(lambda x: x[:1], args)
+            at_data((draws[0][0], {}), jnp.asarray(0), one, *rest)
+
+        _refuse_not_finite(source, found, explain)
+    stats = _log_densities(found, {})
+    terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
+    for name, mask in found["masks"].items():
+        terms[name] = terms[name][:, mask]
+    return Densities(terms, stats["log_p"] - stats.get("log_q", 0))
 
 
 @entry_point
@@ -323,7 +400,7 @@ def _log_densities(found: Found, given: Mapping[str, np.ndarray]) -> dict[str, n
 def _refuse_not_finite(source: Draws, found: Found, explain: Callable[[], None]) -> None:
     processes = source.processes
     for group in ("posterior", "posterior_predictive", "log_prior", "log_q"):
-        for name, values in found[group].items():
+        for name, values in found.get(group, {}).items():
             of = name.removesuffix("_u") if name.removesuffix("_u") in processes else name
             refuse_not_finite(of, f"{group} draws", values, processes, explain)
     for name, values in (found["log_likelihood"] | found["left_out"]).items():

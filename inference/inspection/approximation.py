@@ -26,8 +26,12 @@ FEWEST_REACHED = 0.5
 DUPLICATE = 0.999
 
 #: Share of inducing variables that may be near-duplicates. Where more are taken than the data determine, training moves
-#: some onto others: up to a quarter in good fits.
-MOST_DUPLICATES = 1 / 3
+#: some onto others: up to two fifths in good fits.
+MOST_DUPLICATES = 0.45
+
+#: Share of inducing variables that may be near-duplicates of one, and how many of few variables may be. Training makes
+#: pairs and triples, up to a sixth; what is more started on one spot.
+LARGEST_GROUP, OF_FEW = 1 / 4, 3
 
 #: Correlation with every other inducing variable below which one stands alone: that of 2.4 lengthscales (RBF).
 ALONE = 0.05
@@ -84,19 +88,21 @@ def inducing(measured: Measured, inner: Collection[str]) -> Diagnosis:
     rows, findings, arrays = [], [], {}
     for name, site in measured.processes.items():
         known = doubles = alone = None
+        crowd = 0
         if site.eigenvalues is not None:
             arrays[f"{name}_eigenvalues"] = site.eigenvalues
             known = float(np.mean(np.sum(1 - np.minimum(site.eigenvalues, 1), axis=-1)))
         if site.covariance is not None:
-            doubles, alone = _relations(site.covariance)
+            doubles, alone, crowd = _relations(site.covariance)
         left = None if site.residual is None else float(_ratio(site.residual, site.prior_variance))
         rows.append((name, site.num_inducing, doubles, known, left))
-        if doubles is not None and doubles > MOST_DUPLICATES * site.num_inducing:
+        M = site.num_inducing
+        if doubles is not None and (doubles > MOST_DUPLICATES * M or crowd > max(LARGEST_GROUP * M, OF_FEW)):
             findings.append(
                 Finding(
                     "inducing variables repeat each other",
                     name,
-                    f"{doubles} of {site.num_inducing} are within a correlation of {DUPLICATE} of another one and add "
+                    f"{doubles} of {M} are within a correlation of {DUPLICATE} of another one and add "
                     "nothing: take fewer, or start them at distinct inputs (kmeans, random_subset, unique_patches).",
                 )
             )
@@ -112,22 +118,23 @@ def inducing(measured: Measured, inner: Collection[str]) -> Diagnosis:
     return Diagnosis(tuple(findings), sections, arrays)
 
 
-def _relations(covariance: np.ndarray) -> tuple[int, float]:
-    """How many inducing variables nearly repeat one that is kept, and the share of those that stand alone.
+def _relations(covariance: np.ndarray) -> tuple[int, float, int]:
+    """How many inducing variables nearly repeat one that is kept; the share that stands alone; the largest group.
 
-    Both are the most over outputs.
+    All are the most over outputs.
     """
-    size, doubles, alone = covariance.shape[-1], 0, 0.0
+    size, doubles, alone, crowd = covariance.shape[-1], 0, 0.0, 0
     for K in covariance.reshape(-1, size, size):
         scale = np.sqrt(np.maximum(np.diagonal(K), np.finfo(np.float32).tiny))
         correlation = np.abs(K / scale / scale[:, None])
         near, kept = correlation > DUPLICATE, np.ones(size, bool)
         for i in range(1, size):
             kept[i] = not near[i, :i][kept[:i]].any()
+        crowd = max(crowd, int(near.sum(axis=1).max()))
         np.fill_diagonal(correlation, 0)
         doubles = max(doubles, size - int(kept.sum()))
         alone = max(alone, float(np.mean(correlation.max(axis=1) < ALONE)) if size > 1 else 0.0)
-    return doubles, alone
+    return doubles, alone, crowd
 
 
 def _reach(name: str, site: Process, alone: float | None) -> Finding | None:

@@ -14,14 +14,15 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
-from gpzoo.inference.inspection import approximation, khat, restarts
+from gpzoo.inference.inspection import approximation, khat, loo, restarts
 from gpzoo.inference.inspection.findings import Diagnosis
 from gpzoo.inference.inspection.measure import measure
 from gpzoo.inference.inspection.outcomes import judge
+from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import described
 
-#: Draws of each outcome: transforms are ranks among so many.
+#: Draws of programs that draw, and of outcomes whose transforms are ranks among them.
 _DRAWS = 200
 
 
@@ -55,36 +56,50 @@ def diagnose(
     """
     rng_key = checks.rng_key(rng_key)
     args, kwargs = checks.arguments(trained.model, args, model_kwargs, new=True)
+    several, bounds = trained, np.zeros(0)
     if np.ndim(trained.losses) > 1:
         k, bounds = restarts.best(trained)
-        one = diagnose(rng_key, trained.member(k), *args, train_args=train_args, model_kwargs=kwargs)
-        sites = trained.guide.sites.processes - trained.guide.sites.inner
-        both = restarts.compare(named_key(rng_key, "restarts"), trained, bounds, args, kwargs, sorted(sites))
-        return Diagnosis.joined([both, one])
+        trained = trained.member(k)
     guide = trained._usable_guide()
     guide.sites_for(args, kwargs)
     params = guide.checked_params(trained.params, args, kwargs)
     measured = measure(named_key(rng_key, "measure"), trained, params, args, kwargs)
     inner = guide.sites.inner
     reached = approximation.reached(measured, inner)
-    judged = []
-    if measured.outcomes:
-        predicted = trained.predict(
+
+    def predicted(of: Trained) -> dict[str, SitePrediction]:
+        return of.predict(
             named_key(rng_key, "predict"),
             *args,
             test_data={name: site.value for name, site in measured.outcomes.items()},
             num_draws=_DRAWS,
-            keep_draws=any(site.kind != "binary" for site in measured.outcomes.values()),
+            keep_draws=any(site.judged_by_draws for site in measured.outcomes.values()),
             model_kwargs=kwargs,
         )
-        judged = [judge(name, site, predicted[name], reached) for name, site in measured.outcomes.items()]
-    if reason := khat.why_not(guide):
-        hyperparameters = khat.unavailable(reason)
-    elif train_args is not None or _is_trained_on(trained, args):
+
+    judged = []
+    if measured.outcomes:
+        at_rows = predicted(trained)
+        judged = [judge(name, site, at_rows[name], reached) for name, site in measured.outcomes.items()]
+    held = Diagnosis()
+    if len(bounds):
+        key, sites = named_key(rng_key, "restarts"), sorted(guide.sites.processes - inner)
+        held = restarts.compare(key, several, bounds, predicted, sites)
+    effects = Diagnosis.joined(judged)
+    of_training = _is_trained_on(trained, args)
+    if train_args is not None or of_training:
         data = args if train_args is None else checks.arguments(trained.model, train_args)[0]
-        hyperparameters = khat.of_hyperparameters(named_key(rng_key, "k-hat"), trained, params, data, kwargs)
+        gaussian = all(site.noise is not None for site in measured.outcomes.values())
+        key = named_key(rng_key, "k-hat")
+        hyperparameters = khat.of_hyperparameters(key, trained, params, data, kwargs, gaussian=gaussian)
+        densities = {name: effects.arrays.get(f"{name}_log_density") for name in measured.outcomes}
+        others = not of_training and not _same(args, data)
+        held_out = {name: x for name, x in densities.items() if x is not None and others}
+        left_out = loo.of_draws(rng_key, trained, params, data, kwargs, held_out)
     else:
-        hyperparameters = khat.unavailable("the posterior is of the training's data: pass train_args=(X, y)")
+        reason = "it is about the training's data: pass train_args=(X, y)"
+        hyperparameters = khat.unavailable(khat.why_not(guide) or reason)
+        left_out = loo.unavailable(reason)
     causes = Diagnosis.joined(
         [
             approximation.course(trained.losses, _rows_of_training(trained, args), trained.backed_off),
@@ -93,12 +108,13 @@ def diagnose(
             approximation.layers(measured, inner),
             approximation.parameters(params, measured.starts),
             hyperparameters,
+            left_out,
         ]
     )
-    effects = Diagnosis.joined(judged)
     # What is wrong with the approximation explains what is wrong with its predictions, which are of more interest.
     findings = causes.findings + effects.findings
-    return Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
+    one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
+    return Diagnosis.joined([held, one])
 
 
 def _is_trained_on(trained: Trained, args: tuple) -> bool:
@@ -110,6 +126,12 @@ def _is_trained_on(trained: Trained, args: tuple) -> bool:
         for key, said in described(f"argument {name}", jax.tree.map(jnp.asarray, x)).items()
     }
     return bool(wanted) and wanted.items() <= dict(trained.data).items()
+
+
+def _same(args: tuple, others: tuple) -> bool:
+    """Whether all arrays have the same entries."""
+    ours, theirs = jax.tree.leaves(args), jax.tree.leaves(others)
+    return len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
 
 
 def _rows_of_training(trained: Trained, args: tuple) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,6 @@ from numpyro.distributions.transforms import biject_to
 
 from gpzoo import linalg
 from gpzoo._platform import one_blas_thread
-from gpzoo.inference._arviz_container import import_arviz
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import given_value, run, unmasked
 from gpzoo.inference.collapsed import CollapsedELBO
@@ -25,6 +23,7 @@ from gpzoo.inference.enumeration import scored
 from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.inspection.findings import Diagnosis, Finding, Section
+from gpzoo.inference.inspection.psis import pareto
 from gpzoo.inference.prediction.predict import identity_of
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import split_arrays
@@ -44,6 +43,9 @@ FEWEST_EFFECTIVE = 0.2
 #: Draws of the hyperparameters: the tail is fitted to the largest 68 of as many weights.
 _DRAWS = 500
 
+#: Of these, how many are computed at once.
+_AT_ONCE = 10
+
 #: Draws of ``u`` for each draw of the hyperparameters, where the evidence is estimated.
 _OF_U = 20
 
@@ -55,8 +57,8 @@ class _Target(NamedTuple):
     """Log weights as a function of a key, parameters and arguments.
 
     Attributes:
-        log_weight: ``(number of draws of u, key, theta [unconstrained, by site], params, args, arrays) -> log p(theta)
-            + L(theta)``, the Jacobian included, and log weights of ``u``, none where ``L`` is computed.
+        log_weight: ``(key, theta [unconstrained, by site], params, args, arrays) -> log p(theta) + L(theta)``, the
+            Jacobian included, and log weights of draws of ``u``, none where ``L`` is computed.
         words: what ``L`` is.
         estimated: whether by draws of ``u``.
     """
@@ -67,7 +69,7 @@ class _Target(NamedTuple):
 
 
 def of_hyperparameters(
-    rng_key: Array, trained: Trained, params: Mapping[str, Any], args: tuple, kwargs: dict
+    rng_key: Array, trained: Trained, params: Mapping[str, Any], args: tuple, kwargs: dict, *, gaussian: bool
 ) -> Diagnosis:
     """k-hat of ``log w = log p(theta) + L(theta) - log q(theta)`` in unconstrained space, the Jacobian included.
 
@@ -81,41 +83,26 @@ def of_hyperparameters(
         params: its parameters, checked.
         args: the data of training, checked: ``q`` is a posterior given these.
         kwargs: the program's keyword arguments, checked.
+        gaussian: whether the noise of all data is.
     """
     guide: InducingGuide = trained.guide
     names = sorted(guide.sites.latents - guide.sites.processes)
     if reason := why_not(guide):
         return unavailable(reason)
     arrays, static = split_arrays(kwargs)
-    target = _target(scored(trained.model, guide.sites), guide, params, args, arrays, static)
-    if isinstance(target, str):
-        return unavailable(target)
     location = {name: params[f"{name}_loc"] for name in names}
     scale = {name: params[f"{name}_scale"] for name in names}
-
-    def one(key: Array, params: dict, args: tuple, arrays: dict) -> tuple[Array, Array, dict[str, Array]]:
-        noise = {name: random.normal(named_key(key, name), jnp.shape(x), x.dtype) for name, x in location.items()}
-        theta = {name: params[f"{name}_loc"] + params[f"{name}_scale"] * x for name, x in noise.items()}
-        log_q = sum(jnp.sum(-jnp.square(noise[n]) / 2 - jnp.log(params[f"{n}_scale"])) for n in names)
-        found, _ = target.log_weight(_OF_U, named_key(key, "u"), theta, params, args, arrays)
-        centre = {name: params[f"{name}_loc"] for name in names}
-        _, at_centre = target.log_weight(1, named_key(key, "centre"), centre, params, args, arrays)
-        return found - log_q, at_centre, theta
-
-    # The same program for every training of a program with these arguments.
-    key = ("k-hat", identity_of(static))
-    if key not in trained._compiled:
-        many = lambda keys, *rest: jax.lax.map(lambda key: one(key, *rest), keys, batch_size=10)  # noqa: E731
-        trained._compiled[key] = jax.jit(many)
-    with one_blas_thread():
-        keys = random.split(named_key(rng_key, "k-hat"), _DRAWS)
-        found = trained._compiled[key](keys, dict(params), args, arrays)
-    log_weights, at_centre, theta = jax.tree.map(lambda x: np.asarray(x, np.float64), found)
+    keys = random.split(named_key(rng_key, "k-hat"), _DRAWS)
+    targets = _targets(scored(trained.model, guide.sites), guide, params, static, gaussian)
+    try:
+        target, log_weights, at_centre, theta = _best(keys, targets, trained, (params, args, arrays), static, location)
+    except (TypeError, ValueError) as error:
+        return unavailable(f"log weights are not known ({error})")
     if not np.isfinite(log_weights).all():
         bad = int((~np.isfinite(log_weights)).sum())
         return unavailable(f"{bad} of {_DRAWS} log weights are not finite: {target.words} fails at draws of q(theta)")
     smoothed, k = pareto(log_weights)
-    own = pareto(at_centre.reshape(-1))[1] if target.estimated else None
+    own = pareto(at_centre)[1] if target.estimated else None
     weights = np.exp(smoothed - smoothed.max())
     weights /= weights.sum()
     effective = float(1 / (_DRAWS * np.sum(np.square(weights))))
@@ -137,16 +124,19 @@ def of_hyperparameters(
     columns = ("hyperparameter", "entries", "k-hat", "k-hat of u", "effective", "shift", "spread")
     section = Section(_TITLE, columns, tuple(rows), note)
     findings: tuple[Finding, ...] = ()
-    bad = effective < FEWEST_EFFECTIVE or (k > LARGEST and effective < MOST_EFFECTIVE)
-    if bad and (own is None or own <= LARGEST):
+    if effective < FEWEST_EFFECTIVE or (k > LARGEST and effective < MOST_EFFECTIVE):
+        name, *_, shift, wider = max(rows[1:], key=lambda row: max(row[5], abs(np.log(row[6]))))
+        noisy = own is not None and own > LARGEST
         findings = (
             Finding(
                 "hyperparameters not trusted",
                 None,
-                f"k-hat of q(theta) is {k:.2f} and {effective:.0%} of the weighted draws count: "
-                "standard deviations are too small, or hyperparameters depend on each other. Use NUTS with "
-                "whitened(program), on some hundred rows if need be, or trust predictions and not the intervals of "
-                "hyperparameters.",
+                f"k-hat of q(theta) is {k:.2f} and {effective:.0%} of the weighted draws count"
+                + (f" (k-hat of u is {own:.2f}, so that this is not known well either)" if noisy else "")
+                + f". Weights move the mean of {name} by {shift:.2g} of its standard deviations, and the standard "
+                f"deviation is {wider:.2g} times as large{', at least' if k > LARGEST else ''}: "
+                "hyperparameters depend on each other or on u. Use NUTS with whitened(program), on some hundred rows "
+                "if need be, or trust predictions and not the intervals of hyperparameters.",
             ),
         )
     return Diagnosis(findings, (section,))
@@ -171,41 +161,72 @@ def why_not(guide: InducingGuide) -> str:
     return ""
 
 
-def pareto(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Pareto-smoothed log weights and their k-hat, by ArviZ."""
-    arviz = import_arviz()
-    log_weights = np.asarray(log_weights, np.float64)
-    if np.ptp(log_weights) < 1e-6:  # nothing to fit a tail to
-        return log_weights, 0.0
-    if "InferenceData" in vars(arviz):
-        smoothed, k = arviz.psislw(log_weights)
-    else:
-        import xarray
-
-        # From 1.0 on it takes log likelihoods, of which weights of leaving out are the inverse.
-        smoothed, k = xarray.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw")
-    return np.asarray(smoothed), float(k)
-
-
 # -- the evidence given theta ------------------------------------------------------------------------------------------
 
 
-def _target(
-    model: Callable, guide: InducingGuide, params: Mapping[str, Any], args: tuple, arrays: dict, static: dict
-) -> _Target | str:
-    """The best target there is, or why there is none."""
+def _best(
+    keys: Array, targets: Iterator[_Target], trained: Trained, given: tuple, static: dict, location: Mapping[str, Any]
+) -> tuple[_Target, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """The first target that these data have, and :func:`_weighed`."""
+    *closed, last = targets
+    for target in closed:
+        try:
+            found = _weighed(keys, target, trained, given, static, location)
+        except (KeyError, ValueError):
+            continue  # it has no closed form
+        if np.isfinite(found[0]).any():
+            return target, *found
+    return last, *_weighed(keys, last, trained, given, static, location)
+
+
+def _weighed(
+    keys: Array, target: _Target, trained: Trained, given: tuple, static: dict, location: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Log weights of draws of ``theta``; those of draws of ``u`` where ``theta`` is in its centre; and the draws."""
+
+    def one(key: Array, spread: Array, params: dict, args: tuple, arrays: dict) -> tuple[Array, Array, dict]:
+        noise = {name: random.normal(named_key(key, name), jnp.shape(x), x.dtype) for name, x in location.items()}
+        theta = {name: params[f"{name}_loc"] + spread * params[f"{name}_scale"] * x for name, x in noise.items()}
+        log_q = sum(jnp.sum(-jnp.square(noise[n]) / 2 - jnp.log(params[f"{n}_scale"])) for n in noise)
+        found, of_u = target.log_weight(named_key(key, "u"), theta, params, args, arrays)
+        return found - log_q, of_u, theta
+
+    # The same program for every training of a program with these arguments.
+    key = ("k-hat", target.words, identity_of(static))
+    if key not in trained._compiled:
+        trained._compiled[key] = jax.jit(jax.vmap(one, (0, *(None,) * 4)))
+    params, args, arrays = given
+    dtype = jnp.result_type(*location.values())
+
+    def of(keys: Array, spread: float) -> tuple:
+        return trained._compiled[key](keys, jnp.asarray(spread, dtype), dict(params), args, arrays)
+
+    with one_blas_thread():
+        found = [of(keys[i : i + _AT_ONCE], 1.0) for i in range(0, len(keys), _AT_ONCE)]
+        log_weights, _, theta = jax.tree.map(lambda *x: np.concatenate(x).astype(np.float64), *found)
+        # As many draws of u as of theta.
+        several = range(0, len(keys) // _OF_U * target.estimated, _AT_ONCE)
+        centre = [np.ravel(of(random.split(keys[i], _AT_ONCE), 0.0)[1]) for i in several]
+    return log_weights, np.concatenate([np.zeros(0), *centre]), theta
+
+
+def _targets(
+    model: Callable, guide: InducingGuide, params: Mapping[str, Any], static: dict, gaussian: bool
+) -> Iterator[_Target]:
+    """What there may be, the best first; the last always is, where draws of ``u`` have densities."""
     if not guide.sites.processes:
 
-        def exact(count: int, *given: Any) -> tuple[Array, Array]:
+        def exact(*given: Any) -> tuple[Array, Array]:
             return _joint(model, static, Marginals(), None, *given)[0], jnp.zeros(())
 
-        return _Target(exact, "exact")
+        yield _Target(exact, "exact")
+        return
     points: Any = copy(guide)
     points.hyperparameters = "point"
     names = guide.sites.latents - guide.sites.processes
     transforms = {name: biject_to(guide.sites.constraints[name]) for name in names & set(guide.sites.constraints)}
 
-    def collapsed(count: int, key: Array, theta: dict, params: dict, args: tuple, arrays: dict) -> tuple[Array, Array]:
+    def collapsed(key: Array, theta: dict, params: dict, args: tuple, arrays: dict) -> tuple[Array, Array]:
         values = {name: transforms[name](x) for name, x in theta.items()}
         jacobian = sum(jnp.sum(transforms[n].log_abs_det_jacobian(x, values[n])) for n, x in theta.items())
         given = {name: x for name, x in params.items() if name not in {f"{n}_scale" for n in names}}
@@ -213,27 +234,18 @@ def _target(
         loss: Any = _COLLAPSED.loss(key, given, model, points, *args, **(arrays | static))
         return jacobian - loss, jnp.zeros(())
 
-    centre = {name: params[f"{name}_loc"] for name in names}
-    try:
-        value, _ = jax.jit(partial(collapsed, 1))(random.key(0), centre, dict(params), args, arrays)
-        if np.isfinite(value):
-            return _Target(collapsed, "the collapsed bound on the evidence")
-    except (KeyError, ValueError):
-        pass  # it has no closed form
+    if gaussian:
+        yield _Target(collapsed, "the collapsed bound on the evidence")
 
-    def estimated(count: int, key: Array, theta: dict, params: dict, args: tuple, arrays: dict) -> tuple[Array, Array]:
+    def estimated(key: Array, theta: dict, params: dict, args: tuple, arrays: dict) -> tuple[Array, Array]:
         def one(key: Array) -> tuple[Array, Array]:
             return _joint(model, static, _Weighted(), guide, key, theta, params, args, arrays)
 
-        prior, of_u = jax.vmap(one)(random.split(key, count))
-        return prior[0] + logsumexp(of_u) - np.log(count), of_u
+        prior, of_u = jax.vmap(one)(random.split(key, _OF_U))
+        return prior[0] + logsumexp(of_u) - np.log(_OF_U), of_u
 
-    try:
-        jax.eval_shape(partial(estimated, 1), random.key(0), centre, dict(params), args, arrays)
-    except (TypeError, ValueError) as error:
-        return f"log weights of u are not known ({error})"
     size = sum(int(np.size(params[f"{site}_mean"])) for site in guide.sites.processes)
-    return _Target(estimated, f"an importance estimate over u, of {size} dimensions, with {_OF_U} draws", True)
+    yield _Target(estimated, f"an importance estimate over u, of {size} dimensions, with {_OF_U} draws", True)
 
 
 class _Weighted(Marginals):

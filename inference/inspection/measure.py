@@ -20,6 +20,7 @@ from gpzoo.inference._runs import Trace, run, unmasked
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.prediction._paths import has_classes
 from gpzoo.inference.prediction.predict import identity_of
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import split_arrays
@@ -71,7 +72,7 @@ class Outcomes:
     Attributes:
         value: the data, ``[N, ...]``.
         observed: which rows are not masked, ``[N]``.
-        kind: ``"binary"``, ``"integers"`` (labels or counts) or ``"numbers"``.
+        kind: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``.
         likelihood: name of its distribution.
         noise: variance of Gaussian noise, averaged over rows and outputs; ``None`` for other distributions.
     """
@@ -81,6 +82,11 @@ class Outcomes:
     kind: str
     likelihood: str
     noise: float | None
+
+    @property
+    def judged_by_draws(self) -> bool:
+        """Whether the probability of a smaller outcome has no closed form."""
+        return self.kind in ("integers", "numbers") and self.noise is None
 
 
 @dataclass(frozen=True)
@@ -250,4 +256,6 @@ def kind_of(site: dict[str, Any]) -> str:
         support = support.base_constraint
     if support is constraints.boolean:
         return "binary"
+    if has_classes(fn):
+        return "classes"
     return "integers" if support.is_discrete else "numbers"

@@ -41,7 +41,7 @@ def judge(site: str, outcomes: Outcomes, predicted: SitePrediction, reached: np.
     Args:
         site: its name.
         outcomes: the data.
-        predicted: with draws and log densities.
+        predicted: with log densities, and with draws where outcomes are ordered and not Gaussian.
         reached: rows of which the model claims to know something, ``[N]``; findings are about these alone.
     """
     rows = outcomes.observed
@@ -49,9 +49,9 @@ def judge(site: str, outcomes: Outcomes, predicted: SitePrediction, reached: np.
     if not rows.any():
         return part
     judged = reached[rows]
-    if predicted.probs is not None or outcomes.kind == "binary":
+    if outcomes.kind in ("binary", "classes"):
         part = _classes(site, outcomes, predicted, rows, judged)
-    elif predicted.draws is not None:
+    elif predicted.cdf is not None or predicted.draws is not None:
         part = _ordered(site, outcomes, predicted, rows, judged)
     return Diagnosis.joined([_densities(site, outcomes, predicted, rows, judged), part])
 
@@ -125,7 +125,9 @@ def _ordered(
     site: str, outcomes: Outcomes, predicted: SitePrediction, rows: np.ndarray, judged: np.ndarray
 ) -> Diagnosis:
     y = np.asarray(outcomes.value)[rows]
-    values = pit(np.asarray(predicted.draws)[:, rows], y)
+    # Ranks among draws where the probability has no closed form.
+    exact = predicted.cdf is not None
+    values = np.asarray(predicted.cdf)[rows] if exact else pit(np.asarray(predicted.draws)[:, rows], y)
     n = len(values)
     low, high = pit_band(n, BINS)
     histogram = np.histogram(values.reshape(n, -1)[:, 0], BINS, (0, 1))[0]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 from jax import Array, random
 
 from gpzoo.inference._arviz_container import import_arviz
 from gpzoo.inference.inspection.findings import Diagnosis, Finding, Section
+from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.trained import Trained
 
 #: R-hat from which on the trainings differ at a row: their means are then apart by half of a standard deviation.
@@ -36,28 +36,33 @@ def best(trained: Trained) -> tuple[int, np.ndarray]:
 
 
 def compare(
-    rng_key: Array, trained: Trained, bounds: np.ndarray, args: tuple, kwargs: Mapping[str, Any], sites: Collection[str]
+    rng_key: Array,
+    trained: Trained,
+    bounds: np.ndarray,
+    predicted: Callable[[Trained], Mapping[str, SitePrediction]],
+    sites: Collection[str],
 ) -> Diagnosis:
     """The bounds of several trainings, and R-hat between their functions at the rows.
 
     R-hat (Vehtari, Gelman, Simpson, Carpenter and Bürkner 2021, *Rank-normalization, folding, and localization*) is
-    ArviZ's, each training a chain. Draws of each are independent, so that it says nothing of convergence; it says
-    whether the trainings found one optimum.
+    ArviZ's, each training a chain of independent normal draws with the mean and the variance of its functions. It says
+    nothing of convergence; it says whether the trainings found one optimum.
 
     Args:
         rng_key: of the draws.
         trained: several trainings, on the same data.
         bounds: see :func:`best`.
-        args: positional arguments of the program.
-        kwargs: its keyword arguments.
+        predicted: predictions at the rows of one of them.
         sites: GP sites that the data see.
     """
     members = [int(k) for k in np.argsort(-bounds) if np.isfinite(bounds[k])]
     draws: dict[str, list[np.ndarray]] = {site: [] for site in sites}
-    for k, key in zip(members, random.split(rng_key, len(members)), strict=True):
-        found = trained.member(k).predict(key, *args, num_draws=_DRAWS, keep_draws=True, model_kwargs=kwargs)
+    rng = np.random.default_rng(np.asarray(random.key_data(rng_key)).ravel())
+    for k in members:
+        found = predicted(trained.member(k))
         for site in sites:
-            draws[site].append(np.asarray(found[site].draws))
+            mean, spread = found[site].mean, np.sqrt(found[site].variance)
+            draws[site].append(mean + spread * rng.standard_normal((_DRAWS, *mean.shape)))
     rhat = {site: _rhat(np.stack(x)) for site, x in draws.items()} if len(members) > 1 else {}
     rows = tuple((k, float(bounds[k]), float(bounds[k] - bounds[members[0]])) for k in members)
     note = "Nats, over the last tenth of the steps. The rest of this diagnosis is of the first."

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
+from jax.scipy.special import ndtr
 from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
 from numpyro import handlers
 from numpyro.distributions.distribution import Unit
@@ -222,14 +223,16 @@ def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
     """A data site on one path, with the density of ``test``."""
     fn: Any = unmasked(masked)
     density = None if test is None else _log_density(fn, test)
-    if _has_classes(fn):
+    if has_classes(fn):
         return Path(SitePrediction(None, None, density, fn.probs))
     mean, variance = fn.mean, fn.variance
     base = fn
     while isinstance(base, dist.Independent | dist.ExpandedDistribution):
         base = base.base_dist
-    gaussian = (mean, variance) if isinstance(base, Gaussian | dist.Normal) else None
-    return Path(SitePrediction(mean, variance, density), gaussian)
+    if not isinstance(base, Gaussian | dist.Normal):
+        return Path(SitePrediction(mean, variance, density))
+    cdf = None if test is None else ndtr((test.astype(mean.dtype) - mean) / jnp.sqrt(variance))
+    return Path(SitePrediction(mean, variance, density, cdf=cdf), (mean, variance))
 
 
 def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | None) -> Path:
@@ -263,7 +266,8 @@ def _draw(fn: Any, key: PRNGKeyArray, num_draws: int) -> Shaped[Array, "{num_dra
         return fn.sample(key, (num_draws,))
 
 
-def _has_classes(fn: Any) -> bool:
+def has_classes(fn: Any) -> bool:
+    """Whether a data site's predictions are probabilities of classes."""
     classes = isinstance(fn, ClassLikelihood | dist.CategoricalProbs | dist.CategoricalLogits)
     return classes or (isinstance(fn, Expected) and fn.is_categorical)
 

@@ -28,6 +28,8 @@ class SitePrediction(NamedTuple):
         probs: predictive class probabilities ``[N, K]``, where the likelihood has classes.
         quantiles: of every entry, ``[Q, N]`` or ``[Q, N, D]``, where asked for; ``None`` for labels.
         draws: one draw per path, ``[S, N]`` or ``[S, N, D]``, where asked for.
+        cdf: predictive probability of a value of at most the test data's, the shape of ``mean``; of Gaussian data sites
+            with test data.
     """
 
     # JAX arrays while they are computed. `Any` stands for None: type checkers then ask for no test at every use.
@@ -37,10 +39,11 @@ class SitePrediction(NamedTuple):
     probs: np.ndarray | Any = None
     quantiles: np.ndarray | Any = None
     draws: np.ndarray | Any = None
+    cdf: np.ndarray | Any = None
 
 
 #: The axis of the inputs' rows in each field of a :class:`SitePrediction`.
-ROW_AXES = SitePrediction(0, 0, 0, 0, 1, 1)
+ROW_AXES = SitePrediction(0, 0, 0, 0, 1, 1, 0)
 
 
 class Asked(NamedTuple):
@@ -79,7 +82,7 @@ def of_one_path(path: Path, asked: Asked) -> SitePrediction:
 def of_paths(each: Path, asked: Asked) -> SitePrediction:
     """The equal mixture over the leading axis: moments by the law of total variance, densities averaged (eq. 18)."""
     path = each.prediction
-    mean = variance = density = probs = draws = None
+    mean = variance = density = probs = draws = cdf = None
     if path.mean is not None:
         mean = jnp.mean(path.mean, axis=0)
         variance = jnp.mean(path.variance, axis=0) + jnp.var(path.mean, axis=0)
@@ -87,9 +90,11 @@ def of_paths(each: Path, asked: Asked) -> SitePrediction:
         density = logsumexp(path.log_density, axis=0) - jnp.log(len(path.log_density))
     if path.probs is not None:
         probs = jnp.mean(path.probs, axis=0)
+    if path.cdf is not None:
+        cdf = jnp.mean(path.cdf, axis=0)
     if each.draws is not None:
         draws = each.draws.reshape(-1, *each.draws.shape[2:])
-    return _completed(SitePrediction(mean, variance, density, probs), each.gaussian, draws, asked)
+    return _completed(SitePrediction(mean, variance, density, probs, cdf=cdf), each.gaussian, draws, asked)
 
 
 def _completed(
