@@ -128,7 +128,8 @@ def densities(
     """
     arrays, static = split_arrays(kwargs)
     views = named_key(rng_key, "views")
-    source = Draws(model, guide.sites.latents, guide, views)
+    depth = guide.sites.plate_depth if guide.sites.enumerated else None
+    source = Draws(model, guide.sites.latents, guide, depth, views)
     draws = random.split(named_key(rng_key, "export"), num_draws), {}
 
     def at_data(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict, views: Array) -> Found:
@@ -152,7 +153,8 @@ def densities(
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     for name, mask in found["masks"].items():
-        terms[name] = terms[name][:, mask]
+        if name in terms:  # a chain of discrete latent variables has no term for each datum
+            terms[name] = terms[name][:, mask]
     return Densities(terms, stats["log_p"] - stats.get("log_q", 0))
 
 
