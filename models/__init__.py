@@ -7,6 +7,7 @@ from gpzoo.models.invariant import invariant_classifier, invariant_convolutional
 from gpzoo.models.latent_inputs import gplvm, latent_variable_deep_gp, principal_components
 from gpzoo.models.mixture import mixture_of_gps
 from gpzoo.models.modules import network_of, shifted_and_mirrored
+from gpzoo.models.observations import heteroscedastic_gp, log_gaussian_cox, ordinal_gp
 from gpzoo.models.parameters import gaussian, positive, rbf
 from gpzoo.models.recognition import recognition
 from gpzoo.models.sparse import gp_classification, gp_regression
@@ -27,6 +28,7 @@ __all__ = [
     "gp_classification",
     "gp_regression",
     "gplvm",
+    "heteroscedastic_gp",
     "inner_scales",
     "invariant_classifier",
     "invariant_convolutional_gp",
@@ -34,10 +36,12 @@ __all__ = [
     "invariant_gp",
     "latent_variable_deep_gp",
     "linear_layers",
+    "log_gaussian_cox",
     "mixture_of_gps",
     "multi_channel_gp",
     "network_classifier",
     "network_of",
+    "ordinal_gp",
     "positive",
     "principal_components",
     "rbf",

@@ -4,9 +4,22 @@ from gpzoo.likelihoods.base import Likelihood
 from gpzoo.likelihoods.bernoulli import Bernoulli
 from gpzoo.likelihoods.expected import Expected
 from gpzoo.likelihoods.gaussian import Gaussian
+from gpzoo.likelihoods.heteroscedastic import HeteroscedasticGaussian
+from gpzoo.likelihoods.ordinal import Ordinal
 from gpzoo.likelihoods.polya_gamma import PolyaGamma
 from gpzoo.likelihoods.robustmax import RobustMax
 from gpzoo.likelihoods.softmax import Softmax
 from gpzoo.likelihoods.stick_breaking import StickBreaking
 
-__all__ = ["Bernoulli", "Expected", "Gaussian", "Likelihood", "PolyaGamma", "RobustMax", "Softmax", "StickBreaking"]
+__all__ = [
+    "Bernoulli",
+    "Expected",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "Likelihood",
+    "Ordinal",
+    "PolyaGamma",
+    "RobustMax",
+    "Softmax",
+    "StickBreaking",
+]

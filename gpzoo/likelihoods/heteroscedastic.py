@@ -1,0 +1,105 @@
+"""Normal noise whose variance changes with the input: the second function is its logarithm."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
+from numpyro.distributions import constraints
+
+from gpzoo._checks import positive_int
+from gpzoo._types import ArrayLike
+from gpzoo.likelihoods.base import Likelihood, dependent_property
+from gpzoo.likelihoods.quadrature import gauss_hermite, log_weighted_mean, spread
+from gpzoo.processes.marginals import GaussianMarginals
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+class HeteroscedasticGaussian(Likelihood):
+    """``p(y | f, g) = N(y | f, exp(g))``, where ``f`` and ``g`` are the two columns of the latent functions.
+
+    The expectation has a closed form, with ``E[exp(-g)] = exp(-E[g] + Var[g] / 2)`` (Lázaro-Gredilla and Titsias 2011,
+    *Variational heteroscedastic Gaussian process regression*, eq. 8). Predictive densities are computed by quadrature
+    over ``g``.
+
+    Args:
+        f: ``[N, 2]``, the function and the logarithm of the noise variance; array or marginals.
+        num_points: number of quadrature points.
+        validate_args: as in NumPyro.
+
+    Raises:
+        ValueError: for another number of columns, marginals whose columns depend on each other, or a count below one.
+    """
+
+    pytree_aux_fields = ("num_points",)
+
+    def __init__(
+        self, f: ArrayLike | GaussianMarginals, *, num_points: int = 20, validate_args: bool | None = None
+    ) -> None:
+        f = self._latent(f, (2,))
+        if f.shape[1] != 2:
+            raise ValueError(
+                f"HeteroscedasticGaussian takes f of shape [N, 2], the function and the logarithm of the noise "
+                f"variance; got {tuple(f.shape)}: sample both at one site, GaussianProcess(..., num_outputs=2)."
+            )
+        if isinstance(f, GaussianMarginals) and not f.independent:
+            raise ValueError(
+                "HeteroscedasticGaussian takes a function and a noise that are independent; these columns are mixtures "
+                "of the same sources."
+            )
+        self.num_points = positive_int("num_points", num_points)
+        super().__init__(f, validate_args=validate_args)
+
+    @dependent_property(is_discrete=False)
+    def support(self) -> constraints.Constraint:
+        """All real ``y``."""
+        return constraints.real
+
+    def marginal_expectation(self) -> str:
+        """How the expectation is taken."""
+        return "closed form"
+
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
+        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
+        centre = self._centre()
+        square, log_precision = jnp.square(self._cast(value) - centre[:, 0]), -centre[:, 1]
+        if self.is_marginal:
+            square, log_precision = square + self.f.variance[:, 0], log_precision + self.f.variance[:, 1] / 2
+        return -0.5 * (_LOG_2PI + centre[:, 1] + square * jnp.exp(log_precision))
+
+    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
+        """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
+        if not self.is_marginal:
+            return self.log_prob(value)
+        self.refuse_estimates()
+        mean, variance = self.f.mean, self.f.variance
+        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
+        total = variance[:, 0] + jnp.exp(spread(nodes, mean[:, 1], variance[:, 1]))
+        square = jnp.square(self._cast(value) - mean[:, 0])
+        total = jnp.reshape(total, (len(nodes),) + (1,) * (square.ndim - 1) + total.shape[1:])
+        return log_weighted_mean(weights, -0.5 * (_LOG_2PI + jnp.log(total) + square / total))
+
+    def _cast(self, value: ArrayLike) -> Float[Array, "..."]:
+        return self.checked(value).astype(self.f.dtype)
+
+    @property
+    def mean(self) -> Float[Array, " N"]:
+        """``E[y]``."""
+        return self._centre()[:, 0]
+
+    @property
+    def variance(self) -> Float[Array, " N"]:
+        """``Var[y]``: the mean of the noise variance, and with marginals ``Var[f]`` too."""
+        self.refuse_estimates()
+        log_noise = self._centre()[:, 1]
+        if not self.is_marginal:
+            return jnp.exp(log_noise)
+        return self.f.variance[:, 0] + jnp.exp(log_noise + self.f.variance[:, 1] / 2)
+
+    def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N 2"]) -> Float[Array, "S N"]:
+        """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
+        return f[..., 0] + jnp.exp(f[..., 1] / 2) * random.normal(key, f.shape[:-1], f.dtype)

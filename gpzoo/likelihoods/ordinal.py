@@ -1,0 +1,72 @@
+"""Labels in order, such as grades: a latent function, and cutpoints between neighbouring labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+
+from gpzoo import _checks as checks
+from gpzoo._types import ArrayLike
+from gpzoo.likelihoods.expected import Expected
+from gpzoo.processes.marginals import GaussianMarginals
+
+
+class Ordinal(Expected):
+    """``p(y = k | f) = s(c_k - f) - s(c_(k-1) - f)`` with the logistic function ``s``, labels 0 to ``K - 1``.
+
+    Ordered logit, whose densities are computed in log space: they and their gradients are finite however far ``f`` is
+    from the cutpoints. Expectations are taken by Gauss-Hermite quadrature.
+
+    Args:
+        f: ``[N]``, array or marginals.
+        cutpoints: ``c``, ``[K - 1]``, ascending, in the units of ``f``. The standard deviation of the noise of the
+            logistic distribution, 1.8, sets these units.
+        num_points: number of quadrature points.
+        validate_args: as in NumPyro.
+
+    Raises:
+        ValueError: if the cutpoints are not a vector, or, where they are concrete, not ascending.
+    """
+
+    def __init__(
+        self,
+        f: ArrayLike | GaussianMarginals,
+        cutpoints: ArrayLike,
+        *,
+        num_points: int = 20,
+        validate_args: bool | None = None,
+    ) -> None:
+        cutpoints = checks.floating("cutpoints", cutpoints)
+        if cutpoints.ndim != 1 or not len(cutpoints):
+            raise ValueError(f"cutpoints must be [K - 1] for K labels, got shape {tuple(cutpoints.shape)}.")
+        if checks.is_concrete(cutpoints) and not (np.diff(np.asarray(cutpoints)) > 0).all():
+            raise ValueError(f"cutpoints must be ascending, got {np.asarray(cutpoints)}.")
+        super().__init__(_OrderedLogistic, f, cutpoints, num_points=num_points, validate_args=validate_args)
+
+
+class _OrderedLogistic(dist.OrderedLogistic):
+    """NumPyro's, whose log densities are differences of probabilities, in log space."""
+
+    def __init__(self, predictor: Array, cutpoints: Array) -> None:
+        super().__init__(predictor, cutpoints, validate_args=False)
+
+    def log_prob(self, value: Any) -> Array:
+        # s(b) - s(a) = s(b) s(-a) (1 - exp(a - b)), of which no factor is a small difference.
+        f, last = self.predictor, self.cutpoints.shape[-1]
+        y = jnp.asarray(value)
+        shape = jnp.broadcast_shapes(y.shape, f.shape)
+        y = jnp.broadcast_to(y, shape)
+        c = jnp.broadcast_to(self.cutpoints, (*shape, last))
+        take = lambda i: jnp.take_along_axis(c, jnp.clip(i, 0, last - 1)[..., None], axis=-1)[..., 0]  # noqa: E731
+        below, above = take(y - 1), take(y)
+        first, end = y == 0, y == last
+        upper = jnp.where(end, 0, jax.nn.log_sigmoid(above - f))
+        lower = jnp.where(first, 0, jax.nn.log_sigmoid(f - below))
+        gap = jnp.where(first | end, 1, above - below)
+        between = jnp.where(first | end, 0, jnp.log(-jnp.expm1(-gap)))
+        return jnp.where((y >= 0) & (y <= last), upper + lower + between, jnp.nan)

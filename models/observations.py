@@ -1,0 +1,105 @@
+"""GPs whose data are not normal numbers of one size: noise that changes, labels in order, events in space or time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from numpyro.distributions import constraints
+
+from gpzoo import _checks as checks
+from gpzoo.kernels import RBF, Kernel
+from gpzoo.likelihoods import Expected, HeteroscedasticGaussian, Ordinal
+from gpzoo.models.parameters import positive, precision, rbf
+from gpzoo.processes.process import GaussianProcess
+
+
+def heteroscedastic_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    noise_variance: float = 0.1,
+    jitter: float | None = None,
+    num_data: int | None = None,
+) -> None:
+    """``y_n ~ N(f(x_n), exp(g(x_n)))`` with GPs ``f`` and ``g`` (Lázaro-Gredilla and Titsias 2011).
+
+    The columns of the site ``f`` are the function and ``g``, each with an RBF kernel of its own.
+
+    Args:
+        X: inputs ``[N, d]``, best standardised.
+        y: targets ``[N]``.
+        noise_variance: whose logarithm ``g`` starts at, in squared units of ``y``; its mean is learned.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    kernel = RBF(positive("f_variance", jnp.ones(2), X), positive("f_lengthscale", jnp.ones((2, X.shape[-1])), X))
+    level = jnp.log(positive("noise_variance", noise_variance, X))
+    mean = jnp.broadcast_to(jnp.stack([jnp.zeros_like(level), level]), (len(X), 2))
+    f = numpyro.sample("f", GaussianProcess(kernel, X, mean, num_outputs=2, jitter=jitter))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", HeteroscedasticGaussian(f), obs=y)
+
+
+def ordinal_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    num_classes: int,
+    kernel: Callable[[str, Array], Kernel] = rbf,
+    jitter: float | None = None,
+    num_data: int | None = None,
+) -> None:
+    """Ordered logit of a GP (Chu and Ghahramani 2005, *Gaussian processes for ordinal regression*, with their probit).
+
+    Args:
+        X: inputs ``[N, d]``, best standardised.
+        y: labels in order, ``0 .. num_classes - 1``, ``[N]``.
+        num_classes: number of labels, at least two.
+        kernel: makes the kernel from a site name and the inputs.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    cuts = checks.positive_int("num_classes - 1", num_classes - 1)
+    start = jnp.linspace(-2, 2, cuts, dtype=precision(X)) if cuts > 1 else jnp.zeros(1, precision(X))
+    cutpoints = numpyro.param("cutpoints", start, constraint=constraints.ordered_vector)
+    f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, jitter=jitter))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Ordinal(f, cutpoints), obs=y)
+
+
+def log_gaussian_cox(
+    X: Array,
+    y: Array | None = None,
+    exposure: Array | None = None,
+    *,
+    kernel: Callable[[str, Array], Kernel] = rbf,
+    rate: float = 1.0,
+    jitter: float | None = None,
+    num_data: int | None = None,
+) -> None:
+    """``y_n ~ Poisson(e_n rate exp(f(x_n)))``.
+
+    Møller, Syversveen and Waagepetersen 1998, *Log Gaussian Cox processes*. Cells of space or time have centres ``x_n``
+    and sizes ``e_n``, within which the rate is constant.
+
+    Args:
+        X: centres ``[N, d]``, best standardised.
+        y: counts ``[N]``.
+        exposure: sizes ``[N]``, or any other factor of the rate that is known; ``None`` for 1.
+        kernel: makes the kernel from a site name and the inputs.
+        rate: initial rate per unit of exposure.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, jitter=jitter))
+    level = positive("rate", rate, X) * (jnp.ones(len(X), precision(X)) if exposure is None else exposure)
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Expected(_poisson, f, level), obs=y)
+
+
+def _poisson(f: Array, level: Array) -> dist.Poisson:
+    return dist.Poisson(level * jnp.exp(f))
