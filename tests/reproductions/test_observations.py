@@ -1,0 +1,39 @@
+"""The experiments with data of other kinds run from data to result, on few rows and for few steps."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from gpzoo.reproductions import datasets, training
+from gpzoo.reproductions import observations as paper
+from gpzoo.reproductions.execute import execute
+from gpzoo.reproductions.experiment import Run
+from gpzoo.reproductions.training import Setting
+from tests.programs import nothing_exported
+
+EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
+
+
+def grades(name, split):
+    rng = np.random.default_rng(split)
+    X, y = rng.standard_normal((40, 3)), 3.0 + np.arange(40) % 4
+    return datasets.Dataset("grades", X[:30], y[:30], X[30:], y[30:], "generated", {})
+
+
+@pytest.fixture
+def short(monkeypatch, standard_promotion):
+    monkeypatch.setattr(paper, "Setting", lambda steps, size, inducing, *rate, **others: Setting(4, size and 20, 5))
+    monkeypatch.setattr(paper, "noisy_sine", partial(paper.noisy_sine, rows=40))
+    monkeypatch.setattr(datasets, "load", grades)
+    for module in (paper, training):
+        monkeypatch.setattr(module, "exported", nothing_exported)
+
+
+@pytest.mark.parametrize(("name", "variant"), [("wine-red", "linear"), ("noisy-sine", "changing")])
+def test_they_run_from_data_to_result(name, variant, short, tmp_path):
+    result = execute(EXPERIMENTS[name], Run("observations", name, variant, "quick", 0, tmp_path))
+    assert np.isfinite(list(result["metrics"].values())).all()
+    if name == "wine-red":
+        # Labels start at 0, and no label is the best guess of all: four of them, nearly at random after four steps.
+        assert 1.2 < result["metrics"]["nlpp"] < 2.5 and len(result["settings"]["nlpp_by_fold"]) == 3
