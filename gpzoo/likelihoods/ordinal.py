@@ -57,11 +57,11 @@ class _OrderedLogistic(dist.OrderedLogistic):
 
     def log_prob(self, value: Any) -> Array:
         # s(b) - s(a) = s(b) s(-a) (1 - exp(a - b)), of which no factor is a small difference.
-        f, last = self.predictor, self.cutpoints.shape[-1]
-        y = jnp.asarray(value)
+        cutpoints: Any = self.cutpoints
+        f, last, y = self.predictor, cutpoints.shape[-1], jnp.asarray(value)
         shape = jnp.broadcast_shapes(y.shape, f.shape)
         y = jnp.broadcast_to(y, shape)
-        c = jnp.broadcast_to(self.cutpoints, (*shape, last))
+        c = jnp.broadcast_to(cutpoints, (*shape, last))
         take = lambda i: jnp.take_along_axis(c, jnp.clip(i, 0, last - 1)[..., None], axis=-1)[..., 0]  # noqa: E731
         below, above = take(y - 1), take(y)
         first, end = y == 0, y == last
