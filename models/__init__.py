@@ -1,6 +1,7 @@
 """NumPyro programs, a file for each kind of model, and the parts that they share: parameters, views, networks."""
 
 from gpzoo.models.convolutional import colour_patch_gp, convolutional_gp, convolutional_plus_rbf_gp, multi_channel_gp
+from gpzoo.models.coregionalised import categories, coregionalised_gp
 from gpzoo.models.deep import deep_gp, inner_scales, linear_layers
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
 from gpzoo.models.invariant import invariant_classifier, invariant_convolutional_gp, invariant_deep_gp, invariant_gp
@@ -16,9 +17,11 @@ from gpzoo.models.views import affine, deformation, rotation
 
 __all__ = [
     "affine",
+    "categories",
     "colour_patch_gp",
     "convolutional_gp",
     "convolutional_plus_rbf_gp",
+    "coregionalised_gp",
     "deep_gp",
     "deep_kernel_gp",
     "deformation",

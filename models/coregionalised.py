@@ -1,0 +1,86 @@
+"""Several outputs that depend on each other, each with inputs and missing entries of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax import Array
+
+from gpzoo import _checks as checks
+from gpzoo.kernels import RBF, Kernel, Pointwise
+from gpzoo.likelihoods import Gaussian
+from gpzoo.models.parameters import positive, precision
+from gpzoo.processes.process import GaussianProcess
+
+
+def coregionalised_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    num_outputs: int,
+    rank: int = 1,
+    kernel: Callable[..., Kernel] = RBF,
+    noise_variance: float = 0.1,
+    jitter: float | None = None,
+    num_data: int | None = None,
+) -> None:
+    """``Cov[f_d(x), f_e(x')] = B_de k(x, x')``, ``B = W W^T + diag(kappa)``, and noise of each output's own.
+
+    The intrinsic model of coregionalisation (Álvarez, Rosasco and Lawrence 2012, *Kernels for vector-valued functions*,
+    section 4.2). A row is one number of one output: what is missing has no row, and outputs may have inputs of their
+    own. Inducing points have an output each: start from some of the rows, ``random_subset(100)``.
+
+    Args:
+        X: ``[N, d + 1]``: the inputs, and in the last column the number of the output, ``0 .. num_outputs - 1``.
+        y: targets ``[N]``, best standardised for each output.
+        num_outputs: number of outputs.
+        rank: columns of ``W``.
+        kernel: class of ``k``, a stationary kernel; its variance is 1, for ``B`` has one.
+        noise_variance: initial noise variance of every output, in squared units of ``y``.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+    """
+    inputs = range(X.shape[-1] - 1)
+    k = kernel(1.0, positive("f_lengthscale", jnp.ones(len(inputs)), X), active_dims=inputs)
+    f = numpyro.sample("f", GaussianProcess(k * categories("f", X, num_outputs, rank), X, jitter=jitter))
+    noise = positive("noise_variance", jnp.full(num_outputs, noise_variance), X)
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Gaussian(f, noise[_number(X[:, -1])]), obs=y)
+
+
+def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1) -> Kernel:
+    """A kernel of a column with the numbers of categories: ``B_ij`` between ``i`` and ``j``, ``W W^T + diag(kappa)``.
+
+    Args:
+        name: the parameters are ``<name>_W``, ``[num, rank]``, and ``<name>_kappa``, ``[num]``, which is positive.
+        X: the inputs ``[N, d]``, whose column has numbers from 0 to ``num - 1``.
+        num: number of categories.
+        rank: columns of ``W``.
+        column: of the inputs.
+
+    Raises:
+        ValueError: if a number is not a category, where inputs are concrete, or a count is below one.
+    """
+    num, rank = checks.positive_int("num", num), checks.positive_int("rank", rank)
+    if checks.is_concrete(X):
+        seen = np.asarray(X)[:, column]
+        if len(bad := seen[(seen != np.round(seen)) | (seen < 0) | (seen >= num)]):
+            raise ValueError(f"Column {column} of X must have whole numbers from 0 to {num - 1}, got {bad[0]}.")
+    start = 0.7 + 0.1 * np.random.default_rng(0).standard_normal((num, rank))
+    W = numpyro.param(f"{name}_W", jnp.asarray(start / np.sqrt(rank), precision(X)))
+    kappa = positive(f"{name}_kappa", jnp.full(num, 0.5), X)
+    active = (column % X.shape[-1],)
+    return Pointwise(_between, active_dims=active, axes={"W": 2, "kappa": 1}, W=W, kappa=kappa)
+
+
+def _between(x: Array, z: Array, W: Array, kappa: Array) -> Array:
+    i, j = _number(x[0]), _number(z[0])
+    return W[i] @ W[j] + jnp.where(i == j, kappa[i], 0)
+
+
+def _number(column: Array) -> Array:
+    """Rounded, because means of rows that start inducing points lie between."""
+    return jnp.round(column).astype(jnp.int32)
