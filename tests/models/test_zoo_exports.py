@@ -8,24 +8,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpzoo import InducingGrid, blocks, kmeans, unique_patches
+from gpzoo import InducingGrid, blocks, kmeans, random_subset, unique_patches
 from gpzoo.inference import InducingGuide, Trained
 from gpzoo.models import (
     affine,
     colour_patch_gp,
     convolutional_gp,
     convolutional_plus_rbf_gp,
+    coregionalised_gp,
     deep_gp,
     deep_kernel_gp,
     gp_classification,
     gp_regression,
+    heteroscedastic_gp,
     inner_scales,
     invariant_classifier,
     invariant_convolutional_gp,
     invariant_gp,
     linear_layers,
+    log_gaussian_cox,
     multi_channel_gp,
     network_of,
+    ordinal_gp,
     rotation,
 )
 from tests.programs import KEY
@@ -101,11 +105,23 @@ PROGRAMS = {
         LABELS,
         InducingGrid(16, bounds=(-1.0, 1.0)),
     ),
+    "changing noise": lambda: (heteroscedastic_gp, X, NUMBERS, kmeans(6)),
+    "ordered labels": lambda: (partial(ordinal_gp, num_classes=3), X, np.arange(12) % 3, kmeans(6)),
+    "counts": lambda: (log_gaussian_cox, X, np.arange(12, dtype=np.float32) % 4, kmeans(6)),
+    "outputs": lambda: (
+        partial(coregionalised_gp, num_outputs=2),
+        np.column_stack([X[:, :1], np.arange(12) // 6]).astype(np.float32),
+        NUMBERS,
+        random_subset(6),
+    ),
 }
 
 
 #: Programs that make what others make too.
-ALIKE = ("classes", "convolution", "colours", "invariant regression")
+ALIKE = (
+    *("classes", "convolution", "colours", "invariant regression"),
+    *("changing noise", "ordered labels", "counts", "outputs"),
+)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.stress) if n in ALIKE else n for n in PROGRAMS])
