@@ -60,7 +60,10 @@ class PerRow:
                 scale = numpyro.param(
                     f"{name}_scale", jnp.full_like(start, self.scale), constraint=constraints.softplus_positive
                 )
-                numpyro.sample(name, dist.Normal(loc[rows], scale[rows]).to_event(start.ndim - 1))
+                # A training checks a sample of its rows; NaN of unknown ones ends it, where the last row's would not.
+                at = jnp.where(rows < 0, len(start), rows)
+                m, s = (x.at[at].get(mode="fill", fill_value=jnp.nan) for x in (loc, scale))
+                numpyro.sample(name, dist.Normal(m, s).to_event(start.ndim - 1))
 
         return guide
 

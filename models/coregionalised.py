@@ -48,7 +48,7 @@ def coregionalised_gp(
     f = numpyro.sample("f", GaussianProcess(k * categories("f", X, num_outputs, rank), X, jitter=jitter))
     noise = positive("noise_variance", jnp.full(num_outputs, noise_variance), X)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        numpyro.sample("y", Gaussian(f, noise[_number(X[:, -1])]), obs=y)
+        numpyro.sample("y", Gaussian(f, _of(noise, X[:, -1])), obs=y)
 
 
 def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1) -> Kernel:
@@ -77,10 +77,14 @@ def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1
 
 
 def _between(x: Array, z: Array, W: Array, kappa: Array) -> Array:
-    i, j = _number(x[0]), _number(z[0])
-    return W[i] @ W[j] + jnp.where(i == j, kappa[i], 0)
+    return _of(W, x[0]) @ _of(W, z[0]) + jnp.where(jnp.round(x[0]) == jnp.round(z[0]), _of(kappa, x[0]), 0)
 
 
-def _number(column: Array) -> Array:
-    """Rounded, because means of rows that start inducing points lie between."""
-    return jnp.round(column).astype(jnp.int32)
+def _of(values: Array, number: Array) -> Array:
+    """The entry of a category, whose number is rounded, because means of rows that start inducing points lie between.
+
+    Inside ``jit`` an unknown number gives NaN, which predictions and trainings refuse, and not a neighbour's entry.
+    """
+    i = jnp.round(number).astype(jnp.int32)
+    known = ((i >= 0) & (i < len(values))).reshape(i.shape + (1,) * (values.ndim - 1))
+    return jnp.where(known, values[i], jnp.nan)
