@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from jax import Array, random
 from jaxtyping import Integer, PRNGKeyArray
@@ -37,6 +38,8 @@ class OtherLatents:
 
     Attributes:
         parameters: the guide's ``numpyro.param`` sites by name, with their constraints.
+        of_rows: names of the latent sites in plates.
+        sizes: number of entries of each latent site, in the run that set the guide up.
 
     Raises:
         TypeError: if ``make`` returns nothing to call.
@@ -66,6 +69,7 @@ class OtherLatents:
             priors = handlers.trace(program).get_trace(*args, **kwargs)
             found = handlers.trace(self.guide).get_trace(*args, **kwargs)
         self.of_rows = frozenset(name for name in names if priors[name]["cond_indep_stack"])
+        self.sizes = {name: int(np.prod(priors[name]["fn"].shape())) for name in names}
         sampled = {name for name, site in found.items() if site["type"] == "sample" and not _is_auxiliary(site)}
         if sampled != names:
             raise ValueError(

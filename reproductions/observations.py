@@ -20,6 +20,9 @@ from gpzoo.reproductions.experiment import Experiment, Inspected, Outcome, Run, 
 from gpzoo.reproductions.metrics import error, nlpp
 from gpzoo.reproductions.training import Setting, exported, keys_of, last_bound, left, optimise, predicted, train
 
+#: Random splits of a complete run.
+_SPLITS = 10
+
 _BY_HAND = by_hand("steps, learning rate, inducing points")
 
 
@@ -31,7 +34,7 @@ def wine(run: Run) -> Outcome:
     """Ordered logit of the grades of red wines: a GP, or a linear function with a normal prior, over random splits."""
     setting = Setting(1500, 500, 100 if run.variant == "gp" else 12, 0.02)
     options: dict[str, Any] = {} if run.variant == "gp" else {"kernel": _linear}
-    folds = 3 if run.preset == "quick" else 10
+    folds = 3 if run.preset == "quick" else _SPLITS
     found, seconds, first = [], 0.0, None
     for fold in range(folds):
         data = datasets.load("uci/wine_red", split=fold)
@@ -77,7 +80,7 @@ def wine(run: Run) -> Outcome:
         elbo=-trained.losses,
         posterior=partial(exported, random.key(run.seed), trained, jnp.asarray(X), jnp.asarray(y), 100, keywords),
         inspected=Inspected(trained, (new, y_new), keywords, f"split 1 of {folds}"),
-        folds={"count": folds, "of": None, "seeds": list(range(folds))},
+        folds={"count": folds, "of": _SPLITS, "seeds": list(range(folds))},
         selection=_BY_HAND,
     )
 

@@ -14,9 +14,10 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
+from gpzoo.inference._program import look
 from gpzoo.inference.inspection import approximation, khat, loo, restarts
 from gpzoo.inference.inspection.findings import Diagnosis
-from gpzoo.inference.inspection.measure import measure
+from gpzoo.inference.inspection.measure import measure, places_of_data
 from gpzoo.inference.inspection.outcomes import judge
 from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.trained import Trained
@@ -67,10 +68,15 @@ def diagnose(
     inner = guide.sites.inner
     reached = approximation.reached(measured, inner)
 
+    hidden: set[int] = set()
+    if callable(guide.hyperparameters):  # such a guide may read the data, which a prediction must not
+        hidden = set(places_of_data(look(trained.model, args, kwargs).trace, args).values())
+    new = tuple(None if i in hidden else x for i, x in enumerate(args))
+
     def predicted(of: Trained) -> dict[str, SitePrediction]:
         return of.predict(
             named_key(rng_key, "predict"),
-            *args,
+            *new,
             test_data={name: site.value for name, site in measured.outcomes.items()},
             num_draws=_DRAWS,
             keep_draws=any(site.judged_by_draws for site in measured.outcomes.values()),

@@ -46,8 +46,10 @@ def of_draws(
     """
     guide: InducingGuide = trained.guide
     of_u = sum(int(np.size(params[f"{site}_mean"])) for site in guide.sites.processes)
-    others = sorted(guide.sites.latents - guide.sites.processes) if guide.hyperparameters == "normal" else []
-    entries = of_u + sum(int(np.size(params[f"{site}_loc"])) for site in others)
+    others = sorted(guide.sites.latents - guide.sites.processes) if guide.hyperparameters != "point" else []
+    made = guide.others_for(args, kwargs)
+    sizes = {site: np.size(params[f"{site}_loc"]) for site in others} if made is None else made.sizes
+    entries = of_u + sum(int(sizes[site]) for site in others)
     if not entries:
         return unavailable("the guide draws nothing")
     rows = max(map(len, args), default=0)
@@ -70,7 +72,7 @@ def of_draws(
         if len(density):
             nlpd, error = -float(density.mean()), float(density.std() / np.sqrt(len(density)))
         table.append((site, entries, k, by, nlpd, error, f"{left.above} ({'warns' if left.warns else 'silent'})"))
-    what = f"u ({of_u} entries)" + (f" and hyperparameters ({entries - of_u})" if others else "")
+    what = f"u ({of_u} entries)" + (f" and other latents ({entries - of_u})" if others else "")
     note = (
         f"k-hat: of log_p - log_q of {_DRAWS} draws of {what}, those of trained.to_arviz(key, ...); f given u cancels. "
         + (

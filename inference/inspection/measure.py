@@ -230,6 +230,11 @@ def data_sites(trace: Trace) -> dict[str, dict[str, Any]]:
     }
 
 
+def places_of_data(trace: Trace, args: tuple) -> dict[str, int]:
+    """Which positional argument is the data of each data site; sites with other data are left out."""
+    return {name: i for name, site in data_sites(trace).items() for i, x in enumerate(args) if site["value"] is x}
+
+
 def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
     fn: Any = site["fn"]
     value = jnp.asarray(site["value"])

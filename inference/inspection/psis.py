@@ -64,7 +64,7 @@ def leave_one_out(log_likelihood: Float[np.ndarray, "S N"], log_ratio: Float[np.
     arviz = import_arviz()
     data = container({"log_likelihood": Group({"y": log_likelihood[None]})}, (), {}, None, None)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.filterwarnings("ignore", message=".*shape parameter of Pareto")  # it is returned
         plain: Any = arviz.loo(data, pointwise=True, reff=1.0)
         if "InferenceData" in vars(arviz):
             smoothed, _ = arviz.psislw((log_ratio[:, None] - log_likelihood).T)

@@ -28,7 +28,7 @@ from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.inspection.calibration import coverage, uniformity
 from gpzoo.inference.inspection.findings import Diagnosis, Finding, Section
-from gpzoo.inference.inspection.measure import data_sites
+from gpzoo.inference.inspection.measure import places_of_data
 
 #: Probability of a finding, over all entries, where the approximation is right.
 LEVEL = 0.01
@@ -89,7 +89,7 @@ def vsbc(
     if isinstance(svi.loss, CollapsedELBO):
         raise ValueError("vsbc ranks draws of q(u), which CollapsedELBO does not train: use GaussianProcessELBO().")
     seen = look(model, args, kwargs).trace
-    places = {name: i for name, site in data_sites(seen).items() for i, x in enumerate(args) if site["value"] is x}
+    places = places_of_data(seen, args)
     if not places:
         raise ValueError(
             f"None of the {len(args)} arguments is data of a site: pass them, as in vsbc(key, svi, 500, X, y)."

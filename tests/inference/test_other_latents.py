@@ -13,7 +13,17 @@ from numpyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoMultivari
 from scipy.stats import multivariate_normal, norm, spearmanr
 
 from gpzoo import GaussianProcess, InducingPoints, kmeans
-from gpzoo.inference import Amortised, GaussianProcessELBO, InducingGuide, PerRow, Trained, fit, infer_rows, load
+from gpzoo.inference import (
+    Amortised,
+    GaussianProcessELBO,
+    InducingGuide,
+    PerRow,
+    Trained,
+    diagnose,
+    fit,
+    infer_rows,
+    load,
+)
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import gplvm, latent_variable_deep_gp, principal_components
@@ -230,6 +240,15 @@ def test_latents_of_rows_are_drawn_for_each_row(branches):
         assert draws.shape == (40, 6)
         assert (draws.min(0) < -0.3).all() and (draws.max(0) > 0.3).all()
         assert np.abs(np.corrcoef(draws.T) - np.eye(6)).max() < 0.6
+
+
+def test_diagnoses_do_not_show_the_data_to_a_guide_that_reads_them(branches):
+    """With the latents of each row inferred from its datum, any curve fits: the rest of its density is then noise."""
+    X, y = two_branches(60, 2)
+    predicted = branches.predict(KEY, X, test_data={"y": y}, num_draws=200)["y"].log_density.mean()
+    shown = branches.predict(KEY, X, y, test_data={"y": y}, num_draws=200)["y"].log_density.mean()
+    found = diagnose(KEY, branches, X, y).arrays["y_log_density"].mean()
+    assert abs(found - predicted) < 0.1 < shown - predicted - 0.1
 
 
 def test_a_latent_variable_model_embeds_new_rows():
