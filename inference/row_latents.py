@@ -150,15 +150,16 @@ def infer_rows(
         divergence of ``q(u)``.
 
     Raises:
-        ValueError: if the guide holds no latents per row, and as :func:`~gpzoo.inference.fit`.
+        ValueError: if the guide holds no latents per row, for several trainings, and as :func:`~gpzoo.inference.fit`.
     """
-    old = getattr(trained.guide, "hyperparameters", None)
+    guide = trained._usable_guide()
+    old = guide.hyperparameters
     if not isinstance(old, PerRow) or set(start) != set(old.start):
         raise ValueError(
             "infer_rows takes a model trained with InducingGuide(..., hyperparameters=PerRow(...)) and a start for "
             f"each of its sites, {sorted(old.start) if isinstance(old, PerRow) else 'which this one is not'}."
         )
-    found: Any = copy(trained.guide)
+    found: Any = copy(guide)
     found.hyperparameters, found._others = PerRow(start, scale=old.scale), None
     own = {f"{name}_{part}" for name in start for part in ("loc", "scale")}
     held = {name: x for name, x in trained.params.items() if name not in own}

@@ -125,7 +125,7 @@ class Trained:
                 the sites that must be drawn (``num_draws`` if there are none), independent over inputs. Data sites,
                 apart from programs with ``InducingGuide(joint=...)``, are drawn by running the program on one row at a
                 time.
-            batch_size: rows at a time, which changes nothing but rounding.
+            batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows.
             train_args: the positional arguments of training, for observed GP sites (exact GP regression), which are
                 conditioned on their data.
             train_kwargs: the keyword arguments of training, with ``train_args``.

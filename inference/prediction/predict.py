@@ -68,7 +68,7 @@ def predict(
         num_draws: number of draws to keep where the program itself has none.
         quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``.
         keep_draws: whether to return the draws themselves.
-        batch_size: rows at a time, which changes nothing but rounding.
+        batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows.
         model_kwargs: the model's keyword arguments, by name.
 
     Returns:
