@@ -88,7 +88,7 @@ def rmse(test: SitePrediction, y: np.ndarray) -> float:
 @entry_point
 def compare(
     rng_key: Array,
-    candidates: Mapping[str, tuple[Callable, Inducing]],
+    candidates: Mapping[str, tuple[Callable, Inducing] | SVI],
     X: ArrayLike,
     y: ArrayLike,
     X_test: ArrayLike | None = None,
@@ -105,15 +105,17 @@ def compare(
 ) -> Comparison:
     """Train programs and compare their bounds on the evidence, which need no test data (learning invariances).
 
-    All are trained with Adam on the same rows in the same order. Bounds compare models only as far as they are tight:
-    give all candidates enough inducing variables and steps.
+    All see the same rows in the same order. Bounds compare models only as far as they are tight: give all candidates
+    enough inducing variables and steps.
 
     ``compare(key, {"none": (partial(invariant_gp, view=None), random_subset(200)), "rotation":
     (partial(invariant_gp, view=rotation()), unique_patches(200))}, X, y, num_steps=2000, batch_size=200)``
 
     Args:
         rng_key: key of every training, and of the predictions.
-        candidates: by name, a program of ``(X, y)`` and the initialiser of its inducing variables.
+        candidates: by name, a program of ``(X, y)`` and the initialiser of its inducing variables, which Adam trains on
+            the plain bound; or an :class:`~numpyro.infer.SVI` with another guide, optimiser or objective, whose guide
+            is an :class:`InducingGuide`.
         X: training inputs ``[N, ...]``.
         y: training targets ``[N, ...]``.
         X_test: test inputs, for the test columns.
@@ -122,7 +124,7 @@ def compare(
         score: function of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp
             alone.
         site: the data site whose predictions are scored.
-        learning_rate: learning rate of Adam.
+        learning_rate: learning rate of Adam, for candidates that are no ``SVI``.
         batch_size: rows per minibatch, ``None`` for all.
         checkpoint: folder for checkpoints, with a subfolder for each candidate; the same call then resumes.
         progress: whether to show progress bars.
@@ -130,16 +132,22 @@ def compare(
 
     Raises:
         TypeError: if data are not real numbers, or ``rng_key`` is not a key.
-        ValueError: before any training, if there are no candidates, one is not a pair, there are no steps, only one of
-            the test arrays is given, data are not finite, or ``site`` is not a data site.
+        ValueError: before any training, if there are no candidates, one is neither a pair nor an ``SVI`` with an
+            ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite, or ``site``
+            is not a data site.
 
     The error of a failed candidate carries the candidates before it as ``.finished``, by name.
     """
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError(f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}.")
     for name, candidate in candidates.items():
-        if not isinstance(candidate, tuple) or len(candidate) != 2:
-            raise ValueError(f"Candidate {name!r} must be a pair (program, initialiser), got {candidate!r}.")
+        if isinstance(candidate, SVI):
+            if not isinstance(candidate.guide, InducingGuide):
+                raise ValueError(f"The guide of candidate {name!r} must be an InducingGuide, got {candidate.guide!r}.")
+        elif not isinstance(candidate, tuple) or len(candidate) != 2:
+            raise ValueError(
+                f"Candidate {name!r} must be a pair (program, initialiser) or an SVI, got {candidate!r}."
+            )
     if (X_test is None) != (y_test is None):
         raise ValueError("Give compare both X_test and y_test, or neither.")
     rng_key, num_steps = checks.rng_key(rng_key), checks.positive_int("num_steps", num_steps)
@@ -150,18 +158,20 @@ def compare(
     tests = None
     if X_test is not None:
         tests, _ = checks.arguments(("X_test", "y_test"), (X_test, y_test), new=True)
-    guides = {}
+    trainings = {}
     for name, candidate in candidates.items():
-        guides[name] = InducingGuide(*candidate)
-        sites = guides[name].sites_for(data, kwargs)
+        if not isinstance(candidate, SVI):
+            guide = InducingGuide(*candidate)
+            candidate = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
+        trainings[name] = candidate
+        sites = candidate.guide.sites_for(data, kwargs)
         observed = sites.names - sites.latents - sites.enumerated - set(sites.parameters)
         if tests is not None and site not in observed:
             raise ValueError(
                 f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."
             )
     found = {}
-    for name, guide in guides.items():
-        svi = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
+    for name, svi in trainings.items():
         folder = None if checkpoint is None else Path(checkpoint) / name
         options: dict[str, Any] = {"batch_size": batch_size, "checkpoint": folder, "model_kwargs": kwargs}
         with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
