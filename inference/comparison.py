@@ -133,8 +133,8 @@ def compare(
     Raises:
         TypeError: if data are not real numbers, or ``rng_key`` is not a key.
         ValueError: before any training, if there are no candidates, one is neither a pair nor an ``SVI`` with an
-            ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite, or ``site``
-            is not a data site.
+            ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite, or
+            ``site`` is not a data site.
 
     The error of a failed candidate carries the candidates before it as ``.finished``, by name.
     """
@@ -145,9 +145,7 @@ def compare(
             if not isinstance(candidate.guide, InducingGuide):
                 raise ValueError(f"The guide of candidate {name!r} must be an InducingGuide, got {candidate.guide!r}.")
         elif not isinstance(candidate, tuple) or len(candidate) != 2:
-            raise ValueError(
-                f"Candidate {name!r} must be a pair (program, initialiser) or an SVI, got {candidate!r}."
-            )
+            raise ValueError(f"Candidate {name!r} must be a pair (program, initialiser) or an SVI, got {candidate!r}.")
     if (X_test is None) != (y_test is None):
         raise ValueError("Give compare both X_test and y_test, or neither.")
     rng_key, num_steps = checks.rng_key(rng_key), checks.positive_int("num_steps", num_steps)
