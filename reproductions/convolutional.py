@@ -100,8 +100,8 @@ def _train(
     """
     data, convolutional = whole, run.variant != "rbf"
     if not convolutional:
-        data = replace(data, X_train=data.X_train.reshape(len(data.X_train), -1))
-        data = replace(data, X_test=data.X_test.reshape(len(data.X_test), -1))
+        X, X_test = (images.reshape(len(images), -1) for images in (data.X_train, data.X_test))
+        data = replace(data, X_train=X, X_test=X_test)
     classes = data.sizes["classes"]
     model, inducing, covariance = _program(run.variant, patch_shape, classes, setting, data.X_train, patches, points)
     guide = InducingGuide(model, inducing, covariance=covariance)

@@ -33,14 +33,22 @@ def small(name, **options):
 
 
 @pytest.mark.parametrize("name, variant, preset", CASES)
-def test_every_variant_and_preset_has_settings(name, variant, preset, monkeypatch, tmp_path):
+def test_every_variant_and_preset_comes_as_far_as_its_training(name, variant, preset, monkeypatch, tmp_path):
     seen = []
+
+    def train(run, data, model, guide, setting, **said):
+        seen.append((data, setting, said))
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(datasets, "load", small)
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, **counts: self)
-    monkeypatch.setattr(paper, "_train", lambda *arguments, **said: seen.append((*arguments[:4], said)))
-    EXPERIMENTS[name].run(Run("convolutional", name, variant, preset, 0, tmp_path))
-    _, data, setting, patch_shape, said = seen[0]
-    assert patch_shape == ((3, 3) if name == "rectangles" else (5, 5))
+    monkeypatch.setattr(paper, "train", train)
+    with pytest.raises(KeyboardInterrupt):
+        EXPERIMENTS[name].run(Run("convolutional", name, variant, preset, 0, tmp_path))
+    data, setting, said = seen[0]
+    patch_shape = None if variant == "rbf" else [3, 3] if name == "rectangles" else [5, 5]
+    assert said["settings"]["patch_shape"] == patch_shape
+    assert data.X_train.ndim == data.X_test.ndim == (2 if variant == "rbf" else 4)
     assert data.name.startswith(name.split("-")[0]) and setting.steps >= 200
     if preset == "paper":
         sizes = {"rectangles": {1200, 16}, "mnist-0-vs-1": {50, 100}, "mnist": {750}, "cifar10": {1000}}
