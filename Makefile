@@ -3,6 +3,7 @@
 # make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
 # make browser  reports in Chromium, which it looks at for errors, requests, contrast and width, with screenshots
+# make docs    the site, whose pages are run: build/docs/index.html
 # make lint    style and types only
 # make clean   remove what the other targets made
 PYTHON ?= python3
@@ -18,7 +19,7 @@ PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/t
 	$(addprefix tests/inference/, prediction/test_functions.py prediction/test_prediction.py) \
 	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
-.PHONY: test part stress lint demo browser clean
+.PHONY: test part stress lint demo browser docs clean
 
 test: lint
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
@@ -50,6 +51,14 @@ demo: $(STAMP)
 browser: $(STAMP)
 	GPZOO_BROWSER=build/browser GPZOO_REPORTS="$(REPORTS)" $(VENV)/bin/python -m pytest -s tests/inference/inspection/test_report.py
 	@echo "Screenshots:" && ls build/browser/*.png
+
+docs: $(STAMP) $(VENV)/docs
+	$(VENV)/bin/sphinx-build -W --keep-going -q -b html docs build/docs
+	@echo "The site: build/docs/index.html"
+
+$(VENV)/docs: pyproject.toml
+	$(if $(UV),$(UV) pip install --python $(VENV)/bin/python,$(VENV)/bin/python -m pip install -q) -e '.[docs]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) .compiled build *.egg-info .pytest_cache .ruff_cache .hypothesis runs/demo

@@ -1,0 +1,42 @@
+"""The directive ``public``: every name in a module's ``__all__``, with its signature and docstring."""
+
+import importlib
+import inspect
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import gpzoo
+
+
+class Public(SphinxDirective):
+    """``{public} gpzoo.kernels`` documents what the module exports and ``gpzoo`` does not, modules left out."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """The entries, in the order of ``__all__``."""
+        module = importlib.import_module(self.arguments[0])
+        lines = ["```{eval-rst}"]
+        for name in module.__all__:
+            value = getattr(module, name)
+            elsewhere = self.arguments[0] != "gpzoo" and getattr(gpzoo, name, None) is value
+            if inspect.ismodule(value) or elsewhere:
+                continue
+            kind = "class" if inspect.isclass(value) else "function" if callable(value) else "data"
+            lines += [f".. auto{kind}:: {self.arguments[0]}.{name}"]
+            lines += ["   :members:", "   :show-inheritance:"] if kind == "class" else []
+            lines += [""]
+        lines += ["```"]
+        node = nodes.section()
+        node.document = self.state.document
+        self.state.nested_parse(StringList(lines, source=self.arguments[0]), self.content_offset, node)
+        return node.children
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """What Sphinx calls."""
+    app.add_directive("public", Public)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

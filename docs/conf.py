@@ -1,0 +1,66 @@
+"""How the site is built: pages are executed, formulae become MathML, and nothing is fetched from anywhere."""
+
+import os
+import sys
+import warnings
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "gpzoo"
+copyright = "the gpzoo developers"
+release = version = version_of("gpzoo")
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "native_math",
+    "public_names",
+]
+exclude_patterns = ["_build", "_ext"]
+nitpicky = False
+suppress_warnings = ["mystnb.unknown_mime_type"]
+
+# -- pages that run ----------------------------------------------------------------------------------------------------
+
+os.environ.setdefault("NPROC", "8")
+os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+# What tqdm says of notebooks without widgets is of no use on a page.
+os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
+with warnings.catch_warnings():
+    # ArviZ 0.23 warns of its future at the first import of a day, which would stand on a page.
+    warnings.simplefilter("ignore")
+    import arviz  # noqa: F401
+_data = Path(__file__).resolve().parents[2] / "shared" / "data"
+if _data.is_dir():
+    os.environ.setdefault("GPZOO_DATA", str(_data))
+
+nb_execution_mode = "force"
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_merge_streams = True
+myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
+myst_heading_anchors = 3
+
+# -- reference ---------------------------------------------------------------------------------------------------------
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+# -- looks -------------------------------------------------------------------------------------------------------------
+
+html_theme = "furo"
+html_title = f"gpzoo {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
