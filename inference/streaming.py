@@ -95,7 +95,7 @@ def conditioned(
 ) -> Conditioned:
     """:meth:`gpzoo.inference.Trained.condition` for checked arguments; ``compiled`` keeps compiled programs."""
     started = time.perf_counter()
-    source = Resident(args, batch_size, [0], None)
+    source = Resident(args, None, [0], None)
     num_rows = source.num_rows
     counts = checks.is_open(guide.model, "num_data") or "num_data" in kwargs
     if kwargs.get("num_data") not in (None, num_rows):
@@ -104,14 +104,13 @@ def conditioned(
             "num_data out."
         )
     of_rows = lambda count: kwargs | ({"num_data": count} if counts else {})  # noqa: E731
-    cuts = np.linspace(0, num_rows, -(-num_rows // source.size) + 1).astype(int).tolist()
+    cuts = np.linspace(0, num_rows, -(-num_rows // min(batch_size or num_rows, num_rows)) + 1).astype(int).tolist()
     seen = look(guide.model, args, of_rows(num_rows))
     _check_data(seen if len(cuts) == 2 else look(guide.model, _cut(args, 0, cuts[1]), of_rows(cuts[1])))
     processes = guide.sites_for(args, kwargs, seen).processes
     if not processes:
         raise ValueError("The program has no latent GP site, whose q(u) could take in new data.")
-    chosen = frozenset(processes - guide.sites.inner if sites is None else sites)
-    checks.names("sites", set(chosen), needed=set(), known=set(processes))
+    chosen = _chosen(sites, guide)
     check_forms(guide, processes)
     params = guide.checked_params(params, args, kwargs)
     for posterior in posteriors_at(rng_key, guide, params, args, kwargs).values():
@@ -177,6 +176,17 @@ def check_columns(posterior: InducingPosterior) -> None:
             f"The inputs of site {posterior.site!r} have shape {list(X.shape)}, rows of {list(each[0])}, but its "
             f"inducing inputs are {list(Z.shape)}, rows of {list(each[1])}: pass the columns of the training."
         )
+
+
+def _chosen(sites: Collection[str] | None, guide: InducingGuide) -> frozenset[str]:
+    """The GP sites whose ``q(u)`` is to change."""
+    if sites is None:
+        return guide.sites.processes - guide.sites.inner
+    given = [sites] if isinstance(sites, str) else sites
+    if not isinstance(given, Collection) or not given or not all(isinstance(name, str) for name in given):
+        raise TypeError(f"sites must be names of GP sites, {{'f'}}, or None for the last ones; got {sites!r:.80}.")
+    checks.names("sites", set(given), needed=set(), known=set(guide.sites.processes))
+    return frozenset(given)
 
 
 def _cut(args: tuple, start: int, end: int) -> tuple:
