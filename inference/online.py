@@ -47,8 +47,8 @@ class OnlineELBO(GaussianProcessELBO):
 
     (Bui, Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, arXiv 1705.07131, section 3). It
     is a bound on ``log p(y_new | y_old)`` as far as ``q_old`` is the posterior. Hyperparameters move with new data;
-    ``q_old`` and ``p_old`` remain those of the training. Inducing variables of the training are held, and those added
-    by :meth:`Trained.add_inducing` are trained::
+    ``q_old`` and ``p_old`` remain those of the training; they are about ``f`` less the prior's mean, which should not
+    move. Inducing variables of the training are held, and those added by :meth:`Trained.add_inducing` are trained::
 
         more = trained.add_inducing(key, kmeans(20), X_new)
         svi = SVI(model, guide, optax.adam(0.01), OnlineELBO(trained))

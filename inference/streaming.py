@@ -115,9 +115,9 @@ def conditioned(
     params = guide.checked_params(params, args, kwargs)
     for posterior in posteriors_at(rng_key, guide, params, args, kwargs).values():
         check_columns(posterior)
-    # What does not depend on q(u): the priors of hyperparameters, which are held.
-    fixed = guide.sites.latents - processes
-    fixed = frozenset(name for name in fixed if name in seen.trace and not seen.trace[name]["cond_indep_stack"])
+    # All but hyperparameters, which are held: their divergences say nothing about the new data.
+    held = {name for name in guide.sites.latents - processes if not seen.trace[name]["cond_indep_stack"]}
+    counted = frozenset(seen.trace.keys() - held)
     losses: list[float] = []
     with one_blas_thread():
         for k, (start, end) in enumerate(pairwise(cuts)):
@@ -125,13 +125,17 @@ def conditioned(
             arrays, static = split_arrays(of_rows(end - start))
             made = ("condition", identity_of(static), chosen, num_steps, num_draws)
             if made not in compiled:
-                update = partial(_after_batch, guide, static, chosen, fixed, num_steps, num_draws)
+                update = partial(_after_batch, guide, static, chosen, counted, num_steps, num_draws)
                 compiled[made] = jax.jit(update)
             inputs = random.fold_in(rng_key, k), params, rows, arrays
             found: _Search = compiled[made](*inputs)
             site = min(chosen)
             refuse_not_finite(
-                site, "numbers of q(u)", _numbers(found), processes, partial(_evaluated, guide, fixed, *inputs, static)
+                site,
+                "numbers of q(u)",
+                _numbers(found),
+                processes,
+                partial(_evaluated, guide, counted, *inputs, static),
             )
             if not found.done and found.gain > _UNFINISHED * (end - start):
                 warnings.warn(
@@ -211,7 +215,7 @@ def _after_batch(
     guide: InducingGuide,
     static: dict[str, Any],
     chosen: frozenset[str],
-    fixed: frozenset[str],
+    counted: frozenset[str],
     num_steps: int,
     num_draws: int,
     key: PRNGKeyArray,
@@ -227,7 +231,7 @@ def _after_batch(
     own = {name: jnp.asarray(value) for name, value in params.items() if name in names}
     mutable = any(shapes is None for shapes in guide.sites.parameters.values())  # NumPyro's has one draw
     draws = num_draws if guide.draws_anything and not mutable else 1
-    bound = partial(_bound, guide, params, fixed, key, rows, arrays | static, draws)
+    bound = partial(_bound, guide, params, counted, key, rows, arrays | static, draws)
     both = jax.value_and_grad(bound)
     loss, slope = both(own)
     dtype = loss.dtype
@@ -237,10 +241,10 @@ def _after_batch(
         new = dict(at.own)
         for site in sorted(chosen):
             mean, scale = f"{site}_mean", f"{site}_scale"
-            new[mean], form, _ = Full(at.own[scale]).natural_step(
-                at.own[mean], at.slope[mean], Full(at.slope[scale]), at.rate, at.count
-            )
-            new[scale] = form.scale
+            slopes = at.slope[mean], Full(at.slope[scale])
+            after: Any
+            new[mean], after, _ = Full(at.own[scale]).natural_step(at.own[mean], *slopes, at.rate, at.count)
+            new[scale] = after.scale
         loss, slope = both(new)
         gain = at.loss - loss
         better = gain >= 0  # false of NaN
@@ -257,7 +261,7 @@ def _after_batch(
 def _bound(
     guide: InducingGuide,
     params: Mapping[str, Any],
-    fixed: frozenset[str],
+    counted: frozenset[str],
     key: PRNGKeyArray,
     rows: tuple,
     kwargs: dict[str, Any],
@@ -270,12 +274,12 @@ def _bound(
     objective = AfterEarlier(earlier, num_draws, True, False)
     values = jax.tree.map(lambda x: x, dict(params)) | own
     terms = objective.loss_with_mutable_state(key, values, guide.model, guide, *rows, **kwargs)["loss"]
-    return total(x for name, x in terms.items() if name not in fixed)
+    return total(x for name, x in terms.items() if name in counted)
 
 
 def _evaluated(
     guide: InducingGuide,
-    fixed: frozenset[str],
+    counted: frozenset[str],
     key: PRNGKeyArray,
     params: Mapping[str, Any],
     rows: tuple,
@@ -283,7 +287,7 @@ def _evaluated(
     static: dict[str, Any],
 ) -> Any:
     """The bound before any step, outside ``jit``, where what fails raises its own error."""
-    return _bound(guide, params, fixed, key, rows, arrays | static, 1, {})
+    return _bound(guide, params, counted, key, rows, arrays | static, 1, {})
 
 
 def _numbers(found: _Search) -> Float[np.ndarray, " _"]:

@@ -11,6 +11,7 @@ import pytest
 import scipy.stats
 from jax import random
 from numpyro.infer import SVI
+from numpyro.infer.autoguide import AutoNormal
 
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import kmeans, random_subset, unique_patches
@@ -145,6 +146,23 @@ def test_patches_are_added_to_patches():
     assert_same(moments(more, images), moments(trained, images))
 
 
+def test_kernels_and_inducing_inputs_of_each_output_have_more_too():
+    def model(X, y=None):
+        both = jnp.stack([X, 2 * X])
+        f = numpyro.sample("f", GaussianProcess(RBF(jnp.ones(2), jnp.array([0.4, 0.7])), both, num_outputs=2))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, NOISE), obs=y)
+
+    trained = untrained(model, kmeans(4), X, Y).condition(KEY, X, Y)
+    more = trained.add_inducing(KEY, random_subset(3), NEW)
+    assert more.params["f_inducing"].shape == (2, 7, 1)
+    assert_same(moments(more), moments(trained))
+    slope = jax.jit(jax.grad(lambda Z: OnlineELBO(trained).loss(KEY, now | {"f_inducing": Z}, model, guide, X, Y)))
+    now, guide = randomised(more.params), trained.guide
+    held, free = jnp.split(slope(now["f_inducing"]), [4], axis=1)
+    assert not held.any() and free.all()
+
+
 def test_added_variables_take_in_what_lies_far_from_the_old_ones():
     old, far = X[:6], X[6:]
     start = untrained(two_outputs, InducingPoints(old), X, Y).condition(KEY, old, Y[:6])
@@ -201,16 +219,21 @@ def test_latent_sites_with_a_posterior_keep_it_and_are_no_part_of_the_evidence()
             numpyro.sample("y", Gaussian(f, NOISE), obs=y)
 
     x, y = sine(40)
-    losses = {}
-    for kind in ("normal", "point"):
+    # Posteriors that are nearly points, at a lengthscale of 1.
+    narrow = {
+        "point": {"lengthscale_loc": 1.0},
+        "normal": {"lengthscale_loc": 0.0, "lengthscale_scale": 1e-4},
+        AutoNormal: {"lengthscale_auto_loc": 0.0, "lengthscale_auto_scale": 1e-4},
+    }
+    losses = []
+    for kind, values in narrow.items():
         start = untrained(model, kmeans(12), x, y, hyperparameters=kind)
-        start = start.with_params(start.params | {"lengthscale_loc": jnp.array(float(kind == "point"))})
-        if kind == "normal":
-            start = start.with_params(start.params | {"lengthscale_scale": jnp.array(1e-4)})
+        assert set(values) <= set(start.params)
+        start = start.with_params(start.params | {name: jnp.asarray(value) for name, value in values.items()})
         found = start.condition(KEY, x, y, batch_size=25)
-        assert found.params["lengthscale_loc"] == start.params["lengthscale_loc"]
-        losses[kind] = found.losses
-    np.testing.assert_allclose(losses["normal"], losses["point"], atol=0.02)
+        assert all(found.params[name] == value for name, value in values.items())
+        losses.append(found.losses)
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, atol=0.02)
 
 
 # -- the bound when hyperparameters move -------------------------------------------------------------------------------
