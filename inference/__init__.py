@@ -20,6 +20,7 @@ from gpzoo.inference.inspection.report import report
 from gpzoo.inference.inspection.vsbc import vsbc
 from gpzoo.inference.lbfgs import lbfgs
 from gpzoo.inference.natural import NaturalGradients
+from gpzoo.inference.online import OnlineELBO
 from gpzoo.inference.prediction.predict import predict
 from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.reparam import WhitenReparam, whitened
@@ -39,6 +40,7 @@ __all__ = [
     "InducingGuide",
     "NaturalGradients",
     "NonFiniteError",
+    "OnlineELBO",
     "PerRow",
     "SitePrediction",
     "Trained",

@@ -7,6 +7,7 @@ run                      used for             value of a GP site                
 :class:`Marginals`       prediction           marginals, or a draw per input (*)       drawn once for all rows
 :class:`Bound`           training             as Marginals, or estimated moments       drawn by the estimates
 :class:`TightBound`      training, tighter    as Marginals, variances in their parts   refused
+:class:`Online`          after earlier data   as Bound                                 drawn by the estimates
 :class:`Given`           the collapsed bound  marginals around the prior's mean        not drawn
 :class:`Start`           starting values      the prior's mean, where ``q(u)`` starts  not drawn
 :class:`Recorded`        export               a joint draw given a recorded ``u``      drawn once for all rows
@@ -31,6 +32,7 @@ from jax.tree_util import Partial
 from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo.inference._keys import named_key
+from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals, VarianceParts
 from gpzoo.processes.process import GaussianProcess
@@ -194,6 +196,25 @@ class TightBound(Bound):
         if drawn or joint:
             return super().posterior(posterior, drawn=drawn, joint=joint)
         return posterior.valued(Partial(marginals_in_parts, rows=self.rows, residual=residual))
+
+
+class Online(Bound):
+    """:class:`Bound` after earlier data, of which the divergences of GP sites then speak: for data that come in parts.
+
+    Args:
+        earlier: what these say, by site.
+    """
+
+    def __init__(self, earlier: Mapping[str, Earlier]) -> None:
+        super().__init__()
+        self.earlier = earlier
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        posterior = posterior.after(self.earlier.get(posterior.site))
+        return super().posterior(posterior, drawn=drawn, joint=joint)
 
 
 class Given(Representation):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,10 +18,12 @@ from gpzoo.inference import _saved
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._finite import all_finite
 from gpzoo.inference.arviz import Options, exported
-from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.guide import Inducing, InducingGuide
+from gpzoo.inference.more_inducing import extended
 from gpzoo.inference.prediction.functions import values_of_functions
 from gpzoo.inference.prediction.predict import identity_of, predictions
 from gpzoo.inference.prediction.summaries import SitePrediction
+from gpzoo.inference.streaming import conditioned
 from gpzoo.inference.training._sources import split_arrays
 
 
@@ -249,6 +251,103 @@ class Trained:
         found = program(rng_key, params, args, arrays)
         # Outside jit the site that is not finite is named.
         return found if all_finite(found) else guide.posteriors(rng_key, params, args, kwargs)
+
+    @entry_point
+    def add_inducing(
+        self,
+        rng_key: Array,
+        inducing: Inducing,
+        *new: Argument,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> Trained:
+        """The same model with more inducing variables, about which it says nothing yet: room for new data.
+
+        ``q(u, u_new) = q(u) p(u_new | u)``, which changes no prediction and no divergence, whitened or not. The new
+        variables follow the old ones, so that :meth:`condition` and :class:`OnlineELBO` know these.
+
+        Args:
+            rng_key: key of the initialisers.
+            inducing: for all GP sites, or for some by name: an initialiser such as :func:`~gpzoo.kmeans`, which sees
+                the site's inputs at ``new`` with the sites before it at their posterior means, or an inducing variable.
+            *new: the model's positional arguments at these inputs; targets may be left out.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            The model, without NumPyro's ``state``.
+
+        Raises:
+            TypeError: for inducing variables of another kind than the site's, data that are no real numbers, an
+                ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: naming the site, for a covariance that is not full, inducing variables that are neither points
+                nor patches, or inputs of another shape; for unknown names of sites; as :meth:`posterior`.
+            FactorisationError: naming the site whose ``Kuu`` does not factorise with them.
+        """
+        guide = self._usable_guide()
+        args, kwargs = checks.arguments(guide.model, new, model_kwargs, new=True)
+        params = extended(checks.rng_key(rng_key), guide, self.params, inducing, args, kwargs)
+        return replace(self, params=params, state=None, backed_off={})
+
+    @entry_point
+    def condition(
+        self,
+        rng_key: Array,
+        *new: Argument,
+        batch_size: int | None = None,
+        num_steps: int = 100,
+        num_draws: int = 10,
+        sites: Collection[str] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> Trained:
+        """Take in new data, in one pass and without the old ones: only ``q(u)`` changes.
+
+        The bound is ``E_q[log p(y_new | f)] - KL[q(u) || q_old(u)]``, where ``q_old`` is this model's (Bui, Nguyen and
+        Turner 2017, *Streaming sparse Gaussian process approximations*, arXiv 1705.07131, with hyperparameters and
+        inducing variables held). It is maximised by natural-gradient steps of length 1, shortened where they do not
+        raise it. With Gaussian noise one step is exact: the result is the best ``q(u)`` for all data, old and new
+        (Titsias 2009), in any pieces and any order. Elsewhere a piece is only approximately kept, the better the
+        larger pieces are. Call :meth:`add_inducing` before where new inputs are far from old ones, and
+        :func:`~gpzoo.inference.fit` with :class:`OnlineELBO` if hyperparameters should change too.
+
+        Args:
+            rng_key: key of the draws.
+            *new: the model's positional arguments, new data included; arrays among them have one row per datum.
+            batch_size: most rows at a time, in the order given: each batch's ``q(u)`` is the next one's prior. ``None``
+                for all at once, in memory like that of a training step on all.
+            num_steps: most steps on each batch; they end when the bound no longer grows.
+            num_draws: draws of sites that are drawn, such as inner layers, the same in all steps on a batch.
+            sites: names of the GP sites whose ``q(u)`` changes; ``None`` for those on which no other GP site depends,
+                such as the last layer of a deep GP.
+            model_kwargs: the model's keyword arguments, by name. New data count once: ``num_data``, where the model
+                has it, is their number.
+
+        Returns:
+            The model after the new data. Its ``losses`` have one number for each batch: minus the bound on the log
+            evidence of the new rows so far given the old data, in nats; ``data`` describes the new rows.
+
+        Raises:
+            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: for data that are not finite, or none; rows that disagree; columns that the inducing inputs do
+                not have; a program without a latent GP site; a covariance of ``q(u)`` that is not full; a plate that
+                counts other rows than the new ones; counts below one; unknown ``sites``; as :meth:`posterior`.
+            FactorisationError: naming the GP site whose covariance does not factorise.
+
+        A batch whose last step still changed the bound by a thousandth of a nat per row gives a warning.
+        """
+        guide = self._usable_guide()
+        args, kwargs = checks.arguments(guide.model, new, model_kwargs)
+        found = conditioned(
+            self._compiled,
+            checks.rng_key(rng_key),
+            guide,
+            self.params,
+            args,
+            kwargs,
+            batch_size=None if batch_size is None else checks.positive_int("batch_size", batch_size),
+            num_steps=checks.positive_int("num_steps", num_steps),
+            num_draws=checks.positive_int("num_draws", num_draws),
+            sites=sites,
+        )
+        return replace(self, **found._asdict(), state=None, backed_off={})
 
     @entry_point
     def to_arviz(

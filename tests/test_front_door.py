@@ -64,6 +64,10 @@ CALLS = {
     "trained.functions": (lambda: ONE.functions(KEY, X, depth=2), "Call trained.functions(rng_key, X, model_kwargs="),
     "trained.posterior": (lambda: ONE.posterior(KEY, X, depth=2), "Call trained.posterior(rng_key, X, model_kwargs="),
     "trained.to_arviz": (lambda: ONE.to_arviz(KEY, X, y, b=2), "Call trained.to_arviz(rng_key, X, y, model_kwargs="),
+    "trained.condition": (
+        lambda: ONE.condition(KEY, X, y, batch_size=4, depth=2),
+        "Call trained.condition(rng_key, X, y, batch_size=4, model_kwargs={'depth': 2}).",
+    ),
     "guide.init_params": (
         lambda: GUIDE.init_params(KEY, X, y, num_data=12),
         "Call guide.init_params(rng_key, X, y, model_kwargs={'num_data': 12}).",

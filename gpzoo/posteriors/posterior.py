@@ -13,6 +13,7 @@ from numpyro.distributions.kl import kl_divergence
 
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.posteriors.conditional import Conditional
+from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.forms import Diagonal, Form
 from gpzoo.posteriors.sampled_views import estimates
 from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
@@ -32,6 +33,7 @@ class InducingPosterior(ProcessAtInputs):
         form: ``S``, such as ``forms.Full(scale)``.
         value: what the site's value is instead of a draw over all inputs together: ``value(posterior, key)``. Where
             given, ``log_prob`` raises. A :class:`jax.tree_util.Partial`, if the posterior is to pass through ``jit``.
+        earlier: what earlier data say of ``u``, which the divergence from the prior then contains.
 
     Raises:
         TypeError: if ``form`` is no form, or has no values.
@@ -39,7 +41,7 @@ class InducingPosterior(ProcessAtInputs):
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
-    pytree_data_fields = ("conditional", "u_mean", "form", "value")
+    pytree_data_fields = ("conditional", "u_mean", "form", "value", "earlier")
     pytree_aux_fields = ("num_outputs",)
 
     def __init__(
@@ -49,6 +51,7 @@ class InducingPosterior(ProcessAtInputs):
         form: Form,
         *,
         value: Callable[[InducingPosterior, Array], Any] | None = None,
+        earlier: Earlier | None = None,
     ) -> None:
         site = conditional.site
         if not isinstance(form, Form) or not form.has_values:
@@ -65,6 +68,7 @@ class InducingPosterior(ProcessAtInputs):
         form.check(conditional)
         form.check_values(conditional)
         self.conditional, self.u_mean, self.form, self.value = conditional, u_mean, form, value
+        self.earlier = earlier
         self._init_events(self.prior.event_shape[0], self.prior.num_outputs)
 
     @property
@@ -231,10 +235,18 @@ class InducingPosterior(ProcessAtInputs):
         """This posterior with other values; see ``value`` of the class."""
         return self._replace(value=value)
 
+    def after(self, earlier: Earlier | None) -> InducingPosterior:
+        """This posterior after earlier data; see ``earlier`` of the class."""
+        return self._replace(earlier=earlier)
+
 
 @kl_divergence.register(InducingPosterior, GaussianProcess)
 def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Float[Array, ""]:
-    """``KL[q(u) || p(u)]`` summed over outputs, in nats; ``p(u)`` is that of ``q``'s own prior (eq. C.26)."""
+    """``KL[q(u) || p(u)]`` summed over outputs, in nats; ``p(u)`` is that of ``q``'s own prior (eq. C.26).
+
+    After earlier data it is less what these say, :meth:`~gpzoo.posteriors.earlier.Earlier.expected`.
+    """
     if q.event_shape != p.event_shape:
         raise ValueError(f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model.")
-    return q.conditional.kl(*q._q())
+    divergence = q.conditional.kl(*q._q())
+    return divergence if q.earlier is None else divergence - q.earlier.expected(q.conditional, *q._q())

@@ -33,9 +33,9 @@ from tests.programs import KEY, with_model_kwargs
 from tests.robustness.odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd, meaningful, meaningless
 
 # Several modules are named as their functions are.
-arviz, comparison, functions, prediction, training = (
+arviz, comparison, functions, prediction, training, models = (
     importlib.import_module(f"gpzoo.inference.{name}")
-    for name in ("arviz", "comparison", "prediction.functions", "prediction.predict", "training.fit")
+    for name in ("arviz", "comparison", "prediction.functions", "prediction.predict", "training.fit", "trained")
 )
 deep_kernel = importlib.import_module("gpzoo.models.train_deep_kernel")
 
@@ -167,6 +167,8 @@ WAYS = {
     "guide.setup": (TRAINING, lambda g, p, a: g.setup(a["X"], a["y"])),
     "guide.init_params": (TRAINING, lambda g, p, a: g.init_params(KEY, a["X"], a["y"])),
     "posterior": (TRAINING, lambda g, p, a: trained_with(g, p).posterior(KEY, a["X"], a["y"])["f"].mean),
+    "condition": (TRAINING, lambda g, p, a: trained_with(g, p).condition(KEY, a["X"], a["y"])),
+    "add_inducing": ({"X": NEW}, lambda g, p, a: trained_with(g, p).add_inducing(KEY, kmeans(2), a["X"])),
     "fit_deep_kernel": (TRAINING, lambda g, p, a: fit_deep_kernel(KEY, a["X"], a["y"], network=network)),
     "draws_to_arviz": (
         TRAINING,
@@ -195,6 +197,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setattr(deep_kernel, "fit_network", lambda key, X, y, **rest: reaching(X, y))
         elif entry in ("to_arviz", "guide.setup", "guide.init_params"):
             monkeypatch.setattr(InducingGuide, "sites_for", last)
+        elif entry == "condition":
+            monkeypatch.setattr(models, "conditioned", lambda *given, **rest: reaching(given[4]))
+        elif entry == "add_inducing":
+            monkeypatch.setattr(models, "extended", lambda *given: reaching(given[4]))
         elif entry == "predict":
             monkeypatch.setattr(prediction, "_compile", once)
         elif entry == "draws_to_arviz":
@@ -395,6 +401,21 @@ OPTIONS = {
         {"rng_key": KEYS, "num_data": not_none(COUNTS)},
         lambda g, p, o: asked(trained_with(g, p).posterior, o, X, y),
     ),
+    "condition": (
+        {
+            "rng_key": KEYS,
+            "num_steps": COUNTS,
+            "num_draws": COUNTS,
+            "batch_size": not_none(COUNTS),
+            "sites": not_none(JUNK),
+            "num_data": not_none(COUNTS),
+        },
+        lambda g, p, o: asked(trained_with(g, p).condition, o, X, y),
+    ),
+    "add_inducing": (
+        {"rng_key": KEYS, "inducing": JUNK.filter(lambda value: not isinstance(value, dict) or value)},
+        lambda g, p, o: trained_with(g, p).add_inducing(o.pop("rng_key", KEY), o.pop("inducing", kmeans(2)), X),
+    ),
     "fit_deep_kernel": (
         {
             "rng_key": KEYS,
@@ -430,6 +451,8 @@ PARAMETERS = {
     "functions": lambda g, p: trained_with(g, p).functions(KEY, NEW),
     "to_arviz": lambda g, p: trained_with(g, p).to_arviz(KEY, X, y),
     "posterior": lambda g, p: trained_with(g, p).posterior(KEY, X, y),
+    "condition": lambda g, p: trained_with(g, p).condition(KEY, X, y),
+    "add_inducing": lambda g, p: trained_with(g, p).add_inducing(KEY, kmeans(2), X),
     "objective": loss,
 }
 CHANGES = {

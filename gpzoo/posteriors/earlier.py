@@ -1,0 +1,70 @@
+"""What do inducing variables say of data that are gone? An earlier ``q(u)``, less the prior that it contains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from gpzoo import linalg
+from gpzoo._pytree import Fields
+from gpzoo.linalg.operators import matmul
+from gpzoo.posteriors.conditional import Conditional
+from gpzoo.posteriors.forms import Full
+
+
+class Earlier(Fields):
+    """The ``q_old(a)`` of earlier data, where ``a`` are the first of today's inducing variables ``u``.
+
+    Earlier data enter a bound as ``E_q[log q_old(a) - log p_old(a)]``, in place of ``E_q[log p(y_old | f)]`` (Bui,
+    Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, eq. 6). If neither the kernel nor the
+    prior's mean changed and there are no more inducing variables, ``KL[q(u) || p(u)]`` less this is
+    ``KL[q(u) || q_old(u)]``.
+
+    Args:
+        mean: of ``q_old``, ``[M]`` or ``[M, D]``; of whitened variables where ``q`` is.
+        form: its covariance, :class:`~gpzoo.posteriors.forms.Full`.
+        L: the lower factor of ``p_old(a)``; ``None`` where the kernel is the same.
+    """
+
+    mean: Float[Array, "M *D"]
+    form: Full
+    L: Any
+
+    def expected(self, conditional: Conditional, m: Float[Array, "M D"], form: Any) -> Float[Array, ""]:
+        """``E_q[log q_old(a) - log p_old(a)]`` summed over outputs, in nats.
+
+        Args:
+            conditional: of today's inducing variables.
+            m: mean of today's ``q``.
+            form: its covariance, by output.
+        """
+        outputs = conditional.prior.num_outputs
+        before = self.mean.reshape(self.mean.shape[0], -1)
+        count = before.shape[0]
+        first = (..., slice(count), slice(count))
+        # The factors are lower, so that the first variables depend on no other columns.
+        now, past = (
+            _columns(m[:count], form.root()[first]),
+            _columns(before, self.form.by_output(count, outputs).root()),
+        )
+        if self.L is not None or not conditional.whiten:
+            L = _dense(conditional.L)[first]
+            old = L if self.L is None else _dense(self.L)
+            now = linalg.solve_lower(old, matmul(L, now) if conditional.whiten else now)
+            past = past if conditional.whiten else linalg.solve_lower(old, past)
+        S = past[..., 1:]
+        away = linalg.solve_lower(S, jnp.concatenate([now[..., :1] - past[..., :1], now[..., 1:]], axis=-1))
+        log_det = jnp.sum(jnp.log(jnp.square(linalg.diagonal(S))))
+        return (jnp.sum(jnp.square(now)) - jnp.sum(jnp.square(away)) - log_det) / 2
+
+
+def _columns(mean: Float[Array, "M D"], root: Float[Array, "D M M"]) -> Float[Array, "D M K"]:
+    """The mean beside the columns of a root of the covariance."""
+    return jnp.concatenate([mean.T[:, :, None], root], axis=-1)
+
+
+def _dense(L: Any) -> Float[Array, "*D M M"]:
+    return L.dense() if hasattr(L, "dense") else L
