@@ -130,9 +130,6 @@ def halves(run: Run) -> Outcome:
                 "nlpp": score(both),
                 "moved_nlpp": score(moved),
                 "all_nlpp": score(whole),
-                "seconds_conditioning": both.seconds,
-                "seconds_moving": moved.seconds,
-                "seconds_all": whole.seconds,
                 "elbo": bound,
                 "all_elbo": float(last_bound(whole.losses, len(X), setting)),
             }
