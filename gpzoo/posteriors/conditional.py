@@ -229,6 +229,18 @@ class Projection(Conditional):
         Kff = self.prior.kernel(self.prior.X)
         return mean_at(B, m), Kff - matmul(A.mT, A) + matmul(root.mT, root)
 
+    def moments_in_groups(
+        self, m: Float[Array, "M D"], form: Form, size: int
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D G {size} {size}"]]:
+        """As :meth:`moments`, with covariances only within groups of ``size`` inputs that follow each other."""
+        X, groups = self.prior.X, lambda x: x.reshape(*x.shape[:-1], -1, size)
+        A, B = self._projections(X)
+        own = self.prior.kernel.has_outputs(X)
+        each = X.reshape(*X.shape[:own], -1, size, *X.shape[own + 1 :])
+        Kff = jnp.moveaxis(jax.vmap(self.prior.kernel, in_axes=int(own))(each), 0, -3)
+        within = lambda x: jnp.einsum("...mgi,...mgj->...gij", groups(x), groups(x))  # noqa: E731
+        return mean_at(B, m), Kff - within(A) + within(form.spread(B))
+
     # -- q(u) --------------------------------------------------------------------------------------------------------
 
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Float[Array, "D M M"]]:
