@@ -229,7 +229,7 @@ class TightBound(Bound):
 
 
 class Weighted(Bound):
-    """:class:`Bound` under ``vmap`` over :data:`WEIGHTS`: several draws of the latents of each row, all else drawn once.
+    """:class:`Bound` under ``vmap`` over :data:`WEIGHTS`: several draws of each row's latents, one of all else.
 
     Args:
         latents: names of the latent sites of rows.

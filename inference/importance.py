@@ -36,21 +36,21 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
 
     ``sum_n E log (1/K) sum_k p(w_nk) / q(w_nk) exp(E_q(f)[log p(y_n | f(x_n, w_nk))]) - KL[q(u) || p(u)]``,
 
-    with the last layer's expectation in closed form or by quadrature, and the divergences of GP sites exact and outside.
-    It is at least the bound of :class:`~gpzoo.inference.GaussianProcessELBO`, which is that of one draw but for the
-    divergence of ``q(w)``, taken there in closed form. It grows with ``K``, so that ``q(w)`` may be far from the
-    posterior: a normal may stand for one of two modes. An inner layer is one function: its values at the ``K`` inputs of
-    a row are drawn jointly, with a factorisation of ``[K, K]`` for each row, since independent ones would not give a
-    bound. Time and memory of a step grow with ``K``.
+    with the last layer's expectation in closed form or by quadrature, and exact divergences of GP sites. It is at least
+    the bound of :class:`~gpzoo.inference.GaussianProcessELBO`, which is that of one draw but for the divergence of
+    ``q(w)``, taken there in closed form. It grows with ``K``, so that ``q(w)`` may be far from the posterior: a normal
+    may stand for one of two modes. An inner layer is one function: its values at the ``K`` inputs of a row are drawn
+    jointly, with a factorisation of ``[K, K]`` for each row, since independent ones would not give a bound. Time and
+    memory of a step grow with ``K``.
 
     Latents of rows are those in the plate of their data, and no other: the guide holds them by
     :class:`~gpzoo.inference.PerRow`, :class:`~gpzoo.inference.Amortised` or a guide of yours, in minibatches or not.
     Everything else is drawn once for all ``K``.
 
-    With ``K`` the gradient of the parameters of ``q(w)`` vanishes faster than its noise, as ``1 / sqrt(K)`` (Rainforth et
-    al. 2018, *Tighter variational bounds are not necessarily better*): 5 to 50 draws are usual. Gradients are those of
-    the draws themselves, not the doubly reparameterised ones, which hold only where a row's weight depends on its own
-    draw, and not through draws of inner layers together.
+    As ``K`` grows, the gradient of the parameters of ``q(w)`` vanishes faster than its noise: their ratio falls as
+    ``1 / sqrt(K)`` (Rainforth et al. 2018, *Tighter variational bounds are not necessarily better*), and 5 to 50 draws
+    are usual. Gradients are those of the draws themselves, not the doubly reparameterised ones, which hold only where a
+    row's weight depends on its own draw, and not through draws of inner layers together.
 
     Args:
         num_draws: ``K``.
@@ -204,8 +204,8 @@ def _rows_of(seen: Look, guide: Any) -> _Rows:
             plates.add(own)
     if not latents:
         raise ValueError(
-            "ImportanceWeightedELBO is for latent variables of rows, and this program has none in the plate of the data "
-            "that depend on them: put them there, with numpyro.plate('data', ...). Or use GaussianProcessELBO()."
+            "ImportanceWeightedELBO is for latent variables of rows, and this program has none in the plate of the "
+            "data that depend on them: put them there, with numpyro.plate('data', ...). Or use GaussianProcessELBO()."
         )
     if len(plates) > 1 or len(next(iter(plates))) > 1:
         raise ValueError(
@@ -216,8 +216,8 @@ def _rows_of(seen: Look, guide: Any) -> _Rows:
         guide = guide.fn
     if not callable(getattr(guide, "hyperparameters", None)):
         raise ValueError(
-            f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide(..., "
-            "hyperparameters=PerRow(...)), Amortised(...) or a guide of yours."
+            f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide("
+            "..., hyperparameters=PerRow(...)), Amortised(...) or a guide of yours."
         )
     after = {name: frozenset(latents & seen.needs.get(name, frozenset())) for name in sites}
     dependent = frozenset(name for name in data if after[name])

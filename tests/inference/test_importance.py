@@ -1,7 +1,5 @@
 """The importance-weighted bound: sums in NumPy of the same draws, the limit of many draws, and derivatives."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,10 +14,10 @@ from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
 
-from gpzoo import GaussianProcess, InducingPoints, Orbit, Rotation, kmeans
+from gpzoo import GaussianProcess, InducingPoints, kmeans
 from gpzoo.inference import Amortised, GaussianProcessELBO, ImportanceWeightedELBO, InducingGuide, PerRow, fit
 from gpzoo.inference.gp_sites import WEIGHTS, draw_together
-from gpzoo.kernels import RBF, Invariant, White
+from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.models import inner_scales, latent_variable_deep_gp
 from gpzoo.posteriors import InducingPosterior, Projection, forms
