@@ -19,7 +19,7 @@ from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.inference._program import Look, look
 from gpzoo.inference._runs import Trace, unmasked
-from gpzoo.inference.elbo import GaussianProcessELBO
+from gpzoo.inference.elbo import GaussianProcessELBO, _equal
 from gpzoo.inference.enumeration import is_enumerated
 from gpzoo.inference.gp_sites import WEIGHTS, Bound, Weighted
 from gpzoo.likelihoods import Likelihood
@@ -259,7 +259,3 @@ def _distribution(site: dict[str, Any]) -> Any:
 
 def _mutable(trace: Trace) -> dict[str, Any]:
     return {name: site["value"] for name, site in trace.items() if site["type"] == "mutable"}
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return isinstance(a, jax.core.Tracer) or isinstance(b, jax.core.Tracer) or bool(a == b)

@@ -177,8 +177,9 @@ def three_outputs(places: int = 100, missing: float = 0.4, seed: int = 0) -> Dat
 def apart(X: Array, y: Array | None = None, *, num_outputs: int, num_data: int | None = None) -> None:
     """A GP for each output with hyperparameters of its own: rows as for ``coregionalised_gp``."""
     start = jnp.ones(num_outputs)
-    hyper = {"variance": positive("f_variance", start, X), "lengthscale": positive("f_lengthscale", start, X)}
-    kernel = Pointwise(_within_an_output, axes={"variance": 1, "lengthscale": 1}, **hyper)
+    variance, lengthscale = (positive(f"f_{name}", start, X) for name in ("variance", "lengthscale"))
+    axes = {"variance": 1, "lengthscale": 1}
+    kernel = Pointwise(_within_an_output, axes=axes, variance=variance, lengthscale=lengthscale)
     f = numpyro.sample("f", GaussianProcess(kernel, X))
     noise = positive("noise_variance", 0.1 * start, X)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):

@@ -99,6 +99,12 @@ class Conditional(Fields):
         """Mean of the zero-mean part of ``f`` and its covariance."""
         raise NotImplementedError
 
+    def moments_in_groups(
+        self, m: Float[Array, "M D"], form: Form, size: int
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D G {size} {size}"]]:
+        """As :meth:`moments`, with covariances only within groups of ``size`` inputs that follow each other."""
+        raise NotImplementedError
+
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
         """Mean and covariance of ``u``, ``[D, M, M]`` or Kronecker, whitened or not."""
         raise NotImplementedError
@@ -232,7 +238,7 @@ class Projection(Conditional):
     def moments_in_groups(
         self, m: Float[Array, "M D"], form: Form, size: int
     ) -> tuple[Float[Array, "D N"], Float[Array, "D G {size} {size}"]]:
-        """As :meth:`moments`, with covariances only within groups of ``size`` inputs that follow each other."""
+        """See :meth:`Conditional.moments_in_groups`."""
         X, groups = self.prior.X, lambda x: x.reshape(*x.shape[:-1], -1, size)
         A, B = self._projections(X)
         own = self.prior.kernel.has_outputs(X)
