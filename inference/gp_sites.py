@@ -7,7 +7,6 @@ run                      used for             value of a GP site                
 :class:`Marginals`       prediction           marginals, or a draw per input (*)       drawn once for all rows
 :class:`Bound`           training             as Marginals, or estimated moments       drawn by the estimates
 :class:`TightBound`      training, tighter    as Marginals, variances in their parts   refused
-:class:`Weighted`        importance weights   as Bound, draws joint over a row's       refused
 :class:`Given`           the collapsed bound  marginals around the prior's mean        not drawn
 :class:`Start`           starting values      the prior's mean, where ``q(u)`` starts  not drawn
 :class:`Recorded`        export               a joint draw given a recorded ``u``      drawn once for all rows
@@ -15,7 +14,8 @@ run                      used for             value of a GP site                
 =======================  ===================  =======================================  =======================
 
 (*) A draw where the program takes an array of the site anywhere, which the guide found out when it was set up, or where
-``InducingGuide(joint=...)`` names it (then jointly).
+``InducingGuide(joint=...)`` names it (then jointly). With importance weights, a draw is joint over the inputs of a
+row: :mod:`gpzoo.inference.importance`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from typing import Any, ClassVar, TypeAlias
 
 import jax.numpy as jnp
 import numpyro
-from jax import Array, lax, random
+from jax import Array, random
 from jax.tree_util import Partial
 from jaxtyping import Float, Integer, PRNGKeyArray
 
-from gpzoo import linalg
 from gpzoo.inference._keys import named_key
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals, VarianceParts
@@ -39,9 +38,6 @@ from gpzoo.processes.process import GaussianProcess
 
 #: A factor of the residual variances of a site, one for each output, where the guide has one.
 Residual: TypeAlias = Float[Array, "*D"] | None
-
-#: The axis of the draws of a row that importance weights compare.
-WEIGHTS = "importance weights"
 
 # -- values, each a function of the posterior and a key ----------------------------------------------------------------
 
@@ -93,26 +89,6 @@ def draw_per_input(
     """A draw of the event's shape, independent over inputs; with ``rows`` ``[N]`` a row's is the same in any batch."""
     mean, variance = posterior.marginals()
     return GaussianMarginals(mean, variance, key, sites=frozenset({posterior.site}), rows=rows).draws(1)[0]
-
-
-def draw_together(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
-    """A draw at every input, independent over rows, and one function for the inputs of a row on all of the axis.
-
-    It runs under ``vmap`` over :data:`WEIGHTS`: each of ``K`` runs has an input for each row.
-    """
-    if posterior.conditional.deterministic:  # a function of ``u`` alone, of which all runs draw the same
-        return posterior.as_joint().sample(key)
-    prior, m, form = posterior.prior, *posterior._q()
-    N, own = posterior.event_shape[0], prior.kernel.has_outputs(prior.X)
-    X = lax.all_gather(prior.X, WEIGHTS, axis=own + 1)  # [*D, N, K, ...], the same in all runs
-    K = X.shape[own + 1]
-    X = X.reshape(*X.shape[:own], N * K, *X.shape[own + 2 :])
-    everywhere = GaussianProcess(prior.kernel, X, num_outputs=posterior.num_outputs, jitter=prior.jitter)
-    mean, covariance = posterior.conditional._with_fields(prior=everywhere).moments_in_groups(m, form, K)
-    root = linalg.root(covariance, f"the covariance of draws of site {posterior.site!r} within a row")
-    noise = random.normal(key, (*mean.shape[:1], N, K), mean.dtype)
-    draws = mean.reshape(noise.shape) + jnp.einsum("dnij,dnj->dni", root, noise)
-    return posterior._with_loc(lax.dynamic_index_in_dim(draws, lax.axis_index(WEIGHTS), 2, keepdims=False))
 
 
 def estimates(posterior: InducingPosterior, key: PRNGKeyArray) -> EstimatedMarginals:
@@ -226,47 +202,6 @@ class TightBound(Bound):
         if drawn or joint:
             return super().posterior(posterior, drawn=drawn, joint=joint)
         return posterior.valued(Partial(marginals_in_parts, rows=self.rows, residual=residual))
-
-
-class Weighted(Bound):
-    """:class:`Bound` under ``vmap`` over :data:`WEIGHTS`: several draws of each row's latents, one of all else.
-
-    Args:
-        latents: names of the latent sites of rows.
-        after: names of the GP sites that depend on these.
-
-    Raises:
-        TypeError: for a kernel that samples views.
-        ValueError: for a site that depends on latents of rows and is drawn jointly over rows.
-    """
-
-    def __init__(self, latents: frozenset[str], after: frozenset[str]) -> None:
-        super().__init__()
-        self.latents, self.after = latents, after
-
-    def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
-        """See :meth:`Representation.keys_of_rows`; each run has its own."""
-        key = random.fold_in(numpyro.prng_key(), lax.axis_index(WEIGHTS))
-        return {name: named_key(key, name) for name in names & self.latents}
-
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
-        site = posterior.site
-        if posterior.prior.samples_views:
-            raise TypeError(
-                f"The kernel of site {site!r} samples views of its inputs: its moments are estimates, and importance "
-                "weights are not linear in them. Enumerate the views (an Orbit), or use GaussianProcessELBO()."
-            )
-        if joint and site in self.after:
-            raise ValueError(
-                f"GP site {site!r} depends on latents of rows and is drawn jointly over rows, InducingGuide(joint=...):"
-                " a row has no importance weights of its own then. Use GaussianProcessELBO()."
-            )
-        if drawn and site in self.after:
-            return posterior.valued(Partial(draw_together))
-        return super().posterior(posterior, drawn=drawn, joint=joint)
 
 
 class Given(Representation):

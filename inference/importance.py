@@ -9,21 +9,29 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, random
+import numpyro
+from jax import Array, lax, random
 from jax.scipy.special import logsumexp
+from jax.tree_util import Partial
 from jaxtyping import Float, PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions.kl import kl_divergence
 
 from gpzoo import _checks as checks
+from gpzoo import linalg
 from gpzoo._numpyro import Messenger
+from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Look, look
 from gpzoo.inference._runs import Trace, unmasked
 from gpzoo.inference.elbo import GaussianProcessELBO, _equal
 from gpzoo.inference.enumeration import is_enumerated
-from gpzoo.inference.gp_sites import WEIGHTS, Bound, Weighted
+from gpzoo.inference.gp_sites import Bound, Residual
 from gpzoo.likelihoods import Likelihood
+from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
+
+#: The axis of the draws of a row that importance weights compare.
+WEIGHTS = "importance weights"
 
 _ELSE = "Or use GaussianProcessELBO(), which needs none of this."
 
@@ -135,6 +143,73 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
             terms, state = jax.tree.map(jnp.mean, terms), {}
         loss = {name: -term for name, term in terms.items()}
         return {"loss": sum(loss.values()) if self.sum_sites else loss, "mutable_state": state or None}
+
+
+# -- values of GP sites -----------------------------------------------------------------------------------------------
+
+
+def draw_together(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
+    """A draw at every input, independent over rows, and one function for the inputs of a row on all of the axis.
+
+    It runs under ``vmap`` over :data:`WEIGHTS`: each of ``K`` runs has an input for each row.
+    """
+    if posterior.conditional.deterministic:  # a function of ``u`` alone, of which all runs draw the same
+        return posterior.as_joint().sample(key)
+    prior, m, form = posterior.prior, *posterior._q()
+    N, own = posterior.event_shape[0], prior.kernel.has_outputs(prior.X)
+    X = lax.all_gather(prior.X, WEIGHTS, axis=own + 1)  # [*D, N, K, ...], the same in all runs
+    K = X.shape[own + 1]
+    X = X.reshape(*X.shape[:own], N * K, *X.shape[own + 2 :])
+    everywhere = GaussianProcess(prior.kernel, X, num_outputs=posterior.num_outputs, jitter=prior.jitter)
+    mean, covariance = posterior.conditional._with_fields(prior=everywhere).moments_in_groups(m, form, K)
+    root = linalg.root(covariance, f"the covariance of draws of site {posterior.site!r} within a row")
+    noise = random.normal(key, (*mean.shape[:1], N, K), mean.dtype)
+    draws = mean.reshape(noise.shape) + jnp.einsum("dnij,dnj->dni", root, noise)
+    return posterior._with_loc(lax.dynamic_index_in_dim(draws, lax.axis_index(WEIGHTS), 2, keepdims=False))
+
+
+class Weighted(Bound):
+    """:class:`Bound` under ``vmap`` over :data:`WEIGHTS`: several draws of each row's latents, one of all else.
+
+    Args:
+        latents: names of the latent sites of rows.
+        after: names of the GP sites that depend on these.
+
+    Raises:
+        TypeError: for a kernel that samples views.
+        ValueError: for a site that depends on latents of rows and is drawn jointly over rows.
+    """
+
+    def __init__(self, latents: frozenset[str], after: frozenset[str]) -> None:
+        super().__init__()
+        self.latents, self.after = latents, after
+
+    def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
+        """See :meth:`Representation.keys_of_rows`; each run has its own."""
+        key = random.fold_in(numpyro.prng_key(), lax.axis_index(WEIGHTS))
+        return {name: named_key(key, name) for name in names & self.latents}
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        site = posterior.site
+        if posterior.prior.samples_views:
+            raise TypeError(
+                f"The kernel of site {site!r} samples views of its inputs: its moments are estimates, and importance "
+                "weights are not linear in them. Enumerate the views (an Orbit), or use GaussianProcessELBO()."
+            )
+        if joint and site in self.after:
+            raise ValueError(
+                f"GP site {site!r} depends on latents of rows and is drawn jointly over rows, InducingGuide(joint=...):"
+                " a row has no importance weights of its own then. Use GaussianProcessELBO()."
+            )
+        if drawn and site in self.after:
+            return posterior.valued(Partial(draw_together))
+        return super().posterior(posterior, drawn=drawn, joint=joint)
+
+
+# -- terms ------------------------------------------------------------------------------------------------------------
 
 
 class _Rows(NamedTuple):

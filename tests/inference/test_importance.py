@@ -16,7 +16,7 @@ from scipy.stats import multivariate_normal, norm
 
 from gpzoo import GaussianProcess, InducingPoints, kmeans
 from gpzoo.inference import Amortised, GaussianProcessELBO, ImportanceWeightedELBO, InducingGuide, PerRow, fit
-from gpzoo.inference.gp_sites import WEIGHTS, draw_together
+from gpzoo.inference.importance import WEIGHTS, draw_together
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.models import inner_scales, latent_variable_deep_gp
