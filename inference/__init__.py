@@ -12,6 +12,7 @@ from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.comparison import Candidate, Comparison, compare, error_rate, rmse
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.importance import ImportanceWeightedELBO
 from gpzoo.inference.inspection import plots, trackers
 from gpzoo.inference.inspection.check import check
 from gpzoo.inference.inspection.diagnose import diagnose
@@ -37,6 +38,7 @@ __all__ = [
     "Diagnosis",
     "Finding",
     "GaussianProcessELBO",
+    "ImportanceWeightedELBO",
     "InducingGuide",
     "NaturalGradients",
     "NonFiniteError",

@@ -151,7 +151,8 @@ class _PosteriorHandler(Messenger):
         if callable(self.guide.hyperparameters):
             if self.others is None:
                 others: Any = self.guide.others_for(*self.arguments)
-                self.others, self.taken = others(*self.arguments, self.plates, self.representation.rows)
+                keys = self.representation.keys_of_rows(others.of_rows)
+                self.others, self.taken = others(*self.arguments, self.plates, keys)
             value = value_at(self.others[name], prior)
             if self.representation.starts:
                 return value

@@ -109,10 +109,14 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
             return scored(checked_model, _sites_of(guide))(*args, **kwargs)
 
         with ParameterNames() as seen:
-            found = super().loss_with_mutable_state(rng_key, param_map, scored_model, marginal_guide, *args, **kwargs)
+            found = self._estimate(rng_key, param_map, scored_model, marginal_guide, *args, **kwargs)
         # NumPyro's evaluate leaves mutable state out.
         checks.names("The objective's params", set(param_map), needed=seen.loose("param"), known=seen.names)
         return found
+
+    def _estimate(self, *args: Any, **kwargs: Any) -> Any:
+        """The loss of a program and a guide that check themselves."""
+        return super().loss_with_mutable_state(*args, **kwargs)
 
 
 class _ModelChecks(Messenger):

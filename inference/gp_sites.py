@@ -15,7 +15,8 @@ run                      used for             value of a GP site                
 =======================  ===================  =======================================  =======================
 
 (*) A draw where the program takes an array of the site anywhere, which the guide found out when it was set up, or where
-``InducingGuide(joint=...)`` names it (then jointly).
+``InducingGuide(joint=...)`` names it (then jointly). With importance weights, a draw is joint over the inputs of a
+row: :mod:`gpzoo.inference.importance`.
 """
 
 from __future__ import annotations
@@ -132,6 +133,13 @@ class Representation:
         if not prior.samples_views:
             return prior
         return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
+
+    def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
+        """Keys of latent sites of rows where they have keys of their own: those of a batch differ between batches."""
+        if self.rows is None:
+            return {}
+        key = random.fold_in(numpyro.prng_key(), self.rows[0])
+        return {name: named_key(key, name) for name in names}
 
     def posterior(
         self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None

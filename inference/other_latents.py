@@ -8,15 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-from jax import Array, random
-from jaxtyping import Integer, PRNGKeyArray
+from jax import random
+from jaxtyping import PRNGKeyArray
 from numpyro import handlers
 from numpyro.infer.autoguide import AutoGuide
 
 from gpzoo._checks import is_concrete
 from gpzoo._numpyro import Messenger
-from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import concrete
 from gpzoo.inference._runs import Trace, check_value
 from gpzoo.likelihoods import Likelihood
@@ -82,7 +80,7 @@ class OtherLatents:
         }
 
     def __call__(
-        self, args: tuple, kwargs: dict, plates: Trace, rows: Integer[Array, " N"] | None
+        self, args: tuple, kwargs: dict, plates: Trace, keys: Mapping[str, PRNGKeyArray]
     ) -> tuple[Trace, Trace]:
         """Run the guide. Parameters and auxiliary sites are seen by the handlers outside.
 
@@ -90,30 +88,28 @@ class OtherLatents:
             args: the program's positional arguments.
             kwargs: its keyword arguments.
             plates: the program's plates so far; the guide takes the same rows.
-            rows: numbers of the rows, where they are a batch of many: latents of rows differ between batches, and
-                others do not.
+            keys: of latent sites that have keys of their own, by name.
 
         Returns:
             The latent sites, which the program has yet to sample, and the guide's plates.
         """
-        key = None if rows is None else random.fold_in(numpyro.prng_key(), rows[0])
         with handlers.block(hide=[*self.names, *plates]), handlers.trace() as found:
-            with _Rows(plates, self.of_rows, key):
+            with _Rows(plates, keys):
                 self.guide(*args, **kwargs)
         taken = {name: site for name, site in found.items() if site["type"] == "plate"}
         return {name: found[name] for name in self.names}, taken
 
 
 class _Rows(Messenger):
-    """Gives plates the rows that those of the same name have taken, and latents of rows a key for each batch."""
+    """Gives plates the rows that those of the same name have taken, and latent sites the keys that are theirs."""
 
-    def __init__(self, plates: Trace, of_rows: frozenset[str], key: PRNGKeyArray | None) -> None:
+    def __init__(self, plates: Trace, keys: Mapping[str, PRNGKeyArray]) -> None:
         super().__init__(None)
-        self.plates, self.of_rows, self.key = plates, of_rows, key
+        self.plates, self.keys = plates, keys
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["name"] in self.of_rows and self.key is not None:
-            msg["kwargs"]["rng_key"] = named_key(self.key, msg["name"])
+        if msg["type"] == "sample" and msg["name"] in self.keys:
+            msg["kwargs"]["rng_key"] = self.keys[msg["name"]]
         if msg["type"] != "plate" or msg["name"] not in self.plates:
             return
         rows, wanted = self.plates[msg["name"]]["value"], msg["args"][1]

@@ -64,7 +64,8 @@ def latent_variable_deep_gp(
     """A deep GP of ``(x_n, w_n)`` with ``w_n ~ N(0, I)``: noise that is neither normal nor the same everywhere.
 
     Salimbeni, Dutordoir, Hensman and Deisenroth 2019, *Deep Gaussian processes with importance-weighted variational
-    inference*, section 3. The densities of a prediction are averaged over ``w`` and may have several modes.
+    inference*, section 3. The densities of a prediction are averaged over ``w`` and may have several modes. The paper's
+    bound is :class:`~gpzoo.inference.ImportanceWeightedELBO`.
 
     Args:
         X: inputs ``[N, d]``, best standardised.

@@ -248,7 +248,16 @@ def by_hand(what: str, data: str = "not recorded", rule: str = "by hand") -> dic
 
 def all_experiments() -> tuple[Experiment, ...]:
     """Every experiment of every paper, in the order of the list."""
-    from gpzoo.reproductions import convolutional, deep, deep_kernel, invariant, latent_inputs, observations, streaming
+    from gpzoo.reproductions import (
+        convolutional,
+        deep,
+        deep_kernel,
+        invariant,
+        latent_inputs,
+        observations,
+        several_functions,
+        streaming,
+    )
 
-    papers = (convolutional, deep, invariant, deep_kernel, latent_inputs, observations, streaming)
+    papers = (convolutional, deep, invariant, deep_kernel, latent_inputs, observations, several_functions, streaming)
     return tuple(experiment for paper in papers for experiment in paper.EXPERIMENTS)

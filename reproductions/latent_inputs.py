@@ -48,15 +48,16 @@ def two_branches(rows: int = 600, seed: int = 0) -> Dataset:
 
 
 def branches(run: Run) -> Outcome:
-    """A deep GP, with a latent variable for each row or without."""
+    """A deep GP, with a latent variable for each row or without; its bound plain or of 10 draws of the latents."""
     data = two_branches(seed=run.seed)
     setting = Setting(1500 if run.preset == "quick" else 10_000, None, 25, evaluations=5)
     model: Any = deep_gp
     options: dict[str, Any] = {}
     layers: tuple = linear_layers(data.X_train, [1])
-    if run.variant == "latent-variable":
+    if run.variant.startswith("latent-variable"):
         model, layers = latent_variable_deep_gp, (np.eye(2, dtype=np.float32),)
         options = {"hyperparameters": Amortised("w", _seen_with_its_datum)}
+        setting = replace(setting, weighted=10 if run.variant == "latent-variable-weighted" else None)
     guide = InducingGuide(model, kmeans(setting.inducing), initial_scale=inner_scales(layers), **options)
     found = train(run, data, model, guide, setting, keywords={"layers": layers}, selection=_BY_HAND)
     figure = partial(_figure_of_branches, data, run.seed, found.trained, layers)
@@ -217,7 +218,7 @@ EXPERIMENTS = (
         paper="latent_inputs",
         name="two-branches",
         description="Data around either of two curves, by a deep GP with a latent variable of each row or without.",
-        variants={"deep": {}, "latent-variable": {}},
+        variants={"deep": {}, "latent-variable": {}, "latent-variable-weighted": {}},
         run=branches,
         default_variant="latent-variable",
         presets=("quick", "cpu"),

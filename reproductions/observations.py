@@ -1,24 +1,28 @@
-"""Experiments with data that are not normal numbers of one size: grades of wine, and noise that changes."""
+"""Experiments with data that are not normal numbers of one size: grades of wine, noise that changes, and counts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from scipy.stats import poisson
 
 from gpzoo import kmeans
-from gpzoo.inference import InducingGuide, load
+from gpzoo.inference import InducingGuide, Trained, load
 from gpzoo.kernels import Kernel, Linear
-from gpzoo.models import gp_regression, heteroscedastic_gp, ordinal_gp, positive
+from gpzoo.models import gp_regression, heteroscedastic_gp, log_gaussian_cox, ordinal_gp, positive
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import Experiment, Inspected, Outcome, Run, by_hand
 from gpzoo.reproductions.metrics import error, nlpp
 from gpzoo.reproductions.training import Setting, exported, keys_of, last_bound, left, optimise, predicted, train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Random splits of a complete run.
 _SPLITS = 10
@@ -103,7 +107,81 @@ def noise(run: Run) -> Outcome:
     return train(run, data, model, guide, setting, selection=_BY_HAND).outcome
 
 
+#: Most events of a cell, of a size of one, of the true rate.
+_PEAK = 12.0
+
+
+def _rate(x: np.ndarray) -> np.ndarray:
+    """Events per unit of time: two bursts on a low level."""
+    return 0.5 + _PEAK * (np.exp(-((x + 1) ** 2) / 0.08) + 0.5 * np.exp(-((x - 0.8) ** 2) / 0.3))
+
+
+def bursts(cells: int = 400, seed: int = 0) -> Dataset:
+    """Counts of events in cells of time of different sizes, half of them for testing: a row has its middle and size."""
+    rng = np.random.RandomState(seed)
+    x, size = rng.uniform(-2, 2, cells), rng.uniform(0.2, 1.5, cells)
+    X, y = np.stack([x, size], axis=1).astype(np.float32), rng.poisson(size * _rate(x)).astype(np.float32)
+    half = cells // 2
+    return Dataset("bursts", X[half:], y[half:], X[:half], y[:half], source="generated", sha256={})
+
+
+def _counts(X: Array, y: Array | None = None, *, num_data: int | None = None, **options: Any) -> None:
+    log_gaussian_cox(X[:, :1], y, X[:, 1], num_data=num_data, **options)
+
+
+def counts(run: Run) -> Outcome:
+    """A log Gaussian Cox process, or Poisson regression on a line.
+
+    ``constant_nlpp`` is the ``nlpp`` of one rate for all cells, events by time; ``true_nlpp`` that of the true rate;
+    ``log_rate_distance`` the mean distance of the logarithmic rate at the cells from the true one.
+    """
+    data = bursts(seed=run.seed)
+    setting = Setting(1000 if run.preset == "quick" else 5000, None, 25 if run.variant == "gp" else 2, 0.03)
+    model = _counts if run.variant == "gp" else partial(_counts, kernel=_linear)
+    guide = InducingGuide(model, kmeans(setting.inducing))
+    found = train(run, data, model, guide, setting, score=lambda test, y: {"nlpp": nlpp(test)}, selection=_BY_HAND)
+    if run.finished:
+        return found.outcome
+    x, size = data.X_test.T.astype(np.float64)
+    constant = data.y_train.sum() / data.X_train[:, 1].sum()
+    f = np.asarray(found.trained.posterior(random.key(0), data.X_test)["f"].mean)
+    level = np.log(float(found.trained.params["rate"])) + f
+    also = {
+        "constant_nlpp": float(-poisson.logpmf(data.y_test, constant * size).mean()),
+        "true_nlpp": float(-poisson.logpmf(data.y_test, _rate(x) * size).mean()),
+        "log_rate_distance": float(np.abs(level - np.log(_rate(x))).mean()),
+    }
+    figure = partial(_figure_of_rates, data, found.trained)
+    return replace(found.outcome, metrics={**found.outcome.metrics, **also}, figures={"rates": figure})
+
+
+def _figure_of_rates(data: Dataset, trained: Trained) -> Figure:
+    from matplotlib.figure import Figure
+
+    x = np.linspace(-2, 2, 200, dtype=np.float32)
+    q = trained.posterior(random.key(0), np.stack([x, np.ones_like(x)], axis=1))["f"]
+    level, scale = np.log(float(trained.params["rate"])) + np.asarray(q.mean), np.sqrt(np.asarray(q.variance))
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(data.X_train[:, 0], data.y_train / data.X_train[:, 1], ".", color="0.6", ms=3, label="counts by size")
+    axes.plot(x, _rate(x), "k--", lw=1, label="true rate")
+    axes.plot(x, np.exp(level), "C0", label="rate, with two standard deviations")
+    axes.fill_between(x, np.exp(level - 2 * scale), np.exp(level + 2 * scale), color="C0", alpha=0.3)
+    axes.set(xlabel="time", ylabel="events per unit of time", ylim=(0, 1.6 * _PEAK))
+    axes.legend(fontsize="small")
+    return figure
+
+
 EXPERIMENTS = (
+    Experiment(
+        paper="observations",
+        name="bursts",
+        description="Counts of events whose rate has two bursts, by a log Gaussian Cox process or Poisson regression.",
+        variants={"gp": {}, "linear": {}},
+        run=counts,
+        default_variant="gp",
+        presets=("quick", "cpu"),
+    ),
     Experiment(
         paper="observations",
         name="wine-red",

@@ -18,6 +18,7 @@ from numpyro.infer import SVI
 from gpzoo.inference import (
     CollapsedELBO,
     GaussianProcessELBO,
+    ImportanceWeightedELBO,
     InducingGuide,
     SitePrediction,
     Trained,
@@ -77,6 +78,7 @@ class Setting:
         evaluations: number of evaluations on the test set during training.
         collapsed: whether by L-BFGS, on all rows, with the optimal ``q(u)`` of Gaussian noise.
         natural: length of natural-gradient steps of ``q(u)`` at the last GP sites, ``None`` for none.
+        weighted: number of draws of the importance-weighted bound, ``None`` for the plain one.
     """
 
     steps: int
@@ -87,6 +89,7 @@ class Setting:
     evaluations: int = 1
     collapsed: bool = False
     natural: float | None = None
+    weighted: int | None = None
 
     @property
     def inducing(self) -> int:
@@ -115,13 +118,14 @@ class Setting:
             "batch_size": self.rows(of),
             "learning_rate": "L-BFGS with a line search" if self.collapsed else self.learning_rate.name,
             "start": dict(self.start),
-        } | ({} if self.natural is None else {"natural": self.natural})
+        } | {name: x for name in ("natural", "weighted") if (x := getattr(self, name)) is not None}
 
     def svi(self, model: Callable, guide: InducingGuide) -> SVI:
         """NumPyro's object for a program."""
         if self.collapsed:
             return SVI(model, guide, lbfgs(), CollapsedELBO())
-        return SVI(model, guide, optax.adam(self.learning_rate.schedule), GaussianProcessELBO())
+        bound = GaussianProcessELBO() if self.weighted is None else ImportanceWeightedELBO(self.weighted)
+        return SVI(model, guide, optax.adam(self.learning_rate.schedule), bound)
 
 
 class Keys(NamedTuple):

@@ -99,6 +99,12 @@ class Conditional(Fields):
         """Mean of the zero-mean part of ``f`` and its covariance."""
         raise NotImplementedError
 
+    def moments_in_groups(
+        self, m: Float[Array, "M D"], form: Form, size: int
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D G {size} {size}"]]:
+        """As :meth:`moments`, with covariances only within groups of ``size`` inputs that follow each other."""
+        raise NotImplementedError
+
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
         """Mean and covariance of ``u``, ``[D, M, M]`` or Kronecker, whitened or not."""
         raise NotImplementedError
@@ -228,6 +234,18 @@ class Projection(Conditional):
         root = form.spread(B)
         Kff = self.prior.kernel(self.prior.X)
         return mean_at(B, m), Kff - matmul(A.mT, A) + matmul(root.mT, root)
+
+    def moments_in_groups(
+        self, m: Float[Array, "M D"], form: Form, size: int
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D G {size} {size}"]]:
+        """See :meth:`Conditional.moments_in_groups`."""
+        X, groups = self.prior.X, lambda x: x.reshape(*x.shape[:-1], -1, size)
+        A, B = self._projections(X)
+        own = self.prior.kernel.has_outputs(X)
+        each = X.reshape(*X.shape[:own], -1, size, *X.shape[own + 1 :])
+        Kff = jnp.moveaxis(jax.vmap(self.prior.kernel, in_axes=int(own))(each), 0, -3)
+        within = lambda x: jnp.einsum("...mgi,...mgj->...gij", groups(x), groups(x))  # noqa: E731
+        return mean_at(B, m), Kff - within(A) + within(form.spread(B))
 
     # -- q(u) --------------------------------------------------------------------------------------------------------
 

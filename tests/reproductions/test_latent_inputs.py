@@ -46,5 +46,5 @@ def test_digits_are_embedded_and_held_against_principal_components(variant, shor
 
 
 def test_two_branches_have_latents_of_their_rows(short, tmp_path):
-    metrics, files = ran("two-branches", "latent-variable", tmp_path)
+    metrics, files = ran("two-branches", "latent-variable-weighted", tmp_path)
     assert "predictions.png" in files and np.isfinite(list(metrics.values())).all()

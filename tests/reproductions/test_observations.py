@@ -25,15 +25,20 @@ def grades(name, split):
 def short(monkeypatch, standard_promotion):
     monkeypatch.setattr(paper, "Setting", lambda steps, size, inducing, *rate, **others: Setting(4, size and 20, 5))
     monkeypatch.setattr(paper, "noisy_sine", partial(paper.noisy_sine, rows=40))
+    monkeypatch.setattr(paper, "bursts", partial(paper.bursts, cells=40))
     monkeypatch.setattr(datasets, "load", grades)
     for module in (paper, training):
         monkeypatch.setattr(module, "exported", nothing_exported)
 
 
-@pytest.mark.parametrize(("name", "variant"), [("wine-red", "linear"), ("noisy-sine", "changing")])
+@pytest.mark.parametrize(("name", "variant"), [("wine-red", "linear"), ("noisy-sine", "changing"), ("bursts", "gp")])
 def test_they_run_from_data_to_result(name, variant, short, tmp_path):
     result = execute(EXPERIMENTS[name], Run("observations", name, variant, "quick", 0, tmp_path))
     assert np.isfinite(list(result["metrics"].values())).all()
     if name == "wine-red":
         # Labels start at 0, and no label is the best guess of all: four of them, nearly at random after four steps.
         assert 1.2 < result["metrics"]["nlpp"] < 2.5 and len(result["settings"]["nlpp_by_fold"]) == 3
+    if name == "bursts":
+        assert result["metrics"]["true_nlpp"] < result["metrics"]["constant_nlpp"] and "rates.png" in {
+            path.name for path in tmp_path.iterdir()
+        }

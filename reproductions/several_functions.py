@@ -1,0 +1,258 @@
+"""Experiments with several functions at once: which of two made each datum, and outputs that depend on each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax import Array, random
+
+from gpzoo import GaussianProcess, kmeans, random_subset
+from gpzoo.inference import InducingGuide, Trained, load
+from gpzoo.kernels import Pointwise
+from gpzoo.likelihoods import Gaussian
+from gpzoo.models import coregionalised_gp, gp_regression, mixture_of_gps, positive
+from gpzoo.reproductions.datasets import Dataset
+from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand
+from gpzoo.reproductions.metrics import nlpp, rmse
+from gpzoo.reproductions.training import (
+    Setting,
+    exported,
+    inspected,
+    keys_of,
+    last_bound,
+    left,
+    optimise,
+    predicted,
+    train,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_BY_HAND = by_hand("steps, learning rate, inducing points", data="training bounds")
+
+# -- a mixture ---------------------------------------------------------------------------------------------------------
+
+#: Of the functions of the mixture.
+_WEIGHTS = (0.7, 0.3)
+
+
+def _functions(x: np.ndarray) -> np.ndarray:
+    """Two functions that cross, ``[N, 2]``."""
+    return np.stack([np.sin(2 * x), 1 - x], axis=1)
+
+
+def two_functions(rows: int = 600, seed: int = 0) -> Dataset:
+    """Data of either of two functions that cross, half of them for testing."""
+    rng = np.random.RandomState(seed)
+    x = rng.uniform(-2, 2, (rows, 1))
+    which = rng.choice(2, rows, p=_WEIGHTS)
+    y = _functions(x[:, 0])[np.arange(rows), which] + 0.15 * rng.standard_normal(rows)
+    X, y, half = x.astype(np.float32), y.astype(np.float32), rows // 2
+    return Dataset("two-functions", X[half:], y[half:], X[:half], y[:half], source="generated", sha256={})
+
+
+def mixture(run: Run) -> Outcome:
+    """A mixture of two GPs, of several random starts that with the highest bound; or a single GP.
+
+    ``function_distance`` is the mean distance of the mixture's functions from those that made the data, and
+    ``weight_distance`` that of their weights.
+    """
+    data = two_functions(seed=run.seed)
+    setting = Setting(800 if run.preset == "quick" else 5000, None, 20, 0.03)
+    model, restarts = (mixture_of_gps, 6) if run.variant == "mixture" else (gp_regression, 1)
+    guide = InducingGuide(model, kmeans(setting.inducing))
+    if run.finished:
+        found = load(run.model, model, guide)
+        return left(run, data, inspected(found, data))
+    keys = keys_of(run)
+    start: dict[str, Any] = {}
+    if run.variant == "mixture":
+        start = {"f_mean": random.normal(keys.test, (restarts, setting.inducing, 2))}
+    every = optimise(
+        random.split(keys.train, restarts),
+        model,
+        guide,
+        setting,
+        data.X_train,
+        data.y_train,
+        num_data=len(data.y_train),
+        in_axes=None,
+        init_params=start or None,
+        checkpoint=run.checkpoint,
+        progress=run.variant,
+    )
+    bounds = last_bound(every.losses, len(data.y_train), setting)
+    trained = every.member(int(np.argmax(bounds)))
+    test = predicted(keys.test, trained, data.X_test, data.y_test)
+    metrics = {"nlpp": nlpp(test), "rmse": rmse(test, data.y_test), "elbo": float(bounds.max())}
+    f = np.asarray(trained.posterior(keys.test, data.X_test)["f"].mean)
+    if run.variant == "mixture":
+        metrics |= _of_truth(f, np.asarray(trained.params["weights"]), data.X_test[:, 0])
+    X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
+    return Outcome(
+        metrics=metrics,
+        settings=setting.described(len(y)) | {"restarts": restarts},
+        steps=setting.steps,
+        seconds_training=every.seconds,
+        data=data,
+        dtype=str(X.dtype),
+        elbo=-trained.losses,
+        figures={"functions": partial(_figure_of_functions, data, trained)},
+        posterior=partial(exported, keys.export, trained, X, y, 100),
+        inspected=inspected(trained, data),
+        selection=_BY_HAND,
+    )
+
+
+def _of_truth(f: np.ndarray, weights: np.ndarray, x: np.ndarray) -> dict[str, float]:
+    truth = _functions(x)
+    orders = [list(order) for order in permutations(range(2))]
+    distance = [float(np.abs(f[:, order] - truth).mean()) for order in orders]
+    best = int(np.argmin(distance))
+    return {
+        "function_distance": distance[best],
+        "weight_distance": float(np.abs(weights[orders[best]] - _WEIGHTS).mean()),
+    }
+
+
+def _figure_of_functions(data: Dataset, trained: Trained) -> Figure:
+    from matplotlib.figure import Figure
+
+    grid = np.linspace(-2, 2, 200, dtype=np.float32)[:, None]
+    q = trained.posterior(jax.random.key(0), grid)["f"]
+    mean, scale = (np.asarray(x).reshape(len(grid), -1) for x in (q.mean, np.sqrt(q.variance)))
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(data.X_train[:, 0], data.y_train, ".", color="0.6", ms=3, label="data")
+    axes.plot(grid, _functions(grid[:, 0]), "k--", lw=1, label=["true functions", None])
+    for k in range(mean.shape[1]):
+        axes.plot(grid, mean[:, k], color=f"C{k}", label=f"function {k + 1}, with two standard deviations")
+        low, high = mean[:, k] - 2 * scale[:, k], mean[:, k] + 2 * scale[:, k]
+        axes.fill_between(grid[:, 0], low, high, color=f"C{k}", alpha=0.3)
+    axes.set(xlabel="x", ylabel="y")
+    axes.legend(fontsize="small")
+    return figure
+
+
+# -- several outputs ---------------------------------------------------------------------------------------------------
+
+_OUTPUTS = 3
+
+
+def three_outputs(places: int = 100, missing: float = 0.4, seed: int = 0) -> Dataset:
+    """Three outputs that depend on each other at the same places, of which a part is missing and is the test set.
+
+    A row has the place and the number of the output. What is missing of an output are two intervals, at other places
+    than those of the others.
+    """
+    rng = np.random.RandomState(seed)
+    x = np.sort(rng.uniform(0, 10, places))
+    K = np.exp(-((x[:, None] - x) ** 2) / 2) + 1e-8 * np.eye(places)
+    sources = np.linalg.cholesky(K) @ rng.standard_normal((places, 2))
+    y = sources @ np.array([[1.0, 0.8, -0.9], [0.2, -0.4, 0.3]]) + 0.1 * rng.standard_normal((places, _OUTPUTS))
+    wide = round(missing * places / 2)
+    X, values, held = [], [], []
+    for output in range(_OUTPUTS):
+        first = round(places * output / 6)
+        out = (np.arange(places) - first) % (places // 2) < wide
+        X.append(np.stack([x, np.full(places, output)], axis=1))
+        values.append(y[:, output])
+        held.append(out)
+    rows, values, held = (
+        np.concatenate(X).astype(np.float32),
+        np.concatenate(values).astype(np.float32),
+        np.hstack(held),
+    )
+    return Dataset("three-outputs", rows[~held], values[~held], rows[held], values[held], source="generated", sha256={})
+
+
+def apart(X: Array, y: Array | None = None, *, num_outputs: int, num_data: int | None = None) -> None:
+    """A GP for each output with hyperparameters of its own: rows as for ``coregionalised_gp``."""
+    start = jnp.ones(num_outputs)
+    variance, lengthscale = (positive(f"f_{name}", start, X) for name in ("variance", "lengthscale"))
+    axes = {"variance": 1, "lengthscale": 1}
+    kernel = Pointwise(_within_an_output, axes=axes, variance=variance, lengthscale=lengthscale)
+    f = numpyro.sample("f", GaussianProcess(kernel, X))
+    noise = positive("noise_variance", 0.1 * start, X)
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Gaussian(f, noise[_number(X[:, 1])]), obs=y)
+
+
+def _within_an_output(x: Array, z: Array, variance: Array, lengthscale: Array) -> Array:
+    k, same = _number(x[1]), _number(x[1]) == _number(z[1])
+    return jnp.where(same, variance[k] * jnp.exp(-(((x[0] - z[0]) / lengthscale[k]) ** 2) / 2), 0)
+
+
+def _number(x: Array) -> Array:
+    return jnp.round(x).astype(jnp.int32)
+
+
+def outputs(run: Run) -> Outcome:
+    """Missing entries of three outputs, from what is known of all of them, or of each output by itself."""
+    data = three_outputs(seed=run.seed)
+    setting = Setting(1500 if run.preset == "quick" else 10_000, None, 120, 0.03)
+    model: Any = coregionalised_gp if run.variant == "together" else apart
+    keywords = {"num_outputs": _OUTPUTS} | ({"rank": 2} if run.variant == "together" else {})
+    guide = InducingGuide(model, random_subset(setting.inducing))
+    found = train(run, data, model, guide, setting, keywords=keywords, selection=_BY_HAND)
+    figure = partial(_figure_of_outputs, data, found.trained, keywords)
+    return replace(found.outcome, figures={"outputs": figure})
+
+
+def _figure_of_outputs(data: Dataset, trained: Trained, keywords: dict[str, Any]) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    for k, axes in enumerate(figure.subplots(_OUTPUTS, 1, sharex=True)):
+        grid = np.stack([np.linspace(0, 10, 200), np.full(200, k)], axis=1).astype(np.float32)
+        q = trained.posterior(jax.random.key(0), grid, model_kwargs=keywords)["f"]
+        mean, scale = np.asarray(q.mean), np.sqrt(np.asarray(q.variance))
+        axes.plot(grid[:, 0], mean, "C0", label="function, with two standard deviations")
+        axes.fill_between(grid[:, 0], mean - 2 * scale, mean + 2 * scale, color="C0", alpha=0.3)
+        for (X, y), look, label in [
+            ((data.X_train, data.y_train), "k.", "data"),
+            ((data.X_test, data.y_test), "C3x", "missing, the test set"),
+        ]:
+            own = X[:, 1] == k
+            axes.plot(X[own, 0], y[own], look, ms=4, label=label)
+        axes.set_ylabel(f"output {k + 1}")
+        if k == 0:
+            figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", fontsize="small", ncols=3)
+    axes.set_xlabel("x")
+    return figure
+
+
+EXPERIMENTS = (
+    Experiment(
+        paper="several_functions",
+        name="two-functions",
+        description="Data of either of two functions that cross, by a mixture of two GPs or by one GP.",
+        variants={"mixture": {}, "single": {}},
+        run=mixture,
+        default_variant="mixture",
+        presets=("quick", "cpu"),
+    ),
+    Experiment(
+        paper="several_functions",
+        name="three-outputs",
+        description="Three outputs with 40 % of their entries missing, by a GP of all together or by one for each.",
+        variants={"together": {}, "apart": {}},
+        run=outputs,
+        default_variant="together",
+        presets=("quick", "cpu"),
+    ),
+)
+
+
+if __name__ == "__main__":
+    from gpzoo.reproductions.cli import script_main
+
+    script_main(EXPERIMENTS)
