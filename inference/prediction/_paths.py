@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import jax
@@ -222,6 +223,9 @@ def _process(posterior: InducingPosterior, value: Any, test: Shaped[Array, "N ..
 def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
     """A data site on one path, with the density of ``test``."""
     fn: Any = unmasked(masked)
+    if getattr(masked, "entries", None) is not None:  # test data have NaN where they were not observed
+        fn = copy(fn)
+        fn.missing = "mask"
     density = None if test is None else _log_density(fn, test)
     if has_classes(fn):
         return Path(SitePrediction(None, None, density, fn.probs))
