@@ -24,7 +24,7 @@ from gpzoo.inference.prediction._paths import has_classes
 from gpzoo.inference.prediction.predict import identity_of
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import split_arrays
-from gpzoo.likelihoods import Gaussian
+from gpzoo.likelihoods import Censored, Gaussian
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Interpolation
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -71,7 +71,7 @@ class Outcomes:
 
     Attributes:
         value: the data, ``[N, ...]``; NaN in entries of a row that are not observed.
-        observed: rows of which something is observed, ``[N]``.
+        observed: rows of which something is observed, and not censored, ``[N]``.
         kind: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``.
         likelihood: name of its distribution.
         noise: variance of Gaussian noise, averaged over rows and outputs; ``None`` for other distributions.
@@ -240,6 +240,7 @@ def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
     value = jnp.asarray(site["value"])
     rows = jnp.all(observed(fn, value).reshape(len(value), -1), axis=1)
     value, fn = entries_of(fn, value), unmasked(fn)
+    rows = rows & fn.exact if isinstance(fn, Censored) else rows
     noise: Any = None
     if isinstance(fn, Gaussian):
         noise = jnp.mean(jnp.broadcast_to(fn.noise_variance, fn.f.shape))

@@ -24,7 +24,7 @@ from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._conditioned import Given, conditioned
 from gpzoo.inference.prediction.summaries import Asked, Path, SitePrediction
-from gpzoo.likelihoods import Expected, Gaussian, Likelihood
+from gpzoo.likelihoods import Censored, Expected, Gaussian, Likelihood
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
@@ -235,7 +235,12 @@ def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
         base = base.base_dist
     if not isinstance(base, Gaussian | dist.Normal):
         return Path(SitePrediction(mean, variance, density))
-    cdf = None if test is None else ndtr((test.astype(mean.dtype) - mean) / jnp.sqrt(variance))
+    # Of censored data only a side is known.
+    cdf = (
+        None
+        if test is None or isinstance(base, Censored)
+        else ndtr((test.astype(mean.dtype) - mean) / jnp.sqrt(variance))
+    )
     return Path(SitePrediction(mean, variance, density, cdf=cdf), (mean, variance))
 
 
