@@ -191,8 +191,9 @@ def observed(fn: Any, value: Any) -> Bool[Array, "..."]:
 def entries_of(fn: Any, value: Any) -> Any:
     """A site's data, with NaN for the entries that :meth:`Likelihood.mask` leaves out of a row by themselves."""
     while isinstance(fn, MaskedDistribution):
-        if getattr(fn, "entries", None) is not None and jnp.issubdtype(jnp.result_type(value), jnp.floating):
-            value = jnp.where(fn.entries, value, jnp.nan)
+        entries: Any = getattr(fn, "entries", None)
+        if entries is not None and jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            value = jnp.where(entries, value, jnp.nan)
         fn = fn.base_dist
     return value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -170,8 +170,8 @@ class Likelihood(Distribution):
             if np.issubdtype(values.dtype, np.floating) and np.isinf(values).any():
                 self._refuse(values, ~np.isinf(values), "data must be finite")
             self.check_values(values)
-        y, seen = jnp.asarray(y), self.seen(y)
-        return y if seen is None else jnp.where(seen, y, self.support.feasible_like(y).astype(y.dtype))
+        y, seen, support = jnp.asarray(y), self.seen(y), cast(constraints.Constraint, self.support)
+        return y if seen is None else jnp.where(seen, y, support.feasible_like(y).astype(y.dtype))
 
     def seen(self, y: Any) -> Bool[Array, "..."] | None:
         """Which entries of ``y`` were observed, the shape of ``y``; ``None`` if all were."""
@@ -340,17 +340,13 @@ class MaskedLikelihood(MaskedDistribution):
         found.entries = self.entries
         return found
 
-    def mask(self, mask: Any) -> Distribution:
+    def mask(self, mask: Any) -> Any:
         """As :meth:`Likelihood.mask`, of what counts already."""
-        if self.entries is None or isinstance(mask, bool):
-            return super().mask(mask)
-        return self.base_dist.mask(self.entries & (mask[:, None] if np.ndim(mask) == 1 else mask))
-
-    def expand(self, batch_shape: Sequence[int]) -> MaskedLikelihood:
-        """As :meth:`Likelihood.expand`."""
-        if tuple(batch_shape) != self.batch_shape:
-            raise ValueError(expand_message(self.base_dist, batch_shape))
-        return self
+        rows = _fits(np.shape(mask), self.batch_shape)
+        if isinstance(mask, bool) or isinstance(self._mask, bool) or (rows and self.entries is None):
+            return super().mask(cast(Any, mask))
+        own = self._mask[:, None] if self.entries is None else self.entries
+        return self.base_dist.mask(own & (jnp.broadcast_to(mask, self.batch_shape)[:, None] if rows else mask))
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
