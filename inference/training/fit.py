@@ -135,8 +135,9 @@ def fit(
         TypeError: for data that are no real numbers of float32, float64, integers or bool, an ``rng_key`` that is no
             key, or arguments of the model outside ``model_kwargs``.
         ValueError: for rows or members that disagree in number, a plate of another size than there are rows, options
-            out of range, bad data (NaN that no likelihood leaves out, infinity, masked arrays, labels), ``init_params`` of unknown names or other
-            shapes, a ``checkpoint`` that is no folder's name, or a program that the objective cannot train
+            out of range, bad data (NaN that no likelihood leaves out, infinity, masked arrays, labels), ``init_params``
+            of unknown names or other shapes, a ``checkpoint`` that is no folder's name, or a program that the objective
+            cannot train
             (:class:`~gpzoo.inference.CollapsedELBO`); for ``natural`` with that objective, whose ``q(u)`` is optimal.
         DatasetError: when rows of a table cannot be read.
         NonFiniteError: when the ELBO or a gradient is not finite, naming the site, the rows and what to try. Its

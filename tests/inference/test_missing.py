@@ -12,6 +12,7 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer import NUTS, SVI
 from numpyro.infer.util import initialize_model
+from scipy.stats import norm
 
 from gpzoo import InducingPoints
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, compare, fit, predict
@@ -131,7 +132,7 @@ def test_float32_trains_and_predicts_what_was_missing(trained):
     found = trained.predict(KEY, X.astype(np.float32), test_data={"y": Y.astype(np.float32)})["y"]
     truth = np.stack([np.sin((d + 1) * X[:, 0]) for d in range(D)], axis=1)
     assert np.sqrt(np.mean((found.mean - truth)[~SEEN] ** 2)) < 0.4
-    terms = dist.Normal(found.mean, np.sqrt(found.variance)).log_prob(np.where(SEEN, Y, 0.0))
+    terms = norm.logpdf(np.where(SEEN, Y, 0.0), found.mean, np.sqrt(found.variance))
     np.testing.assert_allclose(found.log_density, np.where(SEEN, terms, 0).sum(1), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(np.isnan(found.cdf), ~SEEN)
 
