@@ -9,7 +9,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -115,7 +115,11 @@ _WHOLE = 2.0**24
 _LOOKED_AT = 2**18
 
 
-def data(name: str, x: Any, *, infinite: bool = False) -> Any:
+#: Arrays that hold NaN, each with the error that refuses it.
+Absent: TypeAlias = list[tuple[Any, ValueError]]
+
+
+def data(name: str, x: Any, *, infinite: bool = False, absent: Absent | None = None) -> Any:
     """``x`` as an array of real finite numbers: the one way in for data, whoever holds them.
 
     Taken are arrays of NumPy (of any byte order and stride), of JAX, of pandas, of anything with ``__array__``, and
@@ -126,6 +130,7 @@ def data(name: str, x: Any, *, infinite: bool = False) -> Any:
         name: of the argument, for messages.
         x: what the user passed.
         infinite: whether infinity passes, which may be a bound or a threshold.
+        absent: takes an array that holds NaN, which then passes; the caller refuses it where NaN are not missing data.
 
     Returns:
         A NumPy array in the machine's byte order, or the JAX array itself.
@@ -141,11 +146,11 @@ def data(name: str, x: Any, *, infinite: bool = False) -> Any:
     _check_dtype(name, x, array.dtype)
     if 0 in array.shape:
         raise ValueError(f"{name} is empty: its shape is {tuple(array.shape)}, at least one row is needed.")
-    _check_numbers(name, array, infinite)
+    _check_numbers(name, array, infinite, absent)
     return array
 
 
-def rows(name: str, x: Any, hint: str = "") -> Any:
+def rows(name: str, x: Any, hint: str = "", *, absent: Absent | None = None) -> Any:
     """:func:`data` with one row per datum.
 
     Raises:
@@ -153,7 +158,7 @@ def rows(name: str, x: Any, hint: str = "") -> Any:
         ValueError: as :func:`data`, and for a single number.
     """
     number = isinstance(x, bool | int | float | complex | np.generic)
-    if number or np.ndim(array := data(name, x)) == 0:
+    if number or np.ndim(array := data(name, x, absent=absent)) == 0:
         found = repr(x) if number else "one number"
         raise ValueError(f"{name} must be an array with one row per datum, got {found}{hint}.")
     return array
@@ -230,13 +235,17 @@ def _on_host(array: Any) -> bool:
     return isinstance(array, np.ndarray) or next(iter(array.devices())).platform == "cpu"
 
 
-def _check_numbers(name: str, array: Any, infinite: bool) -> None:
+def _check_numbers(name: str, array: Any, infinite: bool, absent: Absent | None) -> None:
     if array.dtype == bool or (extremes := _extremes(array)) is None:
         return
     low, high = extremes
     if array.dtype.kind == "f":
         if np.isnan(low) or not (infinite or (np.isfinite(low) and np.isfinite(high))):
-            _refuse_not_finite(name, np.asarray(array), infinite)
+            values = np.asarray(array)
+            if absent is None or not np.isnan(low) or (np.isinf(values).any() and not infinite):
+                raise _not_finite(name, values, infinite)
+            absent.append((array, _not_finite(name, values, infinite)))
+            return
         if infinite and np.isinf(max(-low, high)):
             return
     _check_bits(name, array.dtype, low, high)
@@ -270,24 +279,30 @@ def _check_bits(name: str, dtype: np.dtype, low: Any, high: Any) -> None:
         )
 
 
-def _refuse_not_finite(name: str, values: np.ndarray, infinite: bool) -> None:
+def _not_finite(name: str, values: np.ndarray, infinite: bool) -> ValueError:
     good = ~np.isnan(values) if infinite else np.isfinite(values)
     first = tuple(int(i) for i in np.argwhere(~good)[0])
     advice = "Remove or impute those rows"
     if np.isnan(values).any():
-        each = f", one site for each column {name}[:, d] and observed[:, d]" if values.ndim == 2 else ""
         advice += (
-            f"; for missing targets pass observed = ~numpy.isnan({name}) beside numpy.nan_to_num({name}), and put "
-            f"`with numpyro.handlers.mask(mask=observed)` around their site{each}"
+            "; missing targets are left out by a likelihood with missing='mask', or by "
+            f"`with numpyro.handlers.mask(mask=observed)` around the site of numpy.nan_to_num({name}), where observed "
+            f"is ~numpy.isnan({name})"
         )
-    raise ValueError(
+    return ValueError(
         f"{name} has {int((~good).sum())} entries that are not finite, the first at index {first} ({values[first]}). "
         f"{advice}."
     )
 
 
 def arguments(
-    program: Any, args: tuple, kwargs: Mapping[str, Any] | None = None, *, tables: bool = False, new: bool = False
+    program: Any,
+    args: tuple,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    tables: bool = False,
+    new: bool = False,
+    absent: Absent | None = None,
 ) -> tuple[tuple, dict[str, Any]]:
     """The arguments of a program, every array of which has passed :func:`data` under the program's name for it.
 
@@ -304,6 +319,7 @@ def arguments(
         kwargs: keyword arguments, by name; ``None`` for none.
         tables: whether ``args`` is a table, which is checked while it is read.
         new: whether they are inputs to predict at, whose own spread says nothing about the data's.
+        absent: see :func:`data`.
 
     Raises:
         TypeError: as :func:`data`, and for ``kwargs`` that are no mapping from names.
@@ -323,7 +339,8 @@ def arguments(
                 x is None or (isinstance(x, Mapping) and not jax.tree.leaves(x))
             ):
                 raise TypeError(f"{name} must be an array of {_WANTED}, got {_kind(x) if x else x}.")
-        args = tuple(_each(name, x, [] if new else lost, positional=True) for name, x in zip(names, args, strict=True))
+        far = [] if new else lost
+        args = tuple(_each(n, x, far, absent, positional=True) for n, x in zip(names, args, strict=True))
         if args and jax.config.read("jax_enable_x64"):
             leaves = [x for x in jax.tree.leaves(args[0]) if getattr(x, "dtype", None) == np.float32]
             if leaves and all(map(is_concrete, leaves)):
@@ -331,7 +348,7 @@ def arguments(
                     f"{names[0]} is float32 and is computed with in float32, although float64 is enabled: convert it, "
                     f"{names[0]}.astype('float64')"
                 )
-    kwargs = {name: _each(name, x, [] if new else lost, positional=False) for name, x in kwargs.items()}
+    kwargs = {name: _each(name, x, [] if new else lost, absent, positional=False) for name, x in kwargs.items()}
     if kwargs.get("num_data") is not None and is_concrete(kwargs["num_data"]):
         positive_int("num_data", kwargs["num_data"])
     if lost:
@@ -371,7 +388,7 @@ def _parameters(model: Any) -> tuple[inspect.Parameter, ...]:
         return ()
 
 
-def _each(name: str, x: Any, lost: list[str], *, positional: bool) -> Any:
+def _each(name: str, x: Any, lost: list[str], absent: Absent | None, *, positional: bool) -> Any:
     """The arrays of one argument, each through :func:`data`."""
 
     def leaf(path: Any, value: Any) -> Any:
@@ -379,9 +396,9 @@ def _each(name: str, x: Any, lost: list[str], *, positional: bool) -> Any:
         if not positional and not _is_array(value):
             return value
         value = (
-            rows(own, value, ": pass what is not per datum in model_kwargs")
+            rows(own, value, ": pass what is not per datum in model_kwargs", absent=absent)
             if positional
-            else data(own, value, infinite=True)
+            else data(own, value, infinite=True, absent=absent)
         )
         if is_concrete(value):
             lost.extend(_far_from_zero(own, value))
@@ -438,7 +455,7 @@ def _far_from_zero(name: str, x: Any) -> list[str]:
     ]
 
 
-def named(name: str, values: Any) -> dict[str, Any]:
+def named(name: str, values: Any, *, absent: Absent | None = None) -> dict[str, Any]:
     """Data by the names of sites, each through :func:`data`; nothing for ``None``.
 
     Raises:
@@ -449,7 +466,7 @@ def named(name: str, values: Any) -> dict[str, Any]:
         return {}
     if not isinstance(values, Mapping):
         raise TypeError(f"{name} must map site names to arrays, such as {{'y': y}}; got {type(values).__name__}.")
-    return {site: rows(f"{name}[{site!r}]", x) for site, x in values.items()}
+    return {site: rows(f"{name}[{site!r}]", x, absent=absent) for site, x in values.items()}
 
 
 # -- parameters --------------------------------------------------------------------------------------------------------

@@ -6,16 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import jax
 import jax.numpy as jnp
 from jax import Array, random
-from numpyro.distributions import MaskedDistribution
 
 from gpzoo import linalg
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._densities import posterior_log_density, prior_log_density
 from gpzoo.inference._keys import named_key
-from gpzoo.inference._runs import Runs, Trace, run, unmasked
+from gpzoo.inference._runs import Runs, Trace, entries_of, observed, run, unmasked
 from gpzoo.inference.enumeration import summed_out
 from gpzoo.inference.gp_sites import Recorded, Representation
 from gpzoo.inference.guide import InducingGuide
@@ -80,12 +78,12 @@ class Draws:
             again, _ = self._run(draw, batch, arguments, params, _given(processes))
             replicates |= {name: again.model[name]["value"] for name in processes}
         log_prior, log_q = self._densities(found, shown)
-        masks, summed = {n: _mask(s) for n, s in data.items()}, found.model
+        masks, summed = {n: observed(s["fn"], s["value"]) for n, s in data.items()}, found.model
         if self.plate_depth is not None:
             program = summed_out(self.model, self.plate_depth)
             summed = self._run(draw, batch, arguments, params, self._given_u(draw), program)[0].model
-        observed = {n: s for n, s in summed.items() if s["type"] == "sample" and s["is_observed"]}
-        terms = {n: s["fn"].log_prob(s["value"]) for n, s in observed.items()}
+        seen = {n: s for n, s in summed.items() if s["type"] == "sample" and s["is_observed"]}
+        terms = {n: s["fn"].log_prob(s["value"]) for n, s in seen.items()}
         by_datum = {n for n, x in terms.items() if n in masks and x.shape == masks[n].shape}
         posterior = {n: s["value"] for n, s in (found.guide | found.model).items() if self._is_kept(n, s)}
         return {
@@ -96,7 +94,7 @@ class Draws:
             "log_prior": log_prior,
             "log_q": log_q,
             "others": {n: x for n, x in terms.items() if n not in by_datum},
-            "observed_data": {n: s["value"] for n, s in (data | processes).items()},
+            "observed_data": {n: entries_of(s["fn"], s["value"]) for n, s in (data | processes).items()},
             "masks": masks,
         }
 
@@ -244,13 +242,3 @@ def _observed_processes(trace: Trace) -> Trace:
         for name, site in trace.items()
         if site["type"] == "sample" and site["is_observed"] and isinstance(site["fn"], GaussianProcess)
     }
-
-
-def _mask(site: dict[str, Any]) -> Array:
-    """Which terms of a data site count, of the shape of its log density."""
-    fn, masks = site["fn"], []
-    shape = jax.eval_shape(fn.log_prob, site["value"]).shape
-    while isinstance(fn, MaskedDistribution):
-        masks.append(jnp.broadcast_to(fn._mask, shape))
-        fn = fn.base_dist
-    return jnp.all(jnp.stack([jnp.ones(shape, bool), *masks]), axis=0)

@@ -90,9 +90,9 @@ def look(model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] |
     program, (latent, terms) = jax.make_jaxpr(once, return_shape=True)()
     # Dictionaries are flattened in the order of their names.
     sources, ends = np.split(np.array(program.jaxpr.outvars, object), [len(latent)])
-    reached = _reached(program.jaxpr, ends, zip(sources, sorted(latent), strict=True))
+    into = reached(program.jaxpr, ends, zip(sources, sorted(latent), strict=True))
     needs: dict[str, frozenset[str]] = {}
-    for (site, part), names in zip(sorted(terms), reached, strict=True):
+    for (site, part), names in zip(sorted(terms), into, strict=True):
         if part != "prior":  # posteriors of latent sites that are not GPs depend on nothing
             needs[site] = needs.get(site, frozenset()) | (names - {site})
     for site in filter(needs.__contains__, runs.model):  # in the order of the program
@@ -100,7 +100,7 @@ def look(model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] |
     return Look(runs.model, _parameters(runs), frozenset(log.sites), needs)
 
 
-def _reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]]) -> list[frozenset[str]]:
+def reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]]) -> list[frozenset[str]]:
     """For each of the variables ``ends`` of a traced program, the names of the ``named`` variables it depends on.
 
     Dependence through another named variable does not count.
@@ -117,7 +117,7 @@ def _reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]]
         if equation.primitive.name in ("jit", "pjit"):
             inner = equation.params["jaxpr"].jaxpr
             inputs = [(x, str(i)) for i, x in enumerate(inner.invars)]
-            each = _reached(inner, inner.outvars, inputs)
+            each = reached(inner, inner.outvars, inputs)
             outputs = [frozenset().union(*(given[int(i)] for i in numbers)) for numbers in each]
         for variable, found in zip(equation.outvars, outputs, strict=True):
             known.setdefault(variable, found)
@@ -217,6 +217,18 @@ def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> Gaus
     return GaussianMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=sites, log=log)
 
 
+def parts_of(fn: GaussianProcess) -> dict[str, Any]:
+    """The arrays that a GP site's prior is made of, by name."""
+    parts = {"inputs": fn.X, "mean": fn.loc}
+    parts |= {f"kernel {i}": leaf for i, leaf in enumerate(jax.tree.leaves(fn.kernel))}
+    return {part: value for part, value in parts.items() if value is not None}
+
+
+def run_of_marginals(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Trace:
+    """The sites of a program with unit marginals at latent GP sites, and parameters as they start."""
+    return _run(model, args, dict(kwargs), None, lambda name, fn: _unit_marginals(name, fn, None)).model
+
+
 def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
     """All terms that a draw can enter, by site and part: log densities, and a GP site's inputs, mean and kernel."""
     terms: dict[tuple[str, str], Any] = {}
@@ -225,10 +237,7 @@ def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
             continue
         fn = site["fn"]
         if isinstance(fn, GaussianProcess):
-            parts = {"inputs": fn.X, "mean": fn.loc} | {
-                f"kernel {i}": leaf for i, leaf in enumerate(jax.tree.leaves(fn.kernel))
-            }
-            terms |= {(name, part): value for part, value in parts.items() if value is not None}
+            terms |= {(name, part): value for part, value in parts_of(fn).items()}
         if site["is_observed"]:
             _check_observed(name, fn, site["value"])
             terms[name, "log density"] = fn.log_prob(site["value"])

@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import random
+from jax import Array, random
 from jax.core import eval_jaxpr
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Bool, PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import MaskedDistribution
 from numpyro.primitives import default_process_message
@@ -20,6 +21,7 @@ from numpyro.primitives import default_process_message
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.inference.gp_sites import Representation, representing
+from gpzoo.likelihoods import Likelihood
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
@@ -175,6 +177,25 @@ def check_value(name: str, value: Any, wanted: tuple[int, ...]) -> None:
         return
     per_row = " Values per row belong to the rows that they were found for." if shape[1:] == wanted[1:] else ""
     raise ValueError(f"The value given for {name!r} has shape {shape}, but the site has shape {wanted} here.{per_row}")
+
+
+def observed(fn: Any, value: Any) -> Bool[Array, "..."]:
+    """Which data of a site count, neither masked nor missing, of the shape of its log density."""
+    found = jnp.ones(jax.eval_shape(fn.log_prob, value).shape, bool)
+    while isinstance(fn, MaskedDistribution):
+        found, fn = found & fn._mask, fn.base_dist
+    seen = fn.seen_rows(value) if isinstance(fn, Likelihood) else None
+    return found if seen is None else found & seen
+
+
+def entries_of(fn: Any, value: Any) -> Any:
+    """A site's data, with NaN for the entries that :meth:`Likelihood.mask` leaves out of a row by themselves."""
+    while isinstance(fn, MaskedDistribution):
+        entries: Any = getattr(fn, "entries", None)
+        if entries is not None and jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            value = jnp.where(entries, value, jnp.nan)
+        fn = fn.base_dist
+    return value
 
 
 def unmasked(fn: Any) -> Any:

@@ -16,6 +16,7 @@ from jax import Array, random
 from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument, ArrayLike
+from gpzoo.inference._arguments import arguments
 from gpzoo.inference._arviz_container import Group, container
 from gpzoo.inference._batches import in_batches, number_of_rows, over_draws
 from gpzoo.inference._calls import entry_point
@@ -68,7 +69,7 @@ def exported(
     options: Options,
 ) -> Any:
     """:meth:`gpzoo.inference.Trained.to_arviz`; negative ``losses`` are kept as ``elbo`` in ``constant_data``."""
-    args, kwargs = checks.arguments(model, args, model_kwargs, new=True)
+    args, kwargs = arguments(model, args, model_kwargs, new=True)
     rng_key, num_draws = checks.rng_key(rng_key), checks.positive_int("num_draws", num_draws)
     guide.sites_for(args, kwargs)
     params = guide.checked_params(params, args, kwargs)
@@ -199,7 +200,7 @@ def draws_to_arviz(
         FactorisationError: naming the GP site whose covariance does not factorise at some draw.
         NonFiniteError: naming any other site whose draws or densities are not finite.
     """
-    args, kwargs = checks.arguments(model, args, model_kwargs)
+    args, kwargs = arguments(model, args, model_kwargs)
     rng_key, params = checks.rng_key(rng_key), checks.parameters("params", {} if params is None else params)
     samples = checks.named("posterior_samples", posterior_samples)
     shapes = {name: np.shape(value)[:2] for name, value in samples.items()}
@@ -366,7 +367,7 @@ def _new_arguments(model: Callable, kwargs: dict[str, Any], options: Options) ->
     if not isinstance(options.new_args, tuple):
         raise TypeError(f"new_args must be a tuple such as (X_new,), got {type(options.new_args).__name__}.")
     given = kwargs if options.new_kwargs is None else options.new_kwargs
-    return checks.arguments(model, options.new_args, given, new=True)
+    return arguments(model, options.new_args, given, new=True)
 
 
 def _refuse_batches(source: Draws, by_row: Found | None, rows: int) -> None:

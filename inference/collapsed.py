@@ -13,11 +13,11 @@ import numpy as np
 from jax import Array, lax, random
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from gpzoo import _checks as checks
 from gpzoo import _platform, linalg
 from gpzoo._types import Argument
 from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.kuu_kuf import Kuf
+from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._runs import run, unmasked
@@ -109,7 +109,7 @@ class CollapsedELBO(GaussianProcessELBO):
                 the data site.
             FactorisationError: naming the site, if ``Kuu`` does not factorise.
         """
-        args, kwargs = checks.arguments(_guide(guide).model, args, model_kwargs)
+        args, kwargs = arguments(_guide(guide).model, args, model_kwargs)
         arrays, static = split_arrays(kwargs)
         return self.solver(guide, static)(guide.checked_params(params, args, kwargs), args, arrays)
 

@@ -16,6 +16,7 @@ from numpyro.infer import SVI
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.errors import PrecisionWarning, keeping_finished
+from gpzoo.inference._arguments import refuse_absent
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guide import Inducing, InducingGuide
@@ -74,15 +75,19 @@ def error_rate(test: SitePrediction, y: np.ndarray) -> float:
     for one-hot ``y [N, K]``, the class with the largest predicted mean.
     """
     if test.probs is not None:
-        return float(np.mean(test.probs.argmax(axis=-1) != y))
+        return float(np.mean((test.probs.argmax(axis=-1) != y)[_observed(y)]))
     if y.ndim == 2:
         return float(np.mean(test.mean.argmax(axis=-1) != y.argmax(axis=-1)))
-    return float(np.mean((test.mean > 0.5) != (y > 0.5)))
+    return float(np.mean(((test.mean > 0.5) != (y > 0.5))[_observed(y)]))
 
 
 def rmse(test: SitePrediction, y: np.ndarray) -> float:
     """The root mean square error of the predicted mean, in the units of ``y``, as a ``score`` of :func:`compare`."""
-    return float(np.sqrt(np.mean(np.square(test.mean - y), dtype=np.float64)))
+    return float(np.sqrt(np.mean(np.square(test.mean - y)[_observed(y)], dtype=np.float64)))
+
+
+def _observed(y: np.ndarray) -> np.ndarray:
+    return ~np.isnan(y) if y.dtype.kind == "f" else np.ones(y.shape, bool)
 
 
 @entry_point
@@ -152,17 +157,24 @@ def compare(
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
     if not callable(learning_rate):
         checks.positive_number("learning_rate", learning_rate)
-    data, kwargs = checks.arguments(("X", "y"), (X, y), model_kwargs)
-    tests = None
-    if X_test is not None:
-        tests, _ = checks.arguments(("X_test", "y_test"), (X_test, y_test), new=True)
     trainings = {}
     for name, candidate in candidates.items():
         if not isinstance(candidate, SVI):
             guide = InducingGuide(*candidate)
             candidate = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
         trainings[name] = candidate
-        sites = candidate.guide.sites_for(data, kwargs)
+    absent: checks.Absent = []
+    data, kwargs = checks.arguments(("X", "y"), (X, y), model_kwargs, absent=absent)
+    for svi in trainings.values():
+        refuse_absent(svi.model, data, kwargs, absent)
+    tests = None
+    if X_test is not None:
+        absent = []
+        tests, _ = checks.arguments(("X_test", "y_test"), (X_test, y_test), new=True, absent=absent)
+        for svi in trainings.values():
+            refuse_absent(svi.model, tests, kwargs, absent)
+    for name, svi in trainings.items():
+        sites = svi.guide.sites_for(data, kwargs)
         observed = sites.names - sites.latents - sites.enumerated - set(sites.parameters)
         if tests is not None and site not in observed:
             raise ValueError(
@@ -178,7 +190,8 @@ def compare(
             nlpp = scored = None
             if tests is not None:
                 test = trained.predict(rng_key, tests[0], test_data={site: tests[1]}, model_kwargs=kwargs)[site]
-                nlpp = -float(np.mean(test.log_density, dtype=np.float64))
+                seen = _observed(np.asarray(tests[1])).reshape(len(tests[1]), -1).any(axis=1)
+                nlpp = -float(np.mean(test.log_density[seen], dtype=np.float64))
                 scored = None if score is None else score(test, np.asarray(tests[1]))
         bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
         found[name] = Candidate(bound, nlpp, scored, trained)

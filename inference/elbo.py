@@ -18,7 +18,7 @@ from numpyro.infer import TraceMeanField_ELBO
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.inference._program import Sites
-from gpzoo.inference._runs import ParameterNames, unmasked
+from gpzoo.inference._runs import ParameterNames, observed, unmasked
 from gpzoo.inference.enumeration import is_enumerated, scored
 from gpzoo.inference.gp_sites import Bound, TightBound, representing
 from gpzoo.likelihoods import Likelihood
@@ -194,7 +194,7 @@ class _ModelChecks(Messenger):
 
 
 class _LessDivergence(MaskedDistribution):
-    """A likelihood's terms less a divergence for every row that is not masked.
+    """A likelihood's terms less a divergence for every row that is observed.
 
     Args:
         base: the likelihood, masked or not.
@@ -203,13 +203,11 @@ class _LessDivergence(MaskedDistribution):
 
     def __init__(self, base: Any, divergence: Float[Array, ""]) -> None:
         super().__init__(base, True)
-        self.divergence = jnp.broadcast_to(divergence, base.batch_shape)
-        while isinstance(base, MaskedDistribution):
-            self.divergence = jnp.where(base._mask, self.divergence, 0)
-            base = base.base_dist
+        self.divergence = divergence
 
     def log_prob(self, value: Any, intermediates: Any = None) -> Float[Array, "*S N"]:
-        return jnp.asarray(self.base_dist.log_prob(value)) - self.divergence
+        divergence = jnp.where(observed(self.base_dist, value), self.divergence, 0)
+        return jnp.asarray(self.base_dist.log_prob(value)) - divergence
 
 
 def _sites_of(guide: Any) -> Sites | None:

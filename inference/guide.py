@@ -19,6 +19,7 @@ from gpzoo.errors import GPZooError
 from gpzoo.inducing.initialisers import Initialiser, structure
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point, removed
 from gpzoo.inference._finite import all_finite
 from gpzoo.inference._handler import _parameter, _PosteriorHandler, for_site
@@ -139,7 +140,7 @@ class InducingGuide:
     @entry_point
     def setup(self, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> Sites:
         """Find the program's latent sites and how it uses them; later calls return the same sites."""
-        return self.sites_for(*checks.arguments(self.model, args, model_kwargs))
+        return self.sites_for(*arguments(self.model, args, model_kwargs))
 
     def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Look | None = None) -> Sites:
         """:meth:`setup` for checked arguments; ``seen`` is a look at the program on these or more rows."""
@@ -188,7 +189,7 @@ class InducingGuide:
         Raises:
             ValueError: if ``given`` has an unknown name, or a value of another shape.
         """
-        args, kwargs = checks.arguments(self.model, args, model_kwargs)
+        args, kwargs = arguments(self.model, args, model_kwargs)
         return self.starting_values(checks.rng_key(rng_key), args, kwargs, given)
 
     def starting_values(

@@ -17,6 +17,7 @@ from gpzoo._checks import is_concrete
 from gpzoo._numpyro import Messenger
 from gpzoo.inference._program import concrete
 from gpzoo.inference._runs import Trace, check_value
+from gpzoo.inference.enumeration import is_enumerated
 from gpzoo.likelihoods import Likelihood
 
 #: What a program of some latent sites is without.
@@ -36,7 +37,7 @@ class OtherLatents:
 
     Attributes:
         parameters: the guide's ``numpyro.param`` sites by name, with their constraints.
-        of_rows: names of the latent sites in plates.
+        of_rows: names of the latent sites in a plate of data; those of another plate, such as groups, are not of rows.
         sizes: number of entries of each latent site, in the run that set the guide up.
 
     Raises:
@@ -64,9 +65,9 @@ class OtherLatents:
             self.check(*args)
         args, kwargs = jax.tree.map(concrete, (args, kwargs))
         with jax.ensure_compile_time_eval(), handlers.block(), handlers.seed(rng_seed=0):
-            priors = handlers.trace(program).get_trace(*args, **kwargs)
+            priors = handlers.trace(alone(model, names, with_data := set())).get_trace(*args, **kwargs)
             found = handlers.trace(self.guide).get_trace(*args, **kwargs)
-        self.of_rows = frozenset(name for name in names if priors[name]["cond_indep_stack"])
+        self.of_rows = frozenset(name for name in names if _plates(priors[name]) & with_data)
         self.sizes = {name: int(np.prod(priors[name]["fn"].shape())) for name in names}
         sampled = {name for name, site in found.items() if site["type"] == "sample" and not _is_auxiliary(site)}
         if sampled != names:
@@ -132,17 +133,18 @@ def value_at(site: dict[str, Any], prior: Any) -> Any:
     return site["value"]
 
 
-def alone(model: Callable, names: frozenset[str]) -> Callable:
+def alone(model: Callable, names: frozenset[str], with_data: set[str] | None = None) -> Callable:
     """The program of some of a program's latent sites: their priors and plates, and nothing else.
 
     Args:
         model: the program.
         names: of the sites.
+        with_data: collects the names of the plates in which a run samples data.
     """
 
     def program(*args: Any, **kwargs: Any) -> None:
         hidden = lambda site: site["type"] in _KINDS and site["name"] not in names  # noqa: E731
-        with handlers.block(hide_fn=hidden), _Fixed(names):
+        with handlers.block(hide_fn=hidden), _Fixed(names, set() if with_data is None else with_data):
             model(*args, **kwargs)
 
     return program
@@ -151,11 +153,13 @@ def alone(model: Callable, names: frozenset[str]) -> Callable:
 class _Fixed(Messenger):
     """Zeros at every site that is not named, and one key for whatever else is drawn: no prior of a name needs them."""
 
-    def __init__(self, names: frozenset[str]) -> None:
+    def __init__(self, names: frozenset[str], with_data: set[str]) -> None:
         super().__init__(None)
-        self.names = names
+        self.names, self.with_data = names, with_data
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"] not in self.names and not is_enumerated(msg):
+            self.with_data |= _plates(msg)
         if msg["type"] == "prng_key":
             msg["value"] = random.key(0)
         elif msg["type"] == "sample" and msg["name"] not in self.names and msg["value"] is None:
@@ -163,6 +167,10 @@ class _Fixed(Messenger):
             discrete = not isinstance(prior, Likelihood) and prior.support is not None and prior.support.is_discrete
             dtype = int if discrete else getattr(getattr(prior, "X", None), "dtype", float)
             msg["value"] = jnp.zeros(tuple(prior.shape()), dtype)
+
+
+def _plates(site: Mapping[str, Any]) -> set[str]:
+    return {frame.name for frame in site["cond_indep_stack"]}
 
 
 def _is_auxiliary(site: Mapping[str, Any]) -> bool:

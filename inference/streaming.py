@@ -115,8 +115,10 @@ def conditioned(
     params = guide.checked_params(params, args, kwargs)
     for posterior in posteriors_at(rng_key, guide, params, args, kwargs).values():
         check_columns(posterior)
-    # All but hyperparameters, which are held: their divergences say nothing about the new data.
-    held = {name for name in guide.sites.latents - processes if not seen.trace[name]["cond_indep_stack"]}
+    # All but latents of the rows are held: their divergences say nothing about the new data.
+    frames = {name: {frame.name for frame in site.get("cond_indep_stack") or ()} for name, site in seen.trace.items()}
+    of_data = set().union(*(frames[name] for name, site in seen.trace.items() if site.get("is_observed")))
+    held = {name for name in guide.sites.latents - processes if not frames[name] & of_data}
     counted = frozenset(seen.trace.keys() - held)
     losses: list[float] = []
     with one_blas_thread():

@@ -15,6 +15,7 @@ from numpyro.infer.svi import SVIState
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference import _saved
+from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._finite import all_finite
 from gpzoo.inference.arviz import Options, exported
@@ -239,7 +240,7 @@ class Trained:
             ValueError: for parameters that are missing, unknown or of another shape.
         """
         guide = self._usable_guide()
-        args, kwargs = checks.arguments(guide.model, args, model_kwargs, new=True)
+        args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
         rng_key = checks.rng_key(rng_key)
         guide.sites_for(args, kwargs)
         params = guide.checked_params(self.params, args, kwargs)

@@ -55,6 +55,15 @@ def ordinal_gp(
 ) -> None:
     """Ordered logit of a GP (Chu and Ghahramani 2005, *Gaussian processes for ordinal regression*, with their probit).
 
+    The parameter ``cutpoints`` ``[K - 1]`` has no prior. To give it one::
+
+        prior = dist.TransformedDistribution(dist.Normal(jnp.zeros(2), 1.0).to_event(1), OrderedTransform())
+        program = handlers.lift(partial(ordinal_gp, num_classes=3), prior={"cutpoints": prior})
+
+    An :class:`~gpzoo.inference.InducingGuide` takes cutpoints and function to be independent, which data do not tell
+    apart: its intervals of cutpoints are too narrow, with any ``hyperparameters=``. Those of
+    ``AutoMultivariateNormal(whitened(program, kmeans(20)))``, a guide of both together, hold at their level.
+
     Args:
         X: inputs ``[N, d]``, best standardised.
         y: labels in order, ``0 .. num_classes - 1``, ``[N]``.

@@ -38,6 +38,6 @@ def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0,
     return RBF(positive(f"{name}_variance", variance, X), positive(f"{name}_lengthscale", start, X))
 
 
-def gaussian(f: Array | GaussianMarginals, noise_variance: float = 0.05) -> Gaussian:
+def gaussian(f: Array | GaussianMarginals, noise_variance: float = 0.05, missing: str | None = None) -> Gaussian:
     """Gaussian likelihood with the parameter ``noise_variance``, which starts at the given value."""
-    return Gaussian(f, positive("noise_variance", noise_variance, f))
+    return Gaussian(f, positive("noise_variance", noise_variance, f), missing=missing)

@@ -21,7 +21,7 @@ from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, compare, fit, predict
 from gpzoo.inference.training._sources import Streamed
 from gpzoo.kernels import RBF, Kernel, Matern32
-from gpzoo.likelihoods import Gaussian
+from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.posteriors import InducingPosterior, Projection, forms
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.tables.arrays import ArrayTable
@@ -67,7 +67,7 @@ def test_messages_say_the_way_out():
         (np.ones(3, np.float16), TypeError, r"got dtype float16.*too few bits.*y.astype\('float32'\)"),
         (np.ones(3, complex), TypeError, "imaginary part would be lost. Pass y.real"),
         (np.array([np.nan, 1.0]), ValueError, r"not finite, the first at index \(0,\) \(nan\).*handlers.mask"),
-        (np.array([[np.nan, 1.0]]), ValueError, r"one site for each column y\[:, d\] and observed\[:, d\]"),
+        (np.array([[np.nan, 1.0]]), ValueError, r"missing='mask'.*where observed is ~numpy.isnan\(y\)"),
         (pd.Series(pd.Categorical(["a"])), TypeError, r"y is categorical. Pass its codes"),
         (pd.Series(["2020-01-01"], dtype="datetime64[s]"), TypeError, "days since the first date"),
         ([[1.0], [1.0, 2.0]], TypeError, "this list cannot be made one"),
@@ -118,7 +118,9 @@ def test_arguments_have_the_names_that_the_program_gives_them():
 def test_masks_of_single_outputs_are_told_how():
     f, observed = jnp.zeros((4, 2)), jnp.ones((4, 2), bool)
     with pytest.raises(ValueError, match=r"a mask of shape \(4, 2\) does not go with 4 data.*observed\[:, d\]"):
-        Gaussian(f, 0.1).mask(observed)
+        Softmax(f).mask(observed)
+    with pytest.raises(ValueError, match=r"a mask of shape \(4, 3\) does not go with y of shape \(4, 2\)"):
+        Gaussian(f, 0.1).mask(jnp.ones((4, 3), bool))
 
     def program(X, y, observed):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=2))

@@ -2,6 +2,7 @@
 
 from gpzoo.likelihoods.base import Likelihood
 from gpzoo.likelihoods.bernoulli import Bernoulli
+from gpzoo.likelihoods.censored import Censored
 from gpzoo.likelihoods.expected import Expected
 from gpzoo.likelihoods.gaussian import Gaussian
 from gpzoo.likelihoods.heteroscedastic import HeteroscedasticGaussian
@@ -13,6 +14,7 @@ from gpzoo.likelihoods.stick_breaking import StickBreaking
 
 __all__ = [
     "Bernoulli",
+    "Censored",
     "Expected",
     "Gaussian",
     "HeteroscedasticGaussian",

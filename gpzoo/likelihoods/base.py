@@ -1,9 +1,10 @@
-"""What do all likelihoods share? Shapes, checks of ``y``, plates and masks."""
+"""What do all likelihoods share? Shapes, checks of ``y``, what of it is observed, plates and masks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from copy import copy
+from typing import Any, ClassVar, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,16 +33,18 @@ class Likelihood(Distribution):
     writes :meth:`log_prob` and :meth:`predictive_log_prob` (of ``self.checked(y)``), :meth:`sample_given`,
     :meth:`marginal_expectation`, ``support``, ``mean`` and ``variance``, and :meth:`check_values` where some ``y``
     are impossible. Parameters of its own are in ``arg_constraints``. Methods other than :meth:`log_prob` call
-    :meth:`refuse_estimates` before they use the law of ``f``.
+    :meth:`refuse_estimates` before they use the law of ``f``. To take ``missing``, and masks of single outputs, its
+    densities end with ``self.counted(terms, y)``, of one term for each entry of ``y``.
 
     Args:
         f: ``[N]`` or ``[N, K]``, array or marginals.
         event_shape: of one datum's ``y``.
         ndims: the ranks that ``f`` may have.
+        missing: ``"mask"`` for entries of ``y`` that are NaN and not observed: they have no term. ``None`` refuses NaN.
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: if ``f`` has another rank or no rows.
+        ValueError: if ``f`` has another rank or no rows; for ``missing`` where outputs have one term together.
         TypeError: if ``f`` is :class:`~gpzoo.EstimatedMarginals` and the expectation is not quadratic in ``f``.
     """
 
@@ -53,6 +56,17 @@ class Likelihood(Distribution):
     #: Whether :meth:`log_prob` chooses the best factor of each residual variance in the ``parts`` of its marginals.
     takes_residual: ClassVar[bool] = False
 
+    #: Whether ``p(y | f)`` is a product over the entries of a datum's ``y``, of which each has a term then.
+    by_entry: Any = False
+
+    #: ``"mask"`` where NaN in ``y`` are not observed.
+    missing: str | None = None
+
+    #: Which entries of ``y`` count, ``[N, D]``; ``None`` for all. See :class:`MaskedLikelihood`.
+    entries: Any = None
+
+    pytree_aux_fields = ("missing",)
+
     #: An array, or marginals where :attr:`is_marginal`, which a type checker cannot follow.
     f: Any
 
@@ -62,11 +76,18 @@ class Likelihood(Distribution):
         event_shape: tuple[int, ...] = (),
         *,
         ndims: tuple[int, ...] = (1, 2),
+        missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
         checks.refuse_params_under_mcmc()
         self.f = self._latent(f, ndims)
+        self.missing = checks.one_of("missing", missing, (None, "mask"))
         super().__init__(tuple(self.f.shape[:1]), tuple(event_shape), validate_args=validate_args)
+        if missing and event_shape and not self.by_entry:
+            raise ValueError(
+                f"{type(self).__name__}: missing='mask' leaves out entries of y by themselves, but here a datum's "
+                f"outputs, {tuple(event_shape)}, have one density together."
+            )
 
     @classmethod
     def _latent(cls, f: Any, ndims: tuple[int, ...] = (1, 2)) -> Array | GaussianMarginals:
@@ -123,25 +144,52 @@ class Likelihood(Distribution):
     def checked(self, y: Any) -> Shaped[Array, "..."]:
         """``y`` as an array, after the checks of its shape and, where it is concrete, of its values.
 
+        Entries that are not observed hold a value of the support instead, at which densities and their derivatives are
+        finite.
+
         Raises:
             ValueError: naming the shapes, or the value and its index.
         """
         self._check_shape(y)
-        if checks.is_concrete(y) and getattr(y, "is_fully_addressable", True):
+        known = self.entries is None or checks.is_concrete(self.entries)
+        if checks.is_concrete(y) and known and getattr(y, "is_fully_addressable", True):
             # NumPy, not JAX: y may be concrete while f is traced, and a jnp operation would then be traced too.
             values = np.asarray(y)
+            if np.issubdtype(values.dtype, np.floating) and self.missing:
+                values = _filled(values, ~np.isnan(values))
+            if self.entries is not None:
+                values = _filled(values, np.asarray(self.entries))
             if np.issubdtype(values.dtype, np.floating) and np.isnan(values).any():
                 self._refuse(
                     values,
                     ~np.isnan(values),
                     "drop the data that were not observed, or leave them out of the bound with "
-                    "numpyro.handlers.mask(mask=observed) around the site"
-                    + (", one site for each column of y" if self.event_shape else ""),
+                    + ("missing='mask' or " if self.by_entry or not self.event_shape else "")
+                    + "numpyro.handlers.mask(mask=observed) around the site",
                 )
             if np.issubdtype(values.dtype, np.floating) and np.isinf(values).any():
                 self._refuse(values, ~np.isinf(values), "data must be finite")
             self.check_values(values)
-        return jnp.asarray(y)
+        y, seen, support = jnp.asarray(y), self.seen(y), cast(constraints.Constraint, self.support)
+        return y if seen is None else jnp.where(seen, y, support.feasible_like(y).astype(y.dtype))
+
+    def seen(self, y: Any) -> Bool[Array, "..."] | None:
+        """Which entries of ``y`` were observed, the shape of ``y``; ``None`` if all were."""
+        seen = self.entries
+        if self.missing and jnp.issubdtype(jnp.result_type(y), jnp.floating):
+            seen = ~jnp.isnan(y) if seen is None else seen & ~jnp.isnan(y)
+        return seen if seen is None else jnp.broadcast_to(seen, jnp.shape(y))
+
+    def counted(self, terms: Float[Array, "..."], y: Any) -> Float[Array, "*S N"]:
+        """Log densities of data, from the terms of the entries of ``y`` (of those that were observed)."""
+        seen = self.seen(y)
+        terms = terms if seen is None else jnp.where(seen, terms, 0)
+        return terms.sum(tuple(range(-self.event_dim, 0))) if self.event_dim and self.by_entry else terms
+
+    def seen_rows(self, y: Any) -> Bool[Array, "*S N"] | None:
+        """Of which data any entry was observed; ``None`` if all were."""
+        seen = self.seen(y)
+        return seen.any(tuple(range(-self.event_dim, 0))) if seen is not None and self.event_dim else seen
 
     def _check_shape(self, y: Any) -> None:
         shape, wanted = tuple(np.shape(y)), self.batch_shape + self.event_shape
@@ -237,39 +285,82 @@ class Likelihood(Distribution):
     def mask(self, mask: Any) -> Distribution:
         """The likelihood with the terms of some data left out; see NumPyro's ``handlers.mask``.
 
+        Args:
+            mask: ``[N]``, or what broadcasts to it; where the density is a product over outputs ``[N, D]`` too.
+
         Raises:
-            ValueError: for a mask that does not broadcast to ``[N]``: a datum's outputs have one term.
+            ValueError: for a mask of another shape, or one of single outputs where these have one term together.
         """
-        shape = tuple(np.shape(mask))
-        try:
-            fits = np.broadcast_shapes(shape, self.batch_shape) == self.batch_shape
-        except ValueError:
-            fits = False
-        if not fits:
+        shape, rows = tuple(np.shape(mask)), self.batch_shape
+        if mask is True:
+            return self
+        if _fits(shape, rows):
+            return MaskedLikelihood(self, mask)
+        if self.event_shape and self.by_entry and _fits(shape, rows + self.event_shape):
+            return MaskedLikelihood(self, mask)
+        if self.event_shape and self.by_entry:
             raise ValueError(
-                f"{type(self).__name__}: a mask of shape {shape} does not go with {self.batch_shape[0]} data, whose "
-                "outputs have one term together. To mask outputs one by one, observe each at a site of its own: for "
-                "output d, `with numpyro.handlers.mask(mask=observed[:, d]): numpyro.sample(f'y_{d}', "
-                f"{type(self).__name__}(f[:, d], ...), obs=y[:, d])`."
+                f"{type(self).__name__}: a mask of shape {shape} does not go with y of shape "
+                f"{rows + self.event_shape}: it must be [{rows[0]}], by datum, or of the shape of y."
             )
-        return self if mask is True else MaskedLikelihood(self, mask)
+        raise ValueError(
+            f"{type(self).__name__}: a mask of shape {shape} does not go with {rows[0]} data, whose outputs have one "
+            "term together. To mask outputs one by one, observe each at a site of its own: for output d, `with "
+            "numpyro.handlers.mask(mask=observed[:, d]): numpyro.sample(f'y_{d}', "
+            f"{type(self).__name__}(f[:, d], ...), obs=y[:, d])`."
+        )
 
 
 class MaskedLikelihood(MaskedDistribution):
-    """A likelihood that leaves out the terms of masked data, whatever their ``y`` is, and refuses to be expanded."""
+    """A likelihood that leaves out the terms of masked data, whatever their ``y`` is, and refuses to be expanded.
 
+    Args:
+        base: the likelihood.
+        mask: what counts, by datum or by entry of ``y``, see :meth:`Likelihood.mask`.
+    """
+
+    pytree_data_fields = ("entries",)
     base_dist: Any
+
+    def __init__(self, base: Likelihood, mask: Any) -> None:
+        self.entries = None
+        if not _fits(np.shape(mask), base.batch_shape):
+            self.entries = jnp.broadcast_to(jnp.asarray(mask, bool), base.batch_shape + base.event_shape)
+            mask = self.entries.any(tuple(range(-base.event_dim, 0)))
+        super().__init__(base, mask)
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Any:
         """As :meth:`Likelihood.log_prob`, zero for masked data; their ``y`` may be NaN or out of range."""
         self.base_dist._check_shape(value)  # before a mask of shape [N] broadcasts a y of shape [N, 1] to [N, N]
-        return super().log_prob(jnp.asarray(value))
+        return super().log_prob(jnp.asarray(value)) if self.entries is None else self.of_entries().log_prob(value)
 
-    def expand(self, batch_shape: Sequence[int]) -> MaskedLikelihood:
-        """As :meth:`Likelihood.expand`."""
-        if tuple(batch_shape) != self.batch_shape:
-            raise ValueError(expand_message(self.base_dist, batch_shape))
-        return self
+    def of_entries(self) -> Likelihood:
+        """The likelihood of the entries of ``y`` that count, where the mask is one of entries."""
+        found = copy(self.base_dist)
+        found.entries = self.entries
+        return found
+
+    def mask(self, mask: Any) -> Any:
+        """As :meth:`Likelihood.mask`, of what counts already."""
+        rows = _fits(np.shape(mask), self.batch_shape)
+        if isinstance(mask, bool) or isinstance(self._mask, bool) or (rows and self.entries is None):
+            return super().mask(cast(Any, mask))
+        own = self._mask[:, None] if self.entries is None else self.entries
+        return self.base_dist.mask(own & (jnp.broadcast_to(mask, self.batch_shape)[:, None] if rows else mask))
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array of a shape broadcasts to another shape."""
+    try:
+        return np.broadcast_shapes(shape, wanted) == wanted
+    except ValueError:
+        return False
+
+
+def _filled(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Values to check, of which those that were not observed repeat one that was."""
+    seen = np.broadcast_to(seen, values.shape)
+    return np.where(seen, values, values[seen][0]) if seen.any() else values[:0]
 
 
 def expand_message(likelihood: Likelihood, batch_shape: Sequence[int]) -> str:

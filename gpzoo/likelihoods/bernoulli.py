@@ -42,12 +42,14 @@ class Bernoulli(Likelihood):
             ``-log(squash)``; GPflow's probit link has 1e-3.
         num_points: number of quadrature points.
         num_predictive_draws: joint draws for ``predictive_log_prob`` of ``D`` correlated labels (nothing else draws).
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
         ValueError: for another link, a squash outside ``[0, 0.5)``, or a count below one.
     """
 
+    by_entry = True
     pytree_aux_fields = ("link", "squash", "num_points", "num_predictive_draws")
 
     def __init__(
@@ -58,6 +60,7 @@ class Bernoulli(Likelihood):
         *,
         num_points: int = 20,
         num_predictive_draws: int = 100,
+        missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
         f = self._latent(f)
@@ -66,7 +69,7 @@ class Bernoulli(Likelihood):
         self.link, self.squash = link, fraction("squash", squash)
         self.num_points = positive_int("num_points", num_points)
         self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
-        super().__init__(f, tuple(f.shape)[1:], validate_args=validate_args)
+        super().__init__(f, tuple(f.shape)[1:], missing=missing, validate_args=validate_args)
 
     @dependent_property(is_discrete=True)
     def support(self) -> constraints.Constraint:
@@ -95,19 +98,17 @@ class Bernoulli(Likelihood):
         labels, good = as_labels(self.checked(value), 2)
         return (2 * labels - 1).astype(self.f.dtype), good
 
-    def _finish(self, terms: Float[Array, "*shape"], good: Bool[Array, "*shape"]) -> Float[Array, "*S N"]:
-        terms = jnp.where(good, terms, jnp.nan)
-        return terms.sum(-1) if self.event_dim else terms
+    def _finish(self, terms: Float[Array, "..."], good: Bool[Array, "..."], value: ArrayLike) -> Float[Array, "..."]:
+        return self.counted(jnp.where(good, terms, jnp.nan), value)
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         sign, good = self._signed(value)
         if not self.is_marginal:
-            return self._finish(self._log_link(sign * self.f), good)
+            return self._finish(self._log_link(sign * self.f), good, value)
         nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
-        return self._finish(
-            weighted_sum(weights, self._log_link(spread(nodes, sign * self.f.mean, self.f.variance))), good
-        )
+        at_nodes = self._log_link(spread(nodes, sign * self.f.mean, self.f.variance))
+        return self._finish(weighted_sum(weights, at_nodes), good, value)
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
@@ -116,13 +117,12 @@ class Bernoulli(Likelihood):
         """
         sign, good = self._signed(value)
         if not self.is_marginal:
-            return self._finish(self._log_link(sign * self.f), good)
+            return self._finish(self._log_link(sign * self.f), good, value)
         if not self.f.independent:
             f = self.f.draws(self.num_predictive_draws)
             f = jnp.reshape(f, f.shape[:1] + (1,) * (sign.ndim - 2) + f.shape[1:])
-            terms = jnp.where(good, self._log_link(sign * f), jnp.nan)
-            return log_mean_exp(terms.sum(-1))
-        return self._finish(self._predictive(sign * self.f.mean), good)
+            return log_mean_exp(self._finish(self._log_link(sign * f), good, value))
+        return self._finish(self._predictive(sign * self.f.mean), good, value)
 
     def _predictive(self, signed: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Log predictive probability of a label, whose sign multiplies the mean."""

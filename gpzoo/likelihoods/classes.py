@@ -18,8 +18,10 @@ class ClassLikelihood(Likelihood):
     ``mean`` and ``variance`` raise ``NotImplementedError``, because labels are not numbers: use ``probs``.
     """
 
-    def __init__(self, f: ArrayLike | GaussianMarginals, *, validate_args: bool | None = None) -> None:
-        super().__init__(f, ndims=(2,), validate_args=validate_args)
+    def __init__(
+        self, f: ArrayLike | GaussianMarginals, *, missing: str | None = None, validate_args: bool | None = None
+    ) -> None:
+        super().__init__(f, ndims=(2,), missing=missing, validate_args=validate_args)
         if self.num_classes < 2:
             raise ValueError(
                 f"{type(self).__name__} needs one latent function per class, at least two; f has shape "

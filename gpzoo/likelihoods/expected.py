@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jaxtyping import Float, PRNGKeyArray, Shaped
-from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribution, constraints
+from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribution, Independent, constraints
 
 from gpzoo._checks import positive_int
 from gpzoo._types import ArrayLike
@@ -44,6 +44,8 @@ class Expected(Likelihood):
         num_draws: draws per datum, in ``log_prob`` with several latents.
         num_predictive_draws: draws per datum, in ``mean``, ``variance`` and ``predictive_log_prob`` with several
             latents.
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term. Of several outputs
+            ``fn`` then returns independent ones, by ``to_event(1)``.
         validate_args: as in NumPyro.
 
     Raises:
@@ -52,7 +54,7 @@ class Expected(Likelihood):
     """
 
     pytree_data_fields = ("params",)
-    pytree_aux_fields = ("fn", "num_points", "num_draws", "num_predictive_draws")
+    pytree_aux_fields = ("fn", "num_points", "num_draws", "num_predictive_draws", "by_entry")
 
     def __init__(
         self,
@@ -62,6 +64,7 @@ class Expected(Likelihood):
         num_points: int = 20,
         num_draws: int = 10,
         num_predictive_draws: int = 100,
+        missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
         f = self._latent(f)
@@ -80,7 +83,8 @@ class Expected(Likelihood):
                 f"{tuple(centre.shape)}, but it must be {tuple(centre.shape[:1])}, one entry per datum: consume the "
                 "last axis of f (.to_event(1) if each output has its own), and give params one entry per datum."
             )
-        super().__init__(f, likelihood.event_shape, validate_args=validate_args)
+        self.by_entry = isinstance(likelihood, Independent) and not likelihood.base_dist.event_dim
+        super().__init__(f, likelihood.event_shape, missing=missing, validate_args=validate_args)
 
     def _given(self, f: Array) -> Any:
         return self.fn(f, *self.params)
@@ -127,9 +131,11 @@ class Expected(Likelihood):
             likelihood = likelihood.base_dist
         return isinstance(likelihood, CategoricalLogits | CategoricalProbs)
 
-    def _log_density(self, f: Float[Array, "N *K"], y: Shaped[Array, "..."]) -> Float[Array, "*S N"]:
+    def _log_density(self, f: Float[Array, "N *K"], value: ArrayLike) -> Float[Array, "*S N"]:
+        given, y = self._given(f), self._cast(value)
+        terms = given.base_dist.log_prob(y) if self.by_entry else given.log_prob(y)
         # Some distributions compute in the default precision, not in that of their parameters.
-        return self._given(f).log_prob(y).astype(f.dtype)
+        return self.counted(terms.astype(f.dtype), value)
 
     def _moments(self, f: Float[Array, "N *K"]) -> tuple[Float[Array, "N *E"], Float[Array, "N *E"]]:
         likelihood = self._given(f)
@@ -144,10 +150,9 @@ class Expected(Likelihood):
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
-        y = self._cast(value)
         if not self.is_marginal:
-            return self._log_density(self.f, y)
-        return weighted_sum(self._points(self.num_draws)[1], self.integrand(y)[1])
+            return self._log_density(self.f, value)
+        return weighted_sum(self._points(self.num_draws)[1], self.integrand(value)[1])
 
     def integrand(self, value: ArrayLike) -> tuple[Float[Array, "S N *K"], Float[Array, "S *_ N"]]:
         """The integrand of :meth:`log_prob` under marginals, to find values of ``f`` at which ``y`` is impossible.
@@ -158,17 +163,18 @@ class Expected(Likelihood):
         Returns:
             Values of ``f``, and ``log p(y | f)`` there.
         """
-        y, (points, _) = self._cast(value), self._points(self.num_draws)
-        return points, jax.vmap(lambda f: self._log_density(f, y))(points)
+        points, _ = self._points(self.num_draws)
+        return points, jax.vmap(lambda f: self._log_density(f, value))(points)
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
-        y = self._cast(value)
         if not self.is_marginal:
-            return self._log_density(self.f, y)
+            return self._log_density(self.f, value)
         points, weights = self._points(self.num_predictive_draws)
-        values = jax.vmap(lambda f: self._log_density(f, y))(points)
-        return log_weighted_mean(weights, values) if self.single else log_mean_exp(values)
+        values = jax.vmap(lambda f: self._log_density(f, value))(points)
+        found = log_weighted_mean(weights, values) if self.single else log_mean_exp(values)
+        seen = self.seen_rows(value)
+        return found if seen is None else jnp.where(seen, found, 0)  # the logarithm of a sum of weights rounds
 
     @property
     def probs(self) -> Float[Array, "N K"]:

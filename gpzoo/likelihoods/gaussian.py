@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
@@ -38,6 +38,7 @@ class Gaussian(Likelihood):
         f: ``[N]`` or ``[N, D]``, array or marginals.
         noise_variance: noise variance ``s``, in squared units of ``y``: a number, ``[D]`` for one per output, or any
             shape that broadcasts to the shape of ``f`` (so ``[N]`` with ``f [N]`` is a known noise per datum).
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
@@ -49,9 +50,15 @@ class Gaussian(Likelihood):
 
     quadratic = True
     takes_residual = True
+    by_entry = True
 
     def __init__(
-        self, f: Array | GaussianMarginals, noise_variance: Array | float, *, validate_args: bool | None = None
+        self,
+        f: Array | GaussianMarginals,
+        noise_variance: Array | float,
+        *,
+        missing: str | None = None,
+        validate_args: bool | None = None,
     ) -> None:
         f = self._latent(f)
         shape = tuple(f.shape)
@@ -69,7 +76,7 @@ class Gaussian(Likelihood):
             bad = np.asarray(noise)[~((np.asarray(noise) > 0) & np.isfinite(np.asarray(noise)))]
             raise ValueError(f"noise_variance must be positive and finite, got {bad.flat[0]}.")
         self.noise_variance = noise.astype(f.dtype)
-        super().__init__(f, shape[1:], validate_args=validate_args)
+        super().__init__(f, shape[1:], missing=missing, validate_args=validate_args)
 
     @dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
@@ -83,21 +90,21 @@ class Gaussian(Likelihood):
     def _residual(self, value: ArrayLike) -> Float[Array, "..."]:
         return self.checked(value).astype(self.f.dtype) - self._centre()
 
-    def _sum_outputs(self, terms: Float[Array, "..."]) -> Float[Array, "*S N"]:
-        return terms.sum(-1) if self.event_dim else terms
-
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         square = jnp.square(self._residual(value))
         if self.is_marginal and not self.f.parts:
             square = square + self.f.variance
-        terms = self._sum_outputs(-0.5 * (_LOG_2PI + jnp.log(self.noise_variance) + square / self.noise_variance))
-        return terms - self._spread() if self.is_marginal and self.f.parts else terms
+        terms = -0.5 * (_LOG_2PI + jnp.log(self.noise_variance) + square / self.noise_variance)
+        spread = self._spread(self.seen(value)) if self.is_marginal and self.f.parts else 0
+        return self.counted(terms, value) - spread
 
-    def _spread(self) -> Float[Array, " N"]:
+    def _spread(self, seen: Bool[Array, "..."] | None) -> Float[Array, "*S N"]:
         """How much the variances of sources lower the bound, with the best factor of each residual."""
-        precision = jnp.broadcast_to(1 / self.noise_variance, self.f.shape).reshape(self.f.shape[0], -1)
-        total = jnp.zeros(self.f.shape[0], self.f.dtype)
+        precision = jnp.broadcast_to(1 / self.noise_variance, self.f.shape)
+        precision = precision if seen is None else jnp.where(seen, precision, 0)
+        precision = precision if self.event_dim else precision[..., None]
+        total = jnp.zeros(precision.shape[:-1], self.f.dtype)
         for part in self.f.parts:
             beta = precision if part.loading is None else precision @ jnp.square(part.loading).T
             terms = beta * part.inducing
@@ -115,15 +122,19 @@ class Gaussian(Likelihood):
         residual = self._residual(value)
         if not self.is_marginal or self.f.independent:
             variance = self.variance
-            return self._sum_outputs(-0.5 * (_LOG_2PI + jnp.log(variance) + jnp.square(residual) / variance))
+            return self.counted(-0.5 * (_LOG_2PI + jnp.log(variance) + jnp.square(residual) / variance), value)
         noise = jnp.broadcast_to(self.noise_variance, self.f.shape)
         A, v = self.f.loading, self.f.source_variance
         covariance = jnp.einsum("jd,nj,je->nde", A, v, A) + noise[..., None] * jnp.eye(A.shape[1], dtype=A.dtype)
+        seen = self.seen(value)
+        if seen is not None:  # an output that was not observed is one of its own, whose residual is 0
+            covariance = jnp.where(seen[..., None] & seen[..., None, :], covariance, jnp.eye(A.shape[1], dtype=A.dtype))
+            residual = jnp.where(seen, residual, 0)
         L = jnp.linalg.cholesky(covariance)
         L = jnp.broadcast_to(L, residual.shape[:-1] + L.shape[-2:])
         scaled = solve_triangular(L, residual[..., None], lower=True)[..., 0]
         log_diagonal = jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1))
-        return -0.5 * (jnp.square(scaled) + _LOG_2PI).sum(-1) - log_diagonal.sum(-1)
+        return self.counted(-0.5 * (jnp.square(scaled) + _LOG_2PI) - log_diagonal, value)
 
     @property
     def mean(self) -> Float[Array, "N *D"]:

@@ -29,6 +29,7 @@ class HeteroscedasticGaussian(Likelihood):
     Args:
         f: ``[N, 2]``, the function and the logarithm of the noise variance; array or marginals.
         num_points: number of quadrature points.
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
@@ -38,7 +39,12 @@ class HeteroscedasticGaussian(Likelihood):
     pytree_aux_fields = ("num_points",)
 
     def __init__(
-        self, f: ArrayLike | GaussianMarginals, *, num_points: int = 20, validate_args: bool | None = None
+        self,
+        f: ArrayLike | GaussianMarginals,
+        *,
+        num_points: int = 20,
+        missing: str | None = None,
+        validate_args: bool | None = None,
     ) -> None:
         f = self._latent(f, (2,))
         if f.shape[1] != 2:
@@ -52,7 +58,7 @@ class HeteroscedasticGaussian(Likelihood):
                 "of the same sources."
             )
         self.num_points = positive_int("num_points", num_points)
-        super().__init__(f, validate_args=validate_args)
+        super().__init__(f, missing=missing, validate_args=validate_args)
 
     @dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
@@ -69,7 +75,7 @@ class HeteroscedasticGaussian(Likelihood):
         square, log_precision = jnp.square(self._cast(value) - centre[:, 0]), -centre[:, 1]
         if self.is_marginal:
             square, log_precision = square + self.f.variance[:, 0], log_precision + self.f.variance[:, 1] / 2
-        return -0.5 * (_LOG_2PI + centre[:, 1] + square * jnp.exp(log_precision))
+        return self.counted(-0.5 * (_LOG_2PI + centre[:, 1] + square * jnp.exp(log_precision)), value)
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
@@ -81,7 +87,8 @@ class HeteroscedasticGaussian(Likelihood):
         total = variance[:, 0] + jnp.exp(spread(nodes, mean[:, 1], variance[:, 1]))
         square = jnp.square(self._cast(value) - mean[:, 0])
         total = jnp.reshape(total, (len(nodes),) + (1,) * (square.ndim - 1) + total.shape[1:])
-        return log_weighted_mean(weights, -0.5 * (_LOG_2PI + jnp.log(total) + square / total))
+        terms = log_weighted_mean(weights, -0.5 * (_LOG_2PI + jnp.log(total) + square / total))
+        return self.counted(terms, value)
 
     def _cast(self, value: ArrayLike) -> Float[Array, "..."]:
         return self.checked(value).astype(self.f.dtype)

@@ -27,6 +27,7 @@ class Ordinal(Expected):
         cutpoints: ``c``, ``[K - 1]``, ascending, in the units of ``f``. The standard deviation of the noise of the
             logistic distribution, 1.8, sets these units.
         num_points: number of quadrature points.
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
@@ -39,6 +40,7 @@ class Ordinal(Expected):
         cutpoints: ArrayLike,
         *,
         num_points: int = 20,
+        missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
         cutpoints = checks.floating("cutpoints", cutpoints)
@@ -46,7 +48,8 @@ class Ordinal(Expected):
             raise ValueError(f"cutpoints must be [K - 1] for K labels, got shape {tuple(cutpoints.shape)}.")
         if checks.is_concrete(cutpoints) and not (np.diff(np.asarray(cutpoints)) > 0).all():
             raise ValueError(f"cutpoints must be ascending, got {np.asarray(cutpoints)}.")
-        super().__init__(_OrderedLogistic, f, cutpoints, num_points=num_points, validate_args=validate_args)
+        options = {"num_points": num_points, "missing": missing, "validate_args": validate_args}
+        super().__init__(_OrderedLogistic, f, cutpoints, **options)
 
 
 class _OrderedLogistic(dist.OrderedLogistic):

@@ -35,6 +35,7 @@ class PolyaGamma(Bernoulli):
             recognition network; ``None`` for the optimal ones. Only the bound uses them.
         num_points: number of quadrature points.
         num_predictive_draws: joint draws for ``predictive_log_prob`` of ``D`` correlated labels (nothing else draws).
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
@@ -52,6 +53,7 @@ class PolyaGamma(Bernoulli):
         *,
         num_points: int = 20,
         num_predictive_draws: int = 100,
+        missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
         super().__init__(
@@ -59,6 +61,7 @@ class PolyaGamma(Bernoulli):
             "logit",
             num_points=num_points,
             num_predictive_draws=num_predictive_draws,
+            missing=missing,
             validate_args=validate_args,
         )
         self.c = _checked_c(type(self).__name__, self.f, c)
@@ -72,7 +75,7 @@ class PolyaGamma(Bernoulli):
         if not self.is_marginal:
             return super().log_prob(value)
         sign, good = self._signed(value)
-        return self._finish(_bound(sign, self.f, self.c), good)
+        return self._finish(_bound(sign, self.f, self.c), good, value)
 
 
 def _checked_c(name: str, f: Array | GaussianMarginals, c: ArrayLike | None) -> Float[Array, "..."] | None:

@@ -46,6 +46,7 @@ class RobustMax(ClassLikelihood):
         num_points: number of quadrature points.
         num_draws: draws per datum, in ``log_prob`` with correlated outputs.
         num_predictive_draws: draws per datum, in ``probs`` and ``predictive_log_prob`` with correlated outputs.
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
@@ -64,6 +65,7 @@ class RobustMax(ClassLikelihood):
         num_points: int = 20,
         num_draws: int = 10,
         num_predictive_draws: int = 100,
+        missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
         self.squash = fraction("squash", squash)
@@ -77,7 +79,7 @@ class RobustMax(ClassLikelihood):
             raise ValueError(f"epsilon must be between 0 and 1, got {float(np.asarray(epsilon))}.")
         f = self._latent(f, (2,))
         self.epsilon = epsilon.astype(f.dtype)
-        super().__init__(f, validate_args=validate_args)
+        super().__init__(f, missing=missing, validate_args=validate_args)
 
     def marginal_expectation(self) -> str:
         """How the expectation is taken."""
@@ -136,12 +138,13 @@ class RobustMax(ClassLikelihood):
         labels, good = as_labels(self.checked(value), self.num_classes)
         p = self._largest(labels, self.num_draws)
         right, wrong = self._log_probabilities()
-        return jnp.where(good, p * right + (1 - p) * wrong, jnp.nan)
+        return self.counted(jnp.where(good, p * right + (1 - p) * wrong, jnp.nan), value)
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         labels, good = as_labels(self.checked(value), self.num_classes)
-        return jnp.where(good, jnp.log(self._mislabelled(self._largest(labels, self.num_predictive_draws))), jnp.nan)
+        terms = jnp.log(self._mislabelled(self._largest(labels, self.num_predictive_draws)))
+        return self.counted(jnp.where(good, terms, jnp.nan), value)
 
     def _mislabelled(self, p: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return p * (1 - self.epsilon) + (1 - p) * self.epsilon / (self.num_classes - 1)

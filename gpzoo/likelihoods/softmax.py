@@ -27,6 +27,7 @@ class Softmax(ClassLikelihood):
         f: ``[N, K]``, array or marginals (with a random key).
         num_draws: draws per datum, in ``log_prob``.
         num_predictive_draws: draws per datum, in ``probs`` and ``predictive_log_prob``.
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
@@ -41,11 +42,12 @@ class Softmax(ClassLikelihood):
         *,
         num_draws: int = 10,
         num_predictive_draws: int = 100,
+        missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
         self.num_draws = positive_int("num_draws", num_draws)
         self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
-        super().__init__(f, validate_args=validate_args)
+        super().__init__(f, missing=missing, validate_args=validate_args)
 
     def marginal_expectation(self) -> str:
         """How the expectation is taken."""
@@ -55,7 +57,8 @@ class Softmax(ClassLikelihood):
         """The table's entries at the labels."""
         labels, good = as_labels(self.checked(value), self.num_classes)
         table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
-        return jnp.where(good, jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0], jnp.nan)
+        terms = jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0]
+        return self.counted(jnp.where(good, terms, jnp.nan), value)
 
     def _log_predictive(self) -> Float[Array, "N K"]:
         if not self.is_marginal:

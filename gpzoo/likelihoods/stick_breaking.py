@@ -30,6 +30,7 @@ class StickBreaking(ClassLikelihood):
         c: as for :class:`PolyaGamma`, broadcasting to the shape of ``f``; ``None`` for the optimal ones.
         num_points: number of quadrature points of predictive probabilities.
         num_predictive_draws: number of joint draws of predictive probabilities with correlated outputs.
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
@@ -48,11 +49,12 @@ class StickBreaking(ClassLikelihood):
         *,
         num_points: int = 20,
         num_predictive_draws: int = 100,
+        missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
         self.num_points = positive_int("num_points", num_points)
         self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
-        super().__init__(f, validate_args=validate_args)
+        super().__init__(f, missing=missing, validate_args=validate_args)
         self.c = _checked_c(type(self).__name__, self.f, c)
 
     @property
@@ -71,7 +73,7 @@ class StickBreaking(ClassLikelihood):
         sign = jnp.where(sticks == labels[..., None], 1, -1).astype(self.f.dtype)
         terms = _bound(sign, self.f, self.c) if self.is_marginal else jax.nn.log_sigmoid(sign * self.f)
         terms = jnp.where(sticks <= labels[..., None], terms, 0)
-        return jnp.where(good, terms.sum(-1), jnp.nan)
+        return self.counted(jnp.where(good, terms.sum(-1), jnp.nan), value)
 
     def _log_probs(self) -> Float[Array, "N K"]:
         """Log probabilities of the classes; predictive under marginals."""
@@ -91,7 +93,8 @@ class StickBreaking(ClassLikelihood):
         labels, good = as_labels(self.checked(value), self.num_classes)
         table = self._log_probs()
         table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
-        return jnp.where(good, jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0], jnp.nan)
+        terms = jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0]
+        return self.counted(jnp.where(good, terms, jnp.nan), value)
 
     @property
     def probs(self) -> Float[Array, "N K"]:

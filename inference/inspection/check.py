@@ -12,6 +12,7 @@ import numpy as np
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.errors import GPZooError, PrecisionWarning
+from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._program import look
 from gpzoo.inference.inspection.findings import Finding
@@ -50,7 +51,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", PrecisionWarning)
-            args, kwargs = checks.arguments(program, args, model_kwargs)
+            args, kwargs = arguments(program, args, model_kwargs)
         seen = look(program, args, kwargs).trace
     except (TypeError, ValueError, GPZooError) as error:
         return (Finding("refused", None, str(error)),)
@@ -124,6 +125,8 @@ def _inputs(name: str, X: np.ndarray) -> list[Finding]:
 
 
 def _targets(name: str, y: np.ndarray, kinds: set[str]) -> list[Finding]:
+    if y.dtype.kind == "f" and np.isnan(y).any():  # what was not observed is like what was
+        y = np.where(np.isnan(y), np.nanmedian(y), y)
     if len(y) > 1 and np.all(y == y[:1]):
         text = f"all {len(y)} targets are {y.flat[0]:.4g}: there is nothing to learn. Look where they come from."
         return [Finding("constant targets", name, text)]

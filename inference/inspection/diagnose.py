@@ -12,6 +12,7 @@ from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
+from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import look
@@ -56,7 +57,7 @@ def diagnose(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
     """
     rng_key = checks.rng_key(rng_key)
-    args, kwargs = checks.arguments(trained.model, args, model_kwargs, new=True)
+    args, kwargs = arguments(trained.model, args, model_kwargs, new=True)
     several, bounds = trained, np.zeros(0)
     if np.ndim(trained.losses) > 1:
         k, bounds = restarts.best(trained)
@@ -94,7 +95,7 @@ def diagnose(
     effects = Diagnosis.joined(judged)
     of_training = _is_trained_on(trained, args)
     if train_args is not None or of_training:
-        data = args if train_args is None else checks.arguments(trained.model, train_args)[0]
+        data = args if train_args is None else arguments(trained.model, train_args)[0]
         gaussian = all(site.noise is not None for site in measured.outcomes.values())
         key = named_key(rng_key, "k-hat")
         hyperparameters = khat.of_hyperparameters(key, trained, params, data, kwargs, gaussian=gaussian)

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array
-from numpyro.distributions import MaskedDistribution, constraints
+from numpyro.distributions import constraints
 
 from gpzoo._platform import one_blas_thread
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inference._keys import named_key
-from gpzoo.inference._runs import Trace, run, unmasked
+from gpzoo.inference._runs import Trace, entries_of, observed, run, unmasked
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
@@ -24,7 +24,7 @@ from gpzoo.inference.prediction._paths import has_classes
 from gpzoo.inference.prediction.predict import identity_of
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import split_arrays
-from gpzoo.likelihoods import Gaussian
+from gpzoo.likelihoods import Censored, Gaussian
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Interpolation
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -70,8 +70,8 @@ class Outcomes:
     """A data site at the rows.
 
     Attributes:
-        value: the data, ``[N, ...]``.
-        observed: which rows are not masked, ``[N]``.
+        value: the data, ``[N, ...]``; NaN in entries of a row that are not observed.
+        observed: rows of which something is observed, and not censored, ``[N]``.
         kind: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``.
         likelihood: name of its distribution.
         noise: variance of Gaussian noise, averaged over rows and outputs; ``None`` for other distributions.
@@ -238,19 +238,16 @@ def places_of_data(trace: Trace, args: tuple) -> dict[str, int]:
 def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
     fn: Any = site["fn"]
     value = jnp.asarray(site["value"])
-    observed = jnp.ones(len(value), bool)
-    while isinstance(fn, MaskedDistribution):
-        mask: Any = fn._mask
-        mask = jnp.broadcast_to(mask, value.shape[: max(1, jnp.ndim(mask))])
-        observed &= jnp.all(mask.reshape(len(value), -1), axis=1)
-        fn = fn.base_dist
+    rows = jnp.all(observed(fn, value).reshape(len(value), -1), axis=1)
+    value, fn = entries_of(fn, value), unmasked(fn)
+    rows = rows & fn.exact if isinstance(fn, Censored) else rows
     noise: Any = None
     if isinstance(fn, Gaussian):
         noise = jnp.mean(jnp.broadcast_to(fn.noise_variance, fn.f.shape))
     elif isinstance(fn, dist.Normal):
         scale: Any = fn.scale
         noise = jnp.mean(jnp.square(jnp.broadcast_to(scale, value.shape)))
-    return {"value": value, "observed": observed, "noise": noise}
+    return {"value": value, "observed": rows, "noise": noise}
 
 
 def kind_of(site: dict[str, Any]) -> str:

@@ -95,16 +95,23 @@ def _constant(outcomes: Outcomes, rows: np.ndarray) -> tuple[np.ndarray, str]:
     y = np.asarray(outcomes.value, np.float64)[rows]
     columns = y.reshape(len(y), -1)
     if outcomes.kind == "numbers":
-        variance = np.maximum(columns.var(axis=0), np.finfo(np.float64).tiny)
-        terms = -0.5 * (np.log(2 * np.pi * variance) + np.square(columns - columns.mean(axis=0)) / variance)
-        return terms.sum(axis=1), "a normal distribution"
+        total = np.zeros(len(y))
+        for column in columns.T:
+            seen = ~np.isnan(column)
+            if seen.any():
+                some = column[seen]
+                variance = np.maximum(some.var(), np.finfo(np.float64).tiny)
+                total[seen] -= 0.5 * (np.log(2 * np.pi * variance) + np.square(some - some.mean()) / variance)
+        return total, "a normal distribution"
     total = np.zeros(len(y))
     for column in columns.T:
-        values, index, count = np.unique(column, return_inverse=True, return_counts=True)
-        if len(values) <= max(10, len(y) // 20):
-            total += np.log(count / len(y))[index]
+        seen = ~np.isnan(column)
+        some = column[seen]
+        values, index, count = np.unique(some, return_inverse=True, return_counts=True)
+        if len(values) <= max(10, len(some) // 20):
+            total[seen] += np.log(count / max(1, len(some)))[index]
         else:
-            total += _negative_binomial(column)
+            total[seen] += _negative_binomial(some)
     return total, "a distribution"
 
 
@@ -128,14 +135,18 @@ def _ordered(
     # Ranks among draws where the probability has no closed form.
     exact = predicted.cdf is not None
     values = np.asarray(predicted.cdf)[rows] if exact else pit(np.asarray(predicted.draws)[:, rows], y)
-    n = len(values)
+    values = np.where(np.isnan(y), np.nan, values) if y.dtype.kind == "f" else values
+    first = _observed(values.reshape(len(values), -1)[:, 0])
+    n = len(first) or len(values)
     low, high = pit_band(n, BINS)
-    histogram = np.histogram(values.reshape(n, -1)[:, 0], BINS, (0, 1))[0]
+    histogram = np.histogram(first, BINS, (0, 1))[0]
     table: list[tuple[Any, ...]] = []
-    for level, share in zip((0.5, 0.9), coverage(values), strict=True):
+    for level, share in zip((0.5, 0.9), coverage(_observed(values)), strict=True):
         bounds = share_bounds(n, level)
         table.append((site, f"in central {level:.0%}", float(share), f"{bounds[0]:.3f} to {bounds[1]:.3f}"))
-    table.append((site, "mean transform", float(values.mean()), f"{0.5 - _of_mean(n):.3f} to {0.5 + _of_mean(n):.3f}"))
+    table.append(
+        (site, "mean transform", float(np.nanmean(values)), f"{0.5 - _of_mean(n):.3f} to {0.5 + _of_mean(n):.3f}")
+    )
     table.append((site, f"counts in {BINS} bins", f"{histogram.min()} to {histogram.max()}", f"{low} to {high}"))
     notes = Section(
         "Outcomes among their predictions",
@@ -150,6 +161,11 @@ def _ordered(
     return Diagnosis(() if finding is None else (finding,), sections, {f"{site}_pit": values})
 
 
+def _observed(values: np.ndarray) -> np.ndarray:
+    """The numbers of outcomes that were observed, of all outputs."""
+    return values[~np.isnan(values)]
+
+
 def _of_mean(n: int) -> float:
     """Half the 95 % interval of the mean of ``n`` uniform values."""
     return float(1.96 / np.sqrt(12 * n))
@@ -160,14 +176,14 @@ def _residuals(site: str, outcomes: Outcomes, predicted: SitePrediction, rows: n
     if predicted.mean is None or predicted.variance is None:
         return None
     y = np.asarray(outcomes.value, np.float64)[rows]
-    square = float(np.mean(np.square(y - predicted.mean[rows])))
-    variance = float(np.mean(predicted.variance[rows], dtype=np.float64))
+    square = float(np.nanmean(np.square(y - predicted.mean[rows])))
+    variance = float(np.nanmean(np.where(np.isnan(y), np.nan, predicted.variance[rows]), dtype=np.float64))
     if not np.isfinite(square + variance):
         return None
     return Section(
         "Residuals",
         ("site", "mean square", "predicted", "noise", "variance of the data"),
-        ((site, square, variance, outcomes.noise, float(np.mean(np.var(y, axis=0)))),),
+        ((site, square, variance, outcomes.noise, float(np.nanmean(np.nanvar(y, axis=0)))),),
         "Squared units of the data. Predicted: mean predictive variance, of which noise is the part of the likelihood.",
     )
 
@@ -177,7 +193,7 @@ def _misfit(
 ) -> Finding | None:
     """The finding about the distribution of the transforms, if there is one."""
     found = _coverage_words(site, outcomes, values, residuals) or _shape_words(site, outcomes, values)
-    if found is None or outcomes.kind != "numbers" or not np.all(y == np.round(y)):
+    if found is None or outcomes.kind != "numbers" or not np.all(_observed(y) == np.round(_observed(y))):
         return found
     return Finding(
         "whole numbers as real ones",
@@ -189,7 +205,7 @@ def _misfit(
 
 def _coverage_words(site: str, outcomes: Outcomes, values: np.ndarray, residuals: Section | None) -> Finding | None:
     n = len(values)
-    half, most = coverage(values)
+    half, most = coverage(_observed(values))
     low, high = share_bounds(n, 0.9, LEVEL)
     of = f"intervals at 90 % hold {most:.0%} of the data"
     discrete = outcomes.kind == "integers"
@@ -231,9 +247,11 @@ def _noise_explains(residuals: Section | None) -> bool:
 
 def _shape_words(site: str, outcomes: Outcomes, values: np.ndarray) -> Finding | None:
     n = len(values)
-    few, many = pit_band(n, BINS, LEVEL)
-    at = np.arange(1, n + 1) / n
-    for column in values.reshape(n, -1).T:
+    for column in map(_observed, values.reshape(n, -1).T):
+        if (n := len(column)) < FEWEST_ROWS:
+            continue
+        few, many = pit_band(n, BINS, LEVEL)
+        at = np.arange(1, n + 1) / n
         counts, ranks = np.histogram(column, BINS, (0, 1))[0], np.sort(column)
         distance = max(np.max(at - ranks), np.max(ranks - at + 1 / n))
         if distance <= DISTANCE or (few <= counts.min() and counts.max() <= many):
@@ -263,7 +281,7 @@ def _shape_words(site: str, outcomes: Outcomes, values: np.ndarray) -> Finding |
 def _classes(
     site: str, outcomes: Outcomes, predicted: SitePrediction, rows: np.ndarray, judged: np.ndarray
 ) -> Diagnosis:
-    labels = np.asarray(outcomes.value)[rows].astype(int)
+    labels = np.asarray(outcomes.value)[rows]
     if predicted.probs is not None:
         probs = np.asarray(predicted.probs, np.float64)[rows]
     else:
@@ -271,6 +289,9 @@ def _classes(
         one = np.asarray(predicted.mean, np.float64)[rows].reshape(-1)
         probs = np.stack([1 - one, one], axis=1)
         judged, labels = np.repeat(judged, labels[0].size), labels.reshape(-1)
+        seen = ~np.isnan(labels) if labels.dtype.kind == "f" else np.ones(len(labels), bool)
+        probs, judged, labels = probs[seen], judged[seen], labels[seen]
+    labels = labels.astype(int)
     found = reliability(probs, labels)
     top, right = probs.max(axis=1), probs.argmax(axis=1) == labels
     often = float(np.bincount(labels).max() / len(labels))

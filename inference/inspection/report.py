@@ -18,6 +18,7 @@ import gpzoo
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
 from gpzoo._types import Argument
+from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._files import is_key
 from gpzoo.inference._keys import named_key
@@ -112,7 +113,7 @@ def parts(
     """
     rng_key = checks.rng_key(rng_key)
     guide = trained._usable_guide()
-    args, kwargs = checks.arguments(guide.model, args, model_kwargs, new=True)
+    args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
     guide.sites_for(args, kwargs)
     found = diagnose(named_key(rng_key, "diagnose"), trained, *args, train_args=train_args, model_kwargs=kwargs)
     seen = look(guide.model, args, kwargs)

@@ -19,6 +19,7 @@ from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument
 from gpzoo.errors import NonFiniteError
+from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._handler import for_site, variable_of
 from gpzoo.inference._keys import named_key
@@ -85,7 +86,7 @@ def vsbc(
     num_steps = checks.positive_int("num_steps", num_steps)
     num_simulations = checks.positive_int("num_simulations", num_simulations)
     num_draws = checks.positive_int("num_draws", num_draws)
-    args, kwargs = checks.arguments(model, args, model_kwargs)
+    args, kwargs = arguments(model, args, model_kwargs)
     if isinstance(svi.loss, CollapsedELBO):
         raise ValueError("vsbc ranks draws of q(u), which CollapsedELBO does not train: use GaussianProcessELBO().")
     seen = look(model, args, kwargs).trace

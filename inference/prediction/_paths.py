@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from gpzoo.inference.gp_sites import Marginals
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._conditioned import Given, conditioned
 from gpzoo.inference.prediction.summaries import Asked, Path, SitePrediction
-from gpzoo.likelihoods import Expected, Gaussian, Likelihood
+from gpzoo.likelihoods import Censored, Expected, Gaussian, Likelihood
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
@@ -222,6 +223,9 @@ def _process(posterior: InducingPosterior, value: Any, test: Shaped[Array, "N ..
 def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
     """A data site on one path, with the density of ``test``."""
     fn: Any = unmasked(masked)
+    if getattr(masked, "entries", None) is not None:  # test data have NaN where they were not observed
+        fn = copy(fn)
+        fn.missing = "mask"
     density = None if test is None else _log_density(fn, test)
     if has_classes(fn):
         return Path(SitePrediction(None, None, density, fn.probs))
@@ -231,7 +235,12 @@ def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
         base = base.base_dist
     if not isinstance(base, Gaussian | dist.Normal):
         return Path(SitePrediction(mean, variance, density))
-    cdf = None if test is None else ndtr((test.astype(mean.dtype) - mean) / jnp.sqrt(variance))
+    # Of censored data only a side is known.
+    cdf = (
+        None
+        if test is None or isinstance(base, Censored)
+        else ndtr((test.astype(mean.dtype) - mean) / jnp.sqrt(variance))
+    )
     return Path(SitePrediction(mean, variance, density, cdf=cdf), (mean, variance))
 
 

@@ -17,6 +17,7 @@ from gpzoo import linalg
 from gpzoo._platform import one_blas_thread
 from gpzoo.inducing.kuu_kuf import Kuu, block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
+from gpzoo.inference._arguments import arguments
 from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import run
@@ -46,7 +47,7 @@ def values_of_functions(
     """:meth:`gpzoo.inference.Trained.functions`; ``compiled`` keeps the compiled programs, of earlier calls too."""
     check_run(guide, num_draws=num_draws, num_features=num_features, batch_size=batch_size)
     rng_key = checks.rng_key(rng_key)
-    args, kwargs = checks.arguments(guide.model, args, model_kwargs, new=True)
+    args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
     num_rows = count_rows(args, guide, batch_size)
     params = guide.checked_params(params, args, kwargs)
     batch_size = min(batch_size, num_rows)

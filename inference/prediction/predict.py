@@ -14,6 +14,7 @@ from jaxtyping import Integer, PRNGKeyArray, Shaped
 from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument, ArrayLike
+from gpzoo.inference._arguments import arguments, test_arrays
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._keys import named_key
@@ -121,14 +122,12 @@ def predictions(
     """Predictions with or without a guide; ``compiled`` keeps the compiled programs, of earlier calls too."""
     check_run(guide, num_draws=num_draws, batch_size=batch_size)
     quantiles, rng_key = checked_quantiles(quantiles), checks.rng_key(rng_key)
-    args, kwargs = checks.arguments(model, args, model_kwargs, new=True)
-    test_data, posterior_samples = (
-        checks.named("test_data", test_data),
-        checks.named("posterior_samples", posterior_samples),
-    )
+    args, kwargs = arguments(model, args, model_kwargs, new=True)
+    posterior_samples = checks.named("posterior_samples", posterior_samples)
+    test_data = test_arrays(model, args, kwargs, test_data)
     if not isinstance(train_args, tuple | None):
         raise TypeError(f"train_args must be a tuple such as (X, y), got {type(train_args).__name__}.")
-    train = None if train_args is None else checks.arguments(model, train_args, train_kwargs)
+    train = None if train_args is None else arguments(model, train_args, train_kwargs)
     num_rows = count_rows((args, test_data), guide, batch_size)
     batch_size = min(batch_size, num_rows)
     params = checks.parameters("params", params) if guide is None else guide.checked_params(params, args, kwargs)
@@ -180,10 +179,10 @@ def predictions(
             key, sample = jax.tree.map(lambda x: x[0], (keys, samples))
             run(key, sample, row, one, test, arrays, *rest)
 
-        return {name: _finite(name, site, sites.processes, explain) for name, site in found.items()}
+        return {n: _finite(n, site, test_data.get(n), sites.processes, explain) for n, site in found.items()}
 
 
-def _finite(name: str, site: SitePrediction, processes: frozenset[str], explain: Callable) -> SitePrediction:
+def _finite(name: str, site: SitePrediction, test: Any, processes: frozenset[str], explain: Callable) -> SitePrediction:
     """The site's prediction, without moments that its distribution does not have at any row (a Cauchy's).
 
     Raises:
@@ -199,7 +198,8 @@ def _finite(name: str, site: SitePrediction, processes: frozenset[str], explain:
         refuse_not_finite(name, "log densities", np.where(impossible, 0, site.log_density), processes, explain)
     for field, values in site._asdict().items():
         if values is not None and field not in (*lacking, "log_density"):
-            refuse_not_finite(name, f"entries of {field}", values, processes, explain)
+            known = np.where(np.isnan(np.asarray(test)), 0, values) if field == "cdf" else values
+            refuse_not_finite(name, f"entries of {field}", known, processes, explain)
     return site._replace(**dict.fromkeys(lacking))
 
 

@@ -24,12 +24,13 @@ class SitePrediction(NamedTuple):
             distribution of ``y`` has no finite one (a Cauchy).
         variance: predictive variance of every entry, the shape of ``mean``; of ``y`` it includes the noise. ``None``
             where ``y`` has no finite one.
-        log_density: ``log p(y* | data)`` per datum, ``[N]``, in nats; ``None`` without test data, and for GP sites.
+        log_density: ``log p(y* | data)`` per datum, ``[N]``, in nats; ``None`` without test data, and for GP sites;
+            of the entries of a datum that were observed, 0 where none was.
         probs: predictive class probabilities ``[N, K]``, where the likelihood has classes.
         quantiles: of every entry, ``[Q, N]`` or ``[Q, N, D]``, where asked for; ``None`` for labels.
         draws: one draw per path, ``[S, N]`` or ``[S, N, D]``, where asked for.
         cdf: predictive probability of a value of at most the test data's, the shape of ``mean``; of Gaussian data sites
-            with test data.
+            with test data; NaN where these are.
     """
 
     # JAX arrays while they are computed. `Any` stands for None: type checkers then ask for no test at every use.

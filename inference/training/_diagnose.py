@@ -272,7 +272,9 @@ def extreme_data(model: Any, args: tuple, kwargs: dict) -> str:
     """A message about arguments of a program with numbers too large to train on; empty if there are none."""
     large = {}
     for name, value in [*zip(checks.positional(model, len(args))[0], args, strict=True), *kwargs.items()]:
-        sizes = [float(np.max(np.abs(np.asarray(x)))) for x in jax.tree.leaves(value) if _is_real(x) and x.size]
+        sizes = [
+            float(np.nanmax(np.abs(np.asarray(x)), initial=0)) for x in jax.tree.leaves(value) if _is_real(x) and x.size
+        ]
         if max(sizes, default=0.0) > EXTREME:
             large[name] = f"{name} holds numbers of up to {max(sizes):.3g}"
     if not large:

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from gpzoo import _platform
 from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument
 from gpzoo.errors import FactorisationError, keep_in
+from gpzoo.inference._arguments import refuse_absent
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Look, look
@@ -133,8 +135,9 @@ def fit(
         TypeError: for data that are no real numbers of float32, float64, integers or bool, an ``rng_key`` that is no
             key, or arguments of the model outside ``model_kwargs``.
         ValueError: for rows or members that disagree in number, a plate of another size than there are rows, options
-            out of range, bad data (NaN, infinity, masked arrays, labels), ``init_params`` of unknown names or other
-            shapes, a ``checkpoint`` that is no folder's name, or a program that the objective cannot train
+            out of range, bad data (NaN that no likelihood leaves out, infinity, masked arrays, labels), ``init_params``
+            of unknown names or other shapes, a ``checkpoint`` that is no folder's name, or a program that the objective
+            cannot train
             (:class:`~gpzoo.inference.CollapsedELBO`); for ``natural`` with that objective, whose ``q(u)`` is optimal.
         DatasetError: when rows of a table cannot be read.
         NonFiniteError: when the ELBO or a gradient is not finite, naming the site, the rows and what to try. Its
@@ -167,8 +170,12 @@ def fit(
         check_folder(checkpoint)
     keys, several = split_keys(checks.rng_key(rng_key, several=True))
     tables = any(isinstance(x, Table) for x in data)
-    args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables)
+    absent: checks.Absent = []
+    args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
     with one_blas_thread(), closing(source_of(args, batch_size, keys, several, in_axes)) as source:
+        if absent:
+            own = {name: _first(x) if several and name in member_kwargs else x for name, x in kwargs.items()}
+            refuse_absent(partial(svi.model, **svi.static_kwargs), args, kwargs, absent, (source.all_rows(0), own))
         if not source.full and kwargs.get("num_data") is None and checks.is_open(svi.model, "num_data"):
             kwargs["num_data"] = source.num_rows
         if (size := kwargs.get("num_data")) is not None and np.ndim(size) == 0 and size < source.num_rows:
@@ -181,6 +188,10 @@ def fit(
             keeper = Checkpoints(checkpoint, training.settings(kwargs))
             training.restore(keeper, num_steps)
         return training.run(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
+
+
+def _first(value: Any) -> Any:
+    return jax.tree.map(lambda x: x[0], value)
 
 
 class _Training:

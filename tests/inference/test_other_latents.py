@@ -66,6 +66,23 @@ def rows_of_latents(rows, y=None):
         numpyro.sample("y", Gaussian(f, 0.3), obs=y)
 
 
+def levels_of_groups(X, group, y=None):
+    with numpyro.plate("groups", 3):
+        level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f + level[group], 0.1), obs=y)
+
+
+def test_latents_of_another_plate_are_one_draw_for_all_batches():
+    """Latents of groups are not of rows: another draw for each batch would make no function."""
+    group = np.arange(8) % 3
+    guide = InducingGuide(levels_of_groups, Z, hyperparameters=AutoNormal)
+    trained = Trained(levels_of_groups, guide, guide.init_params(KEY, X, group, y))
+    at_once, in_two = (trained.predict(KEY, X, group, num_draws=3, batch_size=size)["y"].mean for size in (8, 4))
+    np.testing.assert_allclose(in_two, at_once, rtol=1e-9)
+
+
 def held_per_row(program):
     def guide(rows, y=None):
         loc = numpyro.param("x_locs", jnp.linspace(-2.0, 2.0, 8))

@@ -4,14 +4,18 @@ from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import pytest
 from numpyro.infer import SVI
 from scipy.stats import norm, spearmanr
 
-from gpzoo import kmeans
+from gpzoo import InducingPoints, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
-from gpzoo.models import heteroscedastic_gp, log_gaussian_cox, ordinal_gp
-from tests.programs import KEY, adam
+from gpzoo.likelihoods import Expected
+from gpzoo.models import heteroscedastic_gp, log_gaussian_cox, ordinal_gp, positive, rbf
+from gpzoo.models.observations import _poisson
+from gpzoo.processes.process import GaussianProcess
+from tests.programs import KEY, adam, bound
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2, 2, (150, 1))
@@ -54,3 +58,17 @@ def test_rates_are_found_where_exposures_differ():
 def test_two_labels_are_the_fewest():
     with pytest.raises(ValueError, match="num_classes - 1"):
         InducingGuide(partial(ordinal_gp, num_classes=1), kmeans(3)).setup(jnp.asarray(X), jnp.asarray(LEVELS))
+
+
+def test_exposures_are_offsets_of_the_log_rate():
+    def with_offset(X, y, exposure):
+        f = numpyro.sample("f", GaussianProcess(rbf("f", X), X))
+        level = positive("rate", 1.0, X) * jnp.ones(len(X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Expected(_poisson, f * 1.0 + jnp.log(exposure), level), obs=y)
+
+    y = RNG.poisson(SIZES)
+    guide = InducingGuide(log_gaussian_cox, InducingPoints(np.linspace(-2, 2, 8)[:, None]))
+    params = guide.init_params(KEY, X, y, SIZES)
+    found = [bound(program, guide, params, X, y, SIZES) for program in (log_gaussian_cox, with_offset)]
+    np.testing.assert_allclose(*found, rtol=1e-10)

@@ -17,6 +17,7 @@ from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
+from gpzoo.inference._arguments import arguments
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import look
 from gpzoo.inference._runs import Runs, Trace, run, unmasked
@@ -106,7 +107,7 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
         ValueError: for a program without latent GP sites.
     """
     guide = trained._usable_guide()
-    args, kwargs = checks.arguments(guide.model, args, model_kwargs, new=True)
+    args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
     sites = guide.sites_for(args, kwargs)
     processes: list[str] = []
     data: list[Observed] = []
@@ -146,7 +147,7 @@ def seen_by_mcmc(
         kwargs: its keyword arguments.
         values: of parameters and latent sites.
     """
-    args, kwargs = checks.arguments(model, args, kwargs)
+    args, kwargs = arguments(model, args, kwargs)
     with as_they_stand():
         trace = look(model, args, kwargs, values).trace
     sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
@@ -314,7 +315,7 @@ def many(
         name: under which the compiled program is kept for other calls, if ``what`` is the same in all of them.
     """
     guide = trained.guide
-    args, kwargs = checks.arguments(guide.model, args, model_kwargs, new=True)
+    args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
     params = guide.checked_params(trained.params, args, kwargs)
     arrays, static = split_arrays(kwargs)
 

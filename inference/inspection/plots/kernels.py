@@ -12,6 +12,7 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
+from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._runs import Runs, unmasked
 from gpzoo.inference.gp_sites import Marginals
@@ -60,7 +61,7 @@ def lengthscales(
         ValueError: if no kernel has lengthscales, or for another number of names.
     """
     guide, key = trained._usable_guide(), random.key(0)
-    processes = guide.sites_for(*checks.arguments(guide.model, args, model_kwargs, new=True)).processes
+    processes = guide.sites_for(*arguments(guide.model, args, model_kwargs, new=True)).processes
     sampled = guide.hyperparameters != "point" and guide.sites.latents > processes
     kernels: list[_Series] = []
 

@@ -1,0 +1,157 @@
+"""Numbers with Gaussian noise of which some are known only to lie above, below or between limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Shaped
+
+from gpzoo import _checks as checks
+from gpzoo._types import ArrayLike
+from gpzoo.likelihoods.gaussian import _LOG_2PI, Gaussian
+from gpzoo.likelihoods.quadrature import gauss_hermite, log_normal_cdf, spread, weighted_sum
+from gpzoo.processes.marginals import GaussianMarginals
+
+#: Intervals narrower than this, in standard deviations, have their own formula: differences of cdfs would round.
+_NARROW = 0.1
+
+
+class Censored(Gaussian):
+    """``f + noise`` with Gaussian noise, of which ``y`` is the value itself or a limit (Tobin 1958).
+
+    A censored datum has the probability of its side of ``y``, ``Phi((f - y) / s)`` above and ``Phi((y - f) / s)``
+    below, or of the interval from ``y`` to ``upper``, in log space. Expectations are taken by Gauss-Hermite quadrature,
+    predictive densities have the same formulas with the variance of ``f`` added to the noise's. Mean, variance and
+    draws are those of the value without limits.
+
+    Args:
+        f: ``[N]``, array or marginals.
+        noise_variance: one number, or ``[N]``, in squared units of ``y``.
+        censored: what is known of each datum, ``[N]`` whole numbers: 0 its value is ``y``, 1 it is above ``y``, -1 it
+            is below ``y``, 2 it lies between ``y`` and ``upper``. ``None`` for 0 throughout, at new inputs.
+        upper: upper ends of intervals, ``[N]``, of which those of other data are not looked at.
+        num_points: number of quadrature points.
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
+        validate_args: as in NumPyro.
+
+    Raises:
+        ValueError: for shapes that disagree, and, where they are concrete, other numbers in ``censored``, intervals
+            without an ``upper`` end, or one that is not above ``y``; a noise variance as for :class:`Gaussian`.
+    """
+
+    pytree_data_fields = ("censored", "upper")
+    pytree_aux_fields = ("num_points",)
+    quadratic = False
+    takes_residual = False
+
+    def __init__(
+        self,
+        f: ArrayLike | GaussianMarginals,
+        noise_variance: Array | float,
+        censored: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+        *,
+        num_points: int = 20,
+        missing: str | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        f = self._latent(f, (1,))
+        self.num_points = checks.positive_int("num_points", num_points)
+        for name, x in (("censored", censored), ("upper", upper)):
+            if x is not None and np.shape(x) != tuple(f.shape):
+                raise ValueError(f"{name} must have one entry per datum, {tuple(f.shape)}; got shape {np.shape(x)}.")
+        self.censored = None if censored is None else jnp.asarray(censored)
+        self.upper = None if upper is None else checks.floating("upper", upper).astype(f.dtype)
+        if censored is not None and checks.is_concrete(censored):
+            kinds = np.asarray(censored)
+            if not np.isin(kinds, (-1, 0, 1, 2)).all():
+                bad = kinds[~np.isin(kinds, (-1, 0, 1, 2))].flat[0]
+                raise ValueError(
+                    "censored must hold 0 (y is the value), 1 (it is above y), -1 (below y) or 2 (between y and "
+                    f"upper), got {bad.item()!r}."
+                )
+            if upper is None and (kinds == 2).any():
+                raise ValueError("censored holds 2, values between y and upper: give upper, the ends of the intervals.")
+        super().__init__(f, noise_variance, missing=missing, validate_args=validate_args)
+
+    def marginal_expectation(self) -> str:
+        """How the expectation is taken."""
+        return "closed form" if self.censored is None else "quadrature"
+
+    @property
+    def exact(self) -> Bool[Array, " N"]:
+        """Of which data ``y`` is the value."""
+        return jnp.ones(self.batch_shape, bool) if self.censored is None else self.censored == 0
+
+    def checked(self, y: Any) -> Shaped[Array, "..."]:
+        """See :meth:`Likelihood.checked <gpzoo.likelihoods.Likelihood.checked>`; an interval must not be empty."""
+        if all(x is not None and checks.is_concrete(x) for x in (y, self.censored, self.upper)):
+            with np.errstate(invalid="ignore"):
+                empty = (np.asarray(self.censored) == 2) & (np.asarray(self.upper) <= np.asarray(y))
+            if empty.any():
+                where = tuple(int(i) for i in np.argwhere(empty)[0])
+                raise ValueError(
+                    f"Censored: the interval at index {where} from y to upper is empty: upper is "
+                    f"{np.broadcast_to(np.asarray(self.upper), empty.shape)[where]}, y {np.asarray(y)[where]}."
+                )
+        return super().checked(y)
+
+    def _log_density(
+        self, y: Float[Array, "*#shape"], f: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]
+    ) -> Float[Array, "*shape"]:
+        scale = jnp.sqrt(variance)
+        z = (y - f) / scale
+        found = -0.5 * (_LOG_2PI + jnp.log(variance) + jnp.square(z))
+        if self.censored is None:
+            return found
+        found = jnp.where(self.censored == 1, log_normal_cdf(-z), found)
+        found = jnp.where(self.censored == -1, log_normal_cdf(z), found)
+        if self.upper is None:
+            return jnp.where(self.censored == 2, jnp.nan, found)
+        # Entries without an interval get one, at which derivatives are finite.
+        end = jnp.where(self.censored == 2, (self.upper - f) / scale, z + 1)
+        return jnp.where(self.censored == 2, _log_between(z, end), found)
+
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
+        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
+        if self.censored is None:
+            return super().log_prob(value)
+        y = self.checked(value).astype(self.f.dtype)
+        if not self.is_marginal:
+            return self.counted(self._log_density(y, self.f, self.noise_variance), value)
+        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
+        at_nodes = spread(nodes, jnp.broadcast_to(self.f.mean, y.shape), jnp.broadcast_to(self.f.variance, y.shape))
+        return self.counted(weighted_sum(weights, self._log_density(y, at_nodes, self.noise_variance)), value)
+
+    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
+        """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
+        y = self.checked(value).astype(self.f.dtype)
+        return self.counted(self._log_density(y, self.mean, self.variance), value)
+
+
+def _log_between(a: Float[Array, "*#shape"], b: Float[Array, "*#shape"]) -> Float[Array, "*shape"]:
+    """``log(Phi(b) - Phi(a))`` for ``a < b``, accurate in both tails and for narrow intervals; NaN for ``a >= b``."""
+    narrow = b - a < _NARROW
+    # By symmetry in the lower tail, where both cdfs are small numbers and not close to 1.
+    flip = a + b > 0
+    low, high = jnp.where(flip, -b, a), jnp.where(flip, -a, b)
+    low = jnp.where(narrow, high - 1, low)
+    log_high = log_normal_cdf(high)
+    wide = log_high + jnp.log(-jnp.expm1(log_normal_cdf(low) - log_high))
+    # With m in the middle, h half the width and x = m h: phi(m) exp(-m t - t^2 / 2), integrated over t from -h to h.
+    # Without t^2 / 2 that is phi(m) 2 h sinh(x) / x, and t has E[t^2] = h^2 (1 - 2 (coth(x) - 1 / x) / x).
+    m, h = (a + b) / 2, jnp.where(narrow, (b - a) / 2, _NARROW / 2)
+    x = jnp.abs(m * h)
+    small = x < 0.1
+    safe = jnp.where(small, 1, x)
+    log_sinhc = jnp.where(
+        small,
+        jnp.square(x) / 6 * (1 - jnp.square(x) / 30),
+        safe + jnp.log(-jnp.expm1(-2 * safe)) - jnp.log(2 * safe),
+    )
+    langevin = jnp.where(small, 1 / 3 - jnp.square(x) / 45, (1 / jnp.tanh(safe) - 1 / safe) / safe)
+    thin = -0.5 * (_LOG_2PI + jnp.square(m)) + jnp.log(2 * h) + log_sinhc - jnp.square(h) * (1 - 2 * langevin) / 2
+    return jnp.where(narrow, thin, wide)

@@ -1,0 +1,219 @@
+"""Missing targets, ``missing="mask"``: against separate outputs with their own rows, and who may pass NaN."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro import handlers
+from numpyro.infer import NUTS, SVI
+from numpyro.infer.util import initialize_model
+from scipy.stats import norm
+
+from gpzoo import InducingPoints
+from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, compare, fit, predict
+from gpzoo.inference.inspection.measure import measure
+from gpzoo.inference.inspection.outcomes import judge
+from gpzoo.kernels import RBF
+from gpzoo.likelihoods import Expected, Gaussian
+from gpzoo.processes.process import GaussianProcess
+from tests.programs import KEY, adam, positive
+from tests.reference import collapsed_bound, pairs, rbf
+
+N, D = 30, 3
+rng = np.random.default_rng(0)
+X = np.sort(rng.uniform(-2, 2, (N, 1)), axis=0)
+Z = np.linspace(-2, 2, 7)[:, None]
+ALL = np.stack([np.sin((d + 1) * X[:, 0]) for d in range(D)], axis=1) + 0.1 * rng.standard_normal((N, D))
+SEEN = rng.uniform(size=(N, D)) > 0.4
+SEEN[3] = False
+Y = np.where(SEEN, ALL, np.nan)
+JITTER = 1e-6
+NOISE = np.array([0.05, 0.1, 0.2])
+poisson = lambda f: dist.Poisson(jnp.exp(f)).to_event(1)  # noqa: E731
+LIKELIHOODS = {
+    "Gaussian": lambda f, missing: Gaussian(f, positive("noise", jnp.asarray(NOISE, f.dtype)), missing=missing),
+    "Expected": lambda f, missing: Expected(poisson, f, missing=missing),
+}
+
+
+def program(X, y=None, observed=None, *, likelihood=LIKELIHOODS["Gaussian"], missing="mask", num_data=None):
+    f = numpyro.sample(
+        "f", GaussianProcess(RBF(1.3, positive("lengthscale", X.dtype.type(0.6))), X, num_outputs=D, jitter=JITTER)
+    )
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        with handlers.mask(mask=True if observed is None else observed):
+            numpyro.sample("y", likelihood(f, missing), obs=y)
+
+
+def one_by_one(X, y):
+    """Each output is observed at a site of its own, of the rows where it was."""
+    f = numpyro.sample("f", GaussianProcess(RBF(1.3, positive("lengthscale", 0.6)), X, num_outputs=D, jitter=JITTER))
+    noise = positive("noise", NOISE)
+    for d in range(D):
+        rows = np.flatnonzero(SEEN[:, d])
+        numpyro.sample(f"y_{d}", Gaussian(f[rows][:, d : d + 1], noise[d]), obs=y[rows, d : d + 1])
+
+
+def guide_of(model):
+    return InducingGuide(model, InducingPoints(Z))
+
+
+def value_and_gradient(objective, model, *args):
+    guide = guide_of(model)
+    params = guide.init_params(KEY, *args)
+    params["f_mean"] = jnp.asarray(np.random.default_rng(1).standard_normal(params["f_mean"].shape))
+    return jax.value_and_grad(lambda p: objective.loss(KEY, p, model, guide, *args))(params)
+
+
+def equal(ours, theirs):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8), ours, theirs)
+
+
+@pytest.mark.parametrize("objective", [GaussianProcessELBO(), GaussianProcessELBO(tight=True), CollapsedELBO()])
+def test_bounds_and_gradients_are_those_of_each_output_with_its_own_rows(objective):
+    filled = np.where(SEEN, Y, 0.0)
+    ours = value_and_gradient(objective, program, X, Y)
+    equal(ours, value_and_gradient(objective, partial(program, missing=None), X, filled, jnp.asarray(SEEN)))
+    if not isinstance(objective, CollapsedELBO):  # takes no rows of a site
+        equal(ours, value_and_gradient(objective, one_by_one, X, filled))
+
+
+def test_expectations_by_draws_leave_out_single_entries():
+    y = np.where(SEEN, np.round(np.exp(ALL)), np.nan)
+    counts = partial(program, likelihood=LIKELIHOODS["Expected"])
+    ours = value_and_gradient(GaussianProcessELBO(), counts, X, y)
+    masked = partial(counts, missing=None)
+    equal(ours, value_and_gradient(GaussianProcessELBO(), masked, X, np.where(SEEN, y, -1.0), jnp.asarray(SEEN)))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(ours))
+
+
+def test_the_collapsed_bound_is_that_of_the_formula_by_output():
+    ours, _ = value_and_gradient(CollapsedELBO(), program, X, Y)
+    k = lambda a, b: rbf(*pairs(a, b), 1.3, 0.6)  # noqa: E731
+    bound = 0.0
+    for d in range(D):
+        rows = SEEN[:, d]
+        bound += collapsed_bound(
+            k(Z, Z) + JITTER * np.eye(len(Z)), k(Z, X[rows]), np.full(rows.sum(), 1.3), Y[rows, d], NOISE[d]
+        )
+    np.testing.assert_allclose(-ours, bound, rtol=1e-8)
+
+
+def test_nuts_and_plain_numpyro_have_no_term_for_what_is_missing():
+    def model(y, missing):
+        f = numpyro.sample("f", dist.Normal(jnp.zeros((N, D)), 1.0).to_event(2))
+        numpyro.sample("y", Gaussian(f, 0.1, missing=missing), obs=y)
+
+    found = initialize_model(KEY, model, model_args=(Y, "mask"), dynamic_args=False)
+    f = {"f": jnp.asarray(rng.standard_normal((N, D)))}
+    value, gradient = jax.value_and_grad(found.potential_fn)(f)
+    terms = dist.Normal(f["f"], jnp.sqrt(0.1)).log_prob(np.where(SEEN, Y, 0.0))
+    prior = dist.Normal(0.0, 1.0).log_prob(f["f"]).sum()
+    np.testing.assert_allclose(value, -prior - jnp.where(SEEN, terms, 0).sum(), rtol=1e-10)
+    np.testing.assert_allclose(gradient["f"][~SEEN], f["f"][~SEEN])
+    assert isinstance(NUTS(model), NUTS)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    guide = InducingGuide(program, InducingPoints(Z.astype(np.float32)))
+    svi = SVI(program, guide, adam(0.05), GaussianProcessELBO())
+    data = [x.astype(np.float32) for x in (X, Y)]
+    return fit(KEY, svi, 150, *data, batch_size=15, progress=False)
+
+
+def test_float32_trains_and_predicts_what_was_missing(trained):
+    assert trained.params["noise"].dtype == np.float32 and np.isfinite(trained.losses).all()
+    found = trained.predict(KEY, X.astype(np.float32), test_data={"y": Y.astype(np.float32)})["y"]
+    truth = np.stack([np.sin((d + 1) * X[:, 0]) for d in range(D)], axis=1)
+    assert np.sqrt(np.mean((found.mean - truth)[~SEEN] ** 2)) < 0.4
+    terms = norm.logpdf(np.where(SEEN, Y, 0.0), found.mean, np.sqrt(found.variance))
+    np.testing.assert_allclose(found.log_density, np.where(SEEN, terms, 0).sum(1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(np.isnan(found.cdf), ~SEEN)
+
+
+def test_exports_hold_what_was_observed(trained):
+    data = X.astype(np.float32), Y.astype(np.float32)
+    found = trained.to_arviz(KEY, *data, num_draws=20)
+    rows = SEEN.any(axis=1)
+    terms = found["log_likelihood"]["y"].values
+    assert terms.shape == (1, 20, rows.sum()) and np.isfinite(terms).all()
+    np.testing.assert_array_equal(found["observed_data"]["y"].values, data[1][rows])
+    np.testing.assert_array_equal(found["constant_data"]["y_mask"].values, rows)
+
+
+def test_diagnoses_count_what_was_observed(trained):
+    args = X.astype(np.float32), Y.astype(np.float32)
+    outcomes = measure(KEY, trained, trained.params, args, {}).outcomes["y"]
+    np.testing.assert_array_equal(outcomes.observed, SEEN.any(axis=1))
+    predicted = trained.predict(KEY, args[0], test_data={"y": args[1]})["y"]
+    sections = judge("y", outcomes, predicted, np.ones(N, bool)).sections
+    numbers = [x for table in sections for row in table.rows for x in row if isinstance(x, float)]
+    assert len(numbers) > 8 and np.isfinite(numbers).all()
+    residuals = next(table for table in sections if table.title == "Residuals").rows[0]
+    np.testing.assert_allclose(residuals[1], np.mean((args[1] - predicted.mean)[SEEN] ** 2), rtol=1e-5)
+
+
+# -- the door ----------------------------------------------------------------------------------------------------------
+
+
+def both(X, y=None, more=None, *, missing="mask"):
+    """``y`` is the data of two sites, the first of one column of it; ``more`` has no likelihood that leaves NaN out."""
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), jnp.log(jnp.exp(X)), num_outputs=D))
+    numpyro.sample("first", Gaussian(f[:, 0], 0.1, missing=missing), obs=None if y is None else y[:, 0] * 2)
+    numpyro.sample("y", Gaussian(f, 0.1, missing=missing), obs=y)
+    numpyro.sample("more", Gaussian(f, 0.1), obs=more)
+
+
+def regressed(X, y=None):
+    """An observed GP site has no term for each entry."""
+    numpyro.sample("y", GaussianProcess(RBF(1.0, 1.0), X), obs=y)
+
+
+HOLED = np.where(np.arange(N)[:, None] == 2, np.nan, X)
+CALLS = {
+    "init_params": lambda model, *args: guide_of(model).init_params(KEY, *args),
+    "fit": lambda model, *args: fit(
+        KEY, SVI(model, guide_of(model), adam(0.1), GaussianProcessELBO()), 1, *args, progress=False
+    ),
+    "members": lambda model, *args: fit(
+        random.split(KEY, 2),
+        SVI(model, guide_of(model), adam(0.1), GaussianProcessELBO()),
+        1,
+        *(np.stack([x, x]) for x in args),
+        progress=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_nan_pass_as_missing_data_and_are_refused_as_anything_else(call):
+    run = CALLS[call]
+    with pytest.raises(ValueError, match=r"^X has \d entries that are not finite, the first at index"):
+        run(both, HOLED, Y, ALL)
+    with pytest.raises(ValueError, match=r"^more has \d+ entries that are not finite"):
+        run(both, X, Y, Y)
+    with pytest.raises(ValueError, match=r"^y has \d+ entries that are not finite"):
+        run(partial(both, missing=None), X, Y, ALL)
+    with pytest.raises(ValueError, match=r"^y has \d+ entries that are not finite.*inf"):
+        run(both, X, np.where(SEEN, ALL, np.inf), ALL)
+    assert run(both, X, Y, ALL)
+
+
+def test_nan_among_test_data_and_an_observed_gp(trained):
+    with pytest.raises(ValueError, match=r"^test_data\['y'\] has \d+ entries that are not finite"):
+        predict(KEY, regressed, X, params={}, train_args=(X, ALL[:, 0]), test_data={"y": Y[:, 0]})
+    with pytest.raises(ValueError, match=r"^y has \d+ entries that are not finite"):
+        predict(KEY, regressed, X, params={}, train_args=(X, Y[:, 0]))
+    with pytest.raises(ValueError, match=r"^X has 1 entries that are not finite"):
+        trained.predict(KEY, HOLED)
+
+
+def test_comparisons_score_what_was_observed():
+    with pytest.raises(ValueError, match=r"^y has \d+ entries"):
+        compare(KEY, {"refuses": (partial(program, missing=None), InducingPoints(Z))}, X, Y, num_steps=1)
