@@ -20,6 +20,7 @@ extensions = [
     "sphinx_copybutton",
     "native_math",
     "public_names",
+    "zoo",
 ]
 exclude_patterns = ["_build", "_ext"]
 nitpicky = False
