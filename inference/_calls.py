@@ -12,6 +12,7 @@ from jax import tree
 from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
+from gpzoo._compiled import keep_compiled
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,6 +39,8 @@ def removed(owner: str, name: str) -> str:
 def entry_point(function: Callable[P, R]) -> Callable[P, R]:
     """Make the error of a call that the signature does not allow show the right call, as far as that can be guessed.
 
+    What the call compiles is kept for other processes.
+
     Args:
         function: a function of the library, which takes the program's keywords in ``model_kwargs``.
 
@@ -49,6 +52,7 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        keep_compiled()
         known, name = dict(kwargs), function.__name__
         unknown = {key: known.pop(key) for key in kwargs if key not in own}
         if name == "fit" and args and isinstance(args[0], SVI):

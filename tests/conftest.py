@@ -4,12 +4,13 @@ import gc
 import hashlib
 import json
 import os
-import platform
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Of the processes that tests start; they leave nothing in the user's cache.
+os.environ.setdefault("GPZOO_COMPILED", "off")
 # On two cores XLA has two threads, on which two batches of Cholesky factorisations in one program (jaxlib 0.10.2) can
 # wait for each other for ever.
 os.environ.setdefault("NPROC", "8")
@@ -64,19 +65,13 @@ if _beside.is_dir():
     os.environ.setdefault("GPZOO_DATA", str(_beside))
 
 
-def _processor() -> bytes:
-    """What a compiled program of this machine may use of its processor, which JAX's own key leaves out."""
-    try:
-        return next(line for line in Path("/proc/cpuinfo").read_bytes().splitlines() if line.startswith(b"flags"))
-    except (OSError, StopIteration):
-        return platform.processor().encode()
-
-
 @pytest.fixture(autouse=True, scope="session")
 def compiled_once():
     """What a test, or an earlier run, has compiled is not compiled again: that takes most of the time of most tests."""
+    from gpzoo._compiled import processor  # not before the import hook
+
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        folder = ROOT / ".compiled" / hashlib.sha256(_processor()).hexdigest()[:16]
+        folder = ROOT / ".compiled" / hashlib.sha256(processor()).hexdigest()[:16]
         jax.config.update("jax_compilation_cache_dir", str(folder))
     # Thousands of programs of one operation take more time together than the long ones.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -1,0 +1,117 @@
+"""Where are compiled programs kept between processes? In a folder of the user's cache that nobody else may write to."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import platform
+import stat
+import warnings
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+
+#: Names another folder; ``off`` keeps nothing.
+VARIABLE = "GPZOO_COMPILED"
+
+#: Bytes that the folder of one machine and version may hold when a process starts; then half of them stay, the newest.
+_MOST = 2**31
+
+
+@cache
+def keep_compiled() -> None:
+    """Let JAX read and write its compiled programs in a folder, unless the user has named one, or wants none.
+
+    Programs are executables: the folder must be the user's own. JAX's key of an entry has its own version and the
+    compiler's flags; what a processor can do it leaves out.
+    """
+    named, config = os.environ.get(VARIABLE, ""), cast("Any", jax.config)
+    if named == "off" or config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
+        return
+    versions = f"{version('jax')} {version('jaxlib')}".encode()
+    try:
+        if not named:
+            import platformdirs
+
+            named = platformdirs.user_cache_dir("gpzoo")
+        folder = Path(named) / "compiled" / hashlib.sha256(versions + processor()).hexdigest()[:16]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_own(folder):
+            warnings.warn(
+                f"{folder} belongs to somebody else, or others may write to it, so that no compiled program is kept "
+                f"there. Delete it, or name another folder by the environment variable {VARIABLE}, or 'off'.",
+                stacklevel=2,
+            )
+            return
+        _sweep(folder)
+        mark = folder / f"{os.getpid()}.running"
+        mark.touch()
+    except OSError:
+        return  # no home, or no right to write there
+    atexit.register(mark.unlink, missing_ok=True)
+    config.update("jax_compilation_cache_dir", str(folder))
+    # A training compiles dozens of programs, most of them in less than the second that JAX thinks worth keeping.
+    config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # Whoever has compiled something before has made JAX look, and remember that there is no folder.
+    from jax.experimental.compilation_cache import compilation_cache
+
+    compilation_cache.reset_cache()
+
+
+def processor() -> bytes:
+    """What a compiled program of this machine may use of its processor."""
+    try:
+        return next(line for line in Path("/proc/cpuinfo").read_bytes().splitlines() if line.startswith(b"flags"))
+    except (OSError, StopIteration):
+        return platform.processor().encode()
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether the folder is the user's and only the user may write to it, where the system knows of users."""
+    if not hasattr(os, "getuid"):
+        return True
+    found = folder.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes may have left half written, and the oldest programs where there are too many.
+
+    JAX writes an entry in place and never again: a part of one would be read, and warned of, for ever.
+    """
+    marks, entries = {}, {}
+    for path in folder.iterdir():
+        with suppress(OSError):
+            (marks if path.suffix == ".running" else entries)[path] = path.stat()
+    for mark, begun in marks.items():
+        if mark.stem.isdigit() and not _runs(int(mark.stem)):
+            for path in [path for path, found in entries.items() if found.st_mtime >= begun.st_mtime]:
+                del entries[path]
+                path.unlink(missing_ok=True)
+            mark.unlink(missing_ok=True)
+    size = sum(found.st_size for found in entries.values())
+    if size > _MOST:
+        for path, found in sorted(entries.items(), key=lambda item: item[1].st_mtime):
+            path.unlink(missing_ok=True)
+            size -= found.st_size
+            if size <= _MOST // 2:
+                break
+
+
+def _runs(process: int) -> bool:
+    """Whether there is a process of this number, as far as that can be asked."""
+    if os.name != "posix":
+        return True  # to ask would be to end it
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
