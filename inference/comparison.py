@@ -157,24 +157,24 @@ def compare(
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
     if not callable(learning_rate):
         checks.positive_number("learning_rate", learning_rate)
-    trainings = {}
-    for name, candidate in candidates.items():
-        if not isinstance(candidate, SVI):
-            guide = InducingGuide(*candidate)
-            candidate = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
-        trainings[name] = candidate
+    programs = [x.model if isinstance(x, SVI) else x[0] for x in candidates.values()]
     absent: checks.Absent = []
     data, kwargs = checks.arguments(("X", "y"), (X, y), model_kwargs, absent=absent)
-    for svi in trainings.values():
-        refuse_absent(svi.model, data, kwargs, absent)
+    for program in programs:
+        refuse_absent(program, data, kwargs, absent)
     tests = None
     if X_test is not None:
         absent = []
         tests, _ = checks.arguments(("X_test", "y_test"), (X_test, y_test), new=True, absent=absent)
-        for svi in trainings.values():
-            refuse_absent(svi.model, tests, kwargs, absent)
-    for name, svi in trainings.items():
-        sites = svi.guide.sites_for(data, kwargs)
+        for program in programs:
+            refuse_absent(program, tests, kwargs, absent)
+    trainings = {}
+    for name, candidate in candidates.items():
+        guide = candidate.guide if isinstance(candidate, SVI) else InducingGuide(*candidate)
+        sites = guide.sites_for(data, kwargs)
+        if not isinstance(candidate, SVI):
+            candidate = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
+        trainings[name] = candidate
         observed = sites.names - sites.latents - sites.enumerated - set(sites.parameters)
         if tests is not None and site not in observed:
             raise ValueError(

@@ -340,6 +340,12 @@ class MaskedLikelihood(MaskedDistribution):
         found.entries = self.entries
         return found
 
+    def expand(self, batch_shape: Sequence[int]) -> MaskedLikelihood:
+        """As :meth:`Likelihood.expand`."""
+        if tuple(batch_shape) != self.batch_shape:
+            raise ValueError(expand_message(self.base_dist, batch_shape))
+        return self
+
     def mask(self, mask: Any) -> Any:
         """As :meth:`Likelihood.mask`, of what counts already."""
         rows = _fits(np.shape(mask), self.batch_shape)
