@@ -282,11 +282,21 @@ def _export(
         "sample_stats": drawn(_log_densities(found, sample_stats)),
         "prior": drawn(found["prior"], (1, -1), rows="first", attributes=from_prior),
         "prior_predictive": drawn(found["prior_predictive"], (1, -1), rows="first", attributes=from_prior),
-        "observed_data": Group(found["observed_data"], axes, drawn=False),
+        "observed_data": Group(_as_drawn(found), axes, drawn=False),
         "constant_data": constant(fixed),
         "predictions_constant_data": constant({} if new is None else _arguments(source, new), rows="new"),
     }
     return container(groups, source.rows, labels, options.coords, options.dims)
+
+
+def _as_drawn(found: Found) -> dict[str, np.ndarray]:
+    """Observed data by name; whole numbers are integers where predictions are, for ArviZ goes by the type."""
+    like = found["posterior_predictive"]
+
+    def whole(name: str, x: np.ndarray) -> bool:
+        return name in like and like[name].dtype.kind in "iu" and bool(np.all(x == np.floor(x)))
+
+    return {n: x.astype(like[n].dtype) if whole(n, x) else x for n, x in found["observed_data"].items()}
 
 
 def _computed(
