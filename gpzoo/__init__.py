@@ -5,64 +5,9 @@ are written in. Guides, training and prediction are in :mod:`gpzoo.inference`, t
 :mod:`gpzoo.models`, their experiments in :mod:`gpzoo.reproductions`.
 """
 
-from gpzoo import kernels, likelihoods, tables
-from gpzoo._pytree import static
-from gpzoo.errors import CheckpointError, DatasetError, FactorisationError, GPZooError, NonFiniteError, PrecisionWarning
-from gpzoo.inducing import (
-    InducingBlocks,
-    InducingGrid,
-    InducingPatches,
-    InducingPoints,
-    InducingVariable,
-    Initialiser,
-    Kuf,
-    Kuu,
-    blocks,
-    kmeans,
-    random_subset,
-    uniform_patches,
-    unique_patches,
-)
-from gpzoo.posteriors import InducingPosterior
-from gpzoo.processes import EstimatedMarginals, GaussianMarginals, GaussianProcess
-from gpzoo.views import Affine, Deformation, Orbit, Patches, Rotation, SampledView, Subsampled, View
+import lazy_loader
 
 __version__ = "0.2.0"
 
-__all__ = [
-    "Affine",
-    "CheckpointError",
-    "DatasetError",
-    "Deformation",
-    "EstimatedMarginals",
-    "FactorisationError",
-    "GPZooError",
-    "GaussianMarginals",
-    "GaussianProcess",
-    "InducingBlocks",
-    "InducingGrid",
-    "InducingPatches",
-    "InducingPoints",
-    "InducingPosterior",
-    "InducingVariable",
-    "Initialiser",
-    "Kuf",
-    "Kuu",
-    "NonFiniteError",
-    "Orbit",
-    "Patches",
-    "PrecisionWarning",
-    "Rotation",
-    "SampledView",
-    "Subsampled",
-    "View",
-    "blocks",
-    "kernels",
-    "kmeans",
-    "likelihoods",
-    "random_subset",
-    "static",
-    "tables",
-    "uniform_patches",
-    "unique_patches",
-]
+# Each name, with what it needs, is imported at its first use: "gpzoo --help" does not wait for JAX.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

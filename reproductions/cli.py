@@ -14,12 +14,8 @@ from typing import Any
 
 import gpzoo
 from gpzoo._extras import MissingExtraError, needs
-from gpzoo._platform import compiled_for_one_run
 from gpzoo.errors import DatasetError, GPZooError
-from gpzoo.inference.training._progress import on_device
-from gpzoo.reproductions import datasets
 from gpzoo.reproductions import page as report
-from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import PRESETS, Experiment, ReproductionError, Run, all_experiments
 
 with needs("reproductions", "The command line"):
@@ -162,6 +158,9 @@ def reproduce(
     if output is None:
         output = Path("runs") / f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}"
     with known_failures(debug):
+        from gpzoo.inference.training._progress import on_device
+        from gpzoo.reproductions.execute import execute
+
         run = Run(experiment.paper, experiment.name, variant, preset, seed, output)
         result = execute(experiment, run)
         console = Console()
@@ -252,6 +251,7 @@ def compare_command(
         _choose(f"variant of {paper} {experiment}", name, chosen.variants)
     results, folders = [], []
     with known_failures(debug):
+        from gpzoo.reproductions.execute import execute
         from gpzoo.reproductions.inspecting import report_of_runs
 
         for count, name in enumerate(names, 1):
@@ -279,6 +279,8 @@ def inspect_command(what: Path, output: Path | None, program: str | None, data: 
 
     Of a run, the model that it left is looked at on the first rows of its test set; nothing is trained.
     """
+    from gpzoo._platform import compiled_for_one_run
+
     with known_failures(debug), compiled_for_one_run():
         from gpzoo.reproductions.inspecting import report_of_model, report_of_run
 
@@ -345,6 +347,8 @@ def _described(experiment: Experiment) -> Iterator[str]:
 @click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
 def data_command(name: str | None, debug: bool) -> None:
     """List the data sets and whether they are here, or fetch the one called NAME."""
+    from gpzoo.reproductions import datasets
+
     with known_failures(debug):
         entries = datasets.available()
     if name is None:

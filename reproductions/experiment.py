@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from jax.typing import ArrayLike
-
 if TYPE_CHECKING:
+    from jax.typing import ArrayLike
     from matplotlib.figure import Figure
 
     from gpzoo.inference import Trained

@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from gpzoo.reproductions import provenance
 from gpzoo.reproductions.experiment import ReproductionError
 
@@ -93,7 +90,9 @@ def as_json(content: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     """NumPy and JAX numbers and arrays, and paths, as JSON."""
-    if isinstance(value, np.generic | np.ndarray | jax.Array):
+    if hasattr(value, "__array__"):
+        import numpy as np
+
         return np.asarray(value).tolist()
     if isinstance(value, Path):
         return str(value)

@@ -98,6 +98,11 @@ print(importlib.import_module("gpzoo").__version__)
     assert run(sys.executable, "-c", code, PYTHONPATH=str(installed)).splitlines() == ["[]", "[]", gpzoo.__version__]
 
 
+def test_the_command_line_answers_before_jax_is_imported():
+    code = "import sys, gpzoo.reproductions.cli; print([name for name in ('jax', 'numpy') if name in sys.modules])"
+    assert run(sys.executable, "-c", code) == "[]\n"
+
+
 def test_version_is_the_wheels(installed):
     assert [path.name for path in installed.glob("*.dist-info")] == [f"gpzoo-{gpzoo.__version__}.dist-info"]
 
