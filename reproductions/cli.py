@@ -17,6 +17,7 @@ from gpzoo._extras import MissingExtraError, needs
 from gpzoo.errors import DatasetError, GPZooError
 from gpzoo.reproductions import page as report
 from gpzoo.reproductions.experiment import PRESETS, Experiment, ReproductionError, Run, all_experiments
+from gpzoo.reproductions.many_runs import LOG, sweep
 
 with needs("reproductions", "The command line"):
     import click
@@ -97,6 +98,25 @@ class Folder(click.Path):
         return super().convert(value, param, ctx)
 
 
+class Seeds(click.ParamType):
+    """Whole numbers and ranges of them, ``0,1,5`` or ``0-9``, as a tuple without repetitions."""
+
+    name = "seeds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The seeds; see :meth:`click.ParamType.convert`."""
+        seeds: dict[int, None] = {}
+        for part in value.split(","):
+            first, _, last = part.strip().partition("-")
+            last = last or first
+            if not (
+                first.isdecimal() and last.isdecimal() and 0 <= int(last) - int(first) < 1000 and int(last) < 2**32
+            ):
+                self.fail(f"{part!r} is no seed from 0 to 4294967295 and no range such as 0-9.", param, ctx)
+            seeds |= dict.fromkeys(range(int(first), int(last) + 1))
+        return tuple(seeds)
+
+
 class Group(Command, click.Group):
     """A group of commands, with the errors of :class:`Command`."""
 
@@ -137,6 +157,16 @@ def find(experiments: Sequence[Experiment], paper: str, name: str) -> Experiment
     return of_paper[name]
 
 
+def default_folder(experiment: Experiment, variant: str, preset: str, seed: int) -> str:
+    """Name of the folder of a run, where none is given."""
+    return f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}"
+
+
+def _names_of(experiments: Sequence[Experiment], paper: str) -> list[str]:
+    _choose("paper", paper, (experiment.paper for experiment in experiments))
+    return [experiment.name for experiment in experiments if experiment.paper == paper]
+
+
 def reproduce(
     experiment: Experiment, variant: str | None, preset: str, seed: int, output: Path | None, debug: bool
 ) -> None:
@@ -156,7 +186,7 @@ def reproduce(
     _choose(f"variant of {experiment.paper} {experiment.name}", variant, experiment.variants)
     _choose(f"preset of {experiment.paper} {experiment.name}", preset, experiment.presets)
     if output is None:
-        output = Path("runs") / f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}"
+        output = Path("runs") / default_folder(experiment, variant, preset, seed)
     with known_failures(debug):
         from gpzoo.inference.training._progress import on_device
         from gpzoo.reproductions.execute import execute
@@ -256,7 +286,7 @@ def compare_command(
 
         for count, name in enumerate(names, 1):
             click.echo(f"Variant {name}, {count} of {len(names)}")
-            folder = output / f"{paper}-{experiment}-{name}-{preset}-seed{seed}"
+            folder = output / default_folder(chosen, name, preset, seed)
             results.append(execute(chosen, Run(paper, experiment, name, preset, seed, folder)))
             folders.append(folder)
         console = Console()
@@ -264,6 +294,57 @@ def compare_command(
         path = output / f"{paper}-{experiment}-{preset}-seed{seed}.html"
         report_of_runs(folders, path)
         click.echo(f"Report: {path}")
+
+
+@main.command("sweep")
+@click.argument("paper")
+@click.argument("names", metavar="[EXPERIMENT]...", nargs=-1)
+@click.option("--variants", help="Variants, separated by commas; all unless given.")
+@click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True)
+@click.option("--seeds", type=Seeds(), default="0", show_default=True, help="Such as 0,1,5 or 0-9.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes at a time.")
+@click.option("--cluster", help="Address of a Dask scheduler, whose workers see OUTPUT; in place of local processes.")
+@click.option("--output", type=Folder(file_okay=False), default=Path("runs"), show_default=True)
+@click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
+def sweep_command(
+    paper: str,
+    names: Sequence[str],
+    variants: str | None,
+    preset: str,
+    seeds: Sequence[int],
+    workers: int,
+    cluster: str | None,
+    output: Path,
+    debug: bool,
+) -> None:
+    """Run EXPERIMENTs of PAPER, all variants and seeds, each in a process and a folder of its own.
+
+    The same command goes on where it was stopped: what has a result is not run again, what has a checkpoint resumes.
+    """
+    experiments = all_experiments()
+    chosen = [find(experiments, paper, name) for name in names or _names_of(experiments, paper)]
+    wanted = None if variants is None else [name.strip() for name in variants.split(",")]
+    for name in wanted or ():
+        _choose(f"variant of {paper}", name, (v for experiment in chosen for v in experiment.variants))
+    runs = [
+        Run(paper, experiment.name, variant, preset, seed, output / default_folder(experiment, variant, preset, seed))
+        for experiment in chosen
+        if preset in experiment.presets
+        for variant in experiment.variants
+        if wanted is None or variant in wanted
+        for seed in seeds
+    ]
+    if not runs:
+        raise click.UsageError(f"none of these experiments has the preset {preset}.")
+    failed = 0
+    with known_failures(debug):
+        for count, ended in enumerate(sweep(runs, workers=workers, cluster=cluster), 1):
+            failed += ended.failed
+            run = ended.run
+            how = "has a result" if ended.status is None else f"failed: {ended.said}" if ended.failed else "done"
+            click.echo(f"{count} of {len(runs)}  {run.experiment} {run.variant}, seed {run.seed}: {how}")
+    if failed:
+        raise Failed(f"{failed} of {len(runs)} runs failed; {LOG} in their folders under {output} says how.")
 
 
 @main.command("inspect")

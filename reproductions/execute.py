@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -56,23 +57,24 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
     """
     with needs("reproductions", "Drawing the figures of an experiment"):
         import matplotlib  # noqa: F401
-    starts = _claim(run)
-    try:
-        outcome = experiment.run(run)
-    except BaseException:
-        _release(run)
-        raise
-    result = make_result(outcome, run, experiment.variants[run.variant], starts)
-    path = run.output / "result.json"
-    try:
-        write_json(path, result)
-    except OSError as error:
-        raise ReproductionError(
-            f"Cannot write {path}: {error.strerror}. The metrics were {json.dumps(result['metrics'])}; "
-            "make room and run the same command again: it resumes from its last checkpoint."
-        ) from error
-    _write_pictures(outcome, run)
-    return result
+    with ExitStack() as claims:
+        starts = _claim(run, claims)
+        try:
+            outcome = experiment.run(run)
+        except BaseException:
+            _release(run)
+            raise
+        result = make_result(outcome, run, experiment.variants[run.variant], starts)
+        path = run.output / "result.json"
+        try:
+            write_json(path, result)
+        except OSError as error:
+            raise ReproductionError(
+                f"Cannot write {path}: {error.strerror}. The metrics were {json.dumps(result['metrics'])}; "
+                "make room and run the same command again: it resumes from its last checkpoint."
+            ) from error
+        _write_pictures(outcome, run)
+        return result
 
 
 def make_result(
@@ -184,8 +186,35 @@ def _steps_taken(folder: Path) -> int:
     return taken
 
 
-def _claim(run: Run) -> list[dict[str, Any]]:
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder: two processes in it would write over each other's checkpoints. The second one waits."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"Another process runs in {folder}; waiting until it ends.", file=sys.stderr, flush=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF):  # file systems without such locks
+                raise
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
     """Mark the output folder as this run's, so that no run resumes from another one's checkpoint.
+
+    Args:
+        run: the run.
+        claims: keeps the folder for this process alone until it closes.
 
     Returns:
         The starts of this run: the earlier ones, if they left a checkpoint, and this one.
@@ -193,6 +222,7 @@ def _claim(run: Run) -> list[dict[str, Any]]:
     path, started = run.output / "run.json", []
     try:
         run.output.mkdir(parents=True, exist_ok=True)
+        claims.enter_context(_alone_in(run.output))
         if path.exists():
             try:
                 found = read_json(path)

@@ -1,0 +1,163 @@
+"""Many independent runs, each in a process and a folder of its own: on this machine, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpzoo._extras import needs
+from gpzoo.reproductions.experiment import ReproductionError, Run
+from gpzoo.reproductions.kept import read_json
+
+#: What a run printed, in its folder.
+LOG = "log.txt"
+
+#: The command of one process, before the run's own arguments.
+ALONE = (sys.executable, "-m", "gpzoo.reproductions.many_runs")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run of a sweep ended.
+
+    Attributes:
+        run: the run.
+        status: exit status of its process; ``None`` where an earlier sweep had finished it.
+        said: the last line of its log if it failed; empty otherwise.
+    """
+
+    run: Run
+    status: int | None
+    said: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no result."""
+        return bool(self.status)
+
+
+def sweep(
+    runs: Sequence[Run], *, workers: int = 1, cluster: str | None = None, command: Sequence[str] = ALONE
+) -> Iterator[Ended]:
+    """Runs that do not depend on each other, as each of them ends.
+
+    A run is what ``gpzoo reproduce`` does, in a process of its own. One that has a result is not run again; one that
+    was stopped resumes from its checkpoint. A failure stops no other run. What a run prints is in ``log.txt`` in its
+    folder. The processes stop, with a checkpoint, when the sweep stops, however that ends.
+
+    Args:
+        runs: the runs, each with a folder of its own.
+        workers: number of processes at a time on this machine.
+        cluster: address of a Dask scheduler, whose workers see the same folders; they replace the local processes.
+        command: of one process, before the run's own arguments.
+
+    Raises:
+        ReproductionError: if two runs have the same folder, or no scheduler answers.
+    """
+    if len({run.output for run in runs}) < len(runs):
+        raise ReproductionError("Two runs of a sweep have the same folder.")
+    left = []
+    for run in runs:
+        if has_result(run):
+            yield Ended(run, None)
+        else:
+            left.append(run)
+    with _dask(cluster) if cluster else _local(workers) as executor:
+        waited = {
+            executor.submit(_in_process, [*command, *arguments(run)], str(run.output.absolute()), os.getcwd()): run
+            for run in left
+        }
+        for future in as_completed(waited):
+            yield Ended(waited[future], *future.result())
+
+
+def has_result(run: Run) -> bool:
+    """Whether the folder of a run holds its result."""
+    try:
+        found = read_json(run.output / "result.json")
+    except (ReproductionError, OSError):
+        return False
+    return isinstance(found, dict) and all(found.get(key) == value for key, value in run.identity.items())
+
+
+def arguments(run: Run) -> list[str]:
+    """The arguments of ``gpzoo`` that make a run."""
+    return [*run.command.split()[1:], "--output", str(run.output)]
+
+
+@contextmanager
+def _local(workers: int) -> Iterator[Executor]:
+    with ThreadPoolExecutor(workers) as executor:
+        try:
+            yield executor
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            _stop_all()
+            raise
+
+
+@contextmanager
+def _dask(address: str) -> Iterator[Any]:
+    with needs("cluster", "A sweep on a cluster"):
+        from distributed import Client
+    try:
+        client = Client(address, timeout=30)
+    except (OSError, ValueError) as error:
+        raise ReproductionError(f"No Dask scheduler answers at {address}: {error}.") from error
+    with client:
+        # A run that failed is reported, not tried elsewhere; a worker that is lost takes no result with it.
+        yield client.get_executor(pure=False)
+
+
+#: Processes of this machine, by the end of the pipe that keeps each going.
+_PROCESSES: set[subprocess.Popen] = set()
+
+
+def _in_process(command: list[str], folder: str, where: str) -> tuple[int, str]:
+    """Run one command; its exit status, and the last line that it printed if that is not 0."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with open(Path(folder) / LOG, "w+", encoding="utf-8") as log:
+        process = subprocess.Popen(command, cwd=where, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
+        _PROCESSES.add(process)
+        try:
+            status = process.wait()
+        finally:
+            _PROCESSES.discard(process)
+            if process.stdin is not None:
+                process.stdin.close()
+        log.seek(0)
+        lines = log.read().split("\n")
+    return status, next((line.strip() for line in reversed(lines) if line.strip()), "") if status else ""
+
+
+def _stop_all() -> None:
+    for process in tuple(_PROCESSES):
+        process.terminate()
+
+
+def _stops_with_the_sweep() -> None:
+    """Ask this process to stop when the other end of its standard input is closed, as by a sweep that was killed."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """One run of a sweep: ``gpzoo`` with these arguments, as long as the sweep lives."""
+    from gpzoo.reproductions.cli import main as command
+
+    threading.Thread(target=_stops_with_the_sweep, daemon=True).start()
+    command(args)
+
+
+if __name__ == "__main__":
+    main()
