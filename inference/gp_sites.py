@@ -5,6 +5,7 @@ run                      used for             value of a GP site                
 =======================  ===================  =======================================  =======================
 :class:`Representation`  NumPyro's own calls  a draw over all inputs together          drawn once for all rows
 :class:`Marginals`       prediction           marginals, or a draw per input (*)       drawn once for all rows
+:class:`Means`           prediction of means  as Marginals                             drawn once for all rows
 :class:`Bound`           training             as Marginals, or estimated moments       drawn by the estimates
 :class:`TightBound`      training, tighter    as Marginals, variances in their parts   refused
 :class:`Online`          after earlier data   as Bound                                 drawn by the estimates
@@ -51,6 +52,14 @@ def marginals(
     mean, variance = posterior.marginals()
     sites = frozenset({posterior.site})
     return GaussianMarginals(mean, variance, key, sites=sites, log=DrawLog(refuse=True), rows=rows)
+
+
+def means(
+    posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
+) -> GaussianMarginals:
+    """:func:`marginals` whose mean needs nothing that the variance does: what is not asked for is not computed."""
+    sites = frozenset({posterior.site})
+    return GaussianMarginals(posterior.mean, posterior.variance, key, sites=sites, log=DrawLog(refuse=True), rows=rows)
 
 
 def marginals_in_parts(
@@ -165,6 +174,18 @@ class Marginals(Representation):
         if joint:
             return posterior
         return posterior.valued(Partial(draw_per_input if drawn else marginals, rows=self.rows))
+
+
+class Means(Marginals):
+    """:class:`Marginals` of which the means alone are wanted."""
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        if drawn or joint:
+            return super().posterior(posterior, drawn=drawn, joint=joint)
+        return posterior.valued(Partial(means, rows=self.rows))
 
 
 class Bound(Marginals):

@@ -96,6 +96,7 @@ class Trained:
         num_draws: int = 100,
         quantiles: Sequence[float] | None = None,
         keep_draws: bool = False,
+        mean_only: bool = False,
         batch_size: int = 1000,
         train_args: tuple[Argument, ...] | None = None,
         train_kwargs: Mapping[str, Any] | None = None,
@@ -128,6 +129,8 @@ class Trained:
                 the sites that must be drawn (``num_draws`` if there are none), independent over inputs. Data sites,
                 apart from programs with ``InducingGuide(joint=...)``, are drawn by running the program on one row at a
                 time.
+            mean_only: whether to leave out variances, which are most of the work of a sparse GP. What needs them is
+                computed all the same, such as class probabilities, and draws of the inner layers of a deep GP.
             batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows.
             train_args: the positional arguments of training, for observed GP sites (exact GP regression), which are
                 conditioned on their data.
@@ -142,7 +145,8 @@ class Trained:
             ValueError: for data that are not finite; rows that disagree; unknown names in ``test_data``; parameters
                 that are missing, unknown or of another shape; a guide that has not seen data; an observed GP site
                 without ``train_args``; sites that the guide draws jointly, in several batches; ``quantiles`` that are
-                not between 0 and 1.
+                not between 0 and 1; ``mean_only`` with ``quantiles``, ``keep_draws`` or
+                ``test_data``.
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
         """
@@ -158,6 +162,7 @@ class Trained:
             num_draws=num_draws,
             quantiles=quantiles,
             keep_draws=keep_draws,
+            mean_only=mean_only,
             batch_size=batch_size,
             train_args=train_args,
             train_kwargs=train_kwargs,

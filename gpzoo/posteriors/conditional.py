@@ -176,9 +176,16 @@ class Projection(Conditional):
         return A, A if self.whiten else self.solved(A, transpose=True)
 
     def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
-        """See :meth:`Conditional.mean`."""
-        _, B = self._projections(self.prior.X)
-        return mean_at(B, m)
+        """See :meth:`Conditional.mean`: ``Kfu w``, whose weights ``w = L^-T m`` are solved for once."""
+        columns = m if self.L.ndim == 2 else m.T[:, :, None]
+        weights = self.solved(columns if self.whiten else self.solved(columns), transpose=True)
+        weights = weights if self.L.ndim == 2 else weights[:, :, 0].T
+
+        def at(X: Float[Array, "..."]) -> tuple[Array, ...]:
+            return (mean_at(Kuf(self.inducing, self.prior.kernel, X), weights),)
+
+        (mean,) = self._in_chunks(at)
+        return mean
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
         """Mean of the zero-mean part of ``f`` and its variance (eq. 7 and 8)."""

@@ -20,7 +20,7 @@ from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Sites
 from gpzoo.inference._runs import drawing, run, unmasked
 from gpzoo.inference.enumeration import DrawnByRow, scored
-from gpzoo.inference.gp_sites import Marginals
+from gpzoo.inference.gp_sites import Marginals, Means
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._conditioned import Given, conditioned
 from gpzoo.inference.prediction.summaries import Asked, Path, SitePrediction
@@ -165,14 +165,15 @@ class Runner:
         model: Callable | None = None,
     ) -> tuple[dict, dict]:
         model = self._chosen(key, rows) if model is None else model
+        represented = Means if self.asked.mean_only else Marginals
         guide_trace, trace, _ = run(
             key,
             args,
             kwargs,
             guide=self.guide,
-            model=conditioned(model, given, self.drawn, Marginals(rows)),
+            model=conditioned(model, given, self.drawn, represented(rows)),
             values=known,
-            representation=Marginals(rows, views),
+            representation=represented(rows, views),
         )
         drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
         known_now = set(known) | set(given) | self.sites.enumerated

@@ -29,6 +29,7 @@ from gpzoo.inference.prediction.summaries import (
     checked_quantiles,
     of_one_path,
     of_paths,
+    without_variance,
 )
 from gpzoo.inference.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.training._sources import split_arrays
@@ -47,6 +48,7 @@ def predict(
     num_draws: int = 100,
     quantiles: Sequence[float] | None = None,
     keep_draws: bool = False,
+    mean_only: bool = False,
     batch_size: int = 1000,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, SitePrediction]:
@@ -69,6 +71,7 @@ def predict(
         num_draws: number of draws to keep where the program itself has none.
         quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``.
         keep_draws: whether to return the draws themselves.
+        mean_only: whether to leave out variances.
         batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows.
         model_kwargs: the model's keyword arguments, by name.
 
@@ -97,6 +100,7 @@ def predict(
             num_draws=num_draws,
             quantiles=quantiles,
             keep_draws=keep_draws,
+            mean_only=mean_only,
             batch_size=batch_size,
         )
 
@@ -115,6 +119,7 @@ def predictions(
     num_draws: int,
     quantiles: Sequence[float] | None,
     keep_draws: bool,
+    mean_only: bool,
     batch_size: int,
     guide: InducingGuide | None = None,
     posterior_samples: Mapping[str, ArrayLike] | None = None,
@@ -122,6 +127,12 @@ def predictions(
     """Predictions with or without a guide; ``compiled`` keeps the compiled programs, of earlier calls too."""
     check_run(guide, num_draws=num_draws, batch_size=batch_size)
     quantiles, rng_key = checked_quantiles(quantiles), checks.rng_key(rng_key)
+    needing = {"quantiles": quantiles is not None, "keep_draws": keep_draws, "test_data": test_data is not None}
+    if mean_only and any(needing.values()):
+        raise ValueError(
+            f"mean_only leaves out the variances that {', '.join(n for n, asked in needing.items() if asked)} would "
+            "need: leave one or the other out."
+        )
     args, kwargs = arguments(model, args, model_kwargs, new=True)
     posterior_samples = checks.named("posterior_samples", posterior_samples)
     test_data = test_arrays(model, args, kwargs, test_data)
@@ -155,7 +166,7 @@ def predictions(
         inducing = inducing_variables(seen.trace, samples)
     if several:
         draws = num_draws
-    asked = Asked(quantiles, keep_draws, 1 if samples or several else num_draws)
+    asked = Asked(quantiles, keep_draws, 1 if samples or several else num_draws, bool(mean_only))
     run = Runner(model, guide, sites, static, train_static, asked, inducing)
     key = ("predict", identity_of(static), identity_of(train_static), asked, draws)
     one_batch = compiled[key] = compiled.get(key) or _compile(run, draws)
@@ -192,7 +203,7 @@ def _finite(name: str, site: SitePrediction, test: Any, processes: frozenset[str
     if name not in processes and site.mean is not None:
         # An overflow gives infinity, or does not happen at every row.
         lacking += ["mean"] if np.isnan(site.mean).all() else []
-        lacking += [] if np.isfinite(site.variance).any() else ["variance"]
+        lacking += [] if site.variance is None or np.isfinite(site.variance).any() else ["variance"]
     if site.log_density is not None:
         impossible = site.log_density == -np.inf
         refuse_not_finite(name, "log densities", np.where(impossible, 0, site.log_density), processes, explain)
@@ -300,7 +311,8 @@ def _compile(run: Runner, draws: int) -> Callable:
         rest: _Rest,
     ) -> Any:
         def one_draw(draw: tuple[Any, Any]) -> dict[str, Path]:
-            return run(*draw, rows, batch, tests, arrays, *rest)
+            paths = run(*draw, rows, batch, tests, arrays, *rest)
+            return {name: without_variance(path) for name, path in paths.items()} if run.asked.mean_only else paths
 
         if draws == 1:
             path = one_draw(jax.tree.map(lambda x: x[0], (keys, samples)))

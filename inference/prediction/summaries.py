@@ -23,7 +23,7 @@ class SitePrediction(NamedTuple):
         mean: predictive mean, ``[N]`` or ``[N, D]``; ``None`` for labels, which have ``probs``, and where the
             distribution of ``y`` has no finite one (a Cauchy).
         variance: predictive variance of every entry, the shape of ``mean``; of ``y`` it includes the noise. ``None``
-            where ``y`` has no finite one.
+            where ``y`` has no finite one, and with ``mean_only``.
         log_density: ``log p(y* | data)`` per datum, ``[N]``, in nats; ``None`` without test data, and for GP sites;
             of the entries of a datum that were observed, 0 where none was.
         probs: predictive class probabilities ``[N, K]``, where the likelihood has classes.
@@ -54,11 +54,13 @@ class Asked(NamedTuple):
         quantiles: probabilities, or ``None``.
         keep_draws: whether the result has draws.
         draws_per_path: one, or more where there is only one path.
+        mean_only: whether the result has no variances, which the compiled program then does not compute.
     """
 
     quantiles: tuple[float, ...] | None
     keep_draws: bool
     draws_per_path: int
+    mean_only: bool = False
 
 
 class Path(NamedTuple):
@@ -75,6 +77,11 @@ class Path(NamedTuple):
     draws: Shaped[Array, "S N ..."] | None = None
 
 
+def without_variance(path: Path) -> Path:
+    """The path's mean, or class probabilities, alone."""
+    return Path(path.prediction._replace(variance=None))
+
+
 def of_one_path(path: Path, asked: Asked) -> SitePrediction:
     """The prediction where there is one path."""
     return _completed(path.prediction, jax.tree.map(lambda x: x[None], path.gaussian), path.draws, asked)
@@ -86,6 +93,7 @@ def of_paths(each: Path, asked: Asked) -> SitePrediction:
     mean = variance = density = probs = draws = cdf = None
     if path.mean is not None:
         mean = jnp.mean(path.mean, axis=0)
+    if path.mean is not None and path.variance is not None:
         variance = jnp.mean(path.variance, axis=0) + jnp.var(path.mean, axis=0)
     if path.log_density is not None:
         density = logsumexp(path.log_density, axis=0) - jnp.log(len(path.log_density))

@@ -318,6 +318,41 @@ def test_draws_and_quantiles_of_numpyros_bernoulli():
     np.testing.assert_allclose(found.draws.mean(0), found.mean, atol=0.12)
 
 
+@pytest.mark.parametrize("whiten", [True, False])
+@pytest.mark.parametrize("model", [regression, deep, softmax])
+def test_means_alone_are_the_same_means(model, whiten):
+    data = y if model is not softmax else np.arange(10) % 3
+    guide, params = prepared(model, X, data, whiten=whiten)
+    trained = Trained(model, guide, params)
+    whole, means = (trained.predict(KEY, NEW, num_draws=3, mean_only=only) for only in (False, True))
+    assert whole.keys() == means.keys()
+    for name, site in means.items():
+        of_site = whole[name].probs if site.mean is None else whole[name].mean
+        np.testing.assert_allclose(site.probs if site.mean is None else site.mean, of_site, rtol=1e-9, atol=1e-10)
+        assert site.variance is None and site.draws is None and site.log_density is None
+
+
+def test_means_of_one_kernel_per_output():
+    def model(X, y=None):
+        f = numpyro.sample(
+            "f", GaussianProcess(RBF(jnp.array([1.0, 2.0]), jnp.array([[0.5], [1.0]])), X, num_outputs=2)
+        )
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    guide, params = prepared(model, X, np.stack([y, -y], 1))
+    whole, means = (Trained(model, guide, params).predict(KEY, NEW, mean_only=only)["f"] for only in (False, True))
+    np.testing.assert_allclose(means.mean, whole.mean, rtol=1e-9, atol=1e-10)
+
+
+def test_variances_cannot_be_left_out_and_used():
+    guide, params = prepared(regression, X, y)
+    with pytest.raises(ValueError, match="the variances that quantiles, keep_draws, test_data would need"):
+        Trained(regression, guide, params).predict(
+            KEY, NEW, mean_only=True, quantiles=(0.5,), keep_draws=True, test_data={"y": TARGETS}
+        )
+
+
 def test_a_trained_model_compiles_once():
     traced = []
 
