@@ -1,5 +1,6 @@
 # make test    check style and types, and run the tests in .venv, which is made on the first call
 # make part    a fifth of the tests, for another Python: make part PYTHON=python3.12 VENV=.venv-3.12
+# make lowest  the same fifth on the oldest NumPyro, JAX and ArviZ that pyproject.toml allows
 # make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
 # make browser  reports in Chromium, which it looks at for errors, requests, contrast and width, with screenshots
@@ -19,13 +20,24 @@ PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/t
 	$(addprefix tests/inference/, prediction/test_functions.py prediction/test_prediction.py) \
 	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
-.PHONY: test part stress lint demo browser docs clean
+.PHONY: test part lowest stress lint demo browser docs clean
 
 test: lint
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
 part: $(STAMP)
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(PART)
+
+LOWEST := .venv-lowest
+
+lowest: $(LOWEST)/installed
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(PART)
+
+$(LOWEST)/installed: pyproject.toml
+	$(PYTHON) -m venv $(LOWEST)
+	sed -nE 's/^ *"(numpyro|jax|jaxlib|arviz)>=([0-9.]+)".*/\1==\2/p' pyproject.toml > $(LOWEST)/versions
+	$(LOWEST)/bin/python -m pip install -q -e '.[dev]' -c $(LOWEST)/versions
+	touch $@
 
 stress: $(STAMP)
 	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest -s tests/robustness

@@ -212,11 +212,11 @@ def test_forty_runs_killed_twice_are_the_forty_runs_alone(tmp_path):
     def swept(folder, *options, lines=None):
         """The sweep's exit status; with ``lines``, it is killed when so many runs have ended."""
         command = [*gpzoo, *given, "--output", str(folder), *options]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for count, _ in enumerate(process.stdout, 1):
-            if count == lines:
-                process.kill()
-        return process.wait()
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            for count, _ in enumerate(process.stdout, 1):
+                if count == lines:
+                    process.kill()
+        return process.returncode
 
     parts = tmp_path / "parts"
     assert swept(parts, "--workers", "2", lines=9) and swept(parts, "--workers", "2", lines=25)
