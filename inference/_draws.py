@@ -87,7 +87,7 @@ class Draws:
         by_datum = {n for n, x in terms.items() if n in masks and x.shape == masks[n].shape}
         posterior = {n: s["value"] for n, s in (found.guide | found.model).items() if self._is_kept(n, s)}
         return {
-            "posterior": posterior | {f"{name}_u": u for name, (_, u) in self._given_u(draw).items()},
+            "posterior": posterior | {f"{name}_u": at.u for name, at in self._given_u(draw).items()},
             "posterior_predictive": replicates,
             "log_likelihood": {n: x for n, x in terms.items() if n in by_datum},
             "left_out": {n: _left_out(s["fn"], jnp.asarray(s["value"])) for n, s in processes.items()},
@@ -140,7 +140,7 @@ class Draws:
         return found, shown
 
     def _given_u(self, draw: Draw) -> dict[str, Given]:
-        return {name: (at, draw[1][f"{name}_u"]) for name, at in self.inducing.items()}
+        return {name: Given(at, draw[1][f"{name}_u"]) for name, at in self.inducing.items()}
 
     def _is_kept(self, name: str, site: dict[str, Any]) -> bool:
         recorded = site["type"] == "deterministic" and not isinstance(site["value"], InducingVariable)
@@ -204,7 +204,7 @@ def _given(processes: Trace) -> dict[str, Given]:
     """GP sites' values at their inputs, to be conditioned on."""
     priors = {name: unmasked(site["fn"]) for name, site in processes.items()}
     values = {name: jnp.asarray(site["value"]) for name, site in processes.items()}
-    return {name: (InducingPoints(prior.X), values[name] - prior.mean) for name, prior in priors.items()}
+    return {name: Given(InducingPoints(prior.X), values[name] - prior.mean) for name, prior in priors.items()}
 
 
 def _left_out(prior: GaussianProcess, y: Array) -> Array:

@@ -65,7 +65,7 @@ class Trained:
     expectations: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)
     backed_off: Mapping[str, Any] = field(default_factory=dict)
-    _compiled: dict[tuple, Callable] = field(default_factory=dict, repr=False)
+    _compiled: dict[tuple, Any] = field(default_factory=dict, repr=False)
 
     def member(self, k: int) -> Trained:
         """Training ``k`` of several; ``seconds`` are those of all.

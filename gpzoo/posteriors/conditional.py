@@ -135,6 +135,7 @@ class Projection(Conditional):
         inducing: inducing variable whose ``Kuu`` is ``[M, M]`` (``[D, M, M]`` with one kernel per output).
         whiten: whether ``m`` and ``S`` are those of ``v = L^-1 u``.
         site: name of the site, for messages.
+        factor: ``L`` and its inverse, if they are known.
 
     Raises:
         FactorisationError: outside ``jit``, naming the site, if ``Kuu`` does not factorise.
@@ -142,10 +143,20 @@ class Projection(Conditional):
 
     deterministic = False
 
-    def __init__(self, prior: GaussianProcess, inducing: Any, *, whiten: bool = True, site: str = "f") -> None:
+    def __init__(
+        self,
+        prior: GaussianProcess,
+        inducing: Any,
+        *,
+        whiten: bool = True,
+        site: str = "f",
+        factor: tuple[Any, Any] | None = None,
+    ) -> None:
         self.prior, self.inducing, self.whiten, self.site = prior, inducing, whiten, site
-        covariance = Kuu(inducing, prior.kernel)
-        self.L, self.L_inverse = linalg.cholesky_and_inverse(covariance, f"Kuu of site {site!r}", prior.jitter)
+        if factor is None:
+            covariance = Kuu(inducing, prior.kernel)
+            factor = linalg.cholesky_and_inverse(covariance, f"Kuu of site {site!r}", prior.jitter)
+        self.L, self.L_inverse = factor
 
     def start_root(self) -> Any:
         """See :meth:`Conditional.start_root`."""

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
 from gpzoo._numpyro import Messenger
-from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.gp_sites import Representation
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess
 
-#: An inducing variable and its value ``u``, on which a site is conditioned; ``u`` is of the site's zero-mean part.
-Given: TypeAlias = tuple[InducingVariable, Float[Array, "M *D"]]
+
+class Given(NamedTuple):
+    """What a site is conditioned on.
+
+    Attributes:
+        inducing: an inducing variable.
+        u: its value, of the site's zero-mean part.
+        factor: the factor of its prior covariance and the inverse of that, if they are known.
+    """
+
+    inducing: InducingVariable
+    u: Float[Array, "M *D"]
+    factor: tuple[Any, Any] | None = None
+
+
+def given_at(prior: GaussianProcess, value: Float[Array, "N *D"], site: str) -> Given:
+    """Values of a site's zero-mean part at the inputs of its prior."""
+    projection = Projection(prior, InducingPoints(prior.X), whiten=False, site=site)
+    return Given(projection.inducing, value, (projection.L, projection.L_inverse))
 
 
 def conditioned(
@@ -36,8 +54,8 @@ def conditioned(
         def process_message(self, msg: dict[str, Any]) -> None:
             if msg["type"] != "sample" or msg["name"] not in given:
                 return
-            name, (inducing, u) = msg["name"], given[msg["name"]]
-            projection = Projection(msg["fn"], inducing, whiten=False, site=name)
+            name, (inducing, u, factor) = msg["name"], given[msg["name"]]
+            projection = Projection(msg["fn"], inducing, whiten=False, site=name, factor=factor)
             posterior = InducingPosterior(projection, u, Diagonal(jnp.zeros_like(u)))
             msg["fn"] = representation.posterior(posterior, drawn=name in drawn, joint=False)
             msg["value"], msg["is_observed"] = None, False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +15,23 @@ from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
 from numpyro import handlers
 from numpyro.distributions.distribution import Unit
 
-from gpzoo.inducing.variables import InducingPoints, InducingVariable
+from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Sites
 from gpzoo.inference._runs import drawing, run, unmasked
 from gpzoo.inference.enumeration import DrawnByRow, scored
 from gpzoo.inference.gp_sites import Marginals, Means
 from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.prediction._conditioned import Given, conditioned
+from gpzoo.inference.prediction._conditioned import Given, conditioned, given_at
 from gpzoo.inference.prediction.summaries import Asked, Path, SitePrediction
 from gpzoo.likelihoods import Censored, Expected, Gaussian, Likelihood
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
+
+#: By name: GP sites that were observed at the training inputs, and those that a draw has values of there.
+AtTraining: TypeAlias = tuple[dict[str, Given], dict[str, Given]]
 
 
 class Runner:
@@ -52,10 +55,35 @@ class Runner:
         self.drawn = frozenset() if guide is not None else sites.drawn
         self.static, self.train_static, self.asked = static, train_static, asked
 
+    def at_training(
+        self, key: PRNGKeyArray, samples: dict, params: dict, train: tuple, views: PRNGKeyArray
+    ) -> AtTraining:
+        """What the draw says of GP sites at the training inputs: of those that were observed there, and of others."""
+        args, arrays = train
+        _, trace = self._traces(
+            key, self._known(params, samples), None, args, arrays | self.train_static, self._sparse(samples), views
+        )
+        observed: dict[str, Given] = {}
+        drawn: dict[str, Given] = {}
+        for name, site in trace.items():
+            if site["type"] != "sample" or not isinstance(prior := site["fn"], GaussianProcess):
+                continue
+            if site["is_observed"] or self.guide is None:
+                value = jnp.asarray(site["value"]) - prior.mean
+                (observed if site["is_observed"] else drawn)[name] = given_at(prior, value, name)
+        return observed, drawn
+
+    def _known(self, params: dict, samples: dict) -> dict:
+        return {name: x for name, x in (params | samples).items() if name not in self.sites.enumerated}
+
+    def _sparse(self, samples: dict) -> dict[str, Given]:
+        return {name: Given(at, samples[f"{name}_u"]) for name, at in self.inducing.items()}
+
     def __call__(
         self,
         key: PRNGKeyArray,
         samples: dict,
+        training: AtTraining | None,
         rows: Integer[Array, " N"],
         batch: tuple,
         tests: dict,
@@ -67,21 +95,14 @@ class Runner:
         """Every GP site and data site by name.
 
         ``rows`` are the numbers of the batch's rows in the whole input, and sampled views are drawn by ``views``.
+        ``training`` is what :meth:`at_training` gives, if that was computed before.
         """
-        known = {name: x for name, x in (params | samples).items() if name not in self.sites.enumerated}
-        given: dict[str, Given] = {name: (at, samples[f"{name}_u"]) for name, at in self.inducing.items()}
+        known, given = self._known(params, samples), self._sparse(samples)
         seen: set[str] = set()
         if train is not None:
-            args, train_arrays = train
-            _, trace = self._traces(key, known, None, args, train_arrays | self.train_static, given, views)
-            for name, site in trace.items():
-                if site["type"] != "sample" or not isinstance(site["fn"], GaussianProcess):
-                    continue
-                if site["is_observed"] or self.guide is None:
-                    prior: GaussianProcess = site["fn"]
-                    given[name] = InducingPoints(prior.X), jnp.asarray(site["value"]) - prior.mean
-                if site["is_observed"]:
-                    seen.add(name)
+            training = self.at_training(key, samples, params, train, views) if training is None else training
+            observed, drawn_before = training
+            given, seen = given | drawn_before | observed, set(observed)
         others = {name: value for name, value in known.items() if name not in given}
         guide_trace, trace = self._traces(key, others, rows, batch, arrays | self.static, given, views)
         found = {}

@@ -55,8 +55,9 @@ def predict(
     """Predict at new inputs without a guide: from MCMC draws, or by exact GP regression.
 
     A trained model predicts by itself, :meth:`gpzoo.inference.Trained.predict`, where results and the other arguments
-    are explained. GP sites are conditioned on their draws, or their data, at the training inputs. The
-    training covariance is factorised for every draw and batch: take large batches. A program that is
+    are explained. GP sites are conditioned on their draws, or their data, at the training inputs, whose
+    covariance is factorised once for each draw, as long as the factors of all draws take less than 1 GiB; else for
+    every batch: take large ones. A program that is
     :func:`~gpzoo.inference.whitened` is conditioned on its draws of ``f``, or of ``u`` where it is sparse.
 
     Args:
@@ -106,7 +107,7 @@ def predict(
 
 
 def predictions(
-    compiled: dict[tuple, Callable],
+    compiled: dict[tuple, Any],
     rng_key: Array,
     model: Callable,
     args: tuple,
@@ -169,16 +170,19 @@ def predictions(
     asked = Asked(quantiles, keep_draws, 1 if samples or several else num_draws, bool(mean_only))
     run = Runner(model, guide, sites, static, train_static, asked, inducing)
     key = ("predict", identity_of(static), identity_of(train_static), asked, draws)
-    one_batch = compiled[key] = compiled.get(key) or _compile(run, draws)
+    at_training, one_batch = compiled[key] = compiled.get(key) or _compile(run, draws)
     keys = random.split(named_key(rng_key, "draws"), draws)
     rest = (params, None if train is None else (train[0], train_arrays), named_key(rng_key, "views"))
     found: dict[str, SitePrediction] = {}
     with one_blas_thread():
+        training = None
+        if train is not None and batch_size < num_rows and _bytes(at_training, keys, samples, rest) <= _MOST_KEPT:
+            training = at_training(keys, samples, rest)
         for start in range(0, num_rows, batch_size):
             # The last batch is filled up, so that all have one shape and one compiled program.
             rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
             batch, tests = jax.tree.map(lambda x: x[rows], (args, test_data))  # noqa: B023
-            part = one_batch(keys, samples, rows, batch, tests, arrays, rest)
+            part = one_batch(keys, samples, training, rows, batch, tests, arrays, rest)
             if unknown := sorted(set(test_data) - set(part)):
                 raise ValueError(f"test_data names {unknown}, but the sites are {sorted(part)}.")
             found = found or {name: _empty(site, num_rows) for name, site in part.items()}
@@ -188,7 +192,7 @@ def predictions(
         def explain() -> None:
             row, one, test = jax.tree.map(lambda x: x[:1], (rows, batch, tests))
             key, sample = jax.tree.map(lambda x: x[0], (keys, samples))
-            run(key, sample, row, one, test, arrays, *rest)
+            run(key, sample, None, row, one, test, arrays, *rest)
 
         return {n: _finite(n, site, test_data.get(n), sites.processes, explain) for n, site in found.items()}
 
@@ -299,25 +303,45 @@ class _Itself:
 _Rest: TypeAlias = tuple[dict[str, Any], Any, PRNGKeyArray]
 
 
-def _compile(run: Runner, draws: int) -> Callable:
+#: Bytes of what is kept of all draws at the training inputs; what is larger is computed again for every batch.
+_MOST_KEPT = 2**30
+
+
+def _bytes(function: Callable, *args: Any) -> int:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(function, *args)))
+
+
+def _compile(run: Runner, draws: int) -> tuple[Callable, Callable]:
+    """What the draws say at the training inputs, and what follows for a batch of new inputs."""
+
+    @jax.jit
+    def at_training(keys: Shaped[Array, "S ..."], samples: dict, rest: _Rest) -> Any:
+        params, train, views = rest
+
+        def one_draw(draw: tuple[Any, Any]) -> Any:
+            return run.at_training(*draw, params, train, views)
+
+        return jax.lax.map(one_draw, (keys, samples), batch_size=min(10, draws))
+
     @jax.jit
     def one_batch(
         keys: Shaped[Array, "S ..."],
         samples: dict,
+        training: Any,
         rows: Integer[Array, " N"],
         batch: tuple,
         tests: dict,
         arrays: dict,
         rest: _Rest,
     ) -> Any:
-        def one_draw(draw: tuple[Any, Any]) -> dict[str, Path]:
+        def one_draw(draw: tuple[Any, Any, Any]) -> dict[str, Path]:
             paths = run(*draw, rows, batch, tests, arrays, *rest)
             return {name: without_variance(path) for name, path in paths.items()} if run.asked.mean_only else paths
 
         if draws == 1:
-            path = one_draw(jax.tree.map(lambda x: x[0], (keys, samples)))
+            path = one_draw(jax.tree.map(lambda x: x[0], (keys, samples, training)))
             return {name: of_one_path(site, run.asked) for name, site in path.items()}
-        each = jax.lax.map(one_draw, (keys, samples), batch_size=min(10, draws))
+        each = jax.lax.map(one_draw, (keys, samples, training), batch_size=min(10, draws))
         return {name: of_paths(site, run.asked) for name, site in each.items()}
 
-    return one_batch
+    return at_training, one_batch

@@ -14,10 +14,12 @@ from numpyro.infer import MCMC, NUTS, Predictive
 from scipy.special import logsumexp
 from scipy.stats import norm
 
+from gpzoo import linalg
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained, predict
 from gpzoo.inference._keys import named_key
 from gpzoo.inference.gp_sites import Marginals, representing
+from gpzoo.inference.prediction import predict as prediction
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
 from gpzoo.processes.process import GaussianProcess
@@ -174,6 +176,30 @@ def test_exact_regression_is_the_textbooks():
     mean, variance = exact_moments(1.1, 0.7, 0.2, np.asarray(y - 0.5 * X[:, 0]))
     np.testing.assert_allclose(found.mean, 0.5 * NEW[:, 0] + mean, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.variance, variance + 0.2, rtol=1e-4)
+
+
+def test_training_inputs_are_factorised_once_for_all_batches(samples, monkeypatch):
+    sizes = []
+    factor = linalg.cholesky_and_inverse
+
+    def seen(K, *args, **kwargs):
+        sizes.append(K.shape[-1])
+        return factor(K, *args, **kwargs)
+
+    monkeypatch.setattr(linalg, "cholesky_and_inverse", seen)
+    lifted = handlers.lift(regression, prior=PRIORS)
+    given = {"posterior_samples": {name: value[:3] for name, value in samples.items()}}
+    params = {"variance": jnp.array(1.1), "lengthscale": jnp.array(0.7), "noise": jnp.array(0.2)}
+    for model, options, site in ((lifted, given, "f"), (exact, {"params": params}, "y")):
+        found = []
+        for most in (2**30, 0):
+            monkeypatch.setattr(prediction, "_MOST_KEPT", most)
+            sizes.clear()
+            found.append(predict(KEY, model, NEW, train_args=(X, y), batch_size=3, **options)[site])
+            # Traced before the batches, and again in their program only where nothing may be kept.
+            assert sizes.count(10) == (1 if most else 2)
+        np.testing.assert_allclose(found[0].mean, found[1].mean, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(found[0].variance, found[1].variance, rtol=1e-8, atol=1e-12)
 
 
 def test_arguments_that_do_not_go_together_are_refused(samples):
