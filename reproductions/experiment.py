@@ -191,6 +191,7 @@ class Experiment:
         data: names of the data sets it loads.
         presets: its presets, from :data:`PRESETS`.
         figure: draws the recorded results of several variants, by name, in one figure.
+        caption: the words below that figure.
 
     Raises:
         ValueError: if the default is not one of the variants, or a preset is unknown.
@@ -205,6 +206,7 @@ class Experiment:
     data: Sequence[str] = ()
     presets: Sequence[str] = ("quick", "paper")
     figure: Callable[[Mapping[str, Mapping[str, Any]]], Figure] | None = None
+    caption: str = ""
 
     def __post_init__(self) -> None:
         if unknown := set(self.presets) - set(PRESETS):
