@@ -31,6 +31,10 @@ _SCALES = {
 }
 
 
+#: Metrics whose small differences would be magnified by an axis that fits them.
+_FROM_ZERO = ("error", "rmse", "learned_angle_degrees")
+
+
 def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
     """The evidence lower bound against optimisation steps, see :func:`gpzoo.inference.inspection.plots.learning_curve`.
 
@@ -50,7 +54,9 @@ def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
 
 
 def test_curves(
-    curves: Mapping[str, Sequence[Mapping[str, float]]], printed: Mapping[str, Mapping[str, float | None]] | None = None
+    curves: Mapping[str, Sequence[Mapping[str, float]]],
+    printed: Mapping[str, Mapping[str, float | None]] | None = None,
+    metrics: Sequence[str] = tuple(_SCALES),
 ) -> Figure:
     """Test metrics against training time, a line per variant (convolutional GPs, figures 2 and 3).
 
@@ -58,6 +64,7 @@ def test_curves(
         curves: variant to its points, each with ``seconds`` and metrics. Known metrics are drawn for the variants that
             have them.
         printed: variant to the paper's numbers by metric, which are drawn as dashed lines of the variant's colour.
+        metrics: the metrics to draw, a panel each.
 
     Returns:
         A figure without a window.
@@ -67,7 +74,7 @@ def test_curves(
     unit, name = next(
         (u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if longest >= 3 * u or u == 1
     )
-    metrics = [metric for metric in _SCALES if any(metric in point for point in points)]
+    metrics = [metric for metric in metrics if any(metric in point for point in points)]
     columns = min(2, len(metrics))
     figure = plots.blank(4.2 * columns, 3.4 * -(-len(metrics) // columns))
     panels = figure.subplots(-(-len(metrics) // columns), columns, squeeze=False).ravel()
@@ -89,11 +96,16 @@ def test_curves(
         # The axes fit the later evaluations, because the first ones are far off.
         later = [scale * point[metric] for _, each in own.values() for point in each[len(each) // 5 :]]
         low, high = min([*later, *levels.values()]), max([*later, *levels.values()])
-        margin = 0.08 * (high - low) or 0.08 * abs(high) or 0.01
+        margin = max(0.08 * (high - low), 0.05 * abs(high) * (metric in _FROM_ZERO)) or 0.01
         axes.set_ylim(low - margin, high + margin)
         axes.set_xlim(left=0)
         axes.set(xlabel=f"time in training ({name})", ylabel=label)
-    figure.axes[0].legend(fontsize=8)
+    if len(metrics) < len(panels):
+        lines = {line.get_label(): line for axes in figure.axes for line in axes.lines}
+        named = [name for variant in curves for name in (variant, f"{variant}, the paper's") if name in lines]
+        figure.legend([lines[name] for name in named], named, loc="center", bbox_to_anchor=(0.75, 0.25), fontsize=9)
+    else:
+        figure.axes[0].legend(fontsize=8)
     return figure
 
 
@@ -115,9 +127,9 @@ def drawable(
     found: dict[str, Callable[[], Figure]] = {}
     for experiment in experiments:
         for preset in experiment.presets:
-            shown = {}
+            shown, needed = {}, experiment.figure is None or experiment.curves
             for key, result in records.of(experiment.paper, experiment.name):
-                if key.preset == preset and (experiment.figure is not None or result.get("curve")):
+                if key.preset == preset and (result.get("curve") or not needed):
                     shown.setdefault(key.variant, result)
             if shown and experiment.figure is not None:
                 found[figure_name(experiment, preset)] = partial(experiment.figure, shown)

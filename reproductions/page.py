@@ -62,6 +62,7 @@ def _page(answers: Answers, experiments: Sequence[Experiment], figures: Collecti
     lines = [f"# {paper.title}", "", f"{paper.source}. {paper.about}", "", _counted(answers), "", *_told(answers), ""]
     led = [f"{paper.key}/{name}" for name, _ in paper.telling]
     pictures = [line for experiment in own for line in _pictures(experiment, [f for f in figures if f not in led])]
+    pictures += [line for experiment in own for line in _of_runs(records, experiment)]
     lines += [line for name, words in paper.telling for line in _picture(f"{paper.key}/{name}", words, figures)]
     lines += ["## Claims", "", *_claims(answers)]
     if paper.beyond is not None:
