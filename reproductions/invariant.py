@@ -313,6 +313,8 @@ def figure_4(results: Mapping[str, Mapping[str, Any]]) -> Figure:
         late = np.concatenate([np.asarray(line.get_ydata())[1:] for line in gaussian])
         bound.set_ylim(late.min() - 0.3, late.max() + 0.3)
     bound.set_title("Gaussian likelihood", fontsize=9)
+    bound.legend(*error.get_legend_handles_labels(), loc="lower right", fontsize=8)
+    error.get_legend().remove()
     return figure
 
 

@@ -207,6 +207,16 @@ def _pictures(experiment: Experiment, figures: Collection[str]) -> Iterator[str]
             yield from _picture(figure_name(experiment, preset), words, figures)
 
 
+def _of_runs(records: Records, experiment: Experiment) -> Iterator[str]:
+    """Pictures that runs drew of their trained models, which lie beside their files: ``STEM_NAME.png``."""
+    for key, _ in records.of(experiment.paper, experiment.name):
+        path = records.paths[key]
+        for picture in sorted(path.parent.glob(f"{path.stem}_*.png")):
+            what = picture.stem.removeprefix(f"{path.stem}_").replace("_", " ")
+            words = f"{what[:1].upper()}{what[1:]}: {experiment.name}, variant {key.variant}, preset {key.preset}."
+            yield from _picture(f"{experiment.paper}/{picture.stem}", words, (f"{experiment.paper}/{picture.stem}",))
+
+
 def _numbers(records: Records, experiment: Experiment, *, checks: bool = False) -> list[str]:
     """Tables of an experiment's numbers, variants by metrics; of its small runs, or of the others."""
     lines: list[str] = []
