@@ -9,7 +9,7 @@ from pathlib import Path
 from gpzoo.reproductions.answers import Answered, Answers
 from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import Experiment, ReproductionError
-from gpzoo.reproductions.page import pages
+from gpzoo.reproductions.pages import pages
 from gpzoo.reproductions.records import Records
 from gpzoo.reproductions.verdicts import NO_EXPERIMENT, NOT_RUN, REACHED, SHORT, UNDECIDED
 
@@ -36,7 +36,8 @@ def check(folder: Path, output: Path, experiments: Sequence[Experiment], papers:
     if wrong:
         raise ReproductionError(f"{len(wrong)} of the results are wrong: {' | '.join(wrong[:5])}")
     claims = sum(len(paper.claims) for paper in papers)
-    return f"{len(records.found)} files, {claims} claims, {answered} of them with a result: the pages say what the files say."
+    counted = f"{len(records.found)} files, {claims} claims, {answered} of them with a result"
+    return f"{counted}: the pages say what the files say."
 
 
 def _stale(written: dict[str, str], output: Path) -> Iterator[str]:

@@ -384,7 +384,7 @@ def results_command(folder: Path, output: Path, only_check: bool, debug: bool) -
     with known_failures(debug):
         from gpzoo.reproductions.checking import check
         from gpzoo.reproductions.figures import draw_figures
-        from gpzoo.reproductions.page import pages
+        from gpzoo.reproductions.pages import pages
         from gpzoo.reproductions.papers import PAPERS
 
         experiments = all_experiments()

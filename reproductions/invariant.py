@@ -8,7 +8,7 @@ is not public: ``paper`` has the paper's full data, and our settings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -26,9 +26,8 @@ from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.icml2007 import rotated
 from gpzoo.reproductions.experiment import Experiment, Inspected, Outcome, Run, by_hand, subset
-from gpzoo.reproductions.figures import test_curves
+from gpzoo.reproductions.invariant_figures import figure_3, figure_4, figure_5
 from gpzoo.reproductions.metrics import Score
-from gpzoo.reproductions.papers.invariant import INVARIANT
 from gpzoo.reproductions.training import Setting, keys_of, predicted, train
 from gpzoo.views.orbits import Orbit
 
@@ -273,60 +272,6 @@ def _ten_classes(run: Run, whole: Dataset, data: Dataset) -> Outcome:
     return _train(run, _one_hot(data), program, view, setting, _score_of_one_hot, subset=part)
 
 
-# -- figures of several variants ---------------------------------------------------------------------------------------
-
-
-def figure_3(results: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Figure 3: the learned angle from its start, test error and bound over time; dashed, the true angles."""
-    figure = test_curves(_curves(results), metrics=("learned_angle_degrees", "error", "bound_per_point"))
-    angle, drawn = figure.axes[0], {line.get_label(): line for line in figure.axes[0].lines}
-    for variant, line in drawn.items():
-        truth, _, start = str(variant).partition("-from-")
-        angle.axhline(float(truth), color="0.4", linestyle="--", linewidth=1)
-        times, values = line.get_data()
-        angle.plot([0, times[0]], [float(start), values[0]], color=line.get_color(), linestyle=":", marker=".")
-        angle.text(0, float(truth), f" truth {truth}", color="0.4", fontsize=8, va="bottom")
-    angle.set_ylim(0, 200 if any(variant.startswith("180") for variant in results) else 105)
-    angle.set_yticks(range(0, 181 if angle.get_ylim()[1] > 180 else 91, 45 if angle.get_ylim()[1] > 180 else 15))
-    return figure
-
-
-def figure_4(results: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Figure 4: test error and bound over time; the bounds of the Gaussian likelihood only, which has other targets."""
-    figure = test_curves(_curves(results), metrics=("error", "bound_per_point"))
-    error, bound = figure.axes
-    for claim in INVARIANT.claims:
-        if claim.reading and claim.printed is not None and claim.answer is not None and claim.answer.variant in results:
-            error.axhline(100 * claim.printed, color="0.5", linestyle="--", linewidth=1)
-    error.set_ylim(bottom=0)
-    error.text(
-        0.02,
-        0.02,
-        "dashed: read off the paper's figure, RBF 2, affine and local 1",
-        fontsize=8,
-        transform=error.transAxes,
-    )
-    gaussian = [line for line in bound.lines if not str(line.get_label()).endswith("-sticks")]
-    for line in set(bound.lines) - set(gaussian):
-        line.remove()
-    if gaussian:
-        late = np.concatenate([np.asarray(line.get_ydata())[1:] for line in gaussian])
-        bound.set_ylim(late.min() - 0.3, late.max() + 0.3)
-    bound.set_title("Gaussian likelihood", fontsize=9)
-    bound.legend(*error.get_legend_handles_labels(), loc="lower right", fontsize=8)
-    error.get_legend().remove()
-    return figure
-
-
-def figure_5(results: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Figure 5: test error and bound over time."""
-    return test_curves(_curves(results), metrics=("error", "bound_per_point"))
-
-
-def _curves(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {variant: result["curve"] for variant, result in results.items()}
-
-
 _PRESETS = ("quick", "cpu", "paper")
 
 EXPERIMENTS = (
@@ -345,7 +290,7 @@ EXPERIMENTS = (
         description="Odd or even digits, rotated by up to 90 or 180 degrees; the angle is learned (figure 3).",
         figure=figure_3,
         curves=True,
-        caption="Odd or even digits that are rotated: the learned angle from its start, test error and bound (figure 3).",
+        caption="Rotated digits, odd or even: the learned angle from its start, test error and bound (figure 3).",
         variants={f"{truth}-{name}": {} for truth in (90, 180) for name in ("rbf", "from-5", "from-45")},
         run=rotated_binary,
         default_variant="90-from-45",
@@ -358,8 +303,8 @@ EXPERIMENTS = (
         description="MNIST, ten classes, Gaussian likelihood, learned invariances (figure 4).",
         figure=figure_4,
         curves=True,
-        caption="MNIST: test error and bound over time (figure 4); the paper's figure shows errors of about 2 % for the "
-        "RBF and about 1 % for affine and local deformations, on six times the images.",
+        caption="MNIST: test error and bound over time (figure 4); the paper's figure shows errors of about 2 % for "
+        "the RBF and about 1 % for affine and local deformations, on six times the images.",
         variants={name: {} for name in ("rbf", "rotation", "affine", "local", "rbf-sticks", "affine-sticks")},
         run=mnist,
         default_variant="affine",

@@ -209,8 +209,9 @@ def _figure_1_in_numbers(records: Records) -> list[str]:
         "",
         "Test log likelihood per point in nats, original units; mean and standard error over splits. The paper prints "
         f"no numbers for it. Ours took {' or '.join(f'{count:,}' for count in sorted(steps))} steps on each split. "
-        "Beside them, what others publish for the same sets (github.com/hughsalimbeni/bayesian_benchmarks, ten splits): "
-        "one layer with the optimal q(u) by L-BFGS, and two layers with natural gradients, 100 inducing points each, standard deviations in brackets. "
+        "Beside them is what others publish for the same sets (github.com/hughsalimbeni/bayesian_benchmarks, ten "
+        "splits, standard deviations in brackets): one layer with the optimal q(u) by L-BFGS, and two layers with "
+        "natural gradients, 100 inducing points each. "
         "Where our SGP or DGP 2 is far below them, it is not converged.",
         "",
         f"| set | splits | {' | '.join([*titles, 'SGPR, published', 'DGP 2, published'])} |",

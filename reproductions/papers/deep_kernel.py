@@ -144,15 +144,15 @@ def _gain(records: Records) -> list[str]:
         f"{len(sets)} data sets, SV-DKL's nlpp is better than that of the longer-trained network by more than a paired "
         f"standard error on {len(better)}: {verb}.",
         "",
-        "| SV-DKL less | DNN: accuracy, points | DNN: nlpp | DNN, as many steps: accuracy, points | DNN, as many steps: nlpp |",
+        "| SV-DKL less | DNN: accuracy, points | DNN: nlpp | DNN, as many steps: accuracy, points | the same: nlpp |",
         "|---|---|---|---|---|",
         *rows,
         "",
         "Differences over the same splits, with their standard errors where there are several.",
         "",
-        "DNN+ has one rectified unit per class in its extra layer, as the paper's seems to have. A unit that is zero on "
-        "all rows has no gradient, and with so few of them the network can lose what it needs: DNN+ is more than two "
-        f"points below DNN on {', '.join(dead) or 'no set'}. That tells of these units, not of an extra layer.",
+        "DNN+ has one rectified unit per class in its extra layer, as the paper's seems to have. A unit that is zero "
+        "on all rows has no gradient, and with so few of them the network can lose what it needs: DNN+ is more than "
+        f"two points below DNN on {', '.join(dead) or 'no set'}. That tells of these units, not of an extra layer.",
     ]
 
 
@@ -212,8 +212,8 @@ DEEP_KERNEL = Paper(
     key="deep_kernel",
     title="Stochastic variational deep kernel learning",
     source="Wilson, Hu, Salakhutdinov and Xing 2016",
-    about="GPs on the features of a neural network, mixed into classes, with inducing points on a grid; network and GPs "
-    "are trained together on minibatches.",
+    about="GPs on the features of a neural network, mixed into classes, with inducing points on a grid; network and "
+    "GPs are trained together on minibatches.",
     tables=_TABLES,
     others=(
         Claim(
@@ -260,8 +260,8 @@ DEEP_KERNEL = Paper(
     telling=(
         (
             "gain",
-            "nlpp of SV-DKL less that of the network: before joint training (grey), as the paper compares them, and after "
-            "as many steps (blue), where little is left.",
+            "nlpp of SV-DKL less that of the network: before joint training (grey), as the paper compares them, and "
+            "after as many steps (blue), where little is left.",
         ),
     ),
 )

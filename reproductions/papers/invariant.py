@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from gpzoo.reproductions.claims import Answer, Claim, Judged, Paper
@@ -82,7 +83,7 @@ def _order(experiment: str, variants: tuple[str, ...], records: Records) -> Judg
     tests = min(result["data"]["sizes"]["test"] for _, result in runs.values())
     holds = all(
         error[a] <= error[b] + math.sqrt((error[a] * (1 - error[a]) + error[b] * (1 - error[b])) / tests)
-        for a, b in zip(by_bound, by_bound[1:], strict=False)
+        for a, b in pairwise(by_bound)
     )
     return Judged(f"bound a point (error): {ours}", holds, _keys(runs))
 
@@ -139,14 +140,15 @@ INVARIANT = Paper(
     title="Learning invariances using the marginal likelihood",
     source="van der Wilk, Bauer, John and Hensman 2018",
     about="Kernels that average a base kernel over transformed images. The bound needs only unbiased estimates of the "
-    "kernel, and its gradient learns which transformations. The paper prints no numbers: its claims are statements, and "
-    "readings of its figures are marked. The function of figure 2 is not printed: ours is another symmetric one.",
+    "kernel, and its gradient learns which transformations. The paper prints no numbers: its claims are statements, "
+    "and readings of its figures are marked. The function of figure 2 is not printed: ours is another symmetric one.",
     tables=(),
     others=(
         Claim("figure 2", "toy: the model without the symmetry fits the training data at least as well (RMSE)",
               judge=partial(_toy, "train_rmse", 1), needs=_TOY),
         Claim("figure 2", "toy: the invariant model has the higher bound", judge=partial(_toy, "elbo", 1), needs=_TOY),
-        Claim("figure 2", "toy: the invariant model has the lower test RMSE", judge=partial(_toy, "rmse", -1), needs=_TOY),
+        Claim("figure 2", "toy: the invariant model has the lower test RMSE",
+              judge=partial(_toy, "rmse", -1), needs=_TOY),
         Claim("section 5.1, figure 3", "odd or even, truth 90 degrees: the learned angle is at least the truth",
               judge=partial(_angle, 90), needs=("rotated-binary", ("90-from-5", "90-from-45"))),
         Claim("section 5.1, figure 3", "odd or even, truth 180 degrees: the learned angle is below the truth",
@@ -164,7 +166,8 @@ INVARIANT = Paper(
         Claim("section 5.2", "MNIST: rotation alone is only slightly better than the RBF",
               judge=_slightly, needs=("mnist", ("rbf", "rotation", *_AFFINE))),
         Claim("section 5.2", "MNIST: the bound orders the models as the test error does",
-              judge=partial(_order, "mnist", ("rbf", "rotation", *_AFFINE)), needs=("mnist", ("rbf", "rotation", *_AFFINE))),
+              judge=partial(_order, "mnist", ("rbf", "rotation", *_AFFINE)),
+              needs=("mnist", ("rbf", "rotation", *_AFFINE))),
         Claim("section 5.3, figure 5", "rotated MNIST: every invariant model is far better than the RBF",
               judge=_all_better, needs=("mnist-rot", _ROT)),
         Claim("section 5.3, figure 5", "rotated MNIST: fixed rotation is best, and the bound says so",
@@ -172,6 +175,8 @@ INVARIANT = Paper(
     ),
     rows={"mnist": 70_000, "rotated-binary": 70_000, "mnist-rot": 62_000},
     reasons={"rotated-binary": "no hours were left for it"},
-    telling=(("rotated-binary-cpu", "Odd or even digits, rotated by up to 90 degrees: the learned angle rises from 5 and from 45 degrees to nearly the "
-            "truth."),),
+    telling=(
+        ("rotated-binary-cpu",
+         "Odd or even digits, rotated by up to 90 degrees: the learned angle rises from 5 and 45 to nearly that."),
+    ),
 )  # fmt: skip
