@@ -127,28 +127,32 @@ class Answers:
         return found[0] if found else None
 
     def size(self, runs: Sequence[Key]) -> str:
-        """The size of the data of runs, of several the first one's."""
+        """The size of the data of runs, and whose settings they have if those are the paper's."""
         key = runs[0]
         result = self.records.found[key]
-        parts = [rows_of(result, self.paper.rows.get(key.experiment))]
+        rows = {rows_of(self.records.found[each], self.paper.rows.get(each.experiment)) for each in runs}
+        parts = [*rows] if len(rows) == 1 else [f"{len(rows)} data sets"]
         folds = (result.get("folds") or {}).get("of") or self.paper.folds.get(key.experiment)
         if folds:
             parts.append(f"{splits_of(result)} of {folds} splits")
         if M := (result.get("settings") or {}).get("num_inducing"):
             parts.append(f"M {M:,}")
-        if len({each.variant for each in runs}) > 1:
+        if len(rows) == 1 and len({each.variant for each in runs}) > 1:
             parts.append(f"{len(runs)} runs")
-        return ", ".join([*parts, settings_of(result)])
+        return ", ".join([*parts, *([PAPERS] if settings_of(result) == PAPERS else [])])
 
 
 def _rank(found: Verdict) -> tuple[int]:
     return (_WORDS.index(found.word) if found.word in _WORDS else len(_WORDS),)
 
 
+#: The settings of a run of the preset ``paper``.
+PAPERS = "the paper's settings"
+
+
 def settings_of(result: Mapping[str, Any]) -> str:
     """Whose settings a run has. Files without a schema are named ``paper`` for the paper's sizes only."""
-    papers = result["preset"] == "paper" and "schema" in result
-    return "the paper's settings" if papers else "settings of ours"
+    return PAPERS if result["preset"] == "paper" and "schema" in result else "settings of ours"
 
 
 def rows_of(result: Mapping[str, Any], of: int | None = None) -> str:

@@ -48,16 +48,10 @@ def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Pa
     of_model, looked_at, reason = _of_model(run, result, experiment)
     title = f"Report: {run.paper} {run.experiment}, variant {run.variant}"
     said = f"Preset {run.preset}, seed {run.seed}, finished {_time(result['finished'])}. {looked_at}"
-    first = Part(
-        "Result",
-        [
-            _metrics(result, experiment.variants.get(run.variant, {})),
-            *_sentences(result),
-            *([reason] if reason else []),
-        ],
-    )
+    numbers = _metrics(result, experiment.variants.get(run.variant, {}))
+    first = Part("Result", [numbers, *_sentences(result), *([reason] if reason else [])])
     pictures = [] if of_model else list(_curve(folder, "Bound"))
-    figures = Part("Figures of the experiment", [*pictures, *_figures(folder, result)])
+    figures = Part("Figures of the experiment", [*pictures, *_figures(folder, result, numbers)])
     run_of = Part("The run", [_settings([result]), _run(result)])
     last = () if of_model else (Part("How to make it again", [Code(result["command"])]),)
     _write(path, page(title, said, [first, *of_model[:-2], figures, run_of, *of_model[-2:], *last]))
@@ -161,7 +155,7 @@ def _curve(folder: Path, title: str) -> Iterator[Picture]:
     yield picture(title, BOUND, plots.learning_curve(values))
 
 
-def _figures(folder: Path, result: Mapping[str, Any]) -> Iterator[Picture]:
+def _figures(folder: Path, result: Mapping[str, Any], numbers: Section) -> Iterator[Picture]:
     """What the experiment drew, with the numbers of the run; curves of the training are drawn anew."""
     for path in sorted(folder.glob("*.png")):
         if path.stem in ("learning_curve", "test_curves"):
@@ -170,9 +164,7 @@ def _figures(folder: Path, result: Mapping[str, Any]) -> Iterator[Picture]:
         words = "A figure of the experiment, as the run drew it."
         alt = f"{name[:1].upper()}{name[1:]}, a figure of {result['paper']} {result['experiment']}. The metrics of "
         alt += "the run are in the table below."
-        yield Picture(
-            name[:1].upper() + name[1:], words, address(path.read_bytes(), "image/png"), alt, (_metrics(result),)
-        )
+        yield Picture(name[:1].upper() + name[1:], words, address(path.read_bytes(), "image/png"), alt, (numbers,))
     if result.get("curve"):
         yield from _test_curves([result])
 

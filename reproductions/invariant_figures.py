@@ -21,7 +21,7 @@ def figure_3(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     for variant, line in drawn.items():
         truth, _, start = str(variant).partition("-from-")
         angle.axhline(float(truth), color="0.4", linestyle="--", linewidth=1)
-        times, values = line.get_data()
+        times, values = (np.asarray(each, float) for each in line.get_data())
         angle.plot([0, times[0]], [float(start), values[0]], color=line.get_color(), linestyle=":", marker=".")
         angle.text(0, float(truth), f" truth {truth}", color="0.4", fontsize=8, va="bottom")
     angle.set_ylim(0, 200 if any(variant.startswith("180") for variant in results) else 105)
@@ -52,7 +52,8 @@ def figure_4(results: Mapping[str, Mapping[str, Any]]) -> Figure:
         bound.set_ylim(late.min() - 0.3, late.max() + 0.3)
     bound.set_title("Gaussian likelihood", fontsize=9)
     bound.legend(*error.get_legend_handles_labels(), loc="lower right", fontsize=8)
-    error.get_legend().remove()
+    if (legend := error.get_legend()) is not None:
+        legend.remove()
     return figure
 
 

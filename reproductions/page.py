@@ -87,7 +87,9 @@ def _claims(answers: Answers) -> list[str]:
     rows = [_claim(each) for each in answers.all if each.verdict.word not in _OPEN]
     if not rows:
         return ["None of them can be answered with the recorded results."]
-    return markdown(("claim", "where", "paper", "ours", "size used", "verdict"), rows)
+    table = markdown(("claim", "where", "paper", "ours", "size used", "verdict"), rows)
+    said = "Rows are for training + testing, M is the number of inducing points; settings are ours unless said."
+    return [said, "", *table]
 
 
 def _claim(each: Answered) -> tuple[str, ...]:

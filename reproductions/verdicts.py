@@ -76,7 +76,8 @@ def verdict(metric: str, ours: float, paper: float, error: float | None = None, 
     if worse is None:
         return Verdict(limit or NOT_SCORED)
     unit = " points" if printed.scale == 100 else ""
-    distance = f"{abs(worse) * printed.scale:.{printed.decimals + 1}f}{unit}"
+    decimals = min(printed.decimals + 1, 2 if unit else 4)
+    distance = f"{abs(worse) * printed.scale:.{decimals}f}{unit}"
     if limit is not None:
         return Verdict(limit, f"short by {distance}" if worse > printed.rounding else "as good or better")
     most = _LARGEST_ERROR.get(kind(metric) or "")

@@ -261,7 +261,7 @@ DEEP_KERNEL = Paper(
         (
             "gain",
             "nlpp of SV-DKL less that of the network: before joint training (grey), as the paper compares them, and "
-            "after as many steps (blue), where little is left.",
+            "after as many steps (blue).",
         ),
     ),
 )

@@ -227,5 +227,5 @@ def test_files_without_a_schema_are_settings_of_ours(toy, tmp_path):
     kept.write_json(path, {key: value for key, value in kept.read_json(path).items() if key not in new})
     lines = pages(tmp_path, [experiment()], [TOY])["docs/results/toy.md"].splitlines()
     (row,) = [line for line in lines if line.startswith("| squares, plain: error")]
-    assert row.endswith("12 + 50,000 rows, settings of ours | **reached** |")
+    assert row.endswith("12 + 50,000 rows | **reached** |")
     assert sum(line.endswith("| not kept |") for line in lines) == 1

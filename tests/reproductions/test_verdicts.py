@@ -55,7 +55,7 @@ def test_ours_has_the_papers_unit_and_two_digits_of_its_error(ours, error, text,
         # One standard error, if it is small enough.
         ("accuracy", 0.9795, "98.06 %", 0.0014, "reached"),
         ("accuracy", 0.9795, "98.06 %", 0.0016, "undecided"),
-        ("accuracy", 0.97, "98.06 %", 0.0016, "short by 1.060 points"),
+        ("accuracy", 0.97, "98.06 %", 0.0016, "short by 1.06 points"),
         ("nlpp", 0.05, "0.048", 0.001, "short by 0.0020"),
         ("test_log_likelihood", -0.51, "-0.5", 0.03, "reached"),
         # An error that is not known could be 0.02 nats at most.
@@ -79,8 +79,8 @@ def test_what_cannot_be_compared_is_never_scored(limit, ours):
     found = verdict("error", ours, Printed("1.22 %"), 0.001, limit)
     assert found.word == limit
     words = {
-        FEWER_FOLDS: ["short by 48.780 points", "as good or better"],
-        SUBSET: ["short by 48.780 points", "as good or better"],
+        FEWER_FOLDS: ["short by 48.78 points", "as good or better"],
+        SUBSET: ["short by 48.78 points", "as good or better"],
     }
     assert found.distance == words.get(limit, ["", ""])[ours == 0.0]
 
