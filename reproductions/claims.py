@@ -136,6 +136,7 @@ class Paper:
         reasons: why an experiment was not run.
         beyond: writes further sections of its page.
         pictures: what draws figures of several experiments, by name; without their runs it is ``None``.
+        drawn_by_runs: words for pictures that runs draw of their trained models, by name.
         telling: names of the most telling figures, and their words.
     """
 
@@ -151,6 +152,7 @@ class Paper:
     reasons: Mapping[str, str] = field(default_factory=dict)
     beyond: Callable[[Records], list[str]] | None = None
     pictures: Mapping[str, Callable[[Records], Callable[[], Figure] | None]] = field(default_factory=dict)
+    drawn_by_runs: Mapping[str, str] = field(default_factory=dict)
     telling: Sequence[tuple[str, str]] = ()
 
     @property

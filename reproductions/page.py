@@ -43,7 +43,7 @@ def page_of(answers: Answers, experiments: Sequence[Experiment], figures: Collec
     lines = [f"# {paper.title}", "", f"{paper.source}. {paper.about}", "", _counted(answers), "", *_told(answers), ""]
     led = [f"{paper.key}/{name}" for name, _ in paper.telling]
     pictures = [line for experiment in own for line in pictures_of(experiment, [f for f in figures if f not in led])]
-    pictures += [line for experiment in own for line in pictures_of_runs(records, experiment)]
+    pictures += [line for experiment in own for line in _pictures_of_runs(records, experiment, paper)]
     lines += [line for name, words in paper.telling for line in picture(f"{paper.key}/{name}", words, figures)]
     lines += ["## Claims", "", *_claims(answers)]
     if paper.beyond is not None:
@@ -190,13 +190,13 @@ def pictures_of(experiment: Experiment, figures: Collection[str]) -> Iterator[st
             yield from picture(figure_name(experiment, preset), words, figures)
 
 
-def pictures_of_runs(records: Records, experiment: Experiment) -> Iterator[str]:
+def _pictures_of_runs(records: Records, experiment: Experiment, paper: Paper) -> Iterator[str]:
     """Pictures that runs drew of their trained models, which lie beside their files: ``STEM_NAME.png``."""
     for key, _ in records.of(experiment.paper, experiment.name):
         path = records.paths[key]
         for found in sorted(path.parent.glob(f"{path.stem}_*.png")):
-            what = found.stem.removeprefix(f"{path.stem}_").replace("_", " ")
-            words = f"{what[:1].upper()}{what[1:]}: {experiment.name}, variant {key.variant}, preset {key.preset}."
+            words = paper.drawn_by_runs.get(found.stem.removeprefix(f"{path.stem}_"), "A trained model")
+            words += f": {experiment.name}, variant {key.variant}, preset {key.preset}."
             yield from picture(f"{experiment.paper}/{found.stem}", words, (f"{experiment.paper}/{found.stem}",))
 
 

@@ -109,5 +109,8 @@ CONVOLUTIONAL = Paper(
     ),
     rows={"rectangles": 51_200, "mnist-0-vs-1": 14_780, "mnist": 70_000, "cifar10": 60_000},
     reasons={"cifar10": "more than its hours on two cores"},
+    drawn_by_runs={
+        "inducing_patches": "Trained inducing patches by the mean of their outputs, the least first (figure 1)"
+    },
     telling=(("mnist-cpu", "MNIST: test error and nlpp against time in training; dashed, the paper's values."),),
 )

@@ -257,6 +257,7 @@ DEEP_KERNEL = Paper(
     },
     beyond=_gain,
     pictures={"gain": _gain_drawn},
+    drawn_by_runs={"figure_3": "Kernels of test images sorted by class, and the weights of the mixing (figure 3)"},
     telling=(
         (
             "gain",

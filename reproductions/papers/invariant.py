@@ -175,6 +175,10 @@ INVARIANT = Paper(
     ),
     rows={"mnist": 70_000, "rotated-binary": 70_000, "mnist-rot": 62_000},
     reasons={"rotated-binary": "no hours were left for it"},
+    drawn_by_runs={
+        "solution": "A symmetric function, and the posterior mean from 60 points (figure 2)",
+        "augmentation": "Digits (framed), and views of them by the learned invariance (figure 1)",
+    },
     telling=(
         ("rotated-binary-cpu",
          "Odd or even digits, rotated by up to 90 degrees: the learned angle rises from 5 and 45 to nearly that."),
