@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpzoo.reproductions.answers import Answered, Answers, rows_of, settings_of
-from gpzoo.reproductions.claims import Table
+from gpzoo.reproductions.claims import Paper, Table
 from gpzoo.reproductions.experiment import Experiment
 from gpzoo.reproductions.figures import figure_name
 from gpzoo.reproductions.printed import number
