@@ -12,6 +12,7 @@ from gpzoo.reproductions.printed import Printed, beside
 from gpzoo.reproductions.records import Key, Ours, Records, splits_of
 from gpzoo.reproductions.verdicts import (
     FEWER_FOLDS,
+    HOLDS,
     NO_EXPERIMENT,
     NOT_RUN,
     REACHED,
@@ -100,7 +101,7 @@ class Answers:
             return None
         limits = {self.limit(key) for key in judged.runs}
         limit = next((word for word in reversed(_LIMITS) if word in limits), None)
-        said = {True: "it holds", False: "it does not hold", None: "undecided"}[judged.holds]
+        said = {True: HOLDS, False: "it does not hold", None: "undecided"}[judged.holds]
         word = {True: REACHED, False: SHORT, None: UNDECIDED}[judged.holds]
         found = Verdict(limit, said) if limit else Verdict(word, said if word == SHORT else "")
         return Answered(claim, judged.ours, self.size(judged.runs), found, runs=tuple(judged.runs))

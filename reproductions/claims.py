@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -132,12 +132,12 @@ class Paper:
         others: its claims that are in no table.
         rows: numbers of rows of its data sets, training and test, by experiment.
         folds: numbers of its random splits, by experiment.
-        stands_in: experiments whose data are not the paper's, and why.
+        stands_in: experiments whose data are not the paper's, wherever they are from; ``about`` says why.
         reasons: why an experiment was not run.
         beyond: writes further sections of its page.
         pictures: what draws figures of several experiments, by name; without their runs it is ``None``.
         drawn_by_runs: words for pictures that runs draw of their trained models, by name.
-        telling: names of the most telling figures, and their words.
+        telling: names of the most telling figure, of which the first that is drawn is shown, and its words.
     """
 
     key: str
@@ -148,12 +148,12 @@ class Paper:
     others: Sequence[Claim] = ()
     rows: Mapping[str, int] = field(default_factory=dict)
     folds: Mapping[str, int] = field(default_factory=dict)
-    stands_in: Mapping[str, str] = field(default_factory=dict)
+    stands_in: Collection[str] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
     beyond: Callable[[Records], list[str]] | None = None
     pictures: Mapping[str, Callable[[Records], Callable[[], Figure] | None]] = field(default_factory=dict)
     drawn_by_runs: Mapping[str, str] = field(default_factory=dict)
-    telling: Sequence[tuple[str, str]] = ()
+    telling: tuple[Sequence[str], str] = ((), "")
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -13,7 +13,9 @@ from gpzoo.reproductions.printed import number
 from gpzoo.reproductions.records import Records
 from gpzoo.reproductions.terminal import duration
 from gpzoo.reproductions.verdicts import (
+    AS_GOOD,
     FEWER_FOLDS,
+    HOLDS,
     NO_EXPERIMENT,
     NOT_RUN,
     REACHED,
@@ -41,10 +43,10 @@ def page_of(answers: Answers, experiments: Sequence[Experiment], figures: Collec
     paper, records = answers.paper, answers.records
     own = [experiment for experiment in experiments if experiment.paper == paper.key]
     lines = [f"# {paper.title}", "", f"{paper.source}. {paper.about}", "", _counted(answers), "", *_told(answers), ""]
-    led = [f"{paper.key}/{name}" for name, _ in paper.telling]
-    pictures = [line for experiment in own for line in pictures_of(experiment, [f for f in figures if f not in led])]
+    led = telling_of(paper, figures)
+    pictures = [line for experiment in own for line in pictures_of(experiment, [f for f in figures if f != led])]
     pictures += [line for experiment in own for line in _pictures_of_runs(records, experiment, paper)]
-    lines += [line for name, words in paper.telling for line in picture(f"{paper.key}/{name}", words, figures)]
+    lines += picture(led, paper.telling[1], figures)
     lines += ["## Claims", "", *_claims(answers)]
     if paper.beyond is not None:
         lines += ["", *paper.beyond(records)]
@@ -76,11 +78,19 @@ def _told(answers: Answers) -> list[str]:
     """The claims that are reached and those that are short, in a sentence each."""
     reached = [each.claim.what for each in answers.all if each.verdict.word == REACHED]
     short = [f"{each.claim.what} ({each.verdict.distance})" for each in answers.all if each.verdict.word == SHORT]
-    return [
-        *([f"Reached: {'; '.join(reached)}."] if reached else []),
-        *([""] if reached and short else []),
-        *([f"Short: {'; '.join(short)}."] if short else []),
-    ]
+    said = []
+    if reached:
+        said += [f"Reached: {'; '.join(reached)}.", ""]
+    if short:
+        said += [f"Short: {'; '.join(short)}.", ""]
+    limited = [each.verdict for each in answers.all if each.verdict.word in _MARKS]
+    if limited:
+        good = sum(each.distance in (AS_GOOD, HOLDS) for each in limited)
+        alone = sum(not each.distance for each in limited)
+        counts = {"as good or holding": good, "short or not holding": len(limited) - good - alone, "other data": alone}
+        counted = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+        said.append(f"Not counted, because of fewer splits, a part of the data or other data: {counted}.")
+    return said
 
 
 def _claims(answers: Answers) -> list[str]:
@@ -177,6 +187,11 @@ def _has_claims(answers: Answers, experiment: Experiment) -> bool:
 # -- parts of all pages ------------------------------------------------------------------------------------------------
 
 
+def telling_of(paper: Paper, figures: Collection[str]) -> str:
+    """The name of a paper's most telling figure; empty if there is none."""
+    return next((name for name in (f"{paper.key}/{each}" for each in paper.telling[0]) if name in figures), "")
+
+
 def picture(name: str, words: str, figures: Collection[str], up: str = "../../") -> list[str]:
     """A figure with its words below it, if it is drawn."""
     return [f"![{words}]({up}reproductions/results/{name}.png)", "", f"*{words}*", ""] if name in figures else []
@@ -242,7 +257,7 @@ def provenance_of(records: Records, paper: str) -> list[str]:
                 "–" if per_step is None else f"{1000 * per_step:.3g} ms",
                 f"{result['peak_memory_bytes'] / 2**30:.1f} GiB",
                 f"{result['device']}, {result['dtype']}",
-                settings_of(result),
+                settings_of(result) + _chosen(result),
                 label,
                 _commit(result),
             )
@@ -264,11 +279,20 @@ def provenance_of(records: Records, paper: str) -> list[str]:
     )
     of = [f"{label}: {', '.join(f'{name} {value}' for name, value in found)}." for found, label in versions.items()]
     return [
+        "A file is `EXPERIMENT-VARIANT-PRESET.json`, and its command "
+        f"`gpzoo reproduce {paper} EXPERIMENT --variant VARIANT --preset PRESET`.",
+        "",
         *markdown(headings, rows),
         "",
         " ".join(of)
         + " A commit with a `+` had changes that were not committed; *not kept*: recorded before commits were.",
     ]
+
+
+def _chosen(result: Mapping[str, Any]) -> str:
+    """How settings were chosen by results."""
+    selection = result.get("selection")
+    return f", chosen {selection['rule']} (data: {selection['data']})" if selection else ""
 
 
 def _commit(result: Mapping[str, Any]) -> str:

@@ -9,7 +9,17 @@ from gpzoo.reproductions.answers import Answers
 from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import Experiment
 from gpzoo.reproductions.figures import drawable
-from gpzoo.reproductions.page import folded, joined, markdown, numbers_of, page_of, picture, pictures_of, provenance_of
+from gpzoo.reproductions.page import (
+    folded,
+    joined,
+    markdown,
+    numbers_of,
+    page_of,
+    picture,
+    pictures_of,
+    provenance_of,
+    telling_of,
+)
 from gpzoo.reproductions.records import Records
 from gpzoo.reproductions.verdicts import REACHED, SHORT, WORDS
 
@@ -77,8 +87,7 @@ def _summary(answers: Sequence[Answers], figures: Collection[str]) -> str:
     for each in answers:
         paper = each.paper
         lines += [f"## [{paper.title}]({FOLDER}/{paper.key}.md)", "", paper.source + ". " + _shortest(each), ""]
-        for name, words in paper.telling[:1]:
-            lines += picture(f"{paper.key}/{name}", words, figures, up="")
+        lines += picture(telling_of(paper, figures), paper.telling[1], figures, up="")
     return joined([*lines, f"Other models, which no paper here has numbers for: [{MORE}]({FOLDER}/{MORE}.md)."])
 
 

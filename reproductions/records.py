@@ -105,6 +105,16 @@ class Records:
             if runs := tuple(key for key in self.found if key[:4] == (paper, experiment, variant, preset)):
                 yield runs
 
+    def together(
+        self, paper: str, experiment: str, variants: Sequence[str], presets: Sequence[str]
+    ) -> dict[str, Key] | None:
+        """A run of each of several variants, all of one preset and thus of the same data; ``None`` without them."""
+        found = [{runs[0].preset: runs[0] for runs in self.compared(paper, experiment, v, presets)} for v in variants]
+        for preset in found[0]:
+            if all(preset in of for of in found):
+                return {variant: of[preset] for variant, of in zip(variants, found, strict=True)}
+        return None
+
     def ours(self, runs: tuple[Key, ...], metric: str) -> Ours | None:
         """Our number for a metric from the seeds of one preset; ``None`` if they do not have it."""
         found = [self.found[key]["metrics"].get(metric) for key in runs]

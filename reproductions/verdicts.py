@@ -18,6 +18,9 @@ REACHED, SHORT, UNDECIDED = "reached", "short", "undecided"
 STAND_IN, SUBSET, FEWER_FOLDS = "stand-in", "subset", "fewer folds"
 READING, NOT_SCORED, NOT_RUN, NO_EXPERIMENT = "reading", "not scored", "not run", "no experiment"
 
+#: What is said of a result that is not scored.
+AS_GOOD, HOLDS = "as good or better", "it holds"
+
 #: What the words mean, for the pages.
 WORDS = {
     REACHED: "ours is better, or worse by at most the rounding of the printed number and one standard error of ours, "
@@ -79,7 +82,7 @@ def verdict(metric: str, ours: float, paper: float, error: float | None = None, 
     decimals = min(printed.decimals + 1, 2 if unit else 4)
     distance = f"{abs(worse) * printed.scale:.{decimals}f}{unit}"
     if limit is not None:
-        return Verdict(limit, f"short by {distance}" if worse > printed.rounding else "as good or better")
+        return Verdict(limit, f"short by {distance}" if worse > printed.rounding else AS_GOOD)
     most = _LARGEST_ERROR.get(kind(metric) or "")
     # Of an unknown error, the largest with which the number could count.
     allowed = error if error is not None else most or 0.0

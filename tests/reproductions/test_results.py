@@ -170,6 +170,18 @@ def test_seeds_are_averaged_and_have_their_own_error(tmp_path):
         Records(tmp_path, [experiment()])
 
 
+def test_variants_are_compared_on_the_same_data(tmp_path):
+    """Those of one preset, even if some of them have a better one."""
+    for variant, preset in (("plain", "paper"), ("plain", "cpu"), ("fancy", "cpu")):
+        record(tmp_path, Run("toy", "squares", variant, preset, 0, tmp_path / "out"))
+    presets = ("cpu", "paper")
+    records = Records(tmp_path, [experiment(presets=presets)])
+    found = records.together("toy", "squares", ("plain", "fancy"), presets)
+    assert {key.preset for key in found.values()} == {"cpu"}
+    assert records.together("toy", "squares", ("plain",), presets)["plain"].preset == "paper"
+    assert records.together("toy", "squares", ("plain", "other"), presets) is None
+
+
 def test_a_check_finds_what_is_wrong(toy, tmp_path):
     toy()
     for name, text in pages(tmp_path, [experiment()], [TOY]).items():
