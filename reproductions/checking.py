@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from os.path import commonprefix
 from pathlib import Path
 
 from gpzoo.reproductions.answers import Answered, Answers
@@ -50,7 +51,10 @@ def _stale(written: dict[str, str], output: Path) -> Iterator[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
         for i, (ours, theirs) in enumerate(zip_longest(lines, text.splitlines()), 1):
             if ours != theirs:
-                yield f"{path}, line {i}: {ours!r} instead of {theirs!r}; run gpzoo results"
+                ours, theirs = ours or "", theirs or ""
+                start = max(0, len(commonprefix((ours, theirs))) - 30)
+                here, there = (repr(each[start : start + 60]) for each in (ours, theirs))
+                yield f"{path}, line {i}: {here} instead of {there}; run gpzoo results"
                 break
 
 

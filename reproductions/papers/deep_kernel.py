@@ -213,8 +213,8 @@ DEEP_KERNEL = Paper(
     title="Stochastic variational deep kernel learning",
     source="Wilson, Hu, Salakhutdinov and Xing 2016",
     about="GPs on the features of a neural network, mixed into classes, with inducing points on a grid; network and "
-    "GPs are trained together on minibatches. The public table of Diabetes has three classes, the paper 25 that it does "
-    "not name; of covtype, 16 % of the rows are at hand.",
+    "GPs are trained together on minibatches. The public table of Diabetes has three classes, the paper 25 that it "
+    "does not name; of covtype, 16 % of the rows are at hand.",
     tables=_TABLES,
     others=(
         Claim(
