@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 #: How our settings were chosen.
 _BY_HAND = by_hand("learning rate, its schedule, steps, where hyperparameters and inducing inputs start")
 
+#: Variances of the parts of a sum of kernels, whose learned values section 4.3 prints.
+_VARIANCES = {"convolution": "variance", "rbf": "rbf_variance"}
+
 #: An initialiser by the number of inducing variables.
 Start = Callable[[int], Any]
 
@@ -117,7 +120,10 @@ def _train(
     figures = {}
     if convolutional and classes == 2:
         figures["inducing_patches"] = partial(figure_patches, finished.trained, data)
-    return replace(finished.outcome, data=whole, figures=figures)
+    found, params = dict(finished.outcome.metrics), finished.trained.params
+    if "rbf_variance" in params:
+        found |= {f"{part}_variance": float(params[name]) for part, name in _VARIANCES.items()}
+    return replace(finished.outcome, metrics=found, data=whole, figures=figures)
 
 
 def _metrics(test: SitePrediction, y: np.ndarray) -> dict[str, float]:

@@ -96,7 +96,7 @@ CONVOLUTIONAL = Paper(
                 "section 4.3",
                 f"MNIST, weighted + RBF: learned variance of the {part}",
                 Printed(value),
-                why="the recorded runs keep no kernel variances",
+                Answer("mnist", "weighted-rbf", f"{part.lower()}_variance"),
             )
             for part, value in (("convolution", "14.3"), ("RBF", "0.011"))
         ),
