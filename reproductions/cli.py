@@ -15,9 +15,10 @@ from typing import Any
 import gpzoo
 from gpzoo._extras import MissingExtraError, needs
 from gpzoo.errors import DatasetError, GPZooError
-from gpzoo.reproductions import page as report
+from gpzoo.reproductions import terminal as report
 from gpzoo.reproductions.experiment import PRESETS, Experiment, ReproductionError, Run, all_experiments
 from gpzoo.reproductions.many_runs import LOG, sweep
+from gpzoo.reproductions.printed import number
 
 with needs("reproductions", "The command line"):
     import click
@@ -194,7 +195,7 @@ def reproduce(
         run = Run(experiment.paper, experiment.name, variant, preset, seed, output)
         result = execute(experiment, run)
         console = Console()
-        console.print(report.table(result), highlight=False)
+        console.print(report.table(result, experiment.variants[variant]), highlight=False)
         time = report.duration(result["seconds_training"])
         files = ", ".join(sorted(path.name for path in output.iterdir() if path.is_file()))
         for line in (
@@ -418,7 +419,7 @@ def _described(experiment: Experiment) -> Iterator[str]:
     yield from _wrapped(f"{experiment.description} Presets: {', '.join(experiment.presets)}.", " " * 4)
     column = max(map(len, experiment.variants))
     for variant, metrics in experiment.variants.items():
-        known = ", ".join(f"{name} {report.number(v)}" for name, v in metrics.items() if v is not None)
+        known = ", ".join(f"{name} {number(v)}" for name, v in metrics.items() if v is not None)
         default = " (default)" if variant == experiment.default_variant else ""
         yield from _wrapped(f"{known or 'no number in the paper'}{default}", f"    {variant:{column}}  ")
 
@@ -454,12 +455,32 @@ def data_command(name: str | None, debug: bool) -> None:
     show_default=True,
     help="Folder of the recorded result files.",
 )
-@click.option("--output", type=Folder(dir_okay=False), default=Path("RESULTS.md"), show_default=True)
+@click.option("--output", type=Folder(file_okay=False), default=Path(), show_default=True, help="Folder of the pages.")
+@click.option(
+    "--check", "only_check", is_flag=True, help="Write nothing: fail unless the pages are those of the files."
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
-def results_command(folder: Path, output: Path, debug: bool) -> None:
-    """Write the page of results, and its figures, from the recorded result files."""
+def results_command(folder: Path, output: Path, only_check: bool, debug: bool) -> None:
+    """Write the pages of results, and their figures, from the recorded result files; or check them.
+
+    A check compares every number and verdict of the pages with the files, every file with its schema, and every claim
+    with the experiment that answers it.
+    """
     with known_failures(debug):
-        links = os.path.relpath(folder, output.parent)
-        output.write_text(report.results_page(folder, all_experiments(), links), encoding="utf-8")
-        figures = report.draw_figures(folder, all_experiments())
-    click.echo(f"Written to {', '.join(map(str, [output, *figures]))}")
+        from gpzoo.reproductions.checking import check
+        from gpzoo.reproductions.figures import draw_figures
+        from gpzoo.reproductions.pages import pages
+        from gpzoo.reproductions.papers import PAPERS
+
+        experiments = all_experiments()
+        if only_check:
+            click.echo(check(folder, output, experiments, PAPERS))
+            return
+        written = []
+        for name, text in pages(folder, experiments, PAPERS).items():
+            path = output / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            written.append(path)
+        written += draw_figures(folder, experiments, PAPERS)
+    click.echo(f"Written to {', '.join(map(str, written))}")

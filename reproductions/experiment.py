@@ -190,6 +190,8 @@ class Experiment:
         data: names of the data sets it loads.
         presets: its presets, from :data:`PRESETS`.
         figure: draws the recorded results of several variants, by name, in one figure.
+        curves: whether that figure needs the results' curves, which small runs may lack.
+        caption: the words below that figure.
 
     Raises:
         ValueError: if the default is not one of the variants, or a preset is unknown.
@@ -204,6 +206,8 @@ class Experiment:
     data: Sequence[str] = ()
     presets: Sequence[str] = ("quick", "paper")
     figure: Callable[[Mapping[str, Mapping[str, Any]]], Figure] | None = None
+    curves: bool = False
+    caption: str = ""
 
     def __post_init__(self) -> None:
         if unknown := set(self.presets) - set(PRESETS):

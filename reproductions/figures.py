@@ -1,13 +1,18 @@
-"""Figures that experiments share; ``figure_...`` of a paper's own module draws those of that paper."""
+"""Figures that experiments share, and the drawing of all; ``figure_...`` of a paper's own module draws that paper's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jax.typing import ArrayLike
 
 from gpzoo.inference.inspection import plots
+from gpzoo.reproductions.claims import Paper
+from gpzoo.reproductions.experiment import Experiment
+from gpzoo.reproductions.records import Records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,6 +29,10 @@ _SCALES = {
     "learned_angle_degrees": (1, "learned angle (degrees)"),
     "bound_per_point": (1, "bound per training point (nats)"),
 }
+
+
+#: Metrics whose small differences would be magnified by an axis that fits them.
+_FROM_ZERO = ("error", "rmse", "learned_angle_degrees")
 
 
 def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
@@ -44,12 +53,18 @@ def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
     return figure
 
 
-def test_curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
+def test_curves(
+    curves: Mapping[str, Sequence[Mapping[str, float]]],
+    printed: Mapping[str, Mapping[str, float | None]] | None = None,
+    metrics: Sequence[str] = tuple(_SCALES),
+) -> Figure:
     """Test metrics against training time, a line per variant (convolutional GPs, figures 2 and 3).
 
     Args:
         curves: variant to its points, each with ``seconds`` and metrics. Known metrics are drawn for the variants that
             have them.
+        printed: variant to the paper's numbers by metric, which are drawn as dashed lines of the variant's colour.
+        metrics: the metrics to draw, a panel each.
 
     Returns:
         A figure without a window.
@@ -59,19 +74,85 @@ def test_curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     unit, name = next(
         (u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if longest >= 3 * u or u == 1
     )
-    metrics = [metric for metric in _SCALES if any(metric in point for point in points)]
-    figure = plots.blank(4.5 * len(metrics), 3.6)
-    for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
+    metrics = [metric for metric in metrics if any(metric in point for point in points)]
+    columns = min(2, len(metrics))
+    figure = plots.blank(4.2 * columns, 3.4 * -(-len(metrics) // columns))
+    panels = figure.subplots(-(-len(metrics) // columns), columns, squeeze=False).ravel()
+    for axes in panels[len(metrics) :]:
+        axes.remove()
+    for axes, metric in zip(panels, metrics, strict=False):
         scale, label = _SCALES[metric]
+        papers = {variant: (printed or {}).get(variant, {}).get(metric) for variant in curves}
+        levels = {variant: scale * value for variant, value in papers.items() if value is not None}
         # A variant keeps its colour even if others lack a metric.
         own = {v: (f"C{i}", each) for i, (v, each) in enumerate(curves.items()) if all(metric in p for p in each)}
         for variant, (colour, each) in own.items():
             time = [point["seconds"] / unit for point in each]
             axes.plot(time, [scale * point[metric] for point in each], marker=".", color=colour, label=variant)
+            if variant in levels:
+                axes.axhline(
+                    levels[variant], color=colour, linestyle="--", linewidth=1, label=f"{variant}, the paper's"
+                )
         # The axes fit the later evaluations, because the first ones are far off.
         later = [scale * point[metric] for _, each in own.values() for point in each[len(each) // 5 :]]
-        margin = 0.08 * (max(later) - min(later)) or 0.08 * abs(max(later)) or 0.01
-        axes.set_ylim(min(later) - margin, max(later) + margin)
+        low, high = min([*later, *levels.values()]), max([*later, *levels.values()])
+        margin = max(0.08 * (high - low), 0.05 * abs(high) * (metric in _FROM_ZERO)) or 0.01
+        axes.set_ylim(low - margin, high + margin)
+        axes.set_xlim(left=0)
         axes.set(xlabel=f"time in training ({name})", ylabel=label)
-    figure.axes[0].legend(fontsize=8)
+    if len(metrics) < len(panels):
+        lines = {line.get_label(): line for axes in figure.axes for line in axes.lines}
+        named = [name for variant in curves for name in (variant, f"{variant}, the paper's") if name in lines]
+        figure.legend([lines[name] for name in named], named, loc="center", bbox_to_anchor=(0.75, 0.25), fontsize=9)
+    else:
+        figure.axes[0].legend(fontsize=8)
     return figure
+
+
+def figure_name(experiment: Experiment, preset: str) -> str:
+    """The name of the figure of all variants of an experiment, with its folder."""
+    return f"{experiment.paper}/{experiment.name}-{preset}"
+
+
+def drawable(
+    records: Records, experiments: Sequence[Experiment], papers: Sequence[Paper]
+) -> dict[str, Callable[[], Figure]]:
+    """The figures for which there are results, by name: of experiments, else of their curves, and of whole papers.
+
+    Args:
+        records: the recorded results.
+        experiments: all experiments.
+        papers: the papers whose claims are known.
+    """
+    found: dict[str, Callable[[], Figure]] = {}
+    for experiment in experiments:
+        for preset in experiment.presets:
+            shown, needed = {}, experiment.figure is None or experiment.curves
+            for key, result in records.of(experiment.paper, experiment.name):
+                if key.preset == preset and (result.get("curve") or not needed):
+                    shown.setdefault(key.variant, result)
+            if shown and experiment.figure is not None:
+                found[figure_name(experiment, preset)] = partial(experiment.figure, shown)
+            elif shown:
+                curves = {variant: result["curve"] for variant, result in shown.items()}
+                printed = {} if preset == "quick" else experiment.variants
+                found[figure_name(experiment, preset)] = partial(test_curves, curves, printed)
+    for paper in papers:
+        for name, of in paper.pictures.items():
+            if (draw := of(records)) is not None:
+                found[f"{paper.key}/{name}"] = draw
+    return found
+
+
+def draw_figures(folder: Path, experiments: Sequence[Experiment], papers: Sequence[Paper]) -> list[Path]:
+    """Draw all figures of the pages into the folder of the result files.
+
+    Returns:
+        The figures written.
+    """
+    written = []
+    for name, draw in drawable(Records(folder, experiments), experiments, papers).items():
+        path = folder / f"{name}.png"
+        draw().savefig(path, format="png", dpi=130, metadata={"Software": None})
+        written.append(path)
+    return written

@@ -22,7 +22,7 @@ from gpzoo.inference.inspection.document import Block, Code, Part, Picture, page
 from gpzoo.inference.inspection.drawn import address, picture
 from gpzoo.inference.inspection.findings import Section
 from gpzoo.inference.inspection.report import BOUND, data_of_training, environment, parts, report, subtitle, values
-from gpzoo.reproductions import page as results
+from gpzoo.reproductions import terminal as results
 from gpzoo.reproductions.experiment import Experiment, ReproductionError, Run
 from gpzoo.reproductions.figures import test_curves
 from gpzoo.reproductions.kept import read_json, replacing
@@ -44,12 +44,14 @@ def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Pa
     """
     result = _result(folder)
     run = Run(result["paper"], result["experiment"], result["variant"], result["preset"], result["seed"], output=folder)
-    of_model, looked_at, reason = _of_model(run, result, find(run.paper, run.experiment))
+    experiment = find(run.paper, run.experiment)
+    of_model, looked_at, reason = _of_model(run, result, experiment)
     title = f"Report: {run.paper} {run.experiment}, variant {run.variant}"
     said = f"Preset {run.preset}, seed {run.seed}, finished {_time(result['finished'])}. {looked_at}"
-    first = Part("Result", [_metrics(result), *_sentences(result), *([reason] if reason else [])])
+    numbers = _metrics(result, experiment.variants.get(run.variant, {}))
+    first = Part("Result", [numbers, *_sentences(result), *([reason] if reason else [])])
     pictures = [] if of_model else list(_curve(folder, "Bound"))
-    figures = Part("Figures of the experiment", [*pictures, *_figures(folder, result)])
+    figures = Part("Figures of the experiment", [*pictures, *_figures(folder, result, numbers)])
     run_of = Part("The run", [_settings([result]), _run(result)])
     last = () if of_model else (Part("How to make it again", [Code(result["command"])]),)
     _write(path, page(title, said, [first, *of_model[:-2], figures, run_of, *of_model[-2:], *last]))
@@ -83,16 +85,17 @@ def _of_model(run: Run, result: Mapping[str, Any], experiment: Experiment) -> tu
     return made, which + subtitle(found.args), ""
 
 
-def _metrics(result: Mapping[str, Any]) -> Section:
+def _metrics(result: Mapping[str, Any], printed: Mapping[str, float | None]) -> Section:
     note = " ".join(results.explained(result["metrics"]))
-    papers = result["paper_metrics"]
-    if all(value is None for value in papers.values()):
+    rows = results.beside_paper(result, printed)
+    if all(paper is None for _, _, paper, _ in rows):
         return Section("This run", ("metric", "value"), tuple(result["metrics"].items()), note)
-    rows = tuple(
-        (name, ours, papers.get(name), results.verdict(name, ours, papers.get(name)) or None)
-        for name, ours in result["metrics"].items()
-    )
-    return Section("This run beside the paper", ("metric", "this run", "paper", "verdict"), rows, note)
+    compared = tuple((name, ours, paper, None if said is None else str(said)) for name, ours, paper, said in rows)
+    if all(said is None for *_, said in compared):
+        note += " A small run checks the program: it is not meant to reach the paper's numbers."
+        plain = tuple(row[:3] for row in compared)
+        return Section("This run beside the paper", ("metric", "this run", "paper"), plain, note)
+    return Section("This run beside the paper", ("metric", "this run", "paper", "verdict"), compared, note)
 
 
 def _time(stamp: str) -> str:
@@ -152,7 +155,7 @@ def _curve(folder: Path, title: str) -> Iterator[Picture]:
     yield picture(title, BOUND, plots.learning_curve(values))
 
 
-def _figures(folder: Path, result: Mapping[str, Any]) -> Iterator[Picture]:
+def _figures(folder: Path, result: Mapping[str, Any], numbers: Section) -> Iterator[Picture]:
     """What the experiment drew, with the numbers of the run; curves of the training are drawn anew."""
     for path in sorted(folder.glob("*.png")):
         if path.stem in ("learning_curve", "test_curves"):
@@ -161,9 +164,7 @@ def _figures(folder: Path, result: Mapping[str, Any]) -> Iterator[Picture]:
         words = "A figure of the experiment, as the run drew it."
         alt = f"{name[:1].upper()}{name[1:]}, a figure of {result['paper']} {result['experiment']}. The metrics of "
         alt += "the run are in the table below."
-        yield Picture(
-            name[:1].upper() + name[1:], words, address(path.read_bytes(), "image/png"), alt, (_metrics(result),)
-        )
+        yield Picture(name[:1].upper() + name[1:], words, address(path.read_bytes(), "image/png"), alt, (numbers,))
     if result.get("curve"):
         yield from _test_curves([result])
 

@@ -1,353 +1,301 @@
-"""Our numbers beside the paper's: the table after a run, and the page of results made from the recorded files."""
+"""The page of results of a paper, written from the recorded files, and the parts that pages share."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, ReproductionError
-from gpzoo.reproductions.kept import read_json
+from gpzoo.reproductions.answers import Answered, Answers, rows_of, settings_of
+from gpzoo.reproductions.claims import Paper, Table
+from gpzoo.reproductions.experiment import Experiment
+from gpzoo.reproductions.figures import figure_name
+from gpzoo.reproductions.printed import number
+from gpzoo.reproductions.records import Records
+from gpzoo.reproductions.terminal import duration
+from gpzoo.reproductions.verdicts import (
+    AS_GOOD,
+    FEWER_FOLDS,
+    HOLDS,
+    NO_EXPERIMENT,
+    NOT_RUN,
+    REACHED,
+    SHORT,
+    STAND_IN,
+    SUBSET,
+    WORDS,
+)
 
-if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
-
-LOWER_IS_BETTER = frozenset({"error", "nlpp", "rmse"})
-HIGHER_IS_BETTER = frozenset({"accuracy", "test_log_likelihood", "auc", "elbo"})
-
-#: Metrics in words.
-_MEANINGS = {
-    "error": "share of the test set that is misclassified; lower is better",
-    "wrong_images": "number of test images that are misclassified",
-    "accuracy": "share of the test set that is classified rightly; higher is better",
-    "nlpp": "negative log predictive probability of the right answer, mean over the test set; lower is better",
-    "test_log_likelihood": "log density given to the right answer, mean over the test set; higher is better",
-    "rmse": "root mean square error on the test set, in the target's units; lower is better",
-    "auc": "area under the curve of true against false positives on the test set; higher is better",
-    "elbo": "evidence lower bound, on the log probability of all training targets, which training raises; "
-    "higher is better",
-    "bound_per_point": "the elbo divided by the number of training points; higher is better",
-    "learned_angle_degrees": "rotations up to this angle were learned",
-    "seconds_per_step": "time of one training step",
-    "step_ratio_70": "time of a step with 70 grid points, as a multiple of the network's alone",
-    "difference": "nlpp less that of a model that is trained on all of the data at once; lower is better",
-    "se": "standard error of the number above it",
-}
-
-#: Fields of files that were recorded before commits were.
-_OLD_FIELDS = frozenset(FIELDS) - {
-    "schema", "commit", "clean", "commits", "command", "resumed_from", "stands_in", "subset", "folds", "selection",
-    "curve",
-}  # fmt: skip
-
-#: Generated data; older files have no field that says so.
-_GENERATED = ("rectangles",)
+_MARKS = {FEWER_FOLDS: "†", SUBSET: "‡", STAND_IN: "§"}
+_OPEN = (NOT_RUN, NO_EXPERIMENT)
 
 
-def number(value: float | None) -> str:
-    """A number to four digits, or a dash for ``None``."""
-    return "-" if value is None else f"{value:.4g}"
+# -- one paper ---------------------------------------------------------------------------------------------------------
 
 
-def shortfall(metric: str, ours: float, paper: float | None) -> float | None:
-    """How far our number is behind the paper's, if it is and one direction is better; else ``None``."""
-    kind = _kind(metric)
-    if paper is None or kind is None:
-        return None
-    behind = ours - paper if kind in LOWER_IS_BETTER else paper - ours
-    return behind if behind > 0 else None
-
-
-def verdict(metric: str, ours: float, paper: float | None) -> str:
-    """``"short by 0.003"``, ``"reached"``, or an empty string if there is no comparison."""
-    behind = shortfall(metric, ours, paper)
-    if behind is not None:
-        return f"short by {number(behind)}"
-    return "reached" if paper is not None and _kind(metric) is not None else ""
-
-
-def _kind(metric: str) -> str | None:
-    """The kind of a metric, if one direction is better: ``"accuracy"`` for a model's ``"dnn_accuracy"``."""
-    known = LOWER_IS_BETTER | HIGHER_IS_BETTER
-    return next((kind for kind in known if metric == kind or metric.endswith(f"_{kind}")), None)
-
-
-def difference(ours: float, paper: float | None) -> str:
-    """Our number minus the paper's, with its sign."""
-    return "-" if paper is None else f"{ours - paper:+.4g}"
-
-
-def table(result: Mapping[str, Any]) -> Group:
-    """The table printed after a run, with explanations of its words; it fits into 60 columns.
-
-    Every metric has our number and, if the paper has one, the paper's and a verdict.
+def page_of(answers: Answers, experiments: Sequence[Experiment], figures: Collection[str]) -> str:
+    """The page of a paper.
 
     Args:
-        result: the content of a ``result.json``.
-    """
-    from rich.console import Group
-    from rich.text import Text
-
-    small = " (a small run)" if result["preset"] == "quick" else ""
-    title = "{paper} {experiment}, variant {variant}, preset {preset}{small}, seed {seed}".format(small=small, **result)
-    compared = any(value is not None for value in result["paper_metrics"].values())
-    view = _table()
-    view.add_column("metric", overflow="fold", min_width=12)
-    for heading in ("ours", "paper") if compared else ("this run",):
-        view.add_column(heading, justify="right", no_wrap=True)
-    if compared:
-        view.add_column("verdict", no_wrap=True)
-    for metric, ours in result["metrics"].items():
-        paper = result["paper_metrics"][metric]
-        style = "bold red" if shortfall(metric, ours, paper) is not None else "green"
-        against = number(paper), Text(verdict(metric, ours, paper), style=style)
-        view.add_row(metric, number(ours), *(against if compared else ()))
-    lines = [*explained(result["metrics"]), *sizes(result), *notes(result)]
-    return Group(Text(title, style="bold"), view, *map(Text, lines))
-
-
-def sizes(result: Mapping[str, Any]) -> list[str]:
-    """The numbers of training and test rows of a run, if all of the data were used."""
-    data = result["data"]
-    rows = [data["sizes"].get(part) for part in ("train", "test")] if isinstance(data["sizes"], Mapping) else []
-    if result.get("subset") or not all(isinstance(count, int) for count in rows) or not rows:
-        return []
-    return [f"Data: {data['name']}, {rows[0]:,} rows to train on and {rows[1]:,} to test."]
-
-
-def explained(metrics: Iterable[str]) -> list[str]:
-    """Explanations of metrics, a line for each kind."""
-    ends = tuple(f"_{metric}" for metric in metrics)
-    return [f"{name}: {meaning}." for name, meaning in _MEANINGS.items() if any(e.endswith(f"_{name}") for e in ends)]
-
-
-def notes(result: Mapping[str, Any]) -> list[str]:
-    """Notes on the data of a result, in sentences."""
-    found = []
-    if result.get("stands_in"):
-        found.append("The data stand in for the paper's, which are not used here; the paper's numbers are left out.")
-    if part := result.get("subset"):
-        found.append(
-            f"Trained on {part['train']:,} of {part['of']:,} rows, tested on {part['test']:,} of {part['of_test']:,} "
-            f"({part['rule']})."
-        )
-    return found
-
-
-def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
-    """Variants side by side, one row each, the highest bound first; metrics that do not fit go into tables below.
-
-    Args:
-        results: the contents of their ``result.json``, all of one experiment.
-        width: number of columns of the terminal.
-    """
-    from rich.console import Group
-    from rich.text import Text
-
-    ranked = sorted(results, key=lambda result: -result["metrics"].get("elbo", -math.inf))
-    metrics = list(dict.fromkeys(metric for result in results for metric in result["metrics"]))
-    columns = {metric: [number(result["metrics"].get(metric)) for result in ranked] for metric in metrics}
-    columns["seconds"] = [number(result["seconds_training"]) for result in ranked]
-    names = [result["variant"] for result in ranked]
-    # Columns are three characters apart; headings are broken at their underscores.
-    first = max(map(len, ["variant", *names])) + 3
-    groups, room = [[]], width - first
-    for metric, values in columns.items():
-        taken = max(map(len, [*metric.split("_"), *values])) + 3
-        if groups[-1] and taken > room:
-            groups.append([])
-            room = width - first
-        groups[-1].append(metric)
-        room -= taken
-    tables = []
-    for group in groups:
-        view = _table()
-        view.add_column("variant", no_wrap=True)
-        for metric in group:
-            shortest = max(map(len, [*metric.split("_"), *columns[metric]]))
-            view.add_column(metric.replace("_", " "), justify="right", min_width=shortest)
-        for row, name in enumerate(names):
-            view.add_row(name, *(columns[metric][row] for metric in group))
-        tables.append(view)
-    title = "{paper} {experiment}, preset {preset}, seed {seed}".format(**results[0])
-    return Group(Text(title, style="bold"), *tables, *map(Text, explained(metrics)))
-
-
-def _table() -> Table:
-    from rich import box
-    from rich.table import Table
-
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False)
-
-
-def result_path(folder: Path, paper: str, experiment: str, variant: str, preset: str) -> Path:
-    """The path of the result file of a printed number."""
-    return folder / paper / f"{experiment}-{variant}-{preset}.json"
-
-
-def results_page(folder: Path, experiments: Sequence[Experiment], links: str = "reproductions/results") -> str:
-    """The text of ``RESULTS.md``: every number in it comes from a file in ``folder``.
-
-    Args:
-        folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``.
-        experiments: all experiments; a variant without a file for its paper preset is listed as not run.
-        links: ``folder`` as seen from the page, for its figures.
-
-    Raises:
-        ReproductionError: if a file is damaged, describes another run than its name says, or belongs to no experiment.
-    """
-    results = {}
-    for experiment in experiments:
-        for variant in experiment.variants:
-            for preset in experiment.presets:
-                path = result_path(folder, experiment.paper, experiment.name, variant, preset)
-                if path.is_file():
-                    results[path] = _read(path, experiment.paper, experiment.name, variant, preset)
-    stray = sorted(str(path) for path in folder.rglob("*.json") if path not in results)
-    if stray:
-        raise ReproductionError(f"No experiment, variant and preset matches {', '.join(stray)}.")
-
-    lines = [
-        "# Results",
-        "",
-        "Written by `gpzoo results` from the files in `reproductions/results/`: do not edit. `quick` runs are small",
-        "and not meant to reach the paper's numbers, `cpu` runs take up to an hour on two CPU cores, `tuned` runs have",
-        "the paper's sizes and settings of ours, `paper` runs the paper's sizes, and its settings as far as they are",
-        "published. Differences are ours minus the paper's. A commit with a `+` had changes that were not committed;",
-        "where it is *not kept*, the file was recorded before commits were kept, and its `paper` had settings of ours.",
-    ]
-    for paper in dict.fromkeys(experiment.paper for experiment in experiments):
-        lines += ["", f"## {paper}"]
-        for experiment in experiments:
-            if experiment.paper == paper:
-                lines += _section(folder, experiment, results, links)
-    return "\n".join(lines) + "\n"
-
-
-def figure_path(folder: Path, experiment: Experiment, preset: str) -> Path:
-    """The path of the figure of all variants of an experiment."""
-    return folder / experiment.paper / f"{experiment.name}-{preset}.png"
-
-
-def draw_figures(folder: Path, experiments: Sequence[Experiment]) -> list[Path]:
-    """Draw all recorded variants of an experiment and preset in one figure.
-
-    It is the experiment's own figure, else test error and nlpp against time if the results have curves.
-
-    Args:
-        folder: folder of the result files and the figures.
+        answers: the answers to its claims.
         experiments: all experiments.
-
-    Returns:
-        The figures written.
+        figures: names of the figures that are drawn.
     """
-    from gpzoo.reproductions.figures import test_curves
-
-    written = []
-    for experiment in experiments:
-        for preset in experiment.presets:
-            if shown := _shown(folder, experiment, preset):
-                if experiment.figure is None:
-                    figure = test_curves({variant: result["curve"] for variant, result in shown.items()})
-                else:
-                    figure = experiment.figure(shown)
-                path = figure_path(folder, experiment, preset)
-                figure.savefig(path, format="png", dpi=130, metadata={"Software": None})
-                written.append(path)
-    return written
-
-
-def _shown(folder: Path, experiment: Experiment, preset: str) -> dict[str, dict[str, Any]]:
-    """The recorded results in the figure of an experiment, by variant."""
-    found = {}
-    for variant in experiment.variants:
-        path = result_path(folder, experiment.paper, experiment.name, variant, preset)
-        if path.is_file():
-            result = _read(path, experiment.paper, experiment.name, variant, preset)
-            if experiment.figure is not None or result.get("curve"):
-                found[variant] = result
-    return found
-
-
-def _section(folder: Path, experiment: Experiment, results: Mapping[Path, Mapping[str, Any]], links: str) -> list[str]:
-    numbers, runs = [], []
-    for variant, paper_metrics in experiment.variants.items():
-        for preset in experiment.presets:
-            result = results.get(result_path(folder, experiment.paper, experiment.name, variant, preset))
-            if result is not None:
-                for metric, ours in result["metrics"].items():
-                    paper = None if result.get("stands_in") else paper_metrics.get(metric)
-                    compared = difference(ours, paper), verdict(metric, ours, paper)
-                    numbers.append((variant, _label(result), metric, number(ours), number(paper), *compared))
-                runs.append(_run_row(variant, result))
-            elif preset == "paper":
-                for metric, paper in paper_metrics.items() or [("-", None)]:
-                    numbers.append((variant, preset, metric, "not run", number(paper), "-", ""))
-    headings = ("variant", "preset", "metric", "ours", "paper", "difference", "verdict")
-    lines = ["", f"### {experiment.name}", "", experiment.description, "", *_markdown(headings, numbers)]
-    for preset in experiment.presets:
-        if _shown(folder, experiment, preset):
-            path = figure_path(Path(links), experiment, preset).as_posix()
-            what = "Test error and nlpp against time in training" if experiment.figure is None else "All variants"
-            lines += ["", f"![{what}, {experiment.name}, {preset}]({path})"]
-    if runs:
-        headings = (
-            "variant",
-            "preset",
-            "seed",
-            "data",
-            "steps",
-            "time",
-            "per step",
-            "peak memory",
-            "device",
-            "dtype",
-            "versions",
-            "commit",
-        )
-        lines += ["", *_markdown(headings, runs)]
-    return lines
+    paper, records = answers.paper, answers.records
+    own = [experiment for experiment in experiments if experiment.paper == paper.key]
+    lines = [f"# {paper.title}", "", f"{paper.source}. {paper.about}", "", _counted(answers), "", *_told(answers), ""]
+    led = telling_of(paper, figures)
+    pictures = [line for experiment in own for line in pictures_of(experiment, [f for f in figures if f != led])]
+    pictures += [line for experiment in own for line in _pictures_of_runs(records, experiment, paper)]
+    lines += picture(led, paper.telling[1], figures)
+    lines += ["## Claims", "", *_claims(answers)]
+    if paper.beyond is not None:
+        lines += ["", *paper.beyond(records)]
+    if paper.tables:
+        lines += ["", "## The paper's tables", "", *_legend(), *_tables(answers)]
+    if pictures:
+        lines += ["", "## Figures", "", *pictures]
+    lines += ["", "## Not run, and why", "", *_not_run(answers)]
+    besides = [
+        line for experiment in own if not _has_claims(answers, experiment) for line in numbers_of(records, experiment)
+    ]
+    if besides:
+        lines += ["", "## Not in the paper", *besides]
+    checks = [line for experiment in own for line in numbers_of(records, experiment, checks=True)]
+    if checks:
+        said = "Small runs (`quick`) check the program, and are not compared with the paper."
+        lines += ["", *folded("Checks of the program", [said, *checks])]
+    lines += ["", *folded("Provenance: every run", provenance_of(records, paper.key))]
+    return joined(lines)
 
 
-def _label(result: Mapping[str, Any]) -> str:
-    """A result's preset; in files without a schema, ``paper`` means only the paper's sizes."""
-    old = "schema" not in result and result["preset"] == "paper"
-    return "paper (sizes; settings of ours)" if old else result["preset"]
+def _counted(answers: Answers) -> str:
+    counts = answers.counts
+    said = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    return f"**Of {len(answers.all)} claims: {said}.**"
 
 
-def _run_row(variant: str, result: Mapping[str, Any]) -> tuple[str, ...]:
-    per_step = result["seconds_per_step"]
-    return (
-        variant,
-        _label(result),
-        str(result["seed"]),
-        _data_cell(result),
-        f"{result['steps']:,}",
-        duration(result["seconds_training"]),
-        "-" if per_step is None else f"{1000 * per_step:.3g} ms",
-        f"{result['peak_memory_bytes'] / 2**30:.1f} GiB",
-        result["device"],
-        result["dtype"],
-        ", ".join(f"{name} {value}" for name, value in result["versions"].items()),
-        _commit_cell(result),
+def _told(answers: Answers) -> list[str]:
+    """The claims that are reached and those that are short, in a sentence each."""
+    reached = [each.claim.what for each in answers.all if each.verdict.word == REACHED]
+    short = [f"{each.claim.what} ({each.verdict.distance})" for each in answers.all if each.verdict.word == SHORT]
+    said = []
+    if reached:
+        said += [f"Reached: {'; '.join(reached)}.", ""]
+    if short:
+        said += [f"Short: {'; '.join(short)}.", ""]
+    limited = [each.verdict for each in answers.all if each.verdict.word in _MARKS]
+    if limited:
+        good = sum(each.distance in (AS_GOOD, HOLDS) for each in limited)
+        alone = sum(not each.distance for each in limited)
+        counts = {"as good or holding": good, "short or not holding": len(limited) - good - alone, "other data": alone}
+        counted = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+        said.append(f"Not counted, because of fewer splits, a part of the data or other data: {counted}.")
+    return said
+
+
+def _claims(answers: Answers) -> list[str]:
+    rows = [_claim(each) for each in answers.all if each.verdict.word not in _OPEN]
+    if not rows:
+        return ["None of them can be answered with the recorded results."]
+    table = markdown(("claim", "where", "paper", "ours", "size used", "verdict"), rows)
+    said = "Rows are for training + testing, M is the number of inducing points; settings are ours unless said."
+    return [said, "", *table]
+
+
+def _claim(each: Answered) -> tuple[str, ...]:
+    printed = "" if each.claim.printed is None else each.claim.printed.text.replace("±", " ± ")
+    said = f"**{each.verdict}**" if each.verdict.word == REACHED else str(each.verdict)
+    return each.claim.what, each.claim.where, printed, each.ours, each.size, said
+
+
+def _legend() -> list[str]:
+    marks = ", ".join(f"{mark} {word}" for word, mark in _MARKS.items())
+    return [
+        f"In a cell: ours, and the paper's in brackets. **Bold** is reached; {marks}. Numbers alone are of others.",
+        "",
+    ]
+
+
+def _tables(answers: Answers) -> Iterator[str]:
+    for table in answers.paper.tables:
+        heading = f"{table.where}: {table.title or table.metric}"
+        yield from (f"**{heading[:1].upper()}{heading[1:]}**", "")
+        rows = [(title, *_cells(answers, table, numbers, key)) for title, key, numbers in table.rows]
+        headings = ["", *(column.title for column in table.columns)]
+        if not any(title for title, *_ in table.rows):
+            headings, rows = headings[1:], [row[1:] for row in rows]
+        yield from (*markdown(headings, rows), "")
+
+
+def _cells(answers: Answers, table: Table, numbers: str, key: str) -> Iterator[str]:
+    for column, printed, answer in table.cells(numbers, key):
+        paper = "" if printed is None else printed.text.removesuffix("%").strip().replace("±", " ± ")
+        if answer is None:
+            yield f"– ({paper})" if column.why else paper
+            continue
+        each = answers.to(answer)
+        if each is None or each.number is None:
+            yield f"– ({paper})" if paper else "–"
+            continue
+        scale, most = (100, 2) if column.percent else (1, 4)
+        decimals = most if printed is None else min(printed.decimals + 1, most)
+        ours = f"{each.number.value * scale:.{decimals}f}"
+        mark = _MARKS.get(answers.limit(each.runs[0]) or "", "")
+        ours = f"**{ours}**" if each.verdict.word == REACHED else f"{ours}{mark}"
+        yield f"{ours} ({paper})" if paper else ours
+
+
+def _not_run(answers: Answers) -> list[str]:
+    """The claims without an answer, a row for each experiment and reason."""
+    paper, groups = answers.paper, {}
+    for each in answers.all:
+        if each.verdict.word in _OPEN:
+            claim = each.claim
+            name = claim.answer.experiment if claim.answer else claim.needs[0] if claim.needs else ""
+            why = claim.why or paper.reasons.get(name, "no hours were left for it")
+            groups.setdefault((name, why), []).append(each)
+    if not groups:
+        return ["Everything was run."]
+    rows = []
+    for (name, why), found in groups.items():
+        variants = dict.fromkeys(variant for each in found for variant in _variants(each))
+        wheres: dict[str, list[str]] = {}
+        for each in found:
+            printed = "" if each.claim.printed is None else f" {each.claim.printed.text}"
+            wheres.setdefault(each.claim.where, []).append(each.claim.what + printed)
+        what = ". ".join(f"*{where}:* {'; '.join(claims)}" for where, claims in wheres.items())
+        command = f"`gpzoo compare {paper.key} {name} --variants {','.join(variants)} --preset paper`" if name else "–"
+        rows.append((f"{len(found)} {found[0].verdict.word}", what, why, command))
+    return markdown(("", "claims", "why", "the command that would run it"), rows)
+
+
+def _variants(each: Answered) -> Sequence[str]:
+    """The variants that answer a claim."""
+    if each.claim.answer:
+        return (each.claim.answer.variant,)
+    return each.claim.needs[1] if each.claim.needs else ()
+
+
+def _has_claims(answers: Answers, experiment: Experiment) -> bool:
+    return any(
+        (each.claim.answer and each.claim.answer.experiment == experiment.name)
+        or (each.claim.needs and each.claim.needs[0] == experiment.name)
+        for each in answers.all
     )
 
 
-def _data_cell(result: Mapping[str, Any]) -> str:
-    """The name of the data, its used and available rows, and whether it is a stand-in for the paper's."""
-    part, sizes = result.get("subset") or {}, result["data"]["sizes"]
-    train, test = f"{sizes['train']:,}", f"{sizes['test']:,}"
-    if part:
-        train, test = f"{train} of {part['of']:,}", f"{test} of {part['of_test']:,}"
-    text = f"{result['data']['name']}: {train} + {test} rows"
-    if folds := result.get("folds"):
-        text += f", {folds['count']} of {folds['of']} splits"
-    return text + (", stands in" if result.get("stands_in") else "")
+# -- parts of all pages ------------------------------------------------------------------------------------------------
 
 
-def _commit_cell(result: Mapping[str, Any]) -> str:
+def telling_of(paper: Paper, figures: Collection[str]) -> str:
+    """The name of a paper's most telling figure; empty if there is none."""
+    return next((name for name in (f"{paper.key}/{each}" for each in paper.telling[0]) if name in figures), "")
+
+
+def picture(name: str, words: str, figures: Collection[str], up: str = "../../") -> list[str]:
+    """A figure with its words below it, if it is drawn."""
+    return [f"![{words}]({up}reproductions/results/{name}.png)", "", f"*{words}*", ""] if name in figures else []
+
+
+def pictures_of(experiment: Experiment, figures: Collection[str]) -> Iterator[str]:
+    """The figures of an experiment's comparable runs, with their words."""
+    for preset in experiment.presets:
+        if preset != "quick" or set(experiment.presets) == {"quick"}:
+            words = experiment.caption or f"{experiment.description} Test metrics against time in training."
+            yield from picture(figure_name(experiment, preset), words, figures)
+
+
+def _pictures_of_runs(records: Records, experiment: Experiment, paper: Paper) -> Iterator[str]:
+    """Pictures that runs drew of their trained models, which lie beside their files: ``STEM_NAME.png``."""
+    for key, _ in records.of(experiment.paper, experiment.name):
+        path = records.paths[key]
+        for found in sorted(path.parent.glob(f"{path.stem}_*.png")):
+            words = paper.drawn_by_runs.get(found.stem.removeprefix(f"{path.stem}_"), "A trained model")
+            words += f": {experiment.name}, variant {key.variant}, preset {key.preset}."
+            yield from picture(f"{experiment.paper}/{found.stem}", words, (f"{experiment.paper}/{found.stem}",))
+
+
+def numbers_of(records: Records, experiment: Experiment, *, checks: bool = False) -> list[str]:
+    """Tables of an experiment's numbers, variants by metrics; of its small runs, or of the others."""
+    lines: list[str] = []
+    presets = experiment.presets
+    small = [preset for preset in presets if preset == "quick" and set(presets) != {"quick"}]
+    for preset in small if checks else [preset for preset in presets if preset not in small]:
+        found = {
+            key.variant: records.found[key]
+            for key, _ in records.of(experiment.paper, experiment.name)
+            if key.preset == preset
+        }
+        if not found:
+            continue
+        metrics = list(dict.fromkeys(name for result in found.values() for name in result["metrics"]))
+        if len(metrics) > 8:
+            rows = [(name, *(number(result["metrics"].get(name)) for result in found.values())) for name in metrics]
+            headings = ("metric", *found)
+        else:
+            rows = [
+                (name, *(number(result["metrics"].get(metric)) for metric in metrics)) for name, result in found.items()
+            ]
+            headings = ("variant", *(metric.replace("_", " ") for metric in metrics))
+        lines += ["", f"**{experiment.name}, {preset}.** {experiment.description}", "", *markdown(headings, rows)]
+    return lines
+
+
+def provenance_of(records: Records, paper: str) -> list[str]:
+    """The table of all runs of a paper: data, cost, machine, versions and commit."""
+    rows, versions = [], {}
+    for key, result in records.of(paper):
+        label = versions.setdefault(tuple(result["versions"].items()), f"v{len(versions) + 1}")
+        per_step = result["seconds_per_step"]
+        rows.append(
+            (
+                f"`{records.paths[key].relative_to(records.folder).as_posix()}`",
+                str(key.seed),
+                f"{result['data']['name']}, {rows_of(result)}" + (", stands in" if result.get("stands_in") else ""),
+                f"{result['steps']:,}",
+                duration(result["seconds_training"]),
+                "–" if per_step is None else f"{1000 * per_step:.3g} ms",
+                f"{result['peak_memory_bytes'] / 2**30:.1f} GiB",
+                f"{result['device']}, {result['dtype']}",
+                settings_of(result) + _chosen(result),
+                label,
+                _commit(result),
+            )
+        )
+    if not rows:
+        return ["Nothing is recorded."]
+    headings = (
+        "file",
+        "seed",
+        "data",
+        "steps",
+        "time",
+        "per step",
+        "memory",
+        "device",
+        "settings",
+        "versions",
+        "commit",
+    )
+    of = [f"{label}: {', '.join(f'{name} {value}' for name, value in found)}." for found, label in versions.items()]
+    return [
+        "A file is `EXPERIMENT-VARIANT-PRESET.json`, and its command "
+        f"`gpzoo reproduce {paper} EXPERIMENT --variant VARIANT --preset PRESET`.",
+        "",
+        *markdown(headings, rows),
+        "",
+        " ".join(of)
+        + " A commit with a `+` had changes that were not committed; *not kept*: recorded before commits were.",
+    ]
+
+
+def _chosen(result: Mapping[str, Any]) -> str:
+    """How settings were chosen by results."""
+    selection = result.get("selection")
+    return f", chosen {selection['rule']} (data: {selection['data']})" if selection else ""
+
+
+def _commit(result: Mapping[str, Any]) -> str:
     """The commits of a run's starts, in order of time."""
     if "schema" not in result:
         return "not kept"
@@ -355,14 +303,13 @@ def _commit_cell(result: Mapping[str, Any]) -> str:
     return ", ".join("unknown" if commit is None else f"{commit[:7]}{mark}" for commit in result["commits"])
 
 
-def duration(seconds: float) -> str:
-    """Seconds as ``42 s``, ``12.3 min`` or ``10.1 h``."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def folded(title: str, lines: Iterable[str]) -> list[str]:
+    """Lines that a reader opens."""
+    return ["<details>", f"<summary>{title}</summary>", "", *lines, "", "</details>"]
 
 
-def _markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+def markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """The lines of a table."""
     headings = tuple(headings)
     return [
         f"| {' | '.join(headings)} |",
@@ -371,26 +318,10 @@ def _markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[st
     ]
 
 
-def _read(path: Path, paper: str, experiment: str, variant: str, preset: str) -> dict[str, Any]:
-    """The content of a result file, after a check of its schema.
-
-    Raises:
-        ReproductionError: if it is damaged, lacks a field, has another schema, or belongs to another run.
-    """
-    result = read_json(path)
-    if not isinstance(result, dict):
-        raise ReproductionError(f"{path} is not a result file: it holds no fields.")
-    absent = sorted((frozenset(FIELDS) if "schema" in result else _OLD_FIELDS) - result.keys())
-    if absent:
-        raise ReproductionError(f"{path} is not a result file: it lacks {', '.join(absent)}.")
-    if (schema := result.get("schema", SCHEMA)) != SCHEMA:
-        raise ReproductionError(f"{path} has schema {schema!r}, and this version of gpzoo reads {SCHEMA}.")
-    named = tuple(result[key] for key in ("paper", "experiment", "variant", "preset"))
-    if named != (paper, experiment, variant, preset):
-        raise ReproductionError(f"{path} holds the result of {' '.join(map(str, named))}: move it to that name.")
-    data, metrics = result["data"], result["metrics"]
-    if not (isinstance(data, dict) and {"name", "sizes"} <= data.keys()) or not isinstance(metrics, dict):
-        raise ReproductionError(f"{path} is not a result file: data and metrics must have names.")
-    if "stands_in" not in result:
-        result["stands_in"] = result["data"]["name"] in _GENERATED
-    return result
+def joined(lines: Iterable[str]) -> str:
+    """The text of a page, with one empty line where there are several."""
+    found: list[str] = []
+    for line in lines:
+        if line or (found and found[-1]):
+            found.append(line)
+    return "\n".join(found).rstrip() + "\n"

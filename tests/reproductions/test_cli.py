@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import gpzoo
 from gpzoo.errors import FactorisationError
-from gpzoo.reproductions import cli
+from gpzoo.reproductions import cli, papers
 from tests.conftest import ROOT
 from tests.reproductions.test_execute import experiment, outcome
 
@@ -40,7 +40,7 @@ def one_line(result, status):
 def test_reproduce_writes_to_the_default_folder_and_prints_the_table(gpzoo_command, tmp_path):
     result = gpzoo_command("reproduce", "toy", "squares", "--seed", "7")
     assert result.exit_code == 0, result.output
-    assert "short by 0.01" in result.stdout and "learning_curve.png" in result.stdout
+    assert "this run" not in result.stdout and "0.02" in result.stdout and "learning_curve.png" in result.stdout
     written = json.loads((tmp_path / "runs" / "toy-squares-plain-quick-seed7" / "result.json").read_text())
     assert (written["variant"], written["preset"], written["seed"]) == ("plain", "quick", 7)
 
@@ -133,7 +133,7 @@ def test_a_platform_that_is_not_there_is_one_line(gpzoo_command):
 PROCESSES = """
 import io, os, runpy, sys
 from tests.reproductions.test_execute import experiment
-from gpzoo.reproductions import cli
+from gpzoo.reproductions import cli, papers
 cli.all_experiments = lambda: (experiment(),)
 read, closed = os.pipe()
 os.close(read)
@@ -198,10 +198,15 @@ def test_every_line_fits_the_terminal(monkeypatch, args):
         assert len(lines) > 10 and max(map(len, lines)) <= width
 
 
-def test_results_writes_the_page(gpzoo_command, tmp_path):
+def test_results_writes_the_pages_and_checks_them(gpzoo_command, tmp_path, monkeypatch):
+    monkeypatch.setattr(papers, "PAPERS", ())
     (tmp_path / "reproductions" / "results").mkdir(parents=True)
+    assert "RESULTS.md is missing" in one_line(gpzoo_command("results", "--check"), 1)
     assert gpzoo_command("results").exit_code == 0
-    assert "not run" in (tmp_path / "RESULTS.md").read_text()
+    assert "say what the files say" in gpzoo_command("results", "--check").stdout
+    page = tmp_path / "RESULTS.md"
+    page.write_text(page.read_text().replace("# Results", "# Result"))
+    assert "'# Result' instead of '# Results'" in one_line(gpzoo_command("results", "--check"), 1)
 
 
 def test_data_lists_every_set_and_loads_one(gpzoo_command):

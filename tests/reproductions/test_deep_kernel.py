@@ -14,7 +14,6 @@ from gpzoo.reproductions import deep_kernel_models as models
 from gpzoo.reproductions import deep_kernel_scaling as figures
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Outcome, Run
-from gpzoo.reproductions.page import shortfall, verdict
 from tests.programs import nothing_exported
 
 nnx = pytest.importorskip("flax.nnx")
@@ -232,10 +231,3 @@ def test_scaling_trains_more_rows_and_times_grids(few, monkeypatch, tmp_path):
     drawn = EXPERIMENTS["scaling"].figure({"airline": result, "covtype": result}).axes
     assert len(drawn) == 6 and drawn[3].get_xlabel() == "training rows of covtype"
     np.testing.assert_array_equal(drawn[0].lines[1].get_xdata(), [13, 40])
-
-
-@pytest.mark.parametrize(("metric", "ours", "behind"), [("svdkl_accuracy", 0.8, 0.1), ("dnn_nlpp", 0.8, None)])
-def test_metrics_of_models_are_compared(metric, ours, behind):
-    assert shortfall(metric, ours, 0.9) == (None if behind is None else pytest.approx(behind))
-    assert verdict(metric, ours, 0.9) == ("short by 0.1" if behind else "reached")
-    assert verdict("dnn_seconds", 1.0, 2.0) == ""

@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from gpzoo.reproductions import figures, kept, provenance
-from gpzoo.reproductions import page as report
+from gpzoo.reproductions import terminal as report
 from gpzoo.reproductions.execute import execute, make_result
 from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, Outcome, ReproductionError, Run, subset
+from gpzoo.reproductions.records import result_path
 from gpzoo.reproductions.training import Curve
 
 
@@ -55,9 +56,9 @@ def run(tmp_path):
     return Run("toy", "squares", "plain", "quick", 3, tmp_path / "out")
 
 
-def text(result):
+def text(result, paper):
     console = Console(file=io.StringIO(), width=100)
-    console.print(report.table(result))
+    console.print(report.table(result, paper))
     return console.file.getvalue()
 
 
@@ -103,13 +104,9 @@ def test_test_metrics_over_time_are_recorded_and_drawn(run):
 def test_all_variants_are_drawn_in_one_figure(tmp_path):
     for variant in ("plain", "fancy"):
         run = Run("toy", "squares", variant, "paper", 0, tmp_path / variant)
-        result = execute(experiment(outcome(curve=POINTS)), run)
-        path = report.result_path(tmp_path / "results", "toy", "squares", variant, "paper")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_json(path, result)
-    assert report.draw_figures(tmp_path / "results", [experiment()]) == [tmp_path / "results/toy/squares-paper.png"]
-    page = report.results_page(tmp_path / "results", [experiment()])
-    assert "squares, paper](reproductions/results/toy/squares-paper.png)" in page and "squares-quick.png" not in page
+        record(tmp_path / "results", run, curve=POINTS)
+    drawn = figures.draw_figures(tmp_path / "results", [experiment()], ())
+    assert drawn == [tmp_path / "results/toy/squares-paper.png"]
     figure = figures.test_curves({"plain": POINTS, "fancy": POINTS})
     error, nlpp = figure.axes
     assert error.get_xlabel() == "time in training (minutes)" and len(error.lines) == len(nlpp.lines) == 2
@@ -118,6 +115,15 @@ def test_all_variants_are_drawn_in_one_figure(tmp_path):
     error, _, angle = figures.test_curves({"plain": POINTS, "fancy": more}).axes
     assert len(error.lines) == 2 and len(angle.lines) == 1
     assert angle.lines[0].get_color() == error.lines[1].get_color()
+
+
+def test_the_papers_numbers_are_dashed_lines_within_the_axes():
+    (error, nlpp) = figures.test_curves({"plain": POINTS}, {"plain": {"error": 0.001, "nlpp": None}}).axes
+    ours, paper = error.lines
+    assert paper.get_linestyle() == "--" and list(paper.get_ydata()) == [0.1, 0.1] and len(nlpp.lines) == 1
+    assert paper.get_color() == ours.get_color() and error.get_ylim()[0] < 0.1
+    (alone,) = figures.test_curves({"plain": POINTS}, metrics=("nlpp",)).axes
+    assert alone.get_ylabel() == "test nlpp (nats)"
 
 
 MADE_BY = {"settings": {"rate": np.float32(0.5)}}
@@ -334,8 +340,7 @@ def test_what_a_run_says_of_its_data_is_recorded(run):
     said = {"subset": part, "folds": {"count": 3, "of": 20, "seeds": [0, 1, 2]}, "selection": {"rule": "by hand"}}
     result = make_result(outcome(data=used, **said, stands_in=True), run, {"error": 0.02})
     assert said == {key: result[key] for key in said}
-    assert report._data_cell(result) == "squares: 12 of 60,000 + 100 of 100 rows, 3 of 20 splits, stands in"
-    shown = text(result)
+    shown = text(result, {"error": 0.02})
     assert "Trained on 12 of 60,000 rows" in shown and "stand in for" in shown
     assert "verdict" not in shown
     plain = make_result(outcome(), run, {})
@@ -377,107 +382,30 @@ def test_default_variant_must_exist():
         experiment(default_variant="best")
 
 
+PAPER = {"error": 0.02, "nlpp": 0.2, "angle_degrees": 80.0}
+
+
 def test_table_shows_shortfalls(run):
-    shown = text(make_result(outcome(), run, {"error": 0.02, "nlpp": 0.2, "angle_degrees": 80.0}))
-    rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.strip()}
+    run = dataclasses.replace(run, preset="paper")
+    result = make_result(outcome(data=Data(sizes={"train": 12, "test": 50_000})), run, PAPER)
+    rows = {line.split()[0]: line.split()[1:] for line in text(result, PAPER).splitlines() if line.strip()}
     assert rows["metric"] == ["ours", "paper", "verdict"]
-    assert rows["error"] == ["0.03", "0.02", "short", "by", "0.01"]
+    assert rows["error"] == ["0.03", "0.02", "short", "by", "0.010"]
     assert rows["nlpp"] == ["0.1", "0.2", "reached"]
     assert rows["angle_degrees"] == ["90", "80"]
 
 
-@pytest.mark.parametrize(
-    ("metric", "ours", "paper", "behind"),
-    [
-        ("error", 0.03, 0.02, 0.01),
-        ("rmse", 1.0, 2.0, None),
-        ("nlpp", 0.1, None, None),
-        ("accuracy", 0.9, 0.95, 0.05),
-        ("test_log_likelihood", -1.0, -2.0, None),
-        ("auc", 0.8, 0.8, None),
-        ("angle_degrees", 10.0, 90.0, None),
-    ],
-)
-def test_shortfall_follows_the_better_direction(metric, ours, paper, behind):
-    assert report.shortfall(metric, ours, paper) == (behind if behind is None else pytest.approx(behind))
+def test_a_small_run_is_not_judged(run):
+    shown = text(make_result(outcome(), run, PAPER), PAPER)
+    assert "0.02" in shown and "verdict" not in shown and "checks the program" in shown
 
 
 def record(folder, run, **changes):
     result = make_result(outcome(), run, {"error": 0.02})
-    path = report.result_path(folder, run.paper, run.experiment, run.variant, run.preset)
+    path = result_path(folder, run.paper, run.experiment, run.variant, run.preset)
     path.parent.mkdir(parents=True, exist_ok=True)
     kept.write_json(path, {**result, **changes})
     return path
-
-
-def test_results_page_has_recorded_numbers_and_says_what_was_not_run(tmp_path, run):
-    record(tmp_path, run)
-    page = report.results_page(tmp_path, [experiment()])
-    lines = page.splitlines()
-    assert "## toy" in lines and "### squares" in lines
-    assert "| variant | preset | metric | ours | paper | difference | verdict |" in lines
-    assert "| plain | quick | error | 0.03 | 0.02 | +0.01 | short by 0.01 |" in lines
-    assert "| plain | quick | nlpp | 0.1 | 0.2 | -0.1 | reached |" in lines
-    assert "| plain | paper | error | not run | 0.02 | - |  |" in lines
-    assert "| fancy | paper | error | not run | 0.01 | - |  |" in lines
-    row = next(
-        line for line in lines if line.startswith("| plain | quick | 3 | squares: 12 + 5 rows | 200 | 4 s | 20 ms |")
-    )
-    commit, clean = provenance.commit(), provenance.clean()
-    assert "numpyro" in row and row.endswith(f" | {'unknown' if commit is None else commit[:7] + '+' * (not clean)} |")
-
-
-def test_results_page_without_any_result(tmp_path):
-    page = report.results_page(tmp_path, [experiment()])
-    assert page.count("not run") == 4
-    assert "seed" not in page
-
-
-def test_results_page_refuses_files_it_cannot_place(tmp_path, run):
-    path = record(tmp_path, run, variant="fancy")
-    with pytest.raises(ReproductionError, match="holds the result of toy squares fancy quick"):
-        report.results_page(tmp_path, [experiment()])
-    whole = kept.read_json(path) | {"variant": "plain"}
-    for damage, told in (
-        (b"{", "is damaged"),
-        (b"\xff\xfe{}", "is damaged"),
-        (b"[" * 100_000, "is damaged"),
-        (b"[1]", "not a result file: it holds no fields"),
-        (b"{}", "not a result file: it lacks data, device"),
-        (json.dumps(whole | {"data": None}).encode(), "data and metrics must have names"),
-        (json.dumps(whole | {"schema": 99}).encode(), "schema 99, and this version of gpzoo reads 1"),
-        (json.dumps({k: v for k, v in whole.items() if k != "folds"}).encode(), "it lacks folds"),
-    ):
-        path.write_bytes(damage)
-        with pytest.raises(ReproductionError, match=told):
-            report.results_page(tmp_path, [experiment()])
-    path.rename(path.with_name("squares-plane-quick.json"))
-    with pytest.raises(ReproductionError, match=r"squares-plane-quick\.json"):
-        report.results_page(tmp_path, [experiment()])
-
-
-def test_files_without_a_schema_are_marked_and_keep_their_numbers(tmp_path, run):
-    new = {
-        "schema",
-        "commit",
-        "clean",
-        "commits",
-        "command",
-        "resumed_from",
-        "subset",
-        "folds",
-        "selection",
-        "stands_in",
-    }
-    for preset in ("quick", "paper"):
-        path = record(tmp_path, dataclasses.replace(run, preset=preset))
-        old = {key: value for key, value in kept.read_json(path).items() if key not in new}
-        kept.write_json(path, old | ({"data": old["data"] | {"name": "rectangles"}} if preset == "quick" else {}))
-    lines = report.results_page(tmp_path, [experiment()]).splitlines()
-    assert "| plain | paper (sizes; settings of ours) | error | 0.03 | 0.02 | +0.01 | short by 0.01 |" in lines
-    # Generated rectangles were compared with the paper's as if they were its own.
-    assert "| plain | quick | error | 0.03 | - | - |  |" in lines
-    assert sum(line.endswith("| not kept |") for line in lines) == 2
 
 
 WIDE = {f"{model}_{kind}": 0.8123 for model in ("dnn-long", "svdkl") for kind in ("accuracy", "nlpp", "nlpp_se")}
@@ -491,21 +419,23 @@ def test_tables_fit_the_terminal_and_no_word_is_cut(run, width):
         paper = dict.fromkeys(WIDE, 0.7)
         own = dataclasses.replace(run, variant=variant)
         results.append(make_result(outcome(metrics=WIDE), own, paper))
-    for shown in (report.table(results[0]), report.comparison(results, width)):
+    results.append(make_result(outcome(metrics=WIDE), dataclasses.replace(run, preset="paper"), paper))
+    tables = [report.table(result, paper) for result in results[1:]]
+    for shown in (*tables, report.comparison(results[:2], width)):
         console = Console(file=io.StringIO(), width=width)
         console.print(shown)
         lines = console.file.getvalue().splitlines()
         assert max(map(len, lines)) <= width and not any("…" in line for line in lines)
         words = " ".join(lines).split()
-        if "verdict" in words:
-            assert {"metric", "ours", "paper", "verdict"} <= set(words)
+        if "metric" in words:
+            assert {"metric", "ours", "paper"} <= set(words)
         else:
             assert {"variant", "learned", "angle", "degrees", "seconds", "weighted-rbf-full"} <= set(words)
             assert sum(word == "plain" for word in words) == sum(word == "variant" for word in words) >= 2
 
 
 def test_the_words_of_a_table_are_explained(run):
-    shown = " ".join(text(make_result(outcome(metrics=WIDE | {"error": 0.1}), run, {})).split())
+    shown = " ".join(text(make_result(outcome(metrics=WIDE | {"error": 0.1}), run, {}), {}).split())
     for word in ("accuracy:", "nlpp: negative log", "elbo: evidence lower bound", "se: standard error", "error: share"):
         assert word in shown
 

@@ -298,7 +298,7 @@ def test_inspect_writes_the_report_of_a_run(toy, tmp_path):
     done = toy("inspect", "here")
     assert done.exit_code == 0 and done.stdout.splitlines()[-1] == f"Report: {Path('here/report.html')}", done.output
     words = "".join(checked(tmp_path / "here" / "report.html").text)
-    assert "short by 0.01" in words and "gpzoo reproduce toy squares --variant plain" in words
+    assert "This run beside the paper" in words and "gpzoo reproduce toy squares --variant plain" in words
     assert "Of the models of this run, it shows plain, split 1 of 3." in words
     assert (
         "Numbers of: Confusion of y" in words
@@ -310,7 +310,7 @@ def test_inspect_writes_the_report_of_a_run(toy, tmp_path):
     (tmp_path / "here" / "model.gpzoo").unlink()
     assert toy("inspect", "here", "--output", "there.html").exit_code == 0 and len(toy.seen) == 2
     words = "".join(checked(tmp_path / "there.html").text)
-    assert "There is no model.gpzoo" in words and "short by 0.01" in words and "Confusion of y" not in words
+    assert "There is no model.gpzoo" in words and "beside the paper" in words and "Confusion of y" not in words
 
 
 @pytest.mark.parametrize(

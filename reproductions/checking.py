@@ -1,0 +1,87 @@
+"""Do the pages say what the files say, and is every claim answered by what there is?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile, zip_longest
+from pathlib import Path
+
+from gpzoo.reproductions.answers import Answered, Answers
+from gpzoo.reproductions.claims import Paper
+from gpzoo.reproductions.experiment import Experiment, ReproductionError
+from gpzoo.reproductions.pages import pages
+from gpzoo.reproductions.records import Records
+from gpzoo.reproductions.verdicts import NO_EXPERIMENT, NOT_RUN, REACHED, SHORT, UNDECIDED
+
+
+def check(folder: Path, output: Path, experiments: Sequence[Experiment], papers: Sequence[Paper]) -> str:
+    """Compare pages with files, files with their schema, and claims with experiments; a sentence on what was compared.
+
+    Args:
+        folder: folder of the result files.
+        output: folder of the pages.
+        experiments: all experiments.
+        papers: the papers whose claims are known.
+
+    Raises:
+        ReproductionError: if a page differs from its files, a file from its schema, or a claim cannot be answered.
+    """
+    wrong = [*_stale(pages(folder, experiments, papers), output)]
+    records, answered = Records(folder, experiments), 0
+    for paper in papers:
+        answers = Answers(paper, records, experiments)
+        wrong += [f"{paper.key}: {told}" for told in _unanswerable(answers, experiments)]
+        wrong += [f"{paper.key}: {told}" for each in answers.all for told in _unfounded(each, answers)]
+        answered += sum(each.verdict.word not in (NOT_RUN, NO_EXPERIMENT) for each in answers.all)
+    if wrong:
+        raise ReproductionError(f"{len(wrong)} of the results are wrong: {' | '.join(wrong[:5])}")
+    claims = sum(len(paper.claims) for paper in papers)
+    counted = f"{len(records.found)} files, {claims} claims, {answered} of them with a result"
+    return f"{counted}: the pages say what the files say."
+
+
+def _stale(written: dict[str, str], output: Path) -> Iterator[str]:
+    """The first line of every page that is not that of the files."""
+    for name, text in written.items():
+        path = output / name
+        if not path.is_file():
+            yield f"{path} is missing: run gpzoo results"
+            continue
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for i, (ours, theirs) in enumerate(zip_longest(lines, text.splitlines()), 1):
+            if ours != theirs:
+                ours, theirs = ours or "", theirs or ""
+                same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+                start = max(0, same - 30)
+                here, there = (repr(each[start : start + 60]) for each in (ours, theirs))
+                yield f"{path}, line {i}: {here} instead of {there}; run gpzoo results"
+                break
+
+
+def _unanswerable(answers: Answers, experiments: Sequence[Experiment]) -> Iterator[str]:
+    """Claims that name an experiment or a variant which is not there, or that are twice there."""
+    variants = {each.name: each.variants for each in experiments if each.paper == answers.paper.key}
+    seen = set()
+    for claim in answers.paper.claims:
+        if (claim.where, claim.what) in seen:
+            yield f"'{claim.what}' is there twice"
+        seen.add((claim.where, claim.what))
+        needs = [(claim.answer.experiment, claim.answer.variant)] if claim.answer else []
+        needs += [(claim.needs[0], variant) for variant in claim.needs[1]] if claim.needs else []
+        for experiment, variant in needs:
+            if variant not in variants.get(experiment, {}):
+                yield f"'{claim.what}' is answered by {experiment} {variant}, which is not there"
+
+
+def _unfounded(each: Answered, answers: Answers) -> Iterator[str]:
+    """A verdict on a number without a printed number, without a run, or by a run that cannot be scored."""
+    claim = each.claim
+    if each.verdict.word in (REACHED, SHORT, UNDECIDED):
+        if claim.reading or (claim.printed is None and claim.judge is None):
+            yield f"'{claim.what}' is scored, and has no printed number"
+        if not each.runs or any(answers.limit(key) for key in each.runs):
+            yield f"'{claim.what}' is scored by a run that cannot be"
+    if each.number is not None:
+        values = [answers.records.found[key]["metrics"][claim.answer.metric] for key in each.runs if claim.answer]
+        if not values or not min(values) <= each.number.value <= max(values):
+            yield f"'{claim.what}': {each.number.value} is not the number of its files"

@@ -1,0 +1,120 @@
+"""All pages of results: one for each paper, one for the other models, their list, and the summary of a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path, PurePosixPath
+
+from gpzoo.reproductions.answers import Answers
+from gpzoo.reproductions.claims import Paper
+from gpzoo.reproductions.experiment import Experiment
+from gpzoo.reproductions.figures import drawable
+from gpzoo.reproductions.page import (
+    folded,
+    joined,
+    markdown,
+    numbers_of,
+    page_of,
+    picture,
+    pictures_of,
+    provenance_of,
+    telling_of,
+)
+from gpzoo.reproductions.records import Records
+from gpzoo.reproductions.verdicts import REACHED, SHORT, WORDS
+
+#: The folder of the pages in a checkout, and the page of experiments without a paper's numbers.
+FOLDER, MORE = PurePosixPath("docs/results"), "more"
+
+_WRITTEN = "Written by `gpzoo results` from the files in `reproductions/results/`: do not edit."
+
+
+def pages(folder: Path, experiments: Sequence[Experiment], papers: Sequence[Paper]) -> dict[str, str]:
+    """All pages: ``RESULTS.md``, and those of ``docs/results/``, by path in the checkout.
+
+    Args:
+        folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``.
+        experiments: all experiments.
+        papers: the papers whose claims are known.
+
+    Raises:
+        ReproductionError: if a file is damaged, describes another run than its name says, or belongs to no experiment.
+    """
+    records = Records(folder, experiments)
+    answers = [Answers(paper, records, experiments) for paper in papers]
+    known, figures = {paper.key for paper in papers}, drawable(records, experiments, papers).keys()
+    found = {f"{FOLDER}/{each.paper.key}.md": page_of(each, experiments, figures) for each in answers}
+    rest = [experiment for experiment in experiments if experiment.paper not in known]
+    found[f"{FOLDER}/{MORE}.md"] = _more(records, rest, figures)
+    found[f"{FOLDER}/index.md"] = _index(answers)
+    return {"RESULTS.md": _summary(answers, figures), **found}
+
+
+def _more(records: Records, experiments: Sequence[Experiment], figures: Collection[str]) -> str:
+    lines = ["# More models", "", "Experiments of models that no paper here has numbers for.", ""]
+    for experiment in experiments:
+        found = numbers_of(records, experiment)
+        if found:
+            lines += [f"## {experiment.name}", *found, "", *pictures_of(experiment, figures)]
+    keys = dict.fromkeys(experiment.paper for experiment in experiments)
+    checks = [line for experiment in experiments for line in numbers_of(records, experiment, checks=True)]
+    if checks:
+        lines += ["", *folded("Checks of the program", checks)]
+    for paper in keys:
+        lines += ["", *folded(f"Provenance: {paper}", provenance_of(records, paper))]
+    return joined(lines)
+
+
+def _index(answers: Sequence[Answers]) -> str:
+    words = markdown(("verdict", "means that"), WORDS.items())
+    lines = ["# Results", "", *_table_of_counts(answers, ""), "", "## Verdicts", "", *words, "", _RULES, ""]
+    names = [each.paper.key for each in answers] + [MORE]
+    return joined([*lines, "```{toctree}", ":maxdepth: 1", "", *names, "```"])
+
+
+_RULES = (
+    "Standard errors are over seeds or splits where there are several, and binomial for the error of one run. The "
+    "error of an nlpp of one run is not known: such a number is undecided if it is behind by at most 0.02 nats. Where "
+    "runs by the paper's settings and by ours answer a claim, it counts as reached if one of them reaches it; both are "
+    "in the table of runs. Statements are judged on differences over the same splits where models share them. "
+    "`gpzoo results --check` compares all of this with the files."
+)
+
+
+def _summary(answers: Sequence[Answers], figures: Collection[str]) -> str:
+    lines = ["# Results", "", f"{_WRITTEN} Words: [docs/results/index.md]({FOLDER}/index.md).", ""]
+    lines += [*_table_of_counts(answers, f"{FOLDER}/"), ""]
+    for each in answers:
+        paper = each.paper
+        lines += [f"## [{paper.title}]({FOLDER}/{paper.key}.md)", "", paper.source + ". " + _shortest(each), ""]
+        lines += picture(telling_of(paper, figures), paper.telling[1], figures, up="")
+    return joined([*lines, f"Other models, which no paper here has numbers for: [{MORE}]({FOLDER}/{MORE}.md)."])
+
+
+def _table_of_counts(answers: Sequence[Answers], links: str) -> list[str]:
+    words = [word for word in WORDS if any(each.counts[word] for each in answers)]
+    rows = [
+        (
+            f"[{each.paper.source}]({links}{each.paper.key}.md)",
+            str(len(each.all)),
+            *(str(each.counts[word]) for word in words),
+        )
+        for each in answers
+    ]
+    total = [
+        str(sum(len(each.all) for each in answers)),
+        *(str(sum(each.counts[word] for each in answers)) for word in words),
+    ]
+    return markdown(("paper", "claims", *words), [*rows, ("all", *total)])
+
+
+def _shortest(answers: Answers) -> str:
+    """What holds and what falls short, the first few of each."""
+    told = []
+    for word in (REACHED, SHORT):
+        found = [each for each in answers.all if each.verdict.word == word]
+        said = [each.claim.what + (f" ({each.verdict.distance})" if each.verdict.distance else "") for each in found]
+        if said:
+            more = f"; {len(said) - 4} more" if len(said) > 4 else ""
+            told.append(f"{word[:1].upper()}{word[1:]}: {'; '.join(said[:4])}{more}.")
+    return " ".join(told)

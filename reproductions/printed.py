@@ -1,0 +1,56 @@
+"""How is a number printed in a paper, and how is ours printed beside it? With its unit, its digits and its error."""
+
+from __future__ import annotations
+
+import math
+
+
+class Printed(float):
+    """A number of a paper, which knows its last digit: ``Printed("1.22 %")`` is 0.0122, rounded by at most 0.00005.
+
+    Attributes:
+        text: the number as it is printed, with its standard deviation where one is: ``"0.781±0.001"``.
+        scale: 100 for a percentage, else 1.
+        decimals: number of printed digits after the point.
+        rounding: the most by which the number was rounded, half a unit of its last digit.
+    """
+
+    text: str
+    scale: int
+    decimals: int
+    rounding: float
+
+    def __new__(cls, text: str) -> Printed:
+        """The number of a text, in per cent if it ends so."""
+        digits = text.removesuffix("%").strip().partition("±")[0]
+        scale = 100 if text.endswith("%") else 1
+        decimals = len(digits.partition(".")[2])
+        self = super().__new__(cls, round(float(digits) / scale, decimals + 2))
+        self.text, self.scale, self.decimals = text, scale, decimals
+        self.rounding = 0.5 * 10.0**-decimals / scale
+        return self
+
+    def __getnewargs__(self) -> tuple[str]:
+        """What a copy is made of."""
+        return (self.text,)
+
+
+def as_printed(value: float) -> Printed:
+    """A number with its last digit: a plain number has those that Python shows."""
+    return value if isinstance(value, Printed) else Printed(f"{float(value):.15g}")
+
+
+def beside(ours: float, error: float | None, printed: Printed) -> str:
+    """Our number in the paper's unit, with its standard error: a digit more than is printed, or two of the error."""
+    value, unit = ours * printed.scale, " %" if printed.scale == 100 else ""
+    decimals = printed.decimals + 1
+    if error:
+        scaled = error * printed.scale
+        decimals = max(printed.decimals, min(6, 1 - math.floor(math.log10(scaled))))
+        return f"{value:.{decimals}f} ± {scaled:.{decimals}f}{unit}"
+    return f"{value:.{decimals}f}{unit}"
+
+
+def number(value: float | None) -> str:
+    """A number to four digits, or a dash for ``None``."""
+    return "-" if value is None else f"{value:.4g}"

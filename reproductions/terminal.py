@@ -1,0 +1,166 @@
+"""Our numbers beside the paper's in the terminal: the table after a run, and variants side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpzoo.reproductions.printed import number
+from gpzoo.reproductions.records import error_of
+from gpzoo.reproductions.verdicts import REACHED, SHORT, Verdict, kind, limit_of, verdict
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+#: The paper's numbers by metric.
+Numbers = Mapping[str, float | None]
+
+#: Metrics in words.
+_MEANINGS = {
+    "error": "share of the test set that is misclassified; lower is better",
+    "wrong_images": "number of test images that are misclassified",
+    "accuracy": "share of the test set that is classified rightly; higher is better",
+    "nlpp": "negative log predictive probability of the right answer, mean over the test set; lower is better",
+    "test_log_likelihood": "log density given to the right answer, mean over the test set; higher is better",
+    "rmse": "root mean square error on the test set, in the target's units; lower is better",
+    "auc": "area under the curve of true against false positives on the test set; higher is better",
+    "elbo": "evidence lower bound, on the log probability of all training targets, which training raises; "
+    "higher is better",
+    "bound_per_point": "the elbo divided by the number of training points; higher is better",
+    "learned_angle_degrees": "rotations up to this angle were learned",
+    "seconds_per_step": "time of one training step",
+    "step_ratio_70": "time of a step with 70 grid points, as a multiple of the network's alone",
+    "difference": "nlpp less that of a model that is trained on all of the data at once; lower is better",
+    "se": "standard error of the number above it",
+}
+
+
+def beside_paper(result: Mapping[str, Any], printed: Numbers) -> list[tuple[str, float, float | None, Verdict | None]]:
+    """Of every metric its name, our number, the paper's, and the verdict; a small run has none.
+
+    Args:
+        result: the content of a ``result.json``.
+        printed: the paper's numbers by metric.
+    """
+    limit, rows = limit_of(result), []
+    for metric, ours in result["metrics"].items():
+        paper, found = None if result.get("stands_in") else printed.get(metric), None
+        if paper is not None and result["preset"] != "quick" and kind(metric) is not None:
+            found = verdict(metric, ours, paper, error_of(result, metric)[0], limit)
+        rows.append((metric, ours, paper, found))
+    return rows
+
+
+def table(result: Mapping[str, Any], printed: Numbers) -> Group:
+    """The table printed after a run, with explanations of its words; it fits into 60 columns.
+
+    Every metric has our number and, if the paper has one, the paper's and a verdict; a small run has no verdicts.
+
+    Args:
+        result: the content of a ``result.json``.
+        printed: the paper's numbers by metric.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    small = " (a small run)" if result["preset"] == "quick" else ""
+    title = "{paper} {experiment}, variant {variant}, preset {preset}{small}, seed {seed}".format(small=small, **result)
+    rows = beside_paper(result, printed)
+    compared, judged = (any(row[i] is not None for row in rows) for i in (2, 3))
+    view = _table()
+    view.add_column("metric", overflow="fold", min_width=12)
+    for heading in ("ours", "paper") if compared else ("this run",):
+        view.add_column(heading, justify="right", no_wrap=True)
+    if judged:
+        view.add_column("verdict")
+    for metric, ours, paper, found in rows:
+        style = "bold red" if found and found.word == SHORT else "green" if found and found.word == REACHED else ""
+        against = [number(paper)] if compared else []
+        view.add_row(metric, number(ours), *against, *([Text(str(found or ""), style=style)] if judged else []))
+    lines = [*explained(result["metrics"]), *sizes(result), *notes(result)]
+    if compared and result["preset"] == "quick":
+        lines.append("A small run checks the program: it is not meant to reach the paper's numbers.")
+    return Group(Text(title, style="bold"), view, *map(Text, lines))
+
+
+def sizes(result: Mapping[str, Any]) -> list[str]:
+    """The numbers of training and test rows of a run, if all of the data were used."""
+    data = result["data"]
+    rows = [data["sizes"].get(part) for part in ("train", "test")] if isinstance(data["sizes"], Mapping) else []
+    if result.get("subset") or not all(isinstance(count, int) for count in rows) or not rows:
+        return []
+    return [f"Data: {data['name']}, {rows[0]:,} rows to train on and {rows[1]:,} to test."]
+
+
+def explained(metrics: Iterable[str]) -> list[str]:
+    """Explanations of metrics, a line for each kind."""
+    ends = tuple(f"_{metric}" for metric in metrics)
+    return [f"{name}: {meaning}." for name, meaning in _MEANINGS.items() if any(e.endswith(f"_{name}") for e in ends)]
+
+
+def notes(result: Mapping[str, Any]) -> list[str]:
+    """Notes on the data of a result, in sentences."""
+    found = []
+    if result.get("stands_in"):
+        found.append("The data stand in for the paper's, which are not used here; the paper's numbers are left out.")
+    if part := result.get("subset"):
+        found.append(
+            f"Trained on {part['train']:,} of {part['of']:,} rows, tested on {part['test']:,} of {part['of_test']:,} "
+            f"({part['rule']})."
+        )
+    return found
+
+
+def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
+    """Variants side by side, one row each, the highest bound first; metrics that do not fit go into tables below.
+
+    Args:
+        results: the contents of their ``result.json``, all of one experiment.
+        width: number of columns of the terminal.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    ranked = sorted(results, key=lambda result: -result["metrics"].get("elbo", -math.inf))
+    metrics = list(dict.fromkeys(metric for result in results for metric in result["metrics"]))
+    columns = {metric: [number(result["metrics"].get(metric)) for result in ranked] for metric in metrics}
+    columns["seconds"] = [number(result["seconds_training"]) for result in ranked]
+    names = [result["variant"] for result in ranked]
+    # Columns are three characters apart; headings are broken at their underscores.
+    first = max(map(len, ["variant", *names])) + 3
+    groups, room = [[]], width - first
+    for metric, values in columns.items():
+        taken = max(map(len, [*metric.split("_"), *values])) + 3
+        if groups[-1] and taken > room:
+            groups.append([])
+            room = width - first
+        groups[-1].append(metric)
+        room -= taken
+    tables = []
+    for group in groups:
+        view = _table()
+        view.add_column("variant", no_wrap=True)
+        for metric in group:
+            shortest = max(map(len, [*metric.split("_"), *columns[metric]]))
+            view.add_column(metric.replace("_", " "), justify="right", min_width=shortest)
+        for row, name in enumerate(names):
+            view.add_row(name, *(columns[metric][row] for metric in group))
+        tables.append(view)
+    title = "{paper} {experiment}, preset {preset}, seed {seed}".format(**results[0])
+    return Group(Text(title, style="bold"), *tables, *map(Text, explained(metrics)))
+
+
+def _table() -> Table:
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as ``42 s``, ``12.3 min`` or ``10.1 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
