@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array, random
 from jaxtyping import Float, Integer, PRNGKeyArray
 
-from gpzoo import _platform, linalg
+from gpzoo import _devices, _platform, linalg
 from gpzoo._checks import is_concrete
 from gpzoo._pytree import Fields, static
 from gpzoo.errors import FactorisationError
@@ -217,16 +217,22 @@ class Projection(Conditional):
         """A function at all inputs, computed for as many at a time as suits the platform."""
         X, N = self.prior.X, self.prior.event_shape[0]
         axis = 1 if self.prior.kernel.has_outputs(X) else 0
-        size = _platform.inputs_at_a_time(N)
-        if size == N:
+        devices = _devices.number() if N % _devices.number() == 0 else 1
+        own = N // devices
+        size = _platform.inputs_at_a_time(own)
+        if size == own:
             return at(X)
-        rest, whole = jnp.split(X, [N % size], axis=axis)
-        chunks = whole.reshape(*X.shape[:axis], -1, size, *X.shape[axis + 1 :])
-        each = jax.lax.map(at, jnp.moveaxis(chunks, axis, 0))
-        found = tuple(jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in each)
-        if N % size:
-            found = tuple(jnp.concatenate(x, axis=1) for x in zip(at(rest), found, strict=True))
-        return found
+        # So many of every device's rows at a time.
+        rest, whole = jnp.split(X.reshape(*X.shape[:axis], devices, own, *X.shape[axis + 1 :]), [own % size], axis + 1)
+        flat = lambda x: x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])  # noqa: E731
+        chunks = whole.reshape(*X.shape[:axis], devices, -1, size, *X.shape[axis + 1 :])
+        each = jax.lax.map(lambda x: at(flat(x)), jnp.moveaxis(chunks, axis + 1, 0))
+        rows = lambda x: jnp.moveaxis(x.reshape(*x.shape[:2], devices, size), 0, 2)  # noqa: E731
+        found = tuple(rows(x).reshape(x.shape[1], devices, -1) for x in each)
+        if own % size:
+            first = (x.reshape(x.shape[0], devices, -1) for x in at(flat(rest)))
+            found = tuple(jnp.concatenate(x, axis=2) for x in zip(first, found, strict=True))
+        return tuple(x.reshape(x.shape[0], -1) for x in found)
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
         """Mean of the zero-mean part of ``f`` and its covariance."""

@@ -31,6 +31,8 @@ class Minibatches:
         window: least number of rows that are shuffled together, unless the table has fewer. For a sorted table it
             should span many blocks.
         read_ahead: number of windows prepared ahead; 0 to read on demand.
+        part: the rows of each minibatch that are wanted, ``slice(start, stop)``, if not all: of every window only these
+            are held. The blocks of a window hold rows of all parts, so that each part reads all blocks.
 
     Attributes:
         steps_per_epoch: number of steps that visit the table once, ``num_rows // batch_size``.
@@ -39,7 +41,15 @@ class Minibatches:
         ValueError: if the table is empty or a number is out of range.
     """
 
-    def __init__(self, table: Table, batch_size: int, seed: int, window: int = 1_000_000, read_ahead: int = 2) -> None:
+    def __init__(
+        self,
+        table: Table,
+        batch_size: int,
+        seed: int,
+        window: int = 1_000_000,
+        read_ahead: int = 2,
+        part: slice = slice(None),
+    ) -> None:
         if table.num_rows == 0:
             raise ValueError("The table is empty: no rows.")
         if not 1 <= operator.index(batch_size) <= table.num_rows:
@@ -52,11 +62,16 @@ class Minibatches:
             raise ValueError(f"window must be 1 or more and read_ahead 0 or more, got {window} and {read_ahead}.")
         self.table, self.batch_size, self.seed = table, operator.index(batch_size), operator.index(seed)
         self.steps_per_epoch = table.num_rows // self.batch_size
+        self._start, stop, _ = part.indices(self.batch_size)
+        self._part = stop - self._start
+        if self._part < 1 or part.step not in (None, 1):
+            raise ValueError(f"part must be a slice of at least one of the {batch_size} rows of a minibatch; got {part}.")
         self._window, self._orders = window, {}
         most = int(table.block_rows.max())
         self._windows = max(1, table.num_rows // (window + most))
         room = min(table.num_rows, -(-table.num_rows // self._windows) + most)
-        self._free = [empty(table.groups, room) for _ in range(read_ahead + 1)]
+        most = (room // self.batch_size + 2) * self._part
+        self._free = [empty(table.groups, min(room, most)) for _ in range(read_ahead + 1)]
         self._scratch = empty(table.groups, room)
         self._ready: deque[_Prepared] = deque()
         self._current: _Prepared | None = None
@@ -65,6 +80,8 @@ class Minibatches:
 
     def take(self, step: int, count: int) -> tuple[np.ndarray, ...]:
         """Minibatches of ``count`` steps, the first of them ``step``: new arrays ``[count, batch_size, ...]``.
+
+        With a ``part``, only its rows of each.
 
         Raises:
             DatasetError: if a block cannot be read.
@@ -76,8 +93,8 @@ class Minibatches:
         if self._thread is None:
             raise ValueError("These minibatches are closed; make new ones.")
         rows, visited = count * self.batch_size, self.steps_per_epoch * self.batch_size
-        out = empty(self.table.groups, rows)
-        done = 0
+        out = empty(self.table.groups, count * self._part)
+        done = filled = 0
         try:
             while done < rows:
                 epoch, row = divmod(step * self.batch_size + done, visited)
@@ -85,13 +102,19 @@ class Minibatches:
                 index = int(np.searchsorted(ends, row, side="right"))
                 stop = min(int(ends[index]), visited, row + rows - done)
                 first = int(ends[index - 1]) if index else 0
+                before, after = self._own(row) - self._own(first), self._own(stop) - self._own(first)
                 for target, source in zip(out, self._get((epoch, index)), strict=True):
-                    target[done : done + stop - row] = source[row - first : stop - first]
-                done += stop - row
+                    target[filled : filled + after - before] = source[before:after]
+                done, filled = done + stop - row, filled + after - before
         except BaseException:
             self.close()
             raise
-        return tuple(array.reshape(count, self.batch_size, *array.shape[1:]) for array in out)
+        return tuple(array.reshape(count, self._part, *array.shape[1:]) for array in out)
+
+    def _own(self, row: int) -> int:
+        """How many of the first rows of an epoch are of the part."""
+        batch, place = divmod(row, self.batch_size)
+        return batch * self._part + min(max(place - self._start, 0), self._part)
 
     def close(self) -> None:
         """End the thread and free the memory; :meth:`take` then raises."""
@@ -150,12 +173,18 @@ class Minibatches:
             epoch, index = self._next
             order = self._order(epoch)
             buffers = self._free.pop()
-            future = self._thread.submit(self._prepare, order.windows[index], epoch, index, buffers)
+            first = int(order.ends[index - 1]) if index else 0
+            future = self._thread.submit(self._prepare, order.windows[index], epoch, index, first, buffers)
             self._ready.append(_Prepared((epoch, index), buffers, future))
             self._next = (epoch, index + 1) if index + 1 < len(order.windows) else (epoch + 1, 0)
 
-    def _prepare(self, blocks: np.ndarray, epoch: int, index: int, buffers: tuple[np.ndarray, ...]) -> None:
-        """Read a window and shuffle it into ``buffers``; runs in the thread, to which ``_scratch`` belongs."""
+    def _prepare(
+        self, blocks: np.ndarray, epoch: int, index: int, first: int, buffers: tuple[np.ndarray, ...]
+    ) -> None:
+        """Read a window, which begins with row ``first`` of the epoch, and shuffle it into ``buffers``.
+
+        Runs in the thread, to which ``_scratch`` belongs.
+        """
         filled = 0
         for block in blocks:
             if self._thread is None:
@@ -165,9 +194,12 @@ class Minibatches:
                 target[filled : filled + rows] = array
             filled += rows
         order = _random(self.seed, epoch, index + 1).permutation(filled)
+        if self._part < self.batch_size:
+            place = (first + np.arange(filled)) % self.batch_size - self._start
+            order = order[(place >= 0) & (place < self._part)]
         for source, target in zip(self._scratch, buffers, strict=True):
             # The indices are valid; a mode that checks them would make NumPy use a copy.
-            np.take(source[:filled], order, axis=0, out=target[:filled], mode="clip")
+            np.take(source[:filled], order, axis=0, out=target[: len(order)], mode="clip")
 
 
 class _Order(NamedTuple):
