@@ -37,7 +37,7 @@ def _constrained(tree: Any, spec: PartitionSpec) -> Any:
     return tree if number() == 1 else jax.tree.map(lambda x: lax.with_sharding_constraint(x, spec), tree)
 
 
-def on_own_rows(function: Callable, rows: Any, *fixed: Any) -> Any:
+def on_own_rows(function: Callable, rows: Any, *fixed: Any, axis: int = 0, found: int = 0) -> Any:
     """``function(rows, *fixed)``, where every device calls it with its own rows.
 
     XLA splits products over rows by itself, but no loop over rows: every device would take all of its turns.
@@ -46,11 +46,13 @@ def on_own_rows(function: Callable, rows: Any, *fixed: Any) -> Any:
         function: closes over no array; what it returns has one row per datum too, each a function of its own row.
         rows: arrays ``[N, ...]``.
         *fixed: arguments that are the same for all rows.
+        axis: the axis of the rows, where it is not the first.
+        found: the same in what the function returns.
     """
     first = jax.tree.leaves(rows)[0]
-    if number() == 1 or first.shape[0] % number():
+    if number() == 1 or first.shape[axis] % number():
         return function(rows, *fixed)
-    specs = PartitionSpec(ROWS), *(PartitionSpec() for _ in fixed)
+    of = lambda axis: PartitionSpec(*[None] * axis, ROWS)  # noqa: E731
+    specs = of(axis), *(PartitionSpec() for _ in fixed)
     # Derivatives that are written by hand, such as those of double sums, do not say over which devices they vary.
-    own = jax.shard_map(function, in_specs=specs, out_specs=PartitionSpec(ROWS), check_vma=False)
-    return own(rows, *fixed)
+    return jax.shard_map(function, in_specs=specs, out_specs=of(found), check_vma=False)(rows, *fixed)

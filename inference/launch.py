@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 from gpzoo.inference.devices import PROCESS
 
-#: Seconds that processes have to write a checkpoint, once one of them has died or all are asked to end.
-_GRACE = 20.0
+#: Seconds that processes have to end: those that were asked to write a checkpoint, and those that wait for a dead one.
+_CHECKPOINT, _DEAD = 60.0, 5.0
 
 
 def launch(processes: int, command: Sequence[str]) -> int:
@@ -53,7 +53,7 @@ def launch(processes: int, command: Sequence[str]) -> int:
             running.append(subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True))
         dead = _wait(running, asked)
         if asked:
-            _end(running, asked[0])
+            _end(running, asked[0], _CHECKPOINT)
             return 128 + asked[0]
         if dead is None:
             return 0
@@ -65,10 +65,10 @@ def launch(processes: int, command: Sequence[str]) -> int:
             file=sys.stderr,
             flush=True,
         )
-        _end(running, signal.SIGTERM)
+        _end(running, signal.SIGTERM, _DEAD)
         return 1
     finally:
-        _end(running, signal.SIGKILL)
+        _end(running, signal.SIGKILL, _DEAD)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -85,12 +85,12 @@ def _wait(running: Sequence[subprocess.Popen], asked: list[int]) -> int | None:
     return None
 
 
-def _end(running: Sequence[subprocess.Popen], number: int) -> None:
+def _end(running: Sequence[subprocess.Popen], number: int, seconds: float) -> None:
     """Send a signal to all that run, and kill those that do not end in time."""
     for process in running:
         if process.poll() is None:
             process.send_signal(number)
-    until = time.monotonic() + _GRACE
+    until = time.monotonic() + seconds
     for process in running:
         try:
             process.wait(max(0.0, until - time.monotonic()))

@@ -65,7 +65,9 @@ class Minibatches:
         self._start, stop, _ = part.indices(self.batch_size)
         self._part = stop - self._start
         if self._part < 1 or part.step not in (None, 1):
-            raise ValueError(f"part must be a slice of at least one of the {batch_size} rows of a minibatch; got {part}.")
+            raise ValueError(
+                f"part must be a slice of one or more of the {batch_size} rows of a minibatch; got {part}."
+            )
         self._window, self._orders = window, {}
         most = int(table.block_rows.max())
         self._windows = max(1, table.num_rows // (window + most))
@@ -178,9 +180,7 @@ class Minibatches:
             self._ready.append(_Prepared((epoch, index), buffers, future))
             self._next = (epoch, index + 1) if index + 1 < len(order.windows) else (epoch + 1, 0)
 
-    def _prepare(
-        self, blocks: np.ndarray, epoch: int, index: int, first: int, buffers: tuple[np.ndarray, ...]
-    ) -> None:
+    def _prepare(self, blocks: np.ndarray, epoch: int, index: int, first: int, buffers: tuple[np.ndarray, ...]) -> None:
         """Read a window, which begins with row ``first`` of the epoch, and shuffle it into ``buffers``.
 
         Runs in the thread, to which ``_scratch`` belongs.

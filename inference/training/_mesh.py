@@ -57,8 +57,8 @@ class Placement:
         self.first, self.processes = here == numbers[0], len(numbers)
         if self.processes not in (1, jax.process_count()):
             raise ValueError(
-                f"mesh has devices of {self.processes} of {jax.process_count()} processes: all of them train together, "
-                "jax.make_mesh((jax.device_count(),), ('data',)), or each by itself, with a mesh of jax.local_devices()."
+                f"mesh has devices of {self.processes} of {jax.process_count()} processes: all train together, with "
+                "jax.make_mesh((jax.device_count(),), ('data',)), or each by itself, with a mesh of its own devices."
             )
 
     def tracing(self) -> AbstractContextManager[Any]:

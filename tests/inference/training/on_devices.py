@@ -1,6 +1,6 @@
 """Trains programs on all devices there are, for ``test_mesh``, which starts this in processes of its own.
 
-    python -m tests.inference.training.on_devices OUT --programs sparse deep --tables --precision float64
+python -m tests.inference.training.on_devices OUT --programs sparse deep --tables --precision float64
 """
 
 import argparse
