@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from types import TracebackType
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh
@@ -38,19 +39,33 @@ def all_devices() -> Mesh:
 
 
 def _join() -> None:
-    options = {"heartbeat_timeout_seconds": _SILENCE, "shutdown_timeout_seconds": _WAIT}
+    options: dict[str, Any] = {"heartbeat_timeout_seconds": _SILENCE, "shutdown_timeout_seconds": _WAIT}
     if named := os.environ.get(PROCESS):
         number, _, count = named.partition("/")
-        jax.distributed.initialize(num_processes=int(count), process_id=int(number), **options)
-    else:
-        try:
-            jax.distributed.initialize(**options)
-        except ValueError as error:
-            if "coordinator_address" not in str(error):
-                raise
-            return  # no cluster
+        options |= {"num_processes": int(count), "process_id": int(number)}
+    try:
+        jax.distributed.initialize(**options)
+    except ValueError as error:
+        if "coordinator_address" not in str(error):
+            raise
+        return  # no cluster
+    except RuntimeError as error:
+        if _is_alone():
+            return
+        raise RuntimeError(
+            "This is one of several processes, and JAX has been used before they were joined: call all_devices() "
+            "before anything else of JAX, random keys and arrays included."
+        ) from error
     if jax.process_count() > 1:
         sys.excepthook = _end
+
+
+def _is_alone() -> bool:
+    """Whether no variable that launchers set speaks of several processes."""
+    named = os.environ.get
+    sizes = (named(name, "1") for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
+    others = (PROCESS, "JAX_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX")
+    return all(size == "1" for size in sizes) and not any(named(name) for name in others)
 
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

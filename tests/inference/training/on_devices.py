@@ -4,8 +4,13 @@ python -m tests.inference.training.on_devices OUT --programs sparse deep --table
 """
 
 import argparse
+import json
 import os
+import signal
+import sys
+import time
 from functools import partial
+from pathlib import Path
 
 from gpzoo.inference import all_devices
 
@@ -36,6 +41,7 @@ from gpzoo.models import (
     rotation,
 )
 from gpzoo.tables.arrays import ArrayTable
+from tests.programs import relaxed
 
 ROWS = 203
 
@@ -96,16 +102,20 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-def train(name, mesh, *, tables=False, precision="float64", steps=100, batch_size=40, **options):
-    """One training of a program, resident or from a table."""
+def training(name, way="resident", precision="float64"):
+    """The program, NumPyro's object, and the data."""
     program, inducing, guide, data = PROGRAMS[name](np.random.default_rng(0))
     data = tuple(np.asarray(x, precision if x.dtype.kind == "f" else np.int32) for x in data)
-    if tables:
-        data = (ArrayTable(*data, block_size=16),)
-    guide = InducingGuide(program, inducing, **guide)
-    svi = SVI(program, guide, optax.adam(0.01), GaussianProcessELBO())
-    options = {"progress": False} | options
-    return fit(random.key(0), svi, steps, *data, batch_size=batch_size, mesh=mesh, **options)
+    svi = SVI(program, InducingGuide(program, inducing, **guide), relaxed(optax.adam(0.01)), GaussianProcessELBO())
+    return svi, (ArrayTable(*data, block_size=16),) if way == "table" else data
+
+
+def train(name, mesh, *, way="resident", precision="float64", steps=100, batch_size=40, **options):
+    """One training of a program: on minibatches of arrays or a table, or on all rows."""
+    svi, data = training(name, way, precision)
+    batch_size = None if way == "all" else batch_size
+    with jax.numpy_dtype_promotion("standard"):
+        return fit(random.key(0), svi, steps, *data, batch_size=batch_size, mesh=mesh, progress=False, **options)
 
 
 def flat(trained):
@@ -121,38 +131,53 @@ def differences(one, two):
     return float(bound), float(max(params))
 
 
+def exchanged(mesh):
+    """What a step of sparse regression exchanges, and what it should."""
+    sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+    from scale import communication, formula, step_of
+
+    params, text = step_of(*training("sparse"), 40, mesh)
+    return {"exchanged": communication(text), "formula": formula(params, 10)}
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out")
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS))
-    parser.add_argument("--tables", action="store_true")
+    parser.add_argument("--ways", nargs="+", default=["resident"])
     parser.add_argument("--precision", default="float64")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--checkpoint")
-    parser.add_argument("--die", type=int, nargs=2, help="which process kills itself after which step")
+    parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--die", type=int, nargs=2, help="which process ends itself after which step")
+    parser.add_argument("--how", default="killed")
     parser.add_argument("--alone", action="store_true", help="without a mesh")
+    parser.add_argument("--differ", action="store_true", help="every process has data of its own")
+    parser.add_argument("--bytes", action="store_true")
     given = parser.parse_args()
     if given.precision == "float64":
         numpyro.enable_x64()
+    if given.differ:
+        PROGRAMS["sparse"] = lambda rng: (gp_regression, kmeans(10), {}, columns(rng.spawn(2)[jax.process_index()]))
 
     def perhaps_die(step, seconds, params):
         if given.die and [jax.process_index(), step] == given.die:
-            os.kill(os.getpid(), 9)
+            (given.out / "died").write_text(str(time.time()))
+            if given.how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("one process has had enough")
 
     for name in given.programs:
-        trained = train(
-            name,
-            None if given.alone else MESH,
-            tables=given.tables,
-            precision=given.precision,
-            steps=given.steps,
-            checkpoint=given.checkpoint,
-            checkpoint_seconds=0.0 if given.checkpoint else 180.0,
-            callback=perhaps_die,
-            callback_steps=10,
-        )
-        if jax.process_index() == 0:
-            np.savez(os.path.join(given.out, f"{name}.npz"), **flat(trained))
+        for way in given.ways:
+            checkpoint = given.checkpoint and given.checkpoint / f"{name} {way}"
+            options = {"checkpoint": checkpoint, "checkpoint_seconds": 0.0} if checkpoint else {}
+            options |= {"callback": perhaps_die, "callback_steps": 10} if given.die else {}
+            mesh = None if given.alone else MESH
+            found = train(name, mesh, way=way, precision=given.precision, steps=given.steps, **options)
+            if jax.process_index() == 0:
+                np.savez(given.out / f"{name} {way}.npz", **flat(found))
+    if given.bytes:
+        (given.out / "bytes.json").write_text(json.dumps(exchanged(MESH)))
 
 
 if __name__ == "__main__":
