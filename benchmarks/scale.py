@@ -1,12 +1,14 @@
 """Seconds, memory and communication of a step against rows, inducing inputs and devices.
 
-    python benchmarks/scale.py [--rows 1000 1000000 100000000] [--inducing 100 500] [--devices 1 2 4 8] [--batch 8192]
-        [--output benchmarks/results/scale.json]
+    python benchmarks/scale.py [--rows 100000000 1000000 1000] [--inducing 100 500] [--devices 8 4 2 1]
+        [--batch 8192 1024] [--output benchmarks/results/scale.json]
+
+One of the four is varied at a time, the others are the first of their numbers.
 
 Sparse regression with eight inputs on a table whose rows are generated while they are read, in float32. Every case has
 a process of its own, with so many devices of the CPU (of an accelerator, the first so many): on a CPU they share its
 cores, so that what grows with them is what devices cost, and no speed is gained. Bytes that devices exchange in a step
-are counted in the compiled program.
+are counted in the compiled program. The projection to accelerators is arithmetic, from the assumptions printed with it.
 """
 
 from __future__ import annotations
@@ -80,6 +82,25 @@ def formula(params: dict[str, Any], inducing: int, in_chunks: bool = False) -> i
     """
     numbers = sum(np.size(x) for x in params.values()) + inducing**2 + 1 + (0 if in_chunks else inducing + 1)
     return numbers * next(iter(params.values())).dtype.itemsize
+
+
+#: What a projection assumes: products in float32 a second that an accelerator reaches, rows of a minibatch that each
+#: takes, and of the links between eight in one machine, and between hosts, bytes a second and seconds of a message.
+FLOPS, ROWS = 1e13, 8192
+NEAR, FAR = (2e11, 1e-5), (1.25e10, 3e-5)
+
+
+def projection(inducing: int, outputs: int, devices: int, bandwidth: float, latency: float) -> dict[str, Any]:
+    """Seconds of a step on devices that each take as many rows, and the part of them in which they compute.
+
+    A row costs six products with ``M x M`` numbers, and six more for each output: value, two derivatives. Summing goes
+    twice round a ring, and takes twice ``log2(devices)`` messages.
+    """
+    computing = 12 * (1 + outputs) * inducing**2 * ROWS / FLOPS
+    exchanged = 4 * (outputs * (inducing**2 + inducing) + inducing * (COLUMNS + 1) + COLUMNS + inducing**2 + 4)
+    summing = 2 * exchanged * (devices - 1) / devices / bandwidth + 2 * math.log2(devices) * latency
+    found = {"inducing": inducing, "outputs": outputs, "devices": devices, "bytes": exchanged}
+    return found | {"seconds": computing + summing, "computing": computing / (computing + summing)}
 
 
 def step_of(svi: Any, data: tuple, batch_size: int, mesh: Any) -> tuple[dict[str, Any], str]:
@@ -161,10 +182,10 @@ def case(rows: int, inducing: int, devices: int, batch: int, steps: int) -> dict
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[10**3, 10**4, 10**6, 10**8])
+    parser.add_argument("--rows", type=int, nargs="+", default=[10**8, 10**6, 10**4, 10**3])
     parser.add_argument("--inducing", type=int, nargs="+", default=[100, 500])
-    parser.add_argument("--devices", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--batch", type=int, default=8192)
+    parser.add_argument("--devices", type=int, nargs="+", default=[8, 4, 2, 1])
+    parser.add_argument("--batch", type=int, nargs="+", default=[8192, 1024])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--case", help=argparse.SUPPRESS)
@@ -172,29 +193,25 @@ def main() -> None:
     if given.case:
         print(json.dumps(case(**json.loads(given.case))))
         return
-    most = {"rows": max(given.rows), "inducing": given.inducing[0], "devices": max(given.devices)}
-    cases = [
-        {"rows": rows, "inducing": inducing, "devices": devices}
-        for rows in given.rows
-        for inducing in given.inducing
-        for devices in given.devices
-        # All sizes of each with the others as they are.
-        if (rows == most["rows"]) + (inducing == most["inducing"]) + (devices == most["devices"]) >= 2
-    ]
+    varied = ("rows", "inducing", "devices", "batch")
+    first = {name: getattr(given, name)[0] for name in varied} | {"steps": given.steps}
     found = []
-    for each in cases:
+    for each in [first] + [first | {name: value} for name in varied for value in getattr(given, name)[1:]]:
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={each['devices']}"
-        said = json.dumps(each | {"batch": given.batch, "steps": given.steps})
-        command = [sys.executable, __file__, "--case", said]
+        command = [sys.executable, __file__, "--case", json.dumps(each)]
         environment = os.environ | {"XLA_FLAGS": flags.strip()}
         ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
         found.append(json.loads(ended.stdout.splitlines()[-1]))
         print(json.dumps(found[-1]), flush=True)
+    projected = [projection(M, D, n, *link) for M, D in ((500, 1), (500, 10)) for n, link in ((8, NEAR), (64, FAR))]
+    print(*map(json.dumps, projected), sep="\n")
     if given.output:
         from recorded import keep
 
-        options = [x for name in ("rows", "inducing", "devices") for x in (f"--{name}", *getattr(given, name))]
-        keep(given.output, __file__, [*options, "--batch", given.batch, "--steps", given.steps], cases=found)
+        options = [x for name in varied for x in (f"--{name}", *getattr(given, name))]
+        assumed = {"flops": FLOPS, "rows_per_device": ROWS, "near": NEAR, "far": FAR}
+        numbers = {"cases": found, "assumed": assumed, "projected": projected}
+        keep(given.output, __file__, [*options, "--steps", given.steps], **numbers)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ _SILENCE, _WAIT = 30, 7 * 24 * 3600
 def all_devices() -> Mesh:
     """A mesh of all devices for :func:`~gpzoo.inference.fit`, the same on one device, on several, and in a cluster.
 
-    Where several processes were started, by ``gpzoo launch``, or by Slurm, Open MPI or Kubernetes as
+    Where several processes were started, by :mod:`gpzoo.inference.launch`, or by Slurm, Open MPI or Kubernetes as
     ``jax.distributed`` detects them, they are joined first: call it before anything else of JAX, random keys included.
     A process that ends by an error then ends at once, without waiting for the others.
 

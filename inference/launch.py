@@ -60,8 +60,8 @@ def launch(processes: int, command: Sequence[str]) -> int:
         status = running[dead].returncode
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         print(
-            f"gpzoo launch: process {dead} of {processes} {how}, so the others are ended; the same command, with any "
-            "number of processes, goes on from the last checkpoint.",
+            f"Process {dead} of {processes} {how}, so the others are ended; the same command, with any number of "
+            "processes, goes on from the last checkpoint.",
             file=sys.stderr,
             flush=True,
         )
@@ -101,7 +101,9 @@ def _end(running: Sequence[subprocess.Popen], number: int, seconds: float) -> No
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="gpzoo launch", description="Run a script in several processes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m gpzoo.inference.launch", description="Run a script in several processes."
+    )
     parser.add_argument("--processes", type=int, required=True, help="how many")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script ...", help="the script, its arguments")
     given = parser.parse_args(arguments)

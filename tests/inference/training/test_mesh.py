@@ -189,7 +189,7 @@ def test_a_process_that_dies_ends_the_others_and_the_job_goes_on_elsewhere(way, 
     print(f"{way}: ended {seconds:.1f} s after the death of a process")
     assert status == 1 and seconds < 60
     how = "was killed by SIGKILL" if way == "killed" else "ended with status 1"
-    assert said.count(f"gpzoo launch: process 1 of 2 {how}") == 1
+    assert said.count(f"Process 1 of 2 {how}, so the others are ended") == 1
     alone = trained(tmp_path / "alone", *options[:4], "--alone")
     for devices, processes in ((8, 1),):
         assert_close(alone, trained(tmp_path / "out", *options, devices=devices, processes=processes))
