@@ -129,16 +129,36 @@ def test_what_no_mesh_can_do_is_refused():
 
 
 def test_parts_of_minibatches_are_those_of_the_whole():
-    rows = np.arange(97)
-    table = ArrayTable(rows, block_size=8)
+    table = ArrayTable(np.arange(97), block_size=8)
     with Minibatches(table, 10, 3, window=24) as whole:
         expected = whole.take(5, 20)[0]
+    assert all(len(np.unique(epoch)) == 90 for epoch in (expected[4:13].ravel(), whole_epoch(table)))
     for part in (slice(0, 3), slice(3, 10)):
         with Minibatches(table, 10, 3, window=24, part=part) as own:
             np.testing.assert_array_equal(own.take(5, 20)[0], expected[:, part])
-            np.testing.assert_array_equal(own.take(0, 2)[0].shape, (2, part.stop - part.start))
+            assert own.take(0, 2)[0].shape == (2, part.stop - part.start)
     with pytest.raises(ValueError, match="one or more of the 10 rows"):
         Minibatches(table, 10, 3, part=slice(4, 4))
+
+
+def whole_epoch(table):
+    # Minibatches larger than a window, whose places several windows share.
+    with Minibatches(table, 45, 3, window=8) as drawn:
+        return drawn.take(2, 2)[0].ravel()
+
+
+def test_a_part_reads_the_blocks_in_which_its_rows_are():
+    class Counted(ArrayTable):
+        def stored(self, block):
+            read.append(block)
+            return super().stored(block)
+
+    table, read = Counted(np.arange(20_000), block_size=100), []
+    for part, most in ((slice(None), 200), (slice(0, 500), 112), (slice(750, 1000), 62)):
+        read.clear()
+        with Minibatches(table, 1000, 0, window=5000, read_ahead=0, part=part) as drawn:
+            drawn.take(0, 20)
+        assert len(read) <= most, part
 
 
 # -- every program, processes, and deaths --------------------------------------------------------------------------
