@@ -93,7 +93,7 @@ class Placement:
         x, first = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False), self.rows(size).start
         sharding = NamedSharding(self._of(), PartitionSpec(None, ROWS))
 
-        def of_device(index: tuple[slice, ...]) -> np.ndarray:
+        def of_device(index: Any) -> np.ndarray:
             start, stop, _ = index[1].indices(size)
             return x[:, start - first : stop - first]
 
@@ -114,3 +114,7 @@ class Placement:
     def _of(self) -> Mesh:
         assert self.mesh is not None
         return self.mesh
+
+
+#: On JAX's own device.
+HERE = Placement(None)

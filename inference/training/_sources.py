@@ -13,7 +13,7 @@ from jaxtyping import Integer, PRNGKeyArray, Shaped
 
 from gpzoo import _checks as checks
 from gpzoo.inference._keys import named_key
-from gpzoo.inference.training._mesh import Placement
+from gpzoo.inference.training._mesh import HERE, Placement
 from gpzoo.tables.files import fingerprint
 from gpzoo.tables.minibatches import Minibatches
 from gpzoo.tables.table import Table
@@ -85,7 +85,7 @@ def source_of(
     keys: Sequence[PRNGKeyArray],
     several: bool,
     in_axes: int | Sequence[int | None] | None,
-    placement: Placement,
+    placement: Placement = HERE,
 ) -> Resident | Streamed:
     """The rows of the trainings with these keys: the arrays ``args``, or a table as the only argument.
 
