@@ -165,7 +165,7 @@ class Resident:
         batch_size: int | None,
         seeds: Sequence[int],
         axes: tuple[bool, ...] | None,
-        placement: Placement,
+        placement: Placement = HERE,
     ) -> None:
         self.axes, self.placement = axes, placement
         shapes = [
