@@ -6,8 +6,8 @@ python -m tests.inference.training.on_devices OUT --programs sparse deep --table
 import argparse
 import json
 import os
+import runpy
 import signal
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -135,11 +135,9 @@ def differences(one, two):
 
 def exchanged(mesh):
     """What a step of sparse regression exchanges, and what it should."""
-    sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-    from scale import communication, formula, step_of
-
-    params, text = step_of(*training("sparse"), 40, mesh)
-    return {"exchanged": communication(text), "formula": formula(params, 10)}
+    scale = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "scale.py"))
+    params, text = scale["step_of"](*training("sparse"), 40, mesh)
+    return {"exchanged": scale["communication"](text), "formula": scale["formula"](params, 10)}
 
 
 def main():
