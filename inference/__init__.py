@@ -10,6 +10,7 @@ from gpzoo.inference._calls import REMOVED, removed
 from gpzoo.inference.arviz import draws_to_arviz
 from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.comparison import Candidate, Comparison, compare, error_rate, rmse
+from gpzoo.inference.devices import all_devices
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.importance import ImportanceWeightedELBO
@@ -47,6 +48,7 @@ __all__ = [
     "SitePrediction",
     "Trained",
     "WhitenReparam",
+    "all_devices",
     "check",
     "compare",
     "diagnose",

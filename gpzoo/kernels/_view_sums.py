@@ -6,6 +6,7 @@ Inputs are taken in chunks, so that memory never holds the base kernel between a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from gpzoo import _platform
+from gpzoo import _devices, _platform
 from gpzoo._pytree import Fields, static
 from gpzoo.kernels.base import Kernel
 from gpzoo.kernels.combine import Scaled, Sum, addends
@@ -73,7 +74,11 @@ def _noise(noise: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array
     """``sum_p w_p^2 k(T_p x_n, T_p x_n)``."""
     if noise.input_ndim is None:  # the same for all views
         return jnp.broadcast_to(noise.variances(weights[:1])[0] * jnp.vdot(weights, weights), X.shape[:1])
-    return jax.lax.map(lambda x: jnp.square(weights) @ noise.variances(view.view(x[None])[0]), X)
+
+    def each(X: Array, noise: Kernel, view: Any, weights: Array) -> Array:
+        return jax.lax.map(lambda x: jnp.square(weights) @ noise.variances(view.view(x[None])[0]), X)
+
+    return _devices.on_own_rows(each, X, noise, view, weights)
 
 
 def _columns(views: Float[Array, "*batch e"], dims: tuple[int, ...] | None) -> Float[Array, "*batch _"]:
@@ -103,34 +108,40 @@ def _seen(view: Any, base: RBF) -> Any:
 # -- any base kernel: chunks of inputs, evaluated again for their gradients --------------------------------------------
 
 
-def _map(evaluate: Callable, inputs: Any, values_per_input: int) -> Any:
-    """``evaluate`` on every input, in chunks of the size at which the backend is fast."""
+def _map(evaluate: Callable, inputs: Any, values_per_input: int, *fixed: Any) -> Any:
+    """``evaluate(x, *fixed)`` for every input, in chunks of the size at which the backend is fast."""
+    return _devices.on_own_rows(partial(_map_own, evaluate, values_per_input), inputs, *fixed)
+
+
+def _map_own(evaluate: Callable, values_per_input: int, inputs: Any, *fixed: Any) -> Any:
     N, dtype = jax.tree.leaves(inputs)[0].shape[0], jax.tree.leaves(inputs)[0].dtype
     most = min(N, _platform.bytes_at_a_time() // (values_per_input * dtype.itemsize))
     # A chunk that divides N leaves no remainder, which would be compiled as a second loop body. A batch of one makes
     # XLA's CPU loops several times slower than no batch at all.
     size = next((size for size in range(most, most // 2, -1) if N % size == 0), most)
-    return jax.lax.map(evaluate, inputs, batch_size=size if size > 1 else None)
+    return jax.lax.map(lambda x: evaluate(x, *fixed), inputs, batch_size=size if size > 1 else None)
 
 
 def _any_cross_view(
     base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "N ..."], Z: Float[Array, "M e"]
 ) -> Float[Array, "N M"]:
-    @jax.checkpoint
-    def one(x: Array) -> Array:
-        return weights @ base.cross(view.view(x[None])[0], Z)
+    def one(x: Array, base: Kernel, view: Any, weights: Array, Z: Array) -> Array:
+        return jax.checkpoint(lambda x: weights @ base.cross(view.view(x[None])[0], Z))(x)
 
-    return _map(one, X, weights.shape[0] * Z.shape[0])
+    return _map(one, X, weights.shape[0] * Z.shape[0], base, view, weights, Z)
 
 
 def _any_diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "N ..."]) -> Float[Array, " N"]:
-    @jax.checkpoint
-    def one(x: Array) -> Array:
-        V = view.view(x[None])[0]
-        # The base's Gram matrix would cost half as much again, because it is made exactly symmetric.
-        return weights @ (base.cross(V, V) @ weights)
+    def one(x: Array, base: Kernel, view: Any, weights: Array) -> Array:
+        @jax.checkpoint
+        def sums(x: Array) -> Array:
+            V = view.view(x[None])[0]
+            # The base's Gram matrix would cost half as much again, because it is made exactly symmetric.
+            return weights @ (base.cross(V, V) @ weights)
 
-    return _map(one, X, weights.shape[0] ** 2)
+        return sums(x)
+
+    return _map(one, X, weights.shape[0] ** 2, base, view, weights)
 
 
 # -- RBF base with one lengthscale: derivatives formed with the values -------------------------------------------------
@@ -161,11 +172,11 @@ def _rbf_cross_view(
     centre = jnp.mean(Z, 0)
     left = _factors((Z - centre) / lengthscale)[0]
 
-    def one(x: Array) -> Array:
+    def one(x: Array, view: Any, lengthscale: Array, weights: Array, left: Array, centre: Array) -> Array:
         # A sum, not a product with a vector: XLA fuses it with the exponentials.
         return jnp.sum(jnp.exp(matmul(left, _view_factors(view, x, centre, lengthscale).T)) * weights, -1)
 
-    return _map(one, X, weights.shape[0] * Z.shape[0])
+    return _map(one, X, weights.shape[0] * Z.shape[0], view, lengthscale, weights, left, centre)
 
 
 def _rbf_cross_view_forward(
@@ -178,7 +189,7 @@ def _rbf_cross_view_forward(
     centre, size = jnp.mean(Z, 0), Z.shape[-1]
     left = _factors((Z - centre) / lengthscale)[0]
 
-    def one(x: Array) -> tuple[Array, Array, Array]:
+    def one(x: Array, view: Any, lengthscale: Array, weights: Array, left: Array, centre: Array) -> tuple[Array, ...]:
         right = _view_factors(view, x, centre, lengthscale)
         # With k = exp(l . r), one product with the rows r gives the sums over views of w k, w k a and w k (l . r): the
         # value, and the ingredients of its derivatives with respect to z and the lengthscale.
@@ -190,7 +201,8 @@ def _rbf_cross_view_forward(
             (sums - left * value[:, None])[:, :size] / lengthscale,
         )
 
-    value, by_lengthscale, by_Z = _map(one, X, weights.shape[0] * Z.shape[0])
+    fixed = view, lengthscale, weights, left, centre
+    value, by_lengthscale, by_Z = _map(one, X, weights.shape[0] * Z.shape[0], *fixed)
     return value, (view, X, lengthscale, weights, Z, by_lengthscale, by_Z)
 
 
@@ -199,11 +211,12 @@ def _rbf_cross_view_backward(saved: tuple, cotangent: Float[Array, "N M"]) -> tu
     centre = jnp.mean(Z, 0)
     left = _factors((Z - centre) / lengthscale)[0]
 
-    def by_weights(inputs: tuple[Array, Array]) -> Array:
+    def by_weights(inputs: tuple[Array, Array], view: Any, lengthscale: Array, left: Array, centre: Array) -> Array:
         x, g = inputs
         return jnp.sum(jnp.exp(matmul(_view_factors(view, x, centre, lengthscale), left.T)) * g, -1)
 
-    d_weights = jnp.sum(_map(by_weights, (X, cotangent), weights.shape[0] * Z.shape[0]), 0)
+    fixed = view, lengthscale, left, centre
+    d_weights = jnp.sum(_map(by_weights, (X, cotangent), weights.shape[0] * Z.shape[0], *fixed), 0)
     d_view, d_X = _pull(lambda view, X: _any_cross_view(RBF(1.0, lengthscale), view, weights, X, Z), view, X, cotangent)
     return d_view, d_X, jnp.vdot(cotangent, by_lengthscale), d_weights, jnp.einsum("nm,nme->me", cotangent, by_Z)
 
@@ -222,7 +235,7 @@ def _rbf_diag(
 def _rbf_diag_forward(
     view: Any, X: Float[Array, "N ..."], lengthscale: Array, weights: Float[Array, " P"]
 ) -> tuple[Float[Array, " N"], tuple]:
-    def one(x: Array) -> tuple[Array, Array, Array]:
+    def one(x: Array, view: Any, lengthscale: Array, weights: Array) -> tuple[Array, Array, Array]:
         views = view.view(x[None])[0]
         left, right = _factors((views - jnp.mean(views, 0)) / lengthscale)
         exponent = matmul(left, right.T)
@@ -230,7 +243,7 @@ def _rbf_diag_forward(
         rows = jnp.sum(weighted, -1)
         return jnp.vdot(weights, rows), rows, -2 * jnp.vdot(weights, jnp.sum(weighted * exponent, -1)) / lengthscale
 
-    value, rows, by_lengthscale = _map(one, X, weights.shape[0] ** 2)
+    value, rows, by_lengthscale = _map(one, X, weights.shape[0] ** 2, view, lengthscale, weights)
     return value, (view, X, lengthscale, weights, rows, by_lengthscale)
 
 

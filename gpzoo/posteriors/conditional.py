@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 from jax import Array, random
 from jaxtyping import Float, Integer, PRNGKeyArray
 
-from gpzoo import _platform, linalg
+from gpzoo import _devices, _platform, linalg
 from gpzoo._checks import is_concrete
 from gpzoo._pytree import Fields, static
 from gpzoo.errors import FactorisationError
@@ -201,11 +202,11 @@ class Projection(Conditional):
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
         """Mean of the zero-mean part of ``f`` and its variance (eq. 7 and 8)."""
 
-        def at(X: Float[Array, "..."]) -> tuple[Array, ...]:
+        def at(X: Float[Array, "..."], self: Projection, m: Array, form: Form) -> tuple[Array, ...]:
             mean, squares, residual, floor = self._parts_at(X, m, form)
             return mean, jnp.maximum(residual + squares, floor)
 
-        mean, variance = self._in_chunks(at)
+        mean, variance = self._in_chunks(at, m, form)
         return mean, variance
 
     def marginal_parts(
@@ -213,11 +214,11 @@ class Projection(Conditional):
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "D N"]]:
         """See :meth:`Conditional.marginal_parts`: ``m^T B``, ``B^T S B`` and ``kff - |A|^2``."""
 
-        def at(X: Float[Array, "..."]) -> tuple[Array, ...]:
+        def at(X: Float[Array, "..."], self: Projection, m: Array, form: Form) -> tuple[Array, ...]:
             mean, squares, residual, floor = self._parts_at(X, m, form)
             return mean, squares, jnp.broadcast_to(jnp.maximum(residual, floor), squares.shape)
 
-        mean, squares, residual = self._in_chunks(at)
+        mean, squares, residual = self._in_chunks(at, m, form)
         return mean, squares, residual
 
     def _parts_at(
@@ -231,20 +232,17 @@ class Projection(Conditional):
         kff = self.prior.kernel.diag(X)
         return mean_at(B, m), form.squares(B), kff - jnp.sum(A * A, axis=-2), jnp.finfo(kff.dtype).eps * kff
 
-    def _in_chunks(self, at: Callable[[Array], tuple[Array, ...]]) -> tuple[Float[Array, "D N"], ...]:
-        """A function at all inputs, computed for as many at a time as suits the platform."""
+    def _in_chunks(
+        self, at: Callable[..., tuple[Array, ...]], m: Float[Array, "M D"], form: Form
+    ) -> tuple[Float[Array, "D N"], ...]:
+        """``at(X, self, m, form)`` at all inputs, computed for as many at a time as suits the platform."""
         X, N = self.prior.X, self.prior.event_shape[0]
+        if _platform.inputs_at_a_time(N // _devices.number()) >= N // _devices.number():
+            return at(X, self, m, form)
         axis = 1 if self.prior.kernel.has_outputs(X) else 0
-        size = _platform.inputs_at_a_time(N)
-        if size == N:
-            return at(X)
-        rest, whole = jnp.split(X, [N % size], axis=axis)
-        chunks = whole.reshape(*X.shape[:axis], -1, size, *X.shape[axis + 1 :])
-        each = jax.lax.map(at, jnp.moveaxis(chunks, axis, 0))
-        found = tuple(jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in each)
-        if N % size:
-            found = tuple(jnp.concatenate(x, axis=1) for x in zip(at(rest), found, strict=True))
-        return found
+        elsewhere = self._with_fields(prior=self.prior._replace(X=None, loc=None))
+        chunks = partial(_in_chunks, at, axis)
+        return _devices.on_own_rows(chunks, X, elsewhere, m, form, axis=axis, found=1)
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
         """Mean of the zero-mean part of ``f`` and its covariance."""
@@ -295,6 +293,18 @@ class Projection(Conditional):
             groups = list(zip(self.L_inverse.blocks, S.split(means), S.blocks, strict=True))
         squares = sum(jnp.sum(jnp.square(_whitened(R, jnp.concatenate(columns, axis=2)))) for R, *columns in groups)
         return (squares - M * D + log_det_p - log_det_q) / 2
+
+
+def _in_chunks(at: Callable[..., tuple[Array, ...]], axis: int, X: Array, *fixed: Any) -> tuple[Array, ...]:
+    N = X.shape[axis]
+    size = _platform.inputs_at_a_time(N)
+    rest, whole = jnp.split(X, [N % size], axis=axis)
+    chunks = whole.reshape(*X.shape[:axis], -1, size, *X.shape[axis + 1 :])
+    each = jax.lax.map(lambda x: at(x, *fixed), jnp.moveaxis(chunks, axis, 0))
+    found = tuple(jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in each)
+    if N % size:
+        found = tuple(jnp.concatenate(x, axis=1) for x in zip(at(rest, *fixed), found, strict=True))
+    return found
 
 
 def mean_at(B: Float[Array, "M N"] | Float[Array, "D M N"], m: Float[Array, "M D"]) -> Float[Array, "D N"]:

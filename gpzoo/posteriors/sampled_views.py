@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from gpzoo import linalg
+from gpzoo import _devices, linalg
 from gpzoo.inducing.kuu_kuf import Kuf, block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.kernels.base import Kernel
@@ -175,9 +175,12 @@ def view_variances(
     base = sampled_part(kernel).base
     shape = X.shape[1:] if isinstance(base, DoubleSum) else views.shape[2:]
 
-    def one(own: Array) -> Array:
-        gram = base(own.reshape(-1, *shape))
-        return pairs.square(jnp.sum(gram), jnp.trace(gram))
+    def each(views: Array, base: Kernel) -> Array:
+        def one(own: Array) -> Array:
+            gram = base(own.reshape(-1, *shape))
+            return pairs.square(jnp.sum(gram), jnp.trace(gram))
 
-    # A convolution takes its inputs in chunks already.
-    return jax.lax.map(one, views) if isinstance(base, DoubleSum) else jax.vmap(one)(views)
+        # A convolution takes its inputs in chunks already.
+        return jax.lax.map(one, views) if isinstance(base, DoubleSum) else jax.vmap(one)(views)
+
+    return _devices.on_own_rows(each, views, base)

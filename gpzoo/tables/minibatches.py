@@ -17,10 +17,11 @@ class Minibatches:
     """Minibatches of a table in a random order that is a function of ``(table, batch_size, seed, window)`` alone.
 
     Every epoch visits the blocks in a new random order, cuts that order into windows and shuffles the rows of each
-    window; minibatches are cut from the result. Windows have at least ``window`` rows and are as even as the blocks
-    allow: they grow to ``window`` rows and two blocks, and a table that does not fill two windows is one window. The
-    ``num_rows % batch_size`` rows at the end of an epoch are left out of it, so that each epoch has ``steps_per_epoch``
-    steps. To start at any step, only the windows of its rows are read.
+    window; minibatches are cut from the result, and the rows of each stand in the order of their blocks. Windows have
+    at least ``window`` rows and are as even as the blocks allow: they grow to ``window`` rows and two blocks, and a
+    table that does not fill two windows is one window. The ``num_rows % batch_size`` rows at the end of an epoch are
+    left out of it, so that each epoch has ``steps_per_epoch`` steps. To start at any step, only the windows of its rows
+    are read.
 
     One thread reads and shuffles windows ahead. ``read_ahead + 2`` of them are held in memory.
 
@@ -31,6 +32,8 @@ class Minibatches:
         window: least number of rows that are shuffled together, unless the table has fewer. For a sorted table it
             should span many blocks.
         read_ahead: number of windows prepared ahead; 0 to read on demand.
+        part: the rows of each minibatch that are wanted, ``slice(start, stop)``, if not all: of every window only these
+            are held, and only the blocks in which they are are read: about as large a part of the window.
 
     Attributes:
         steps_per_epoch: number of steps that visit the table once, ``num_rows // batch_size``.
@@ -39,7 +42,15 @@ class Minibatches:
         ValueError: if the table is empty or a number is out of range.
     """
 
-    def __init__(self, table: Table, batch_size: int, seed: int, window: int = 1_000_000, read_ahead: int = 2) -> None:
+    def __init__(
+        self,
+        table: Table,
+        batch_size: int,
+        seed: int,
+        window: int = 1_000_000,
+        read_ahead: int = 2,
+        part: slice = slice(None),
+    ) -> None:
         if table.num_rows == 0:
             raise ValueError("The table is empty: no rows.")
         if not 1 <= operator.index(batch_size) <= table.num_rows:
@@ -52,11 +63,18 @@ class Minibatches:
             raise ValueError(f"window must be 1 or more and read_ahead 0 or more, got {window} and {read_ahead}.")
         self.table, self.batch_size, self.seed = table, operator.index(batch_size), operator.index(seed)
         self.steps_per_epoch = table.num_rows // self.batch_size
+        self._start, stop, _ = part.indices(self.batch_size)
+        self._part = stop - self._start
+        if self._part < 1 or part.step not in (None, 1):
+            raise ValueError(
+                f"part must be a slice of one or more of the {batch_size} rows of a minibatch; got {part}."
+            )
         self._window, self._orders = window, {}
         most = int(table.block_rows.max())
         self._windows = max(1, table.num_rows // (window + most))
         room = min(table.num_rows, -(-table.num_rows // self._windows) + most)
-        self._free = [empty(table.groups, room) for _ in range(read_ahead + 1)]
+        most = (room // self.batch_size + 2) * self._part
+        self._free = [empty(table.groups, min(room, most)) for _ in range(read_ahead + 1)]
         self._scratch = empty(table.groups, room)
         self._ready: deque[_Prepared] = deque()
         self._current: _Prepared | None = None
@@ -65,6 +83,8 @@ class Minibatches:
 
     def take(self, step: int, count: int) -> tuple[np.ndarray, ...]:
         """Minibatches of ``count`` steps, the first of them ``step``: new arrays ``[count, batch_size, ...]``.
+
+        With a ``part``, only its rows of each.
 
         Raises:
             DatasetError: if a block cannot be read.
@@ -75,23 +95,25 @@ class Minibatches:
             raise ValueError(f"step must be 0 or more and count 1 or more, got {step} and {count}.")
         if self._thread is None:
             raise ValueError("These minibatches are closed; make new ones.")
-        rows, visited = count * self.batch_size, self.steps_per_epoch * self.batch_size
-        out = empty(self.table.groups, rows)
+        out = empty(self.table.groups, count * self._part)
         done = 0
         try:
-            while done < rows:
-                epoch, row = divmod(step * self.batch_size + done, visited)
-                ends = self._order(epoch).ends
-                index = int(np.searchsorted(ends, row, side="right"))
-                stop = min(int(ends[index]), visited, row + rows - done)
-                first = int(ends[index - 1]) if index else 0
-                for target, source in zip(out, self._get((epoch, index)), strict=True):
-                    target[done : done + stop - row] = source[row - first : stop - first]
-                done += stop - row
+            while done < count:
+                epoch, batch = divmod(step + done, self.steps_per_epoch)
+                stop = min(batch + count - done, self.steps_per_epoch)
+                order, before = self._order(epoch), (batch - done) * self._part
+                index = int(np.searchsorted(order.ends, batch * self.batch_size, side="right"))
+                while order.first(index) < stop * self.batch_size:
+                    buffers, places = self._get((epoch, index))
+                    of_these = slice(*np.searchsorted(places, (batch * self._part, stop * self._part)))
+                    for target, source in zip(out, buffers, strict=True):
+                        target[places[of_these] - before] = source[of_these]
+                    index += 1
+                done += stop - batch
         except BaseException:
             self.close()
             raise
-        return tuple(array.reshape(count, self.batch_size, *array.shape[1:]) for array in out)
+        return tuple(array.reshape(count, self._part, *array.shape[1:]) for array in out)
 
     def close(self) -> None:
         """End the thread and free the memory; :meth:`take` then raises."""
@@ -118,11 +140,11 @@ class Minibatches:
             cuts = np.searchsorted(rows, goals) + 1
             # Windows beyond the last step of the epoch are not read.
             used = int(np.searchsorted(rows[cuts - 1], self.steps_per_epoch * self.batch_size)) + 1
-            self._orders[epoch] = _Order(np.split(blocks, cuts[:-1])[:used], rows[cuts - 1][:used])
+            self._orders[epoch] = _Order(np.split(blocks, cuts[:-1])[:used], rows[cuts - 1][:used], self.batch_size)
         return self._orders[epoch]
 
-    def _get(self, key: tuple[int, int]) -> tuple[np.ndarray, ...]:
-        """The shuffled rows of window ``key = (epoch, index)``."""
+    def _get(self, key: tuple[int, int]) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """The rows of window ``key = (epoch, index)``, and the place of each among the wanted rows of the epoch."""
         if self._current is None or self._current.key != key:
             if self._current is not None:
                 self._free.append(self._current.buffers)
@@ -132,7 +154,7 @@ class Minibatches:
             self._ready[0].future.result()
             self._current = self._ready.popleft()
             self._refill()
-        return self._current.buffers
+        return self._current.buffers, self._current.future.result()
 
     def _seek(self, key: tuple[int, int]) -> None:
         for prepared in self._ready:
@@ -150,24 +172,54 @@ class Minibatches:
             epoch, index = self._next
             order = self._order(epoch)
             buffers = self._free.pop()
-            future = self._thread.submit(self._prepare, order.windows[index], epoch, index, buffers)
+            future = self._thread.submit(self._prepare, order, epoch, index, buffers)
             self._ready.append(_Prepared((epoch, index), buffers, future))
             self._next = (epoch, index + 1) if index + 1 < len(order.windows) else (epoch + 1, 0)
 
-    def _prepare(self, blocks: np.ndarray, epoch: int, index: int, buffers: tuple[np.ndarray, ...]) -> None:
-        """Read a window and shuffle it into ``buffers``; runs in the thread, to which ``_scratch`` belongs."""
-        filled = 0
-        for block in blocks:
+    def _prepare(self, order: _Order, epoch: int, index: int, buffers: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Read a window and put its wanted rows into ``buffers``; returns their places.
+
+        Runs in the thread, to which ``_scratch`` belongs.
+        """
+        blocks = order.windows[index]
+        ends = np.cumsum(self.table.block_rows[blocks])
+        shuffled = _random(self.seed, epoch, index + 1).permutation(int(ends[-1]))
+        # The last rows of an epoch, which fill no minibatch, are left out.
+        shuffled = shuffled[: self.steps_per_epoch * self.batch_size - order.first(index)]
+        rows, places = self._wanted(order, index, shuffled)
+        some = self._part < self.batch_size
+        for at in np.unique(np.searchsorted(ends, rows, side="right")) if some else range(len(blocks)):
             if self._thread is None:
-                return
-            rows = int(self.table.block_rows[block])
-            for target, array in zip(self._scratch, self.table.read(int(block)), strict=True):
-                target[filled : filled + rows] = array
-            filled += rows
-        order = _random(self.seed, epoch, index + 1).permutation(filled)
+                return places
+            held = slice(int(ends[at] - self.table.block_rows[blocks[at]]), int(ends[at]))
+            for target, array in zip(self._scratch, self.table.read(int(blocks[at])), strict=True):
+                target[held] = array
         for source, target in zip(self._scratch, buffers, strict=True):
             # The indices are valid; a mode that checks them would make NumPy use a copy.
-            np.take(source[:filled], order, axis=0, out=target[:filled], mode="clip")
+            np.take(source[: ends[-1]], rows, axis=0, out=target[: len(rows)], mode="clip")
+        return places
+
+    def _wanted(self, order: _Order, index: int, shuffled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows of a window are wanted, and their places among all wanted rows of the epoch, in their order."""
+        size, part, start = self.batch_size, self._part, self._start
+        head = min(-order.first(index) % size, len(shuffled))
+        batch, count = order.first(index) // size, (len(shuffled) - head) // size
+        found = []
+
+        def shared(batch: int, rows: np.ndarray) -> None:
+            places = order.shares(batch)[index]
+            own = (places >= start) & (places < start + part)
+            found.append((np.sort(rows)[own], batch * part + places[own] - start))
+
+        if head:
+            shared(batch, shuffled[:head])
+            batch += 1
+        middle = shuffled[head : head + count * size].reshape(count, size)
+        found.append((np.sort(middle)[:, start : start + part].ravel(), batch * part + np.arange(count * part)))
+        if head + count * size < len(shuffled):
+            shared(batch + count, shuffled[head + count * size :])
+        rows, places = (np.concatenate(each) for each in zip(*found, strict=True))
+        return rows, places
 
 
 class _Order(NamedTuple):
@@ -175,6 +227,22 @@ class _Order(NamedTuple):
 
     windows: list[np.ndarray]
     ends: np.ndarray
+    batch_size: int
+
+    def first(self, index: int) -> int:
+        """The number of rows before a window; after the last, of all."""
+        return int(self.ends[index - 1]) if index else 0
+
+    def shares(self, batch: int) -> dict[int, np.ndarray]:
+        """The places in a minibatch of each window that it has rows of: evenly spread, so that blocks stay in order."""
+        left, found = np.arange(self.batch_size), {}
+        index = int(np.searchsorted(self.ends, batch * self.batch_size, side="right"))
+        while len(left):
+            count = min(int(self.ends[index]) - max(self.first(index), batch * self.batch_size), len(left))
+            at = (2 * np.arange(count) + 1) * len(left) // (2 * count)
+            found[index], left = left[at], np.delete(left, at)
+            index += 1
+        return found
 
 
 class _Prepared(NamedTuple):

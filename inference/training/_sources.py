@@ -13,6 +13,7 @@ from jaxtyping import Integer, PRNGKeyArray, Shaped
 
 from gpzoo import _checks as checks
 from gpzoo.inference._keys import named_key
+from gpzoo.inference.training._mesh import HERE, Placement
 from gpzoo.tables.files import fingerprint
 from gpzoo.tables.minibatches import Minibatches
 from gpzoo.tables.table import Table
@@ -84,13 +85,20 @@ def source_of(
     keys: Sequence[PRNGKeyArray],
     several: bool,
     in_axes: int | Sequence[int | None] | None,
+    placement: Placement = HERE,
 ) -> Resident | Streamed:
     """The rows of the trainings with these keys: the arrays ``args``, or a table as the only argument.
 
     Raises:
         ValueError: if ``in_axes`` does not match the arguments; if there is a table and another argument or several
-            keys; or as the sources.
+            keys; if the devices of a mesh do not divide ``batch_size``; or as the sources.
     """
+    if batch_size is not None and batch_size % placement.number:
+        below = batch_size - batch_size % placement.number
+        raise ValueError(
+            f"batch_size is {batch_size}, which the {placement.number} devices of mesh do not divide: every device "
+            f"takes as many rows. Use {f'{below} or ' if below else ''}{below + placement.number}, or a smaller mesh."
+        )
     seeds = [order_seed(key) for key in keys]
     if tables := [a for a in args if isinstance(a, Table)]:
         if len(args) > 1 or several:
@@ -99,16 +107,16 @@ def source_of(
                 f"random.key(0) rather than keys [K]; got {len(args)} arguments and "
                 f"{f'{len(keys)} keys' if several else 'one key'}."
             )
-        return Streamed(tables[0], batch_size, seeds[0])
+        return Streamed(tables[0], batch_size, seeds[0], placement)
     if not several:
-        return Resident(args, batch_size, seeds, None)
+        return Resident(args, batch_size, seeds, None, placement)
     axes = tuple(in_axes) if isinstance(in_axes, list | tuple) else (in_axes,) * len(args)
     if len(axes) != len(args) or any(axis is not None and (isinstance(axis, bool) or axis != 0) for axis in axes):
         raise ValueError(
             f"in_axes must be 0 (one per key) or None (shared), or one of these for each of the {len(args)} positional "
             f"arguments; got {in_axes!r}."
         )
-    return Resident(args, batch_size, seeds, tuple(axis == 0 for axis in axes))
+    return Resident(args, batch_size, seeds, tuple(axis == 0 for axis in axes), placement)
 
 
 def axes_by_name(arrays: dict, member_kwargs: Collection[str], count: int) -> dict[str, bool]:
@@ -141,15 +149,25 @@ class Resident:
         batch_size: rows per minibatch, ``None`` for all.
         seeds: one per member, or one without members.
         axes: for each argument whether it carries a leading member axis; ``None`` without members.
+        placement: of the arrays, whole on every device: choosing rows of a minibatch then moves none between devices.
+
+    Attributes:
+        data: the arrays for programs that the host calls.
+        placed: the same for the compiled steps.
 
     Raises:
         ValueError: if the numbers of rows or members differ, there are no rows, or ``batch_size`` is out of range.
     """
 
     def __init__(
-        self, args: tuple, batch_size: int | None, seeds: Sequence[int], axes: tuple[bool, ...] | None
+        self,
+        args: tuple,
+        batch_size: int | None,
+        seeds: Sequence[int],
+        axes: tuple[bool, ...] | None,
+        placement: Placement = HERE,
     ) -> None:
-        self.axes = axes
+        self.axes, self.placement = axes, placement
         shapes = [
             (np.shape(leaf), axes is not None and axes[i]) for i, a in enumerate(args) for leaf in jax.tree.leaves(a)
         ]
@@ -176,7 +194,8 @@ class Resident:
             raise ValueError(f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.")
         self.full, self.seeds, self.num_arguments = batch_size is None, seeds, len(args)
         self.size: int = self.num_rows if batch_size is None else batch_size
-        self.data = jax.tree.map(jnp.asarray, args)
+        self.placed = placement.everywhere(jax.tree.map(jnp.asarray, args))
+        self.data = placement.here(self.placed)
         self.chunk = MAX_CHUNK if self.full else int(np.clip(_MOST_NUMBERS // (self.size * len(seeds)), 1, MAX_CHUNK))
 
     def of_step(self, data: tuple, feed: Integer[Array, " size"]) -> tuple:
@@ -190,7 +209,10 @@ class Resident:
             each = [np.zeros((self.chunk, 0), np.int32) for _ in self.seeds]
         else:
             each = [np.concatenate([indices(s, start, count, self.num_rows, self.size), empty]) for s in self.seeds]
-        return jnp.asarray(each[0] if self.axes is None else np.stack(each))
+        if self.axes is not None:
+            return jnp.asarray(np.stack(each))
+        size = each[0].shape[1]
+        return self.placement.split(each[0][:, self.placement.rows(size)], size)
 
     def all_rows(self, member: int) -> tuple:
         """All rows of a member."""
@@ -218,6 +240,7 @@ class Streamed:
         table: the rows.
         batch_size: rows per minibatch.
         seed: seed of their order.
+        placement: of the minibatches, of which this process keeps the rows of its own devices.
 
     Raises:
         ValueError: if ``batch_size`` is missing or out of range.
@@ -225,13 +248,15 @@ class Streamed:
 
     axes = None
     full = False
-    data = ()
+    data = placed = ()
 
-    def __init__(self, table: Table, batch_size: int | None, seed: int) -> None:
+    def __init__(self, table: Table, batch_size: int | None, seed: int, placement: Placement) -> None:
         if batch_size is None:
             raise ValueError("A table needs minibatches: give fit a batch_size.")
         self.table, self.num_rows, self.size, self.num_arguments = table, table.num_rows, batch_size, 1
-        self.minibatches = Minibatches(table, batch_size, seed)
+        self.seed, self.placement, own = seed, placement, placement.rows(batch_size)
+        self.minibatches = Minibatches(table, batch_size, seed, part=own)
+        self.is_whole = own == slice(0, batch_size)
         row = sum(int(np.prod(group.shape)) for group in table.groups)
         self.chunk = int(np.clip(_MOST_NUMBERS // (batch_size * row), 1, MAX_CHUNK))
 
@@ -241,26 +266,27 @@ class Streamed:
 
     def feed(self, start: int, count: int) -> tuple:
         """The minibatches of ``count`` steps from ``start`` on, ``[chunk, size, ...]`` each."""
-        drawn = self._drawn(start, count)
+        drawn = _fitting(self.minibatches.take(start, count))
         if count < self.chunk:
             drawn = tuple(np.concatenate([x, np.zeros((self.chunk - count, *x.shape[1:]), x.dtype)]) for x in drawn)
-        return jax.tree.map(jnp.asarray, drawn)
+        return tuple(self.placement.split(x, self.size) for x in drawn)
 
     def all_rows(self, member: int) -> tuple:
         """The rows of the first steps, a sample in place of all rows for finding initial values."""
         steps = -(-min(_SAMPLE_ROWS, self.num_rows) // self.size)
-        drawn = self._drawn(0, min(steps, self.minibatches.steps_per_epoch))
+        drawn = self._whole(0, min(steps, self.minibatches.steps_per_epoch))
         return jax.tree.map(lambda x: jnp.asarray(x.reshape(-1, *x.shape[2:])), drawn)
 
     def batch(self, member: int, step: int) -> tuple:
         """The minibatch of a step."""
-        return jax.tree.map(lambda x: jnp.asarray(x[0]), self._drawn(step, 1))
+        return jax.tree.map(lambda x: jnp.asarray(x[0]), self._whole(step, 1))
 
-    def _drawn(self, start: int, count: int) -> tuple[np.ndarray, ...]:
-        drawn = self.minibatches.take(start, count)
-        for position, array in enumerate(drawn):
-            checks.fits(f"Array {position} of the table", array)
-        return drawn
+    def _whole(self, start: int, count: int) -> tuple[np.ndarray, ...]:
+        """Minibatches with all of their rows."""
+        if self.is_whole:
+            return _fitting(self.minibatches.take(start, count))
+        with Minibatches(self.table, self.size, self.seed, read_ahead=0) as minibatches:
+            return _fitting(minibatches.take(start, count))
 
     def settings(self, names: Sequence[str]) -> dict[str, Any]:
         """Settings that a continued training must share, with the fingerprint of the table."""
@@ -271,6 +297,12 @@ class Streamed:
     def close(self) -> None:
         """Stop reading."""
         self.minibatches.close()
+
+
+def _fitting(drawn: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    for position, array in enumerate(drawn):
+        checks.fits(f"Array {position} of the table", array)
+    return drawn
 
 
 def member_of(arguments: Any, axes: Any, member: Any) -> Any:

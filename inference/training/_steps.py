@@ -18,6 +18,7 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 from numpyro.primitives import mutable
 
+from gpzoo import _devices
 from gpzoo.inference._runs import Trace
 from gpzoo.inference.training._sources import Resident, Streamed
 
@@ -56,7 +57,9 @@ def one_step(svi: SVI, static: dict[str, Any], source: Resident | Streamed) -> C
 
     def step(state: SVIState, data: tuple, arrays: dict, feed: Any, i: int) -> tuple[SVIState, Float[Array, ""]]:
         batch = source.of_step(data, jax.tree.map(lambda x: x[i], feed))
-        return svi.update(state, *batch, **arrays, **static)
+        # Under a mesh; else both are what they were.
+        state, loss = svi.update(state, *_devices.split(batch), **arrays, **static)
+        return _devices.everywhere(state), loss
 
     return step
 

@@ -59,18 +59,19 @@ class Checkpoints:
     Args:
         directory: their folder; made if absent. Remains of killed writes in it are removed.
         settings: settings that a continued training must share, as a flat dictionary of plain values.
+        writes: whether this process writes, of several that share the folder.
 
     Raises:
         CheckpointError: if the directory cannot be made or read, or holds checkpoints of an earlier format.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], settings: dict[str, Any]) -> None:
-        self.directory, self.settings = Path(directory).absolute(), settings
+    def __init__(self, directory: str | os.PathLike[str], settings: dict[str, Any], *, writes: bool = True) -> None:
+        self.directory, self.settings, self.writes = Path(directory).absolute(), settings, writes
         self._good: list[int] = []
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             earlier = sorted(path.name for path in self.directory.iterdir() if _of_orbax(path))
-            if not earlier:
+            if not earlier and writes:
                 for left in self.directory.glob(f"*{_UNFINISHED}"):
                     left.unlink()
         except (OSError, ValueError) as error:
@@ -90,7 +91,7 @@ class Checkpoints:
         Returns:
             Whether the state after this step is on disk.
         """
-        if self._good[-1:] == [step]:
+        if self._good[-1:] == [step] or not self.writes:
             return True
         arrays = {"losses": losses} | _named(state)
         unfinished = self.directory / f"{step}{_UNFINISHED}"

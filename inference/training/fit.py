@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, nullcontext
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Integer, PRNGKeyArray, Shaped
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
@@ -35,6 +37,7 @@ from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.natural import NaturalGradients, Rate
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._diagnose import Watch, check_scales, expectations, explain_failure, extreme_data
+from gpzoo.inference.training._mesh import Placement
 from gpzoo.inference.training._progress import Bar
 from gpzoo.inference.training._signals import Signals
 from gpzoo.inference.training._sources import (
@@ -70,6 +73,7 @@ def fit(
     model_kwargs: Mapping[str, Any] | None = None,
     in_axes: int | Sequence[int | None] | None = 0,
     member_kwargs: Collection[str] = (),
+    mesh: Mesh | None = None,
     init_params: Mapping[str, Any] | None = None,
     natural: Rate | Mapping[str, Rate] | None = None,
     checkpoint: str | Path | None = None,
@@ -109,6 +113,12 @@ def fit(
             all (``None``): one for all, or one for each.
         member_kwargs: with several keys, names of the ``model_kwargs`` that have a leading axis ``K``; others are
             shared. ``init_params`` always have one.
+        mesh: devices that train together, on one axis, :func:`~gpzoo.inference.all_devices` or
+            ``jax.make_mesh((8,), ("data",))``; ``None`` for JAX's own device. Every device takes its part of each
+            minibatch; parameters and arrays are whole on every device, of a table only the minibatches are there. The
+            numbers are those of one device up to rounding. What is returned, and what a callback gets, lies on the
+            first device of each process. With several processes, all call ``fit`` with the same arguments; the first
+            one writes checkpoints, in a folder that all see, and shows progress.
         init_params: initial values by name; others come from the guide's ``init_params``, on the whole data where an
             initialiser such as k-means looks at inputs, else on the first minibatch.
         natural: step length, or a schedule, of natural gradients of ``q(u)``, for the GP sites on which no other
@@ -134,7 +144,9 @@ def fit(
     Raises:
         TypeError: for data that are no real numbers of float32, float64, integers or bool, an ``rng_key`` that is no
             key, or arguments of the model outside ``model_kwargs``.
-        ValueError: for rows or members that disagree in number, a plate of another size than there are rows, options
+        ValueError: for rows or members that disagree in number, a mesh of several axes, one whose devices do not divide
+            ``batch_size``, one with several keys or :class:`~gpzoo.inference.CollapsedELBO`, arguments that differ
+            between processes, a plate of another size than there are rows, options
             out of range, bad data (NaN that no likelihood leaves out, infinity, masked arrays, labels), ``init_params``
             of unknown names or other shapes, a ``checkpoint`` that is no folder's name, or a program that the objective
             cannot train
@@ -169,10 +181,16 @@ def fit(
     if checkpoint is not None:
         check_folder(checkpoint)
     keys, several = split_keys(checks.rng_key(rng_key, several=True))
+    placement = Placement(mesh)
+    if mesh is not None and (several or isinstance(svi.loss, CollapsedELBO)):
+        raise ValueError(
+            "mesh splits the rows of one training's minibatches: with "
+            f"{f'{len(keys)} keys call fit for each' if several else 'CollapsedELBO leave it out'}."
+        )
     tables = any(isinstance(x, Table) for x in data)
     absent: checks.Absent = []
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
-    with one_blas_thread(), closing(source_of(args, batch_size, keys, several, in_axes)) as source:
+    with one_blas_thread(), closing(source_of(args, batch_size, keys, several, in_axes, placement)) as source:
         if absent:
             own = {name: _first(x) if several and name in member_kwargs else x for name, x in kwargs.items()}
             refuse_absent(partial(svi.model, **svi.static_kwargs), args, kwargs, absent, (source.all_rows(0), own))
@@ -183,9 +201,10 @@ def fit(
                 f"num_data is {size}, but there are {source.num_rows} rows: pass num_data={source.num_rows}."
             )
         training = _Training(svi, keys, source, kwargs, member_kwargs, init_params)
+        training.refuse_other_arguments()
         keeper = None
         if checkpoint is not None:
-            keeper = Checkpoints(checkpoint, training.settings(kwargs))
+            keeper = Checkpoints(checkpoint, training.settings(kwargs), writes=placement.first)
             training.restore(keeper, num_steps)
         return training.run(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
 
@@ -206,8 +225,11 @@ class _Training:
         member_kwargs: Collection[str],
         init_params: Mapping[str, Any] | None,
     ) -> None:
-        self.svi, self.keys, self.source = svi, keys, source
-        self.arrays, self.static = split_arrays(kwargs)
+        self.svi, self.keys, self.source, self.placement = svi, keys, source, source.placement
+        arrays, self.static = split_arrays(kwargs)
+        #: For the compiled steps; and for programs that the host calls.
+        self.placed = self.placement.everywhere(arrays)
+        self.arrays = self.placement.here(self.placed)
         self.several = source.axes is not None
         self.K, self.members = len(keys), (len(keys),) if self.several else ()
         self.array_axes = axes_by_name(self.arrays, member_kwargs, self.K) if self.several else None
@@ -241,6 +263,7 @@ class _Training:
                     error.add_note(f"This is member {k} of {self.K} trainings.")
                 raise
         self.state = jax.tree.map(lambda *x: jnp.stack(x), *states) if self.several else states[0]
+        self.state = self.placement.everywhere(self.state)
         # Traced once, and written out wherever it is used: in the loop, or step by step from the host.
         step = jax.jit(one_step(svi, self.static, source), inline=True)
         self.one = step_loop(step, source.chunk)
@@ -248,7 +271,7 @@ class _Training:
         self.step = jax.jit(lambda *inputs: step(*inputs), donate_argnums=0)
         self.in_range = jax.jit(self._in_range)
         self.copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
-        with Watch() as seen:
+        with Watch() as seen, self.placement.tracing():
             self.stepwise = _platform.steps_on_host(self.all.trace(*self._inputs()).jaxpr)
         check_scales(seen, source.size, source.num_rows)
         self.ways = expectations(seen, self.needs)
@@ -314,7 +337,7 @@ class _Training:
 
     def _inputs(self) -> tuple:
         """Arguments of the compiled loop."""
-        return self.state, self.source.data, self.arrays, self.source.feed(0, 1), np.zeros(self.members, np.int32)
+        return self.state, self.source.placed, self.placed, self.source.feed(0, 1), np.zeros(self.members, np.int32)
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -325,7 +348,9 @@ class _Training:
         plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
         settings |= {f"argument {name}": value for name, value in plain.items()}
         settings["rng_key"] = [word for key in self.keys for word in key_words(key)]
-        program = self.all.lower(*self._inputs()).as_text()
+        # Without their devices, since a training may go on on others.
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self._inputs())
+        program = self.all.lower(*shapes).as_text()
         settings["program (model, guide, optimiser, versions)"] = hashlib.sha256(program.encode()).hexdigest()[:16]
         return settings
 
@@ -342,6 +367,12 @@ class _Training:
             ValueError: if it is of more steps than are wanted.
         """
         restored = keeper.restore(self.state)
+        step = -1 if restored is None else restored.step
+        if self.placement.agreed(step, -step) != (step, -step):
+            raise ValueError(
+                f"Not all processes see the same checkpoints in {keeper.directory}, this one "
+                f"{'none' if restored is None else f'that of step {step}'}: use a folder that all processes share."
+            )
         if restored is None:
             return
         if restored.step > num_steps:
@@ -349,9 +380,28 @@ class _Training:
                 f"num_steps is {num_steps}, but the checkpoint in {keeper.directory} is already at step "
                 f"{restored.step}. Ask for {restored.step} or more, or use another folder."
             )
-        self.done, self.before, self.losses, self.state = restored
+        self.done, self.before, self.losses, state = restored
+        self.state = self.placement.everywhere(state)
         taken = np.isfinite(self.losses).sum(axis=1)
         self.failed = {k: int(taken[k]) for k in np.flatnonzero(taken < self.done).tolist()}
+
+    def refuse_other_arguments(self) -> None:
+        """Refuse data, keys, or initial values that are not the same in every process.
+
+        Raises:
+            ValueError: in every process.
+        """
+        if self.placement.processes == 1:
+            return
+        self._describe()
+        words = [key_words(key) for key in self.keys], described("initial", self.placement.here(self.state))
+        said = json.dumps([self.data, *words], sort_keys=True, default=str)
+        digest = np.frombuffer(hashlib.sha256(said.encode()).digest()[:16], np.uint16).tolist()
+        if self.placement.agreed(*digest, *(-x for x in digest)) != (*digest, *(-x for x in digest)):
+            raise ValueError(
+                "The processes have different data, keys or initial values: each calls fit with the same arguments, of "
+                "which every device takes its own rows."
+            )
 
     def save(self, keeper: Checkpoints, seconds: float) -> bool:
         """Keep the state; returns whether it is kept."""
@@ -434,7 +484,8 @@ class _Training:
             return min(count, callback_steps - start % callback_steps) if callback is not None else count
 
         chunk, feed, count, compiled = 1, None, 0, False
-        with Signals(keeper is not None) as signals, Bar(progress, num_steps, self.done) as bar:
+        shown = progress and self.placement.first
+        with Signals(keeper is not None) as signals, Bar(shown, num_steps, self.done) as bar:
             try:
                 report()  # a training that stopped in a callback owes it still
                 while self.done < num_steps and len(self.failed) < self.K and not signals.received:
@@ -447,6 +498,9 @@ class _Training:
                     if compiled:
                         elapsed = max(time.perf_counter() - tick, 1e-6)
                         chunk = int(np.clip(_CHUNK_SECONDS * count / elapsed, 1, self.source.chunk))
+                    # All processes take as many steps, and stop at the same one.
+                    said = self.placement.agreed(chunk, signals.received or 0)
+                    chunk, signals.received = int(said[0]), int(said[1]) or None
                     count, compiled = ahead, True
                     bar.update(self.done, self.losses[:, max(0, self.done - 100) : self.done], len(self.failed))
                     if keeper is not None and time.perf_counter() > due:
@@ -465,11 +519,9 @@ class _Training:
     def result(self) -> Trained:
         """What has been computed so far."""
         losses = self.losses[:, : self.done].reshape(*self.members, self.done)
-        svi, optim = self.svi, self.svi.optim
-        backed_off = optim.backed_off(self.state.optim_state) if isinstance(optim, NaturalGradients) else {}
-        return Trained(
-            svi.model, svi.guide, self.params, losses, self.state, self.seconds, self.ways, self.data, backed_off
-        )
+        svi, optim, state = self.svi, self.svi.optim, self.placement.here(self.state)
+        backed_off = optim.backed_off(state.optim_state) if isinstance(optim, NaturalGradients) else {}
+        return Trained(svi.model, svi.guide, self.params, losses, state, self.seconds, self.ways, self.data, backed_off)
 
     @property
     def params(self) -> dict[str, Any]:
@@ -478,7 +530,8 @@ class _Training:
         def of_one(state: SVIState) -> dict[str, Any]:
             return self.svi.get_params(state) | (state.mutable_state or {})
 
-        params = jax.vmap(of_one)(self.state) if self.several else of_one(self.state)
+        state = self.placement.here(self.state)
+        params = jax.vmap(of_one)(state) if self.several else of_one(state)
         if self.optimal is None:
             return params
         solved, rows = self.optimal, self.source
@@ -495,10 +548,11 @@ class _Training:
         self, state: SVIState, feed: Any, counts: Integer[np.ndarray, " K"]
     ) -> tuple[SVIState, Float[Array | np.ndarray, "*K chunk"], Integer[Array | np.ndarray, "..."]]:
         """Let each member take its number of steps, from a state that is given up."""
-        if self.stepwise:
-            return self._stepwise(state, feed, counts)
-        counts = counts.astype(np.int32).reshape(self.members)
-        return self.all(state, self.source.data, self.arrays, feed, counts)
+        with self.placement.tracing():
+            if self.stepwise:
+                return self._stepwise(state, feed, counts)
+            counts = counts.astype(np.int32).reshape(self.members)
+            return self.all(state, self.source.placed, self.placed, feed, counts)
 
     def _stepwise(
         self, states: SVIState, feed: Any, counts: Integer[np.ndarray, " K"]
@@ -508,7 +562,7 @@ class _Training:
         for k in range(self.K):
             member = (lambda x, k=k: x[k]) if self.several else (lambda x: x)
             state, own_feed = jax.tree.map(member, (states, feed))
-            rest = member_of(self.source.data, self.source.axes, k), member_of(self.arrays, self.array_axes, k)
+            rest = member_of(self.source.placed, self.source.axes, k), member_of(self.placed, self.array_axes, k)
             for i in range(int(counts[k])):
                 state, loss = self.step(state, *rest, own_feed, np.int32(i))
                 values[k, i], begun[k] = loss, i + 1
@@ -611,7 +665,7 @@ class _Training:
         state, only = self.state, (np.arange(self.K) == k).astype(int)
         for step in (self.failed[k], self.failed[k] + 1):
             before = state
-            state, values, _ = self._steps(jax.tree.map(jnp.copy, before), self.source.feed(step, 1), only)
+            state, values, _ = self._steps(self.copy(before), self.source.feed(step, 1), only)
             loss = float(np.asarray(values).reshape(self.K, -1)[k, 0])
             if not np.isfinite(loss) or not self._finite(state)[k]:
                 break
@@ -626,6 +680,7 @@ class _Training:
         which = "The initial parameters" if kept == 0 else f"The last good parameters, after step {kept},"
         if kept > 0 and step == kept and not np.isfinite(loss):
             which = f"The parameters after step {kept}, from which this training was resumed,"
+        state, after = self.placement.here((state, after))
         if self.several:
             state, after = jax.tree.map(lambda x: x[k], (state, after))
             failed = ", ".join(f"{member} at step {at + 1}" for member, (at, *_) in found.items())

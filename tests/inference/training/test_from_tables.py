@@ -278,7 +278,7 @@ def damaged(monkeypatch):
     """A table with a bad row in its last window, which is not of the blocks that are read for the fingerprint."""
     monkeypatch.setattr(tables, "_SEEN_BYTES", 1)
     with Minibatches(ArrayTable(X, Y, block_size=BLOCK), BATCH, order_seed(KEY), window=24) as drawn:
-        windows, ends = drawn._order(0)
+        windows, ends, _ = drawn._order(0)
     last = (N - 1) // BLOCK
     block = next(int(b) for b in windows[-1] if b not in (0, last // 2, last))
     bad = X.copy()

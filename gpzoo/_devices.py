@@ -1,0 +1,58 @@
+"""How does a program find its rows split over several devices? By JAX's mesh, while :func:`fit` traces it under one.
+
+The axis of rows has a name of ours, so that no mesh of a user's own is taken for it. Outside such a mesh every function
+here leaves its arguments alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec
+
+#: Name of the axis of a mesh over which rows are split.
+ROWS = "gpzoo rows"
+
+
+def number() -> int:
+    """Devices over which the rows of the program that is being traced are split; 1 where one device's own are seen."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.size if mesh.axis_names == (ROWS,) and mesh.axis_types == (AxisType.Auto,) else 1
+
+
+def split(tree: Any) -> Any:
+    """Arrays with one row per datum, of which every device has its part."""
+    return _constrained(tree, PartitionSpec(ROWS))
+
+
+def everywhere(tree: Any) -> Any:
+    """Arrays that are whole on every device."""
+    return _constrained(tree, PartitionSpec())
+
+
+def _constrained(tree: Any, spec: PartitionSpec) -> Any:
+    return tree if number() == 1 else jax.tree.map(lambda x: lax.with_sharding_constraint(x, spec), tree)
+
+
+def on_own_rows(function: Callable, rows: Any, *fixed: Any, axis: int = 0, found: int = 0) -> Any:
+    """``function(rows, *fixed)``, where every device calls it with its own rows.
+
+    XLA splits products over rows by itself, but no loop over rows: every device would take all of its turns.
+
+    Args:
+        function: closes over no array; what it returns has one row per datum too, each a function of its own row.
+        rows: arrays ``[N, ...]``.
+        *fixed: arguments that are the same for all rows.
+        axis: the axis of the rows, where it is not the first.
+        found: the same in what the function returns.
+    """
+    first = jax.tree.leaves(rows)[0]
+    if number() == 1 or first.shape[axis] % number():
+        return function(rows, *fixed)
+    of = lambda axis: PartitionSpec(*[None] * axis, ROWS)  # noqa: E731
+    specs = of(axis), *(PartitionSpec() for _ in fixed)
+    # Derivatives that are written by hand, such as those of double sums, do not say over which devices they vary.
+    return jax.shard_map(function, in_specs=specs, out_specs=of(found), check_vma=False)(rows, *fixed)

@@ -1,0 +1,116 @@
+"""How do several processes on one machine run a script together? They are started, watched, and ended as one.
+
+    python -m gpzoo.inference.launch --processes 2 script.py --its-own options
+
+In a cluster that is the work of ``srun``, ``mpirun`` or Kubernetes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from gpzoo.inference.devices import PROCESS
+
+#: Seconds that processes have to end: those that were asked to write a checkpoint, and those that wait for a dead one.
+_CHECKPOINT, _DEAD = 60.0, 5.0
+
+
+def launch(processes: int, command: Sequence[str]) -> int:
+    """Run a script in several processes, which :func:`~gpzoo.inference.all_devices` joins.
+
+    If one dies, the others are ended: SIGTERM, then SIGKILL. SIGINT and SIGTERM go to all of them, so that a training
+    writes its checkpoint.
+
+    Args:
+        processes: how many.
+        command: the script, ``.py``, and its arguments.
+
+    Returns:
+        An exit status: 0 if all ended well, 1 if one died, 128 and the signal's number after a signal.
+
+    Raises:
+        ValueError: if ``processes`` is below 1 or there is no script.
+    """
+    if processes < 1 or not command:
+        raise ValueError(f"launch takes at least one process and a script, got {processes} and {list(command)}.")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    asked: list[int] = []
+    before = {s: signal.signal(s, lambda number, frame: asked.append(number)) for s in (signal.SIGINT, signal.SIGTERM)}
+    running: list[subprocess.Popen] = []
+    try:
+        for number in range(processes):
+            environment = os.environ | {"JAX_COORDINATOR_ADDRESS": address, PROCESS: f"{number}/{processes}"}
+            # In a session of its own, or a terminal would interrupt it a second time.
+            running.append(subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True))
+        dead = _wait(running, asked)
+        if asked:
+            _end(running, asked[0], _CHECKPOINT)
+            return 128 + asked[0]
+        if dead is None:
+            return 0
+        status = running[dead].returncode
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        print(
+            f"Process {dead} of {processes} {how}, so the others are ended; the same command, with any number of "
+            "processes, goes on from the last checkpoint.",
+            file=sys.stderr,
+            flush=True,
+        )
+        _end(running, signal.SIGTERM, _DEAD)
+        return 1
+    finally:
+        _end(running, signal.SIGKILL, _DEAD)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(running: Sequence[subprocess.Popen], asked: list[int]) -> int | None:
+    """Wait for all, for one that dies, whose number is returned, or for a signal."""
+    while not asked:
+        statuses = [process.poll() for process in running]
+        if dead := [number for number, status in enumerate(statuses) if status]:
+            return dead[0]
+        if all(status == 0 for status in statuses):
+            return None
+        time.sleep(0.1)
+    return None
+
+
+def _end(running: Sequence[subprocess.Popen], number: int, seconds: float) -> None:
+    """Send a signal to all that run, and kill those that do not end in time."""
+    for process in running:
+        if process.poll() is None:
+            process.send_signal(number)
+    until = time.monotonic() + seconds
+    for process in running:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gpzoo.inference.launch", description="Run a script in several processes."
+    )
+    parser.add_argument("--processes", type=int, required=True, help="how many")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script ...", help="the script, its arguments")
+    given = parser.parse_args(arguments)
+    if given.processes < 1 or not given.command:
+        parser.error("at least one process and a script are needed")
+    sys.exit(launch(given.processes, given.command))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Where do a training's arrays lie? On JAX's own device, or over a mesh: rows of minibatches split, all else whole."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Shaped
+
+from gpzoo._devices import ROWS
+from gpzoo.inference import _files
+
+
+class Placement:
+    """Puts arrays where a training wants them; without a mesh, where JAX puts any array.
+
+    Under a mesh XLA splits the compiled step by its rows: every device evaluates the program on its part of the
+    minibatch, and gradients are summed over devices where rows meet parameters.
+
+    Args:
+        mesh: devices, on one axis of any name; ``None`` for JAX's own device.
+
+    Attributes:
+        number: of devices.
+        first: whether this process is the one that writes and prints.
+
+    Raises:
+        TypeError: for what is no mesh.
+        ValueError: for several axes, or devices of other processes only.
+    """
+
+    def __init__(self, mesh: Mesh | None) -> None:
+        self.mesh, self.number, self.first, self.processes = None, 1, True, 1
+        if mesh is None:
+            return
+        if not isinstance(mesh, Mesh):
+            raise TypeError(
+                "mesh must be a jax.sharding.Mesh of all devices that train, such as "
+                f"jax.make_mesh((jax.device_count(),), ('data',)), or None; got {type(mesh).__name__}."
+            )
+        if len(mesh.axis_names) != 1:
+            raise ValueError(
+                f"mesh must have one axis, over which rows are split, got {dict(mesh.shape)}: "
+                f"pass jax.make_mesh(({mesh.size},), ('data',))."
+            )
+        devices = mesh.devices.ravel()
+        here = jax.process_index()
+        if here not in {device.process_index for device in devices}:
+            raise ValueError(f"mesh has no device of this process, number {here}: all processes train, or none.")
+        self.mesh, self.number = Mesh(devices, (ROWS,), axis_types=(AxisType.Auto,)), mesh.size
+        numbers = sorted({device.process_index for device in devices})
+        self.first, self.processes = here == numbers[0], len(numbers)
+        if self.processes not in (1, jax.process_count()):
+            raise ValueError(
+                f"mesh has devices of {self.processes} of {jax.process_count()} processes: all train together, with "
+                "jax.make_mesh((jax.device_count(),), ('data',)), or each by itself, with a mesh of its own devices."
+            )
+
+    def tracing(self) -> AbstractContextManager[Any]:
+        """In which the compiled steps are traced and called."""
+        return nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+
+    def everywhere(self, tree: Any) -> Any:
+        """Arrays, the same in every process, whole on every device."""
+        return tree if self.mesh is None else jax.tree.map(self._whole, tree)
+
+    def _whole(self, x: Any) -> Array:
+        x, sharding = jnp.asarray(x), NamedSharding(self._of(), PartitionSpec())
+        if self.processes == 1:
+            return jax.device_put(x, sharding)
+        if _files.is_key(x):
+            return random.wrap_key_data(self._whole(random.key_data(x)), impl=random.key_impl(x))
+        each = [jax.device_put(x, device) for device in sharding.addressable_devices]
+        return jax.make_array_from_single_device_arrays(x.shape, sharding, each)
+
+    def rows(self, size: int) -> slice:
+        """The rows of a minibatch of ``size`` that the devices of this process take."""
+        if self.mesh is None:
+            return slice(0, size)
+        parts = NamedSharding(self._of(), PartitionSpec(ROWS)).addressable_devices_indices_map((size,)).values()
+        bounds = [part[0].indices(size)[:2] for part in parts if part is not None]
+        return slice(min(start for start, _ in bounds), max(stop for _, stop in bounds))
+
+    def split(self, x: Shaped[np.ndarray, "chunk rows ..."], size: int) -> Shaped[Array, "chunk {size} ..."]:
+        """Minibatches of ``size`` rows, of which ``x`` are those of :meth:`rows`."""
+        if self.mesh is None:
+            return jnp.asarray(x)
+        x, first = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False), self.rows(size).start
+        sharding = NamedSharding(self._of(), PartitionSpec(None, ROWS))
+
+        def of_device(index: Any) -> np.ndarray:
+            start, stop, _ = index[1].indices(size)
+            return x[:, start - first : stop - first]
+
+        return jax.make_array_from_callback((len(x), size, *x.shape[2:]), sharding, of_device)
+
+    def here(self, tree: Any) -> Any:
+        """What lies :meth:`everywhere`, on the first device of this process."""
+        return tree if self.mesh is None else jax.tree.map(lambda x: x.addressable_data(0), tree)
+
+    def agreed(self, *numbers: float) -> tuple[float, ...]:
+        """The largest of every process's numbers."""
+        if self.processes == 1:
+            return numbers
+        from jax.experimental.multihost_utils import process_allgather
+
+        return tuple(np.max(process_allgather(np.array(numbers, np.float32)), axis=0).tolist())
+
+    def _of(self) -> Mesh:
+        assert self.mesh is not None
+        return self.mesh
+
+
+#: On JAX's own device.
+HERE = Placement(None)
