@@ -193,10 +193,10 @@ class Projection(Conditional):
         weights = self.solved(columns if self.whiten else self.solved(columns), transpose=True)
         weights = weights if self.L.ndim == 2 else weights[:, :, 0].T
 
-        def at(X: Float[Array, "..."]) -> tuple[Array, ...]:
+        def at(X: Float[Array, "..."], self: Projection, weights: Array) -> tuple[Array, ...]:
             return (mean_at(Kuf(self.inducing, self.prior.kernel, X), weights),)
 
-        (mean,) = self._in_chunks(at)
+        (mean,) = self._in_chunks(at, weights)
         return mean
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
@@ -232,17 +232,15 @@ class Projection(Conditional):
         kff = self.prior.kernel.diag(X)
         return mean_at(B, m), form.squares(B), kff - jnp.sum(A * A, axis=-2), jnp.finfo(kff.dtype).eps * kff
 
-    def _in_chunks(
-        self, at: Callable[..., tuple[Array, ...]], m: Float[Array, "M D"], form: Form
-    ) -> tuple[Float[Array, "D N"], ...]:
-        """``at(X, self, m, form)`` at all inputs, computed for as many at a time as suits the platform."""
+    def _in_chunks(self, at: Callable[..., tuple[Array, ...]], *fixed: Any) -> tuple[Float[Array, "D N"], ...]:
+        """``at(X, self, *fixed)`` at all inputs, computed for as many at a time as suits the platform."""
         X, N = self.prior.X, self.prior.event_shape[0]
         if _platform.inputs_at_a_time(N // _devices.number()) >= N // _devices.number():
-            return at(X, self, m, form)
+            return at(X, self, *fixed)
         axis = 1 if self.prior.kernel.has_outputs(X) else 0
         elsewhere = self._with_fields(prior=self.prior._replace(X=None, loc=None))
         chunks = partial(_in_chunks, at, axis)
-        return _devices.on_own_rows(chunks, X, elsewhere, m, form, axis=axis, found=1)
+        return _devices.on_own_rows(chunks, X, elsewhere, *fixed, axis=axis, found=1)
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
         """Mean of the zero-mean part of ``f`` and its covariance."""
