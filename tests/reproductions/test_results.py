@@ -10,6 +10,7 @@ from gpzoo.reproductions.answers import Answers
 from gpzoo.reproductions.checking import check
 from gpzoo.reproductions.claims import Answer, Claim, Column, Judged, Paper, Table
 from gpzoo.reproductions.experiment import ReproductionError, Run, all_experiments
+from gpzoo.reproductions.page import listed
 from gpzoo.reproductions.pages import pages
 from gpzoo.reproductions.papers import PAPERS
 from gpzoo.reproductions.printed import Printed
@@ -121,8 +122,8 @@ def test_a_page_has_claims_tables_and_what_was_not_run(toy):
     assert f"| nlpp of plain | figure 2 | 0.05 | 0.100 | {size} | reading |" in lines
     assert "| plain | **3.00** (3.1) | 7.5 |" in lines and "| fancy | – (1.0) |  |" in lines
     command = "`gpzoo compare toy squares --variants fancy --preset paper`"
-    assert f"| 1 not run | *table 1:* squares, fancy: error 1.0 % | no data at hand | {command} |" in lines
-    assert "| 1 no experiment | *table 2:* steps on a GPU, plain: seconds 0.1 | needs an accelerator | – |" in lines
+    assert f"| 1 not run | *table 1:* squares, error: fancy 1.0 % | no data at hand | {command} |" in lines
+    assert "| 1 no experiment | *table 2:* steps on a GPU, seconds: plain 0.1 | needs an accelerator | – |" in lines
     assert "**Of 5 claims: 2 reached, 1 reading, 1 not run, 1 no experiment.**" in lines
 
 
@@ -241,3 +242,11 @@ def test_files_without_a_schema_are_settings_of_ours(toy, tmp_path):
     (row,) = [line for line in lines if line.startswith("| squares, plain: error")]
     assert row.endswith("12 + 50,000 rows | **reached** |")
     assert sum(line.endswith("| not kept |") for line in lines) == 1
+
+
+def test_claims_of_one_row_are_listed_together():
+    claims = [claim for claim in TOY.claims if claim.printed is not None]
+    assert listed((claim, claim.printed.text) for claim in claims) == (
+        "squares, error: plain 3.1 %, fancy 1.0 %; steps on a GPU, seconds: plain 0.1; nlpp of plain: 0.05"
+    )
+    assert listed([(TOY.others[0], "")]) == "squares are square"
