@@ -28,6 +28,7 @@ def check(folder: Path, output: Path, experiments: Sequence[Experiment], papers:
     """
     wrong = [*_stale(pages(folder, experiments, papers), output)]
     records, answered = Records(folder, experiments), 0
+    wrong += [*_other_numbers(records, experiments)]
     for paper in papers:
         answers = Answers(paper, records, experiments)
         wrong += [f"{paper.key}: {told}" for told in _unanswerable(answers, experiments)]
@@ -56,6 +57,16 @@ def _stale(written: dict[str, str], output: Path) -> Iterator[str]:
                 here, there = (repr(each[start : start + 60]) for each in (ours, theirs))
                 yield f"{path}, line {i}: {here} instead of {there}; run gpzoo results"
                 break
+
+
+def _other_numbers(records: Records, experiments: Sequence[Experiment]) -> Iterator[str]:
+    """Numbers of a paper in a file that are not those of the claims, except what was read off a figure."""
+    variants = {(each.paper, each.name): each.variants for each in experiments}
+    for key, result in records.found.items():
+        printed = variants[key.paper, key.experiment][key.variant]
+        for metric, paper in result["paper_metrics"].items():
+            if paper is not None and printed.get(metric) not in (None, paper):
+                yield f"{records.paths[key]}: the paper's {metric} is {printed.get(metric)}, not {paper}"
 
 
 def _unanswerable(answers: Answers, experiments: Sequence[Experiment]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpzoo.reproductions.answers import Answered, Answers, rows_of, settings_of
-from gpzoo.reproductions.claims import Paper, Table
+from gpzoo.reproductions.claims import Claim, Paper, Table
 from gpzoo.reproductions.experiment import Experiment
 from gpzoo.reproductions.figures import figure_name
 from gpzoo.reproductions.printed import number
@@ -44,7 +44,11 @@ def page_of(answers: Answers, experiments: Sequence[Experiment], figures: Collec
     own = [experiment for experiment in experiments if experiment.paper == paper.key]
     lines = [f"# {paper.title}", "", f"{paper.source}. {paper.about}", "", _counted(answers), "", *_told(answers), ""]
     led = telling_of(paper, figures)
-    pictures = [line for experiment in own for line in pictures_of(experiment, [f for f in figures if f != led])]
+    pictures = [
+        line
+        for experiment in own
+        for line in pictures_of(experiment, [f for f in figures if f != led], _large(experiment))
+    ]
     pictures += [line for experiment in own for line in _pictures_of_runs(records, experiment, paper)]
     lines += picture(led, paper.telling[1], figures)
     lines += ["## Claims", "", *_claims(answers)]
@@ -56,11 +60,14 @@ def page_of(answers: Answers, experiments: Sequence[Experiment], figures: Collec
         lines += ["", "## Figures", "", *pictures]
     lines += ["", "## Not run, and why", "", *_not_run(answers)]
     besides = [
-        line for experiment in own if not _has_claims(answers, experiment) for line in numbers_of(records, experiment)
+        line
+        for experiment in own
+        if not _has_claims(answers, experiment)
+        for line in numbers_of(records, experiment, _large(experiment))
     ]
     if besides:
         lines += ["", "## Not in the paper", *besides]
-    checks = [line for experiment in own for line in numbers_of(records, experiment, checks=True)]
+    checks = [line for experiment in own for line in numbers_of(records, experiment, small_presets(experiment))]
     if checks:
         said = "Small runs (`quick`) check the program, and are not compared with the paper."
         lines += ["", *folded("Checks of the program", [said, *checks])]
@@ -74,15 +81,28 @@ def _counted(answers: Answers) -> str:
     return f"**Of {len(answers.all)} claims: {said}.**"
 
 
+def listed(found: Iterable[tuple[Claim, str]]) -> str:
+    """Claims with a note on each; numbers of one metric in one table row are taken together."""
+    groups: dict[str, list[str]] = {}
+    for claim, note in found:
+        name, _, metric = claim.what.rpartition(": ")
+        head, _, tail = name.rpartition(", ")
+        if claim.printed is None or not head:
+            groups[claim.what] = [note] if note else []
+        else:
+            groups.setdefault(f"{head}, {metric}", []).append(f"{tail} {note}".strip())
+    return "; ".join(": ".join([name, ", ".join(notes)]) if notes else name for name, notes in groups.items())
+
+
 def _told(answers: Answers) -> list[str]:
     """The claims that are reached and those that are short, in a sentence each."""
-    reached = [each.claim.what for each in answers.all if each.verdict.word == REACHED]
-    short = [f"{each.claim.what} ({each.verdict.distance})" for each in answers.all if each.verdict.word == SHORT]
+    reached = [(each.claim, "") for each in answers.all if each.verdict.word == REACHED]
+    short = [(each.claim, f"({each.verdict.distance})") for each in answers.all if each.verdict.word == SHORT]
     said = []
     if reached:
-        said += [f"Reached: {'; '.join(reached)}.", ""]
+        said += [f"Reached: {listed(reached)}.", ""]
     if short:
-        said += [f"Short: {'; '.join(short)}.", ""]
+        said += [f"Short: {listed(short)}.", ""]
     limited = [each.verdict for each in answers.all if each.verdict.word in _MARKS]
     if limited:
         good = sum(each.distance in (AS_GOOD, HOLDS) for each in limited)
@@ -159,11 +179,11 @@ def _not_run(answers: Answers) -> list[str]:
     rows = []
     for (name, why), found in groups.items():
         variants = dict.fromkeys(variant for each in found for variant in _variants(each))
-        wheres: dict[str, list[str]] = {}
+        wheres: dict[str, list[tuple[Claim, str]]] = {}
         for each in found:
-            printed = "" if each.claim.printed is None else f" {each.claim.printed.text}"
-            wheres.setdefault(each.claim.where, []).append(each.claim.what + printed)
-        what = ". ".join(f"*{where}:* {'; '.join(claims)}" for where, claims in wheres.items())
+            printed = "" if each.claim.printed is None else each.claim.printed.text
+            wheres.setdefault(each.claim.where, []).append((each.claim, printed))
+        what = ". ".join(f"*{where}:* {listed(claims)}" for where, claims in wheres.items())
         command = f"`gpzoo compare {paper.key} {name} --variants {','.join(variants)} --preset paper`" if name else "–"
         rows.append((f"{len(found)} {found[0].verdict.word}", what, why, command))
     return markdown(("", "claims", "why", "the command that would run it"), rows)
@@ -197,12 +217,21 @@ def picture(name: str, words: str, figures: Collection[str], up: str = "../../")
     return [f"![{words}]({up}reproductions/results/{name}.png)", "", f"*{words}*", ""] if name in figures else []
 
 
-def pictures_of(experiment: Experiment, figures: Collection[str]) -> Iterator[str]:
-    """The figures of an experiment's comparable runs, with their words."""
-    for preset in experiment.presets:
-        if preset != "quick" or set(experiment.presets) == {"quick"}:
-            words = experiment.caption or f"{experiment.description} Test metrics against time in training."
-            yield from picture(figure_name(experiment, preset), words, figures)
+def small_presets(experiment: Experiment) -> tuple[str, ...]:
+    """The presets whose runs only check the program: the quick one, unless there is no other."""
+    return tuple(preset for preset in experiment.presets if preset == "quick" and set(experiment.presets) != {"quick"})
+
+
+def _large(experiment: Experiment) -> tuple[str, ...]:
+    return tuple(preset for preset in experiment.presets if preset not in small_presets(experiment))
+
+
+def pictures_of(experiment: Experiment, figures: Collection[str], presets: Collection[str]) -> Iterator[str]:
+    """The figures of an experiment's runs of these presets, with their words."""
+    for preset in presets:
+        curves = " Test metrics against time in training." if experiment.figure is None else ""
+        words = experiment.caption or experiment.description + curves
+        yield from picture(figure_name(experiment, preset), words, figures)
 
 
 def _pictures_of_runs(records: Records, experiment: Experiment, paper: Paper) -> Iterator[str]:
@@ -215,12 +244,10 @@ def _pictures_of_runs(records: Records, experiment: Experiment, paper: Paper) ->
             yield from picture(f"{experiment.paper}/{found.stem}", words, (f"{experiment.paper}/{found.stem}",))
 
 
-def numbers_of(records: Records, experiment: Experiment, *, checks: bool = False) -> list[str]:
-    """Tables of an experiment's numbers, variants by metrics; of its small runs, or of the others."""
+def numbers_of(records: Records, experiment: Experiment, presets: Collection[str]) -> list[str]:
+    """Tables of an experiment's numbers by runs of these presets, variants by metrics."""
     lines: list[str] = []
-    presets = experiment.presets
-    small = [preset for preset in presets if preset == "quick" and set(presets) != {"quick"}]
-    for preset in small if checks else [preset for preset in presets if preset not in small]:
+    for preset in presets:
         found = {
             key.variant: records.found[key]
             for key, _ in records.of(experiment.paper, experiment.name)

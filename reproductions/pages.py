@@ -12,6 +12,7 @@ from gpzoo.reproductions.figures import drawable
 from gpzoo.reproductions.page import (
     folded,
     joined,
+    listed,
     markdown,
     numbers_of,
     page_of,
@@ -53,13 +54,13 @@ def pages(folder: Path, experiments: Sequence[Experiment], papers: Sequence[Pape
 def _more(records: Records, experiments: Sequence[Experiment], figures: Collection[str]) -> str:
     lines = ["# More models", "", "Experiments of models that no paper here has numbers for.", ""]
     for experiment in experiments:
-        found = numbers_of(records, experiment)
-        if found:
-            lines += [f"## {experiment.name}", *found, "", *pictures_of(experiment, figures)]
+        # Without a paper's sizes, small runs are results too; the largest recorded is shown.
+        recorded = {key.preset for key, _ in records.of(experiment.paper, experiment.name)}
+        presets = [preset for preset in experiment.presets if preset in recorded][-1:]
+        if presets:
+            lines += [f"## {experiment.name}", *numbers_of(records, experiment, presets), ""]
+            lines += pictures_of(experiment, figures, presets)
     keys = dict.fromkeys(experiment.paper for experiment in experiments)
-    checks = [line for experiment in experiments for line in numbers_of(records, experiment, checks=True)]
-    if checks:
-        lines += ["", *folded("Checks of the program", checks)]
     for paper in keys:
         lines += ["", *folded(f"Provenance: {paper}", provenance_of(records, paper))]
     return joined(lines)
@@ -113,8 +114,8 @@ def _shortest(answers: Answers) -> str:
     told = []
     for word in (REACHED, SHORT):
         found = [each for each in answers.all if each.verdict.word == word]
-        said = [each.claim.what + (f" ({each.verdict.distance})" if each.verdict.distance else "") for each in found]
+        said = [(each.claim, f"({each.verdict.distance})" if each.verdict.distance else "") for each in found]
         if said:
-            more = f"; {len(said) - 4} more" if len(said) > 4 else ""
-            told.append(f"{word[:1].upper()}{word[1:]}: {'; '.join(said[:4])}{more}.")
+            more = f"; {len(said) - 6} more" if len(said) > 6 else ""
+            told.append(f"{word[:1].upper()}{word[1:]}: {listed(said[:6])}{more}.")
     return " ".join(told)

@@ -180,6 +180,9 @@ def _read(path: Path, paper: str, experiment: str, variant: str, preset: str) ->
     data, metrics = result["data"], result["metrics"]
     if not (isinstance(data, dict) and {"name", "sizes"} <= data.keys()) or not isinstance(metrics, dict):
         raise ReproductionError(f"{path} is not a result file: data and metrics must have names.")
+    odd = [name for name, v in metrics.items() if not isinstance(v, int | float) or not math.isfinite(v)]
+    if odd:
+        raise ReproductionError(f"{path} is not a result file: {', '.join(odd)} must be finite numbers.")
     if "stands_in" not in result:
         result["stands_in"] = result["data"]["name"] in _GENERATED
     return Key(*named, seed=result["seed"]), result

@@ -176,11 +176,11 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
             if model == "sgp":
                 axes.axvline(value, color="0.85", zorder=0)
         axes.set_yticks([-row for row in range(len(models))], [title_of(model) for model in models])
-        axes.tick_params(labelsize=7)
+        axes.tick_params(labelsize=8)
         axes.locator_params(axis="x", nbins=4)
         sizes = result["data"]["sizes"]
-        axes.set_title(f"{name} (N {sizes['train'] + sizes['test']:,}, D {sizes['input_shape'][0]})", fontsize=8)
-    figure.supxlabel("test log likelihood per point (nats, original units), mean and standard error", fontsize=8)
+        axes.set_title(f"{name} (N {sizes['train'] + sizes['test']:,}, D {sizes['input_shape'][0]})", fontsize=9)
+    figure.supxlabel("test log likelihood per point (nats, original units), mean and standard error", fontsize=9)
     return figure
 
 
