@@ -295,7 +295,9 @@ class Projection(Conditional):
 
 def _in_chunks(at: Callable[..., tuple[Array, ...]], axis: int, X: Array, *fixed: Any) -> tuple[Array, ...]:
     N = X.shape[axis]
-    size = _platform.inputs_at_a_time(N)
+    most = _platform.inputs_at_a_time(N)
+    # A remainder would be a second program, and of few inputs one that takes other products.
+    size = next((size for size in range(most, most // 2, -1) if N % size == 0), most)
     rest, whole = jnp.split(X, [N % size], axis=axis)
     chunks = whole.reshape(*X.shape[:axis], -1, size, *X.shape[axis + 1 :])
     each = jax.lax.map(lambda x: at(x, *fixed), jnp.moveaxis(chunks, axis, 0))

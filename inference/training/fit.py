@@ -115,10 +115,10 @@ def fit(
             shared. ``init_params`` always have one.
         mesh: devices that train together, on one axis, :func:`~gpzoo.inference.all_devices` or
             ``jax.make_mesh((8,), ("data",))``; ``None`` for JAX's own device. Every device takes its part of each
-            minibatch; parameters and arrays are whole on every device, of a table only the minibatches are there. The
-            numbers are those of one device up to rounding. What is returned, and what a callback gets, lies on the
-            first device of each process. With several processes, all call ``fit`` with the same arguments; the first
-            one writes checkpoints, in a folder that all see, and shows progress.
+            minibatch; parameters and arrays are whole on every device. The numbers are those of one device up to
+            rounding. What is returned, and what a callback gets, lies on the first device of each process. With
+            several processes, all call ``fit`` with the same arguments; the first one writes checkpoints, in a folder
+            that all see, and shows progress.
         init_params: initial values by name; others come from the guide's ``init_params``, on the whole data where an
             initialiser such as k-means looks at inputs, else on the first minibatch.
         natural: step length, or a schedule, of natural gradients of ``q(u)``, for the GP sites on which no other
@@ -144,13 +144,13 @@ def fit(
     Raises:
         TypeError: for data that are no real numbers of float32, float64, integers or bool, an ``rng_key`` that is no
             key, or arguments of the model outside ``model_kwargs``.
-        ValueError: for rows or members that disagree in number, a mesh of several axes, one whose devices do not divide
-            ``batch_size``, one with several keys or :class:`~gpzoo.inference.CollapsedELBO`, arguments that differ
-            between processes, a plate of another size than there are rows, options
+        ValueError: for rows or members that disagree in number, a plate of another size than there are rows, options
             out of range, bad data (NaN that no likelihood leaves out, infinity, masked arrays, labels), ``init_params``
             of unknown names or other shapes, a ``checkpoint`` that is no folder's name, or a program that the objective
             cannot train
-            (:class:`~gpzoo.inference.CollapsedELBO`); for ``natural`` with that objective, whose ``q(u)`` is optimal.
+            (:class:`~gpzoo.inference.CollapsedELBO`); for ``natural`` with that objective, whose ``q(u)`` is optimal;
+            for a ``mesh`` of several axes, with several keys or with that objective, one whose devices do not divide
+            ``batch_size``, and arguments that differ between its processes.
         DatasetError: when rows of a table cannot be read.
         NonFiniteError: when the ELBO or a gradient is not finite, naming the site, the rows and what to try. Its
             ``result`` has the last parameters at which the bound was finite, and the losses before.

@@ -32,6 +32,8 @@ SCRIPT = str(Path(on_devices.__file__))
 STRESS = os.environ.get("GPZOO_STRESS") == "1"
 #: Largest differences of the bound, relative, and of parameters after 100 steps.
 CLOSE = {"float64": (1e-8, 1e-8), "float32": (1e-5, 1e-3)}
+#: One device differs from itself by 2e-5 where the same program is compiled with other optimisations.
+ROUNDING = {("deep kernel", "float32"): 10}
 
 stress = pytest.mark.skipif(not STRESS, reason="GPZOO_STRESS=1 runs it")
 
@@ -67,7 +69,8 @@ def assert_close(one, two, precision="float64"):
     assert one.keys() == two.keys()
     for name in one:
         bound, params = differences(one[name], two[name])
-        assert bound < CLOSE[precision][0] and params < CLOSE[precision][1], (name, bound, params)
+        factor = ROUNDING.get((name.rpartition(" ")[0], precision), 1)
+        assert bound < factor * CLOSE[precision][0] and params < CLOSE[precision][1], (name, bound, params)
         print(f"{name}, {precision}: bound {bound:.1e}, parameters {params:.1e}")
 
 
