@@ -3,7 +3,7 @@
 # make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
 # make browser  reports in Chromium, which it looks at for errors, requests, contrast and width, with screenshots
-# make docs    the site, whose pages are run: build/docs/index.html
+# make docs    the site, whose pages are run: build/docs/index.html; GPZOO_DOCS=quick make docs trains a fifth as long
 # make lint    style and types only
 # make clean   remove what the other targets made
 PYTHON ?= python3
@@ -53,7 +53,7 @@ browser: $(STAMP)
 	@echo "Screenshots:" && ls build/browser/*.png
 
 docs: $(STAMP) $(VENV)/docs
-	$(VENV)/bin/sphinx-build -W --keep-going -q -b html docs build/docs
+	$(VENV)/bin/sphinx-build -j $(WORKERS) -W --keep-going -q -b html docs build/docs
 	@echo "The site: build/docs/index.html"
 
 $(VENV)/docs: pyproject.toml

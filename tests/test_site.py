@@ -1,19 +1,20 @@
 """The pages of the site, which ``make docs`` runs: their code parses, and what they import from gpzoo is there."""
 
 import ast
+import importlib
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*/*.md"))
+sys.path.append(str(ROOT / "docs" / "_ext"))
+import uses  # noqa: E402
 
-
-def cells(page):
-    code = re.findall(r"^```\{code-cell\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return [re.sub(r"^[%:].*$", "", cell, flags=re.MULTILINE) for cell in code]
+cells = uses.cells
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if cells(page)], ids=lambda page: page.stem)
@@ -31,9 +32,31 @@ def test_every_page_is_listed():
         assert page.stem == "index" or page.stem in listed, page
 
 
+def test_pages_have_what_readers_look_for():
+    """Every tutorial ends with an exercise and shows a picture; every picture in a page has an alternative text."""
+    for page in (ROOT / "docs" / "tutorials").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert page.stem == "index" or "**Exercise.**" in text.split("\n\n")[-1], page
+    for page in [*PAGES, *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+        for alternative, target in re.findall(r"!\[(.*?)\]\((.*?)\)", page.read_text(encoding="utf-8")):
+            assert len(alternative) > 20 and (page.parent / target).exists(), (page, target)
+
+
+#: Modules of public names, and names that no page has a use for: bases of the library's own classes, what functions
+#: return, and errors that pages do not provoke. This list only grows shorter.
+MODULES = ("", ".kernels", ".likelihoods", ".inference", ".inference.inspection.plots", ".models", ".tables")
+UNUSED = set[str]()
+
+
+def test_every_public_name_is_used_on_a_page_that_runs():
+    names = {name for module in MODULES for name in importlib.import_module(f"gpzoo{module}").__all__}
+    unused = {name for name, pages in uses.used_on(names).items() if not pages}
+    assert unused == UNUSED
+
+
 def test_the_gallery_has_every_program_and_numbers_that_are_recorded():
     gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    table = (ROOT / "README.md").read_text(encoding="utf-8").split("## The zoo")[1].split("\n\n[1]")[0]
+    table = (ROOT / "README.md").read_text(encoding="utf-8").split("## The zoo")[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     programs = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert len(programs) >= 19 and not [name for name in programs if f"gpzoo.models.{name}\n" not in gallery]
