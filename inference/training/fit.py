@@ -92,6 +92,19 @@ def fit(
     are read, shuffled in windows and handed over while the device computes. Initial values are found, and data are
     checked beforehand, on a sample: the rows of the first minibatches.
 
+    Example:
+        >>> import jax, numpy as np, optax
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> svi = SVI(gp_regression, InducingGuide(gp_regression, kmeans(8)), optax.adam(0.05), GaussianProcessELBO())
+        >>> trained = fit(jax.random.key(0), svi, 200, X, np.sin(X[:, 0]), progress=False)
+        >>> prediction = trained.predict(jax.random.key(1), np.array([[1.5]], np.float32))["y"]
+        >>> float(prediction.mean[0].round(1)), trained.losses.shape
+        (1.0, (200,))
+
     Args:
         rng_key: fixes initial values, minibatches and draws: the same key and data give the same result on the same
             machine with the same software; another number of CPU cores sums in another order, and rounding differs.
