@@ -12,7 +12,8 @@ FOLDERS = ("tutorials", "how_to", "explanations")
 def cells(page: Path) -> list[str]:
     """The code of a page's cells, less what is IPython's and MyST-NB's own."""
     code = re.findall(r"^```\{code-cell\}[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return [re.sub(r"^[%:].*$", "", cell, flags=re.MULTILINE) for cell in code]
+    without_options = [re.sub(r"\A---\n.*?^---\n", "", cell, flags=re.DOTALL | re.MULTILINE) for cell in code]
+    return [re.sub(r"^[%:].*$", "", cell, flags=re.MULTILINE) for cell in without_options]
 
 
 def pages() -> list[Path]:
