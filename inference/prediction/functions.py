@@ -19,6 +19,7 @@ from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import Kuu, block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference._arguments import arguments
+from gpzoo.inference._calls import RUNNING
 from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import run
@@ -105,9 +106,10 @@ def one_function(
     def function(*new: Argument) -> dict[str, Array]:
         args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
         num_rows = count_rows(args, None, 1)
-        values = guide.checked_params(params, args, kwargs)
         shown = Functions(value_of, jnp.arange(num_rows))
-        found = run(key, args, kwargs, guide=guide, values=values, representation=shown).guide
+        with RUNNING:
+            values = guide.checked_params(params, args, kwargs)
+            found = run(key, args, kwargs, guide=guide, values=values, representation=shown).guide
         return {name: found[name]["value"] for name in guide.sites.processes}
 
     return function

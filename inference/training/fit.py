@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +25,7 @@ from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument
 from gpzoo.errors import FactorisationError, keep_in
 from gpzoo.inference._arguments import refuse_absent
-from gpzoo.inference._calls import entry_point
+from gpzoo.inference._calls import RUNNING, entry_point, others_may_run
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Look, look
 from gpzoo.inference.collapsed import CollapsedELBO
@@ -447,7 +447,7 @@ class _Training:
             return min(count, callback_steps - start % callback_steps) if callback is not None else count
 
         chunk, feed, count, compiled = 1, None, 0, False
-        with Signals(keeper is not None) as signals, Bar(progress, num_steps, self.done) as bar:
+        with Signals(keeper is not None) as signals, Bar(progress, num_steps, self.done) as bar, ExitStack() as after:
             try:
                 report()  # a training that stopped in a callback owes it still
                 while self.done < num_steps and len(self.failed) < self.K and not signals.received:
@@ -460,6 +460,8 @@ class _Training:
                     if compiled:
                         elapsed = max(time.perf_counter() - tick, 1e-6)
                         chunk = int(np.clip(_CHUNK_SECONDS * count / elapsed, 1, self.source.chunk))
+                    else:
+                        after.enter_context(others_may_run())
                     count, compiled = ahead, True
                     bar.update(self.done, self.losses[:, max(0, self.done - 100) : self.done], len(self.failed))
                     if keeper is not None and time.perf_counter() > due:
@@ -497,7 +499,8 @@ class _Training:
         solved, rows = self.optimal, self.source
 
         def of_member(k: int, params: dict[str, Any]) -> dict[str, Any]:
-            return solved(params, rows.batch(k, 0), member_of(self.arrays, self.array_axes, k))
+            with RUNNING:
+                return solved(params, rows.batch(k, 0), member_of(self.arrays, self.array_axes, k))
 
         if not self.several:
             return of_member(0, params)

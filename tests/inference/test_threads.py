@@ -1,5 +1,6 @@
-"""Trainings off the main thread, and several predictions of one model at once, give what they give alone."""
+"""Trainings off the main thread, and several calls at once, give what they give alone."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -40,3 +41,19 @@ def test_predictions_at_once_are_those_made_one_by_one():
         at_once = list(pool.map(lambda call: draws(model, *call), calls))
     for found, call in zip(at_once, calls, strict=True):
         np.testing.assert_array_equal(found, draws(alone, *call))
+
+
+def test_a_prediction_need_not_wait_for_the_end_of_a_training():
+    model, began, predicted = trained(), threading.Event(), threading.Event()
+
+    def wait(step, seconds, params):
+        began.set()
+        assert predicted.wait(60)
+
+    svi = SVI(gp_regression, InducingGuide(gp_regression, kmeans(5)), adam(0.05), GaussianProcessELBO())
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(fit, KEY, svi, 30, X, y, callback=wait, callback_steps=10, progress=False)
+        assert began.wait(60)
+        model.predict(KEY, X[:7])
+        predicted.set()
+        np.testing.assert_array_equal(training.result().losses, model.losses)
