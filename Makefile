@@ -54,6 +54,7 @@ browser: $(STAMP)
 
 docs: $(STAMP) $(VENV)/docs
 	$(VENV)/bin/sphinx-build -j $(WORKERS) -W --keep-going -q -b html docs build/docs
+	$(VENV)/bin/python docs/_ext/links.py build/docs
 	@echo "The site: build/docs/index.html"
 
 $(VENV)/docs: pyproject.toml

@@ -63,9 +63,11 @@ napoleon_use_ivar = True
 # -- looks -------------------------------------------------------------------------------------------------------------
 
 html_theme = "furo"
-html_theme_options = {
-    "announcement": "A quick build: trainings are shorter than the text says, and its numbers are not these."
-} if _quick else {}
+html_theme_options = (
+    {"announcement": "A quick build: trainings are shorter than the text says, and its numbers are not these."}
+    if _quick
+    else {}
+)
 html_title = f"gpzoo {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

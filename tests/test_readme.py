@@ -63,7 +63,8 @@ def test_the_readme_commands_are_there():
         command, *arguments = line.split()
         listed = CliRunner().invoke(main, ["list", "--all"])
         assert listed.exit_code == 0
-        assert command == "list" or (command == "reproduce" and all(a in listed.output for a in arguments if a[0] != "-"))
+        assert command in ("list", "reproduce")
+        assert all(word in listed.output for word in arguments if not word.startswith("-"))
 
 
 def test_the_readme_links_are_there():

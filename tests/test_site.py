@@ -37,7 +37,8 @@ def test_pages_have_what_readers_look_for():
         text = page.read_text(encoding="utf-8")
         assert page.stem == "index" or "**Exercise.**" in text.split("\n\n")[-1], page
     for page in PAGES:
-        for cell in re.findall(r"^```\{code-cell\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        text = page.read_text(encoding="utf-8")
+        for cell in re.findall(r"^```\{code-cell\}\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
             if re.search(r"plt\.subplots|\.figure\b|plots\.blank", cell):
                 assert re.search(r'^    alt: ".{20,}"$', cell, re.MULTILINE), (page, cell)
     for page in [*PAGES, *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:

@@ -137,7 +137,7 @@ def test_arguments_that_do_not_work_are_refused():
 
 
 def test_one_draw_is_a_function_of_jax_with_a_gradient():
-    """The same draw as among many, at any inputs; its gradient against finite differences, under ``jit`` and ``vmap``."""
+    """The same draw as among many, at any inputs; its gradient against finite differences."""
     guide, params = fitted(RBF(1.3, jnp.array([0.6, 1.3])), POINTS)
     trained = Trained(guide.model, guide, params)
     function = trained.function(KEY, 2)
