@@ -57,8 +57,8 @@ class InducingGuide:
         >>> from gpzoo.models import gp_regression
         >>> X = np.linspace(0, 1, 20, dtype=np.float32)[:, None]
         >>> params = InducingGuide(gp_regression, kmeans(5)).init_params(jax.random.key(0), X, np.sin(X[:, 0]))
-        >>> {name: np.shape(value) for name, value in params.items()}
-        {'f_variance': (), 'f_lengthscale': (1,), 'f_inducing': (5, 1), 'f_mean': (5,), 'f_scale': (5, 5), 'noise_variance': ()}
+        >>> [name for name in params if name.startswith("f_")]
+        ['f_variance', 'f_lengthscale', 'f_inducing', 'f_mean', 'f_scale']
 
     Args:
         model: a NumPyro program.

@@ -3,8 +3,10 @@
 import ast
 import importlib
 import json
+import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,48 @@ def test_the_gallery_has_every_program_and_numbers_that_are_recorded():
             json.loads((ROOT / f"reproductions/results/{run}.json").read_text())["metrics"] for run in runs.split()
         ]
         assert all(any(metric in each for each in found) for metric in metrics.split()), runs
+
+
+# -- in a browser: make browser, after make docs -----------------------------------------------------------------------
+
+SITE = Path(os.environ.get("GPZOO_SITE", ROOT / "build" / "docs"))
+in_browser = pytest.mark.skipif(
+    "GPZOO_BROWSER" not in os.environ or not (SITE / "index.html").exists(),
+    reason="needs Chromium and the built site; make docs, make browser",
+)
+
+
+@pytest.fixture
+def browser():
+    from tests.inference.inspection.browser import Browser
+
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@in_browser
+def test_pages_are_legible_at_any_width_light_and_dark(browser):
+    shots = Path(os.environ["GPZOO_BROWSER"])
+    shots.mkdir(parents=True, exist_ok=True)
+    names = ["index", "tutorials/deep", "how_to/which_kernel", "how_to/pictures", "explanations/idea", "gallery"]
+    for name in [*names, "how_to/simulated_data", "reference/kernels", "glossary"]:
+        for width, dark in ((1400, False), (1400, True), (400, False), (400, True)):
+            page, said, asked = browser.open(SITE / f"{name}.html", width, dark)
+            assert not said and all(url.startswith("file:") for url in asked), (name, said, asked)
+            assert page["width"] <= page["inner"] and not page["broken"], (name, width, page)
+            shot = shots / f"{name.replace('/', '-')}-{width}-{'dark' if dark else 'light'}.png"
+            browser.screenshot(shot, min(page["height"], 2500))
+
+
+@in_browser
+def test_search_finds_without_a_network(browser):
+    browser.open(SITE / "search.html", 1400, False)
+    browser("Page.navigate", url=f"{(SITE / 'search.html').absolute().as_uri()}?q=lengthscale")
+    ask = "document.querySelectorAll('ul.search li a').length"
+    for _ in range(100):
+        found = browser("Runtime.evaluate", expression=ask, returnByValue=True)["result"]["value"]
+        if found:
+            break
+        time.sleep(0.1)
+    assert found >= 5

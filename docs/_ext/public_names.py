@@ -1,4 +1,4 @@
-"""The directive ``public``: every name in a module's ``__all__``, with signature, docstring and the pages that use it."""
+"""The directive ``public``: every name in a module's ``__all__``, with its docstring and the pages that use it."""
 
 import importlib
 import inspect
