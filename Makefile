@@ -3,8 +3,8 @@
 # make lowest  the same fifth on the oldest NumPyro, JAX and ArviZ that pyproject.toml allows
 # make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
-# make browser  reports in Chromium, which it looks at for errors, requests, contrast and width, with screenshots
-# make docs    the site, whose pages are run: build/docs/index.html
+# make browser  reports and the site in Chromium, which it looks at for errors, requests, contrast and width, with screenshots
+# make docs    the site, whose pages are run: build/docs/index.html; GPZOO_DOCS=quick make docs trains a fifth as long
 # make lint    style and types only
 # make clean   remove what the other targets made
 PYTHON ?= python3
@@ -61,11 +61,13 @@ demo: $(STAMP)
 
 # Other reports too: make browser REPORTS="runs/demo/report.html"
 browser: $(STAMP)
-	GPZOO_BROWSER=build/browser GPZOO_REPORTS="$(REPORTS)" $(VENV)/bin/python -m pytest -s tests/inference/inspection/test_report.py
+	GPZOO_BROWSER=build/browser GPZOO_REPORTS="$(REPORTS)" $(VENV)/bin/python -m pytest -s tests/inference/inspection/test_report.py \
+	  tests/test_site.py
 	@echo "Screenshots:" && ls build/browser/*.png
 
 docs: $(STAMP) $(VENV)/docs
-	$(VENV)/bin/sphinx-build -W --keep-going -q -b html docs build/docs
+	$(VENV)/bin/sphinx-build -j $(WORKERS) -W --keep-going -q -b html docs build/docs
+	$(VENV)/bin/python docs/_ext/links.py build/docs
 	@echo "The site: build/docs/index.html"
 
 $(VENV)/docs: pyproject.toml

@@ -36,6 +36,9 @@ with warnings.catch_warnings():
     # ArviZ 0.23 warns of its future at the first import of a day, which would stand on a page.
     warnings.simplefilter("ignore")
     import arviz  # noqa: F401
+if _quick := os.environ.get("GPZOO_DOCS") == "quick":
+    # IPython runs this file before a page.
+    os.environ["PYTHONSTARTUP"] = str(Path(__file__).parent / "_ext" / "quick.py")
 _data = Path(__file__).resolve().parents[2] / "shared" / "data"
 if _data.is_dir():
     os.environ.setdefault("GPZOO_DATA", str(_data))
@@ -60,6 +63,11 @@ napoleon_use_ivar = True
 # -- looks -------------------------------------------------------------------------------------------------------------
 
 html_theme = "furo"
+html_theme_options = (
+    {"announcement": "A quick build: trainings are shorter than the text says, and its numbers are not these."}
+    if _quick
+    else {}
+)
 html_title = f"gpzoo {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
+from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -16,6 +18,25 @@ from gpzoo._compiled import keep_compiled
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: NumPyro has one stack of handlers for all threads: programs are run by one thread at a time.
+RUNNING = RLock()
+
+
+@contextmanager
+def others_may_run() -> Iterator[None]:
+    """For the steps of a training, which is compiled by then: other threads need not wait for its end."""
+    try:
+        RUNNING.release()
+        held = True
+    except RuntimeError:
+        held = False  # no entry point called
+    try:
+        yield
+    finally:
+        if held:
+            RUNNING.acquire()
+
 
 _OF = "trained.{0}, on what fit returns or on trained = Trained(model, guide, params)"
 
@@ -39,7 +60,7 @@ def removed(owner: str, name: str) -> str:
 def entry_point(function: Callable[P, R]) -> Callable[P, R]:
     """Make the error of a call that the signature does not allow show the right call, as far as that can be guessed.
 
-    What the call compiles is kept for other processes.
+    What the call compiles is kept for other processes. Calls of several threads take turns.
 
     Args:
         function: a function of the library, which takes the program's keywords in ``model_kwargs``.
@@ -61,7 +82,8 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
         elif name == "predict" and "guide" in unknown:
             said, shown = "predict takes no guide", _of_trained(args, known, unknown)
         elif not unknown:
-            return function(*args, **kwargs)
+            with RUNNING:
+                return function(*args, **kwargs)
         else:
             names = " and ".join(map(repr, unknown))
             said, shown = f"{name} has no argument {names}", _shown(name, parameters, args, known)

@@ -73,6 +73,12 @@ def error_rate(test: SitePrediction, y: np.ndarray) -> float:
 
     The predicted class is the most probable one; for two classes, 1 if the predicted mean of ``y`` is above one half;
     for one-hot ``y [N, K]``, the class with the largest predicted mean.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import SitePrediction, error_rate
+        >>> error_rate(SitePrediction(None, None, probs=np.array([[0.9, 0.1], [0.2, 0.8]])), np.array([0, 0]))
+        0.5
     """
     if test.probs is not None:
         return float(np.mean((test.probs.argmax(axis=-1) != y)[_observed(y)]))
@@ -82,7 +88,14 @@ def error_rate(test: SitePrediction, y: np.ndarray) -> float:
 
 
 def rmse(test: SitePrediction, y: np.ndarray) -> float:
-    """The root mean square error of the predicted mean, in the units of ``y``, as a ``score`` of :func:`compare`."""
+    """The root mean square error of the predicted mean, in the units of ``y``, as a ``score`` of :func:`compare`.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import SitePrediction, rmse
+        >>> rmse(SitePrediction(np.array([1.0, 2.0]), np.ones(2)), np.array([1.0, 4.0]))
+        1.4142135623730951
+    """
     return float(np.sqrt(np.mean(np.square(test.mean - y)[_observed(y)], dtype=np.float64)))
 
 

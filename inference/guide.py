@@ -50,6 +50,16 @@ class InducingGuide:
     Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is its marginals if the program uses it in
     exact operations only, and one draw per input otherwise. Everywhere else it is a joint draw over the inputs.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 1, 20, dtype=np.float32)[:, None]
+        >>> params = InducingGuide(gp_regression, kmeans(5)).init_params(jax.random.key(0), X, np.sin(X[:, 0]))
+        >>> [name for name in params if name.startswith("f_")]
+        ['f_variance', 'f_lengthscale', 'f_inducing', 'f_mean', 'f_scale']
+
     Args:
         model: a NumPyro program.
         inducing: an initialiser of the inducing variables such as :func:`~gpzoo.kmeans`, an inducing variable, or a

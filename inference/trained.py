@@ -21,7 +21,7 @@ from gpzoo.inference._finite import all_finite
 from gpzoo.inference.arviz import Options, exported
 from gpzoo.inference.guide import Inducing, InducingGuide
 from gpzoo.inference.more_inducing import extended
-from gpzoo.inference.prediction.functions import values_of_functions
+from gpzoo.inference.prediction.functions import one_function, values_of_functions
 from gpzoo.inference.prediction.predict import identity_of, predictions
 from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.streaming import conditioned
@@ -225,6 +225,31 @@ class Trained:
             num_features=num_features,
             batch_size=batch_size,
         )
+
+    @entry_point
+    def function(
+        self, rng_key: Array, draw: int = 0, *, num_features: int = 2048, model_kwargs: Mapping[str, Any] | None = None
+    ) -> Callable[..., dict[str, Array]]:
+        """One draw of :meth:`functions` as a function of JAX, for ``jax.grad``, ``jax.jit`` and optimisers.
+
+        ``function = trained.function(key)``, then ``jax.grad(lambda x: function(x[None])["f"][0])(x)``.
+
+        Args:
+            rng_key: key of the draws.
+            draw: its number; draw ``s`` is ``trained.functions(key, X)["f"][s]``.
+            num_features: see :meth:`functions`.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            A function of the model's positional arguments that returns the values of each latent GP site by name.
+
+        Raises:
+            ValueError: for a negative ``draw`` or a count below one; a guide that has not seen data; when it is called,
+                as :meth:`functions`. Under ``jit`` values are not looked at: there is no ``FactorisationError``.
+            TypeError: as :meth:`functions`.
+        """
+        guide = self._usable_guide()
+        return one_function(rng_key, guide, self.params, draw, model_kwargs, num_features=num_features)
 
     @entry_point
     def posterior(

@@ -82,6 +82,12 @@ def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
     A layer as wide as the one below has the identity; a narrower one projects its inputs onto their principal
     directions (right singular vectors, not centred); a wider one pads with zeros.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.models import linear_layers
+        >>> [maps.shape for maps in linear_layers(np.random.default_rng(0).standard_normal((20, 3)), [2, 2])]
+        [(3, 2), (2, 2)]
+
     Args:
         X: training inputs ``[N, d]``; only their second moments are used.
         widths: of the inner layers, from the input upwards.

@@ -87,6 +87,12 @@ def _latent(name: str, size: int, like: Array, num_data: int | None) -> Array:
 def principal_components(y: ArrayLike, num_latents: int = 2) -> Array:
     """Standardised scores of the first principal components, where the latent inputs of :func:`gplvm` start.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.models import principal_components
+        >>> principal_components(np.random.default_rng(0).standard_normal((20, 5)).astype(np.float32), 2).shape
+        (20, 2)
+
     Args:
         y: data ``[N, D]``.
         num_latents: ``Q``.

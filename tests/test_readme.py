@@ -1,6 +1,7 @@
-"""README's program runs exactly as it is printed."""
+"""What README says is run: its program exactly as it is printed, its commands, its links."""
 
 import re
+import subprocess
 
 import numpyro
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from tests.conftest import ROOT
 
 README = ROOT / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, flags=re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -21,9 +24,14 @@ def float32():
     numpyro.enable_x64()
 
 
+def test_the_readme_is_read_in_a_minute():
+    assert len(TEXT.splitlines()) <= 120
+    assert [language for language, _ in BLOCKS] == ["", "python"]
+
+
 @pytest.mark.filterwarnings("default")
 def test_the_readme_program_runs(float32, capsys):
-    (program,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    (program,) = (block for language, block in BLOCKS if language == "python")
     assert len(program.splitlines()) <= 40
     names: dict = {}
     exec(compile(program, str(README), "exec"), names)
@@ -33,4 +41,32 @@ def test_the_readme_program_runs(float32, capsys):
     # Far better than forecasting the mean of the past.
     error = ((forecast.mean - truth) ** 2).mean()
     assert error < 0.3 * ((rate.mean() - truth) ** 2).mean()
-    assert "memory" in capsys.readouterr().out
+    low, high = forecast.quantiles
+    assert ((low <= truth) & (truth <= high)).mean() > 0.9
+    assert "[" in capsys.readouterr().out
+
+
+def test_the_readme_commands_are_there():
+    """That ``make`` has the targets, and the command line the experiments; the demo itself is run by CONTRIBUTING."""
+    from click.testing import CliRunner
+
+    from gpzoo.reproductions.cli import main
+
+    (commands,) = (block for language, block in BLOCKS if not language)
+    targets = {*re.findall(r"^make (\w+)", commands, re.MULTILINE), *re.findall(r"`make (\w+)`", TEXT)}
+    assert targets == {"demo", "test", "docs"}
+    for target in targets:
+        assert subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True).returncode == 0
+    lines = re.findall(r"`gpzoo (\w.*?)`", TEXT)
+    assert len(lines) == 2
+    for line in lines:
+        command, *arguments = line.split()
+        listed = CliRunner().invoke(main, ["list", "--all"])
+        assert listed.exit_code == 0
+        assert command in ("list", "reproduce")
+        assert all(word in listed.output for word in arguments if not word.startswith("-"))
+
+
+def test_the_readme_links_are_there():
+    for target in re.findall(r"\]\(((?!https?:)[^)#]+)", TEXT):
+        assert (ROOT / target).exists(), target

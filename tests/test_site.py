@@ -1,26 +1,28 @@
 """The pages of the site, which ``make docs`` runs: their code parses, and what they import from gpzoo is there."""
 
 import ast
+import importlib
 import json
+import os
 import re
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*/*.md"))
+sys.path.append(str(ROOT / "docs" / "_ext"))
+import uses  # noqa: E402
 
-
-def cells(page):
-    code = re.findall(r"^```\{code-cell\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return [re.sub(r"^[%:].*$", "", cell, flags=re.MULTILINE) for cell in code]
+cells = uses.cells
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if cells(page)], ids=lambda page: page.stem)
 def test_what_a_page_imports_is_there(page):
     nodes = [node for cell in cells(page) for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.ImportFrom)]
     ours = [ast.unparse(node) for node in nodes if node.module.startswith("gpzoo")]
-    assert ours
     exec("\n".join(ours), {})
 
 
@@ -31,9 +33,36 @@ def test_every_page_is_listed():
         assert page.stem == "index" or page.stem in listed, page
 
 
+def test_pages_have_what_readers_look_for():
+    """Every tutorial ends with an exercise and shows a picture; every picture in a page has an alternative text."""
+    for page in (ROOT / "docs" / "tutorials").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert page.stem == "index" or "**Exercise.**" in text.split("\n\n")[-1], page
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for cell in re.findall(r"^```\{code-cell\}\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            if re.search(r"plt\.subplots|\.figure\b|plots\.blank", cell):
+                assert re.search(r'^    alt: ".{20,}"$', cell, re.MULTILINE), (page, cell)
+    for page in [*PAGES, *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+        for alternative, target in re.findall(r"!\[(.*?)\]\((.*?)\)", page.read_text(encoding="utf-8")):
+            assert len(alternative) > 20 and (page.parent / target).exists(), (page, target)
+
+
+#: Modules of public names, and names that no page has a use for: bases of the library's own classes, what functions
+#: return, and errors that pages do not provoke. This list only grows shorter.
+MODULES = ("", ".kernels", ".likelihoods", ".inference", ".inference.inspection.plots", ".models", ".tables")
+UNUSED = set[str]()
+
+
+def test_every_public_name_is_used_on_a_page_that_runs():
+    names = {name for module in MODULES for name in importlib.import_module(f"gpzoo{module}").__all__}
+    unused = {name for name, pages in uses.used_on(names).items() if not pages}
+    assert unused == UNUSED, sorted(unused)
+
+
 def test_the_gallery_has_every_program_and_numbers_that_are_recorded():
     gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    table = (ROOT / "README.md").read_text(encoding="utf-8").split("## The zoo")[1].split("\n\n[1]")[0]
+    table = (ROOT / "README.md").read_text(encoding="utf-8").split("## The zoo")[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     programs = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert len(programs) >= 19 and not [name for name in programs if f"gpzoo.models.{name}\n" not in gallery]
@@ -42,3 +71,48 @@ def test_the_gallery_has_every_program_and_numbers_that_are_recorded():
             json.loads((ROOT / f"reproductions/results/{run}.json").read_text())["metrics"] for run in runs.split()
         ]
         assert all(any(metric in each for each in found) for metric in metrics.split()), runs
+
+
+# -- in a browser: make browser, after make docs -----------------------------------------------------------------------
+
+SITE = Path(os.environ.get("GPZOO_SITE", ROOT / "build" / "docs"))
+in_browser = pytest.mark.skipif(
+    "GPZOO_BROWSER" not in os.environ or not (SITE / "index.html").exists(),
+    reason="needs Chromium and the built site; make docs, make browser",
+)
+
+
+@pytest.fixture
+def browser():
+    from tests.inference.inspection.browser import Browser
+
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@in_browser
+def test_pages_are_legible_at_any_width_light_and_dark(browser):
+    shots = Path(os.environ["GPZOO_BROWSER"])
+    shots.mkdir(parents=True, exist_ok=True)
+    names = ["index", "tutorials/deep", "how_to/which_kernel", "how_to/pictures", "explanations/idea", "gallery"]
+    for name in [*names, "how_to/simulated_data", "reference/kernels", "glossary"]:
+        for width, dark in ((1400, False), (1400, True), (400, False), (400, True)):
+            page, said, asked = browser.open(SITE / f"{name}.html", width, dark)
+            assert not said and all(url.startswith("file:") for url in asked), (name, said, asked)
+            assert page["width"] <= page["inner"] and not page["broken"], (name, width, page)
+            shot = shots / f"{name.replace('/', '-')}-{width}-{'dark' if dark else 'light'}.png"
+            browser.screenshot(shot, min(page["height"], 2500))
+
+
+@in_browser
+def test_search_finds_without_a_network(browser):
+    browser.open(SITE / "search.html", 1400, False)
+    browser("Page.navigate", url=f"{(SITE / 'search.html').absolute().as_uri()}?q=lengthscale")
+    ask = "document.querySelectorAll('ul.search li a').length"
+    for _ in range(100):
+        found = browser("Runtime.evaluate", expression=ask, returnByValue=True)["result"]["value"]
+        if found:
+            break
+        time.sleep(0.1)
+    assert found >= 5

@@ -1,12 +1,14 @@
-"""The directive ``public``: every name in a module's ``__all__``, with its signature and docstring."""
+"""The directive ``public``: every name in a module's ``__all__``, with its docstring and the pages that use it."""
 
 import importlib
 import inspect
+from pathlib import Path
 
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from uses import DOCS, title, used_on
 
 import gpzoo
 
@@ -19,6 +21,7 @@ class Public(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """The entries, in the order of ``__all__``."""
         module = importlib.import_module(self.arguments[0])
+        uses = used_on(set(module.__all__))
         lines = ["```{eval-rst}"]
         for name in module.__all__:
             value = getattr(module, name)
@@ -28,12 +31,18 @@ class Public(SphinxDirective):
             kind = "class" if inspect.isclass(value) else "function" if callable(value) else "data"
             lines += [f".. auto{kind}:: {self.arguments[0]}.{name}"]
             lines += ["   :members:", "   :show-inheritance:"] if kind == "class" else []
-            lines += [""]
+            lines += ["", *_seen_on(uses[name]), ""]
         lines += ["```"]
         node = nodes.section()
         node.document = self.state.document
         self.state.nested_parse(StringList(lines, source=self.arguments[0]), self.content_offset, node)
         return node.children
+
+
+def _seen_on(pages: list[Path]) -> list[str]:
+    """A line with links to at most six pages, tutorials first."""
+    links = [f":doc:`{title(page)} </{page.relative_to(DOCS).with_suffix('')}>`" for page in pages[:6]]
+    return [f"Used on: {', '.join(links)}."] if links else []
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

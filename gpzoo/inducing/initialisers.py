@@ -111,7 +111,15 @@ class _Counted(Initialiser):
 
 
 class kmeans(_Counted):
-    """Inducing points at the centres of ``num_inducing`` k-means clusters; images are clustered as vectors."""
+    """Inducing points at the centres of ``num_inducing`` k-means clusters; images are clustered as vectors.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kernels, kmeans
+        >>> X = np.array([[0.0], [0.1], [5.0], [5.1]], np.float32)
+        >>> np.sort(kmeans(2).initialise(jax.random.key(0), X, kernels.RBF()).Z, axis=0).round(2).ravel()
+        array([0.05, 5.05], dtype=float32)
+    """
 
     variable = InducingPoints
 

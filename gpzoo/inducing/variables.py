@@ -58,6 +58,13 @@ class InducingVariable(Fields):
 class InducingPoints(InducingVariable):
     """``u_m = f(z_m)`` at inducing inputs ``Z`` in the space of the inputs.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import InducingPoints, Kuf, Kuu, kernels
+        >>> points = InducingPoints(np.zeros((2, 3), np.float32))
+        >>> Kuu(points, kernels.RBF()).shape, Kuf(points, kernels.RBF(), np.ones((5, 3), np.float32)).shape
+        ((2, 2), (2, 5))
+
     Args:
         Z: ``[M, ...]``, rows like those of ``X``; ``[D, M, ...]`` for one set per output.
 

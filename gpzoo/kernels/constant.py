@@ -57,6 +57,13 @@ class White(Constant):
     ``Z`` is ``X``: inducing variables and predictions at new inputs do not share noise. As for :class:`Constant`, only
     the number of inputs matters.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, White
+        >>> (RBF() + White(0.1))(np.zeros((2, 1), np.float32)).round(2)
+        Array([[1.1, 1. ],
+               [1. , 1.1]], dtype=float32)
+
     Args:
         variance: scalar, or ``[D]`` for one kernel per output.
 

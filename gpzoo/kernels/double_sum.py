@@ -256,6 +256,13 @@ def Convolutional(
 ) -> DoubleSum:
     """The convolutional kernel: a :class:`DoubleSum` over the patches of an image (convolutional GPs, eq. 14 and 18).
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Convolutional
+        >>> Convolutional(RBF(), (8, 8), (3, 3))(np.zeros((2, 8, 8, 1), np.float32))
+        Array([[1296., 1296.],
+               [1296., 1296.]], dtype=float32)
+
     Args:
         base: kernel on flattened patches, ``[h w]``.
         image_shape: ``(H, W)`` or ``(H, W, C)``.

@@ -29,6 +29,14 @@ class Pointwise(Kernel):
 
     For speed, or to draw functions by random features, write a class instead (:class:`~gpzoo.kernels.Kernel`).
 
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from gpzoo.kernels import Pointwise
+        >>> cosine = Pointwise(lambda x, z, period: jnp.cos(2 * jnp.pi * (x[0] - z[0]) / period), period=2.0)
+        >>> cosine(np.array([[0.0], [1.0]], np.float32)).round(2)
+        Array([[ 1., -1.],
+               [-1.,  1.]], dtype=float32)
+
     Args:
         function: ``function(x, z, **hyperparameters)``, the covariance of two inputs ``[d]`` (the active columns), a
             scalar. It must be symmetric and positive definite, which is not checked.

@@ -199,6 +199,13 @@ class RBF(Stationary):
     """``variance * exp(-r^2 / 2)``, the squared exponential (Rasmussen and Williams 2006, eq. 4.9).
 
     Here and below ``r^2 = sum_i (x_i - x'_i)^2 / lengthscale_i^2``. Arguments as for :class:`Stationary`.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF
+        >>> np.asarray(RBF(variance=2.0, lengthscale=0.5)(np.array([[0.0], [0.5]], np.float32))).round(2)
+        array([[2.  , 1.21],
+               [1.21, 2.  ]], dtype=float32)
     """
 
     direct_columns = DIRECT_COLUMNS_SMOOTH
@@ -339,6 +346,12 @@ class Periodic(Stationary):
     This is eq. 47 of MacKay (1998, *Introduction to Gaussian processes*): an RBF after each column is wound onto a
     circle of diameter 1. Sources that write ``exp(-2 sin^2(...) / lengthscale^2)`` wind it onto a circle of radius 1:
     their lengthscale is twice this one.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import Periodic
+        >>> Periodic(period=2.0)(np.zeros((1, 1), np.float32), np.array([[1.0], [2.0]], np.float32)).round(2)
+        Array([[0.61, 1.  ]], dtype=float32)
 
     Args:
         variance: see :class:`Stationary`.

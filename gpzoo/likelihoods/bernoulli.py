@@ -35,6 +35,12 @@ class Bernoulli(Likelihood):
     form for the probit link, ``Phi(E[f] / sqrt(1 + Var[f]))`` (Rasmussen and Williams 2006, eq. 3.82); for the logit
     link it is computed by quadrature.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.likelihoods import Bernoulli
+        >>> Bernoulli(np.array([-1.0, 0.0, 1.0], np.float32)).probs.round(2)
+        Array([0.16, 0.5 , 0.84], dtype=float32)
+
     Args:
         f: ``[N]``, or ``[N, D]`` for ``D`` labels per datum; array or marginals.
         link: ``"probit"`` or ``"logit"``.

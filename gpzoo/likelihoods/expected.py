@@ -34,6 +34,13 @@ class Expected(Likelihood):
     ``fn`` always gets an ``f`` of the shape given here, whatever the number of points or draws, so that params with one
     entry per datum match it. It also gives the draws of the predictive distribution.
 
+    Example:
+        >>> import jax.numpy as jnp, numpy as np, numpyro.distributions as dist
+        >>> from gpzoo.likelihoods import Expected
+        >>> counts = Expected(lambda f: dist.Poisson(jnp.exp(f)), np.zeros(2, np.float32))
+        >>> counts.log_prob(np.array([0.0, 1.0], np.float32)).round(2)
+        Array([-1., -1.], dtype=float32)
+
     Args:
         f: ``[N]`` or ``[N, K]``, array or marginals (with a random key where there are several latents).
         fn: ``fn(f, *params) -> Distribution``. It is compared by identity: define it once, at module level, so that

@@ -34,6 +34,12 @@ class Gaussian(Likelihood):
     ``sum_n beta_n C_nn = tr(V T) = sum_n v_n beta_n d_n``. The total ``sum_n (v_n beta_n d_n + v_n - 1 - log v_n) / 2``
     is least at ``v_n = 1 / (1 + beta_n d_n)``.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.likelihoods import Gaussian
+        >>> Gaussian(np.zeros(2, np.float32), 1.0).log_prob(np.array([0.0, 1.0], np.float32)).round(3)
+        Array([-0.919, -1.419], dtype=float32)
+
     Args:
         f: ``[N]`` or ``[N, D]``, array or marginals.
         noise_variance: noise variance ``s``, in squared units of ``y``: a number, ``[D]`` for one per output, or any

@@ -22,6 +22,12 @@ class Ordinal(Expected):
     Ordered logit, whose densities are computed in log space: they and their gradients are finite however far ``f`` is
     from the cutpoints. Expectations are taken by Gauss-Hermite quadrature.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.likelihoods import Ordinal
+        >>> np.asarray(Ordinal(np.zeros(1, np.float32), np.array([-1.0, 1.0], np.float32)).probs).round(2)
+        array([[0.27, 0.46, 0.27]], dtype=float32)
+
     Args:
         f: ``[N]``, array or marginals.
         cutpoints: ``c``, ``[K - 1]``, ascending, in the units of ``f``. The standard deviation of the noise of the

@@ -152,6 +152,18 @@ class GaussianProcess(ProcessAtInputs):
     approximated by :class:`~gpzoo.inference.InducingGuide`. Observed (``obs=y``), it is exact GP regression: the noise
     is in the kernel (``+ White(noise_variance)``), and ``log_prob`` is the log marginal likelihood.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import GaussianProcess, kernels
+        >>> X = np.linspace(0, 1, 3, dtype=np.float32)[:, None]
+        >>> prior = GaussianProcess(kernels.RBF(1.0, 0.5), X)
+        >>> prior.sample(jax.random.key(0), (4,)).shape
+        (4, 3)
+        >>> np.asarray(prior.kernel(X)).round(2)
+        array([[1.  , 0.61, 0.14],
+               [0.61, 1.  , 0.61],
+               [0.14, 0.61, 1.  ]], dtype=float32)
+
     Args:
         kernel: covariance function; with a leading axis ``D`` on its leaves, one kernel per output.
         X: inputs ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per output.

@@ -24,6 +24,13 @@ class ArrayTable(Table):
     and not through the mapping, because its pages would stay in the process's memory. The mapping is used only if rows
     are not contiguous in the file (Fortran order).
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.tables import ArrayTable
+        >>> table = ArrayTable(np.zeros((1000, 3), np.float32), np.zeros(1000, np.float32))
+        >>> table.num_rows, [group.shape for group in table.groups]
+        (1000, [(3,), ()])
+
     Args:
         *arrays: ``[N, ...]``, one per argument of the model, inputs first, the target last.
         block_size: number of rows of a block.

@@ -175,6 +175,13 @@ def standardised(table: Table, groups: Sequence[int] | None = None) -> Standardi
     As in a data set's ``standardised``, a constant input column becomes 0, a constant target is only shifted, and a
     target of integer classes is unchanged.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.tables import ArrayTable, standardised
+        >>> table = standardised(ArrayTable(np.arange(6.0).reshape(3, 2), np.arange(3.0)))
+        >>> table.mean[0], table.read(0)[1].round(2)
+        (array([2., 3.]), array([-1.22,  0.  ,  1.22]))
+
     Args:
         table: inputs first, the target last; a table of one group has inputs only.
         groups: positions of the groups to standardise; ``None`` for all but integer classes.

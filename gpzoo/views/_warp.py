@@ -32,7 +32,7 @@ def bilinear(image: Array, rows: Float[Array, "*shape"], columns: Float[Array, "
     beyond = [(x < -_TOLERANCE) | (x > size - 1 + _TOLERANCE) for x, size in ((rows, H), (columns, W))]
     row, column = (jnp.clip(jnp.floor(x), 0, size - 2) for x, size in ((rows, H), (columns, W)))
     down, right = (rows - row)[..., None], (columns - column)[..., None]
-    flat, first = image.reshape(H * W, C), (row * W + column).astype(jnp.int32)
+    flat, first = jnp.asarray(image).reshape(H * W, C), (row * W + column).astype(jnp.int32)
     upper = (1 - right) * flat[first] + right * flat[first + 1]
     lower = (1 - right) * flat[first + W] + right * flat[first + W + 1]
     return jnp.where((beyond[0] | beyond[1])[..., None], 0, (1 - down) * upper + down * lower)

@@ -23,6 +23,12 @@ class Orbit(View):
 
     ``Orbit.of_images((28, 28), rotations=True, shifts=1)``; ``Orbit([(0, 1), (1, 0)])`` for ``f(x, y) = f(y, x)``.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import Orbit
+        >>> Orbit.of_images((8, 8), rotations=True, flips=True).num_views
+        8
+
     Args:
         table: ``[P, size]`` integers: entry ``i`` of view ``p`` is entry ``table[p, i]`` of the flattened input, or
             zero for -1. Equal rows count once.

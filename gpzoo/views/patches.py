@@ -25,6 +25,13 @@ class Patches(View):
       ``c h w`` to ``(c + 1) h w`` are channel ``c``. ``P = (H - h + 1) (W - w + 1)``, views of size ``C h w``;
     * a number: the patches of that channel alone.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import Patches
+        >>> patches = Patches((28, 28, 1), (5, 5))
+        >>> patches.num_views, patches.view(np.zeros((2, 28, 28, 1), np.float32)).shape
+        (576, (2, 576, 25))
+
     Args:
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
         patch_shape: ``(h, w)``.

@@ -40,6 +40,14 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
 
     Nothing is computed but one abstract run of the program.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import check
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> [finding.name for finding in check(gp_regression, 1e6 + X, X[:, 0])]
+        ['lost in float32']
+
     Args:
         program: a program, before training.
         *args: its positional arguments, data included.

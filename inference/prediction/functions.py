@@ -15,9 +15,11 @@ from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._platform import one_blas_thread
+from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import Kuu, block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference._arguments import arguments
+from gpzoo.inference._calls import RUNNING
 from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import run
@@ -84,6 +86,33 @@ def values_of_functions(
         for name, values in found.items():
             refuse_not_finite(name, "values of functions", values, guide.sites.processes, explain)
     return found
+
+
+def one_function(
+    rng_key: Array,
+    guide: InducingGuide,
+    params: Mapping[str, Any],
+    draw: int,
+    model_kwargs: Mapping[str, Any] | None,
+    *,
+    num_features: int,
+) -> Callable[..., dict[str, Array]]:
+    """:meth:`gpzoo.inference.Trained.function`."""
+    draw = checks.count("draw", draw)
+    check_run(guide, num_draws=draw + 1, num_features=num_features, batch_size=1)
+    key = random.split(named_key(checks.rng_key(rng_key), "functions"), draw + 1)[draw]
+    value_of = partial(pathwise, num_features=num_features)
+
+    def function(*new: Argument) -> dict[str, Array]:
+        args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
+        num_rows = count_rows(args, None, 1)
+        shown = Functions(value_of, jnp.arange(num_rows))
+        with RUNNING:
+            values = guide.checked_params(params, args, kwargs)
+            found = run(key, args, kwargs, guide=guide, values=values, representation=shown).guide
+        return {name: found[name]["value"] for name in guide.sites.processes}
+
+    return function
 
 
 def pathwise(

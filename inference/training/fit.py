@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +27,7 @@ from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument
 from gpzoo.errors import FactorisationError, keep_in
 from gpzoo.inference._arguments import refuse_absent
-from gpzoo.inference._calls import entry_point
+from gpzoo.inference._calls import RUNNING, entry_point, others_may_run
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Look, look
 from gpzoo.inference.collapsed import CollapsedELBO
@@ -95,6 +95,19 @@ def fit(
     With a :class:`~gpzoo.tables.Table` in place of arrays the rows may be more than the device or memory hold: they
     are read, shuffled in windows and handed over while the device computes. Initial values are found, and data are
     checked beforehand, on a sample: the rows of the first minibatches.
+
+    Example:
+        >>> import jax, numpy as np, optax
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> svi = SVI(gp_regression, InducingGuide(gp_regression, kmeans(8)), optax.adam(0.05), GaussianProcessELBO())
+        >>> trained = fit(jax.random.key(0), svi, 200, X, np.sin(X[:, 0]), progress=False)
+        >>> prediction = trained.predict(jax.random.key(1), np.array([[1.5]], np.float32))["y"]
+        >>> float(prediction.mean[0].round(1)), trained.losses.shape
+        (1.0, (200,))
 
     Args:
         rng_key: fixes initial values, minibatches and draws: the same key and data give the same result on the same
@@ -485,7 +498,7 @@ class _Training:
 
         chunk, feed, count, compiled = 1, None, 0, False
         shown = progress and self.placement.first
-        with Signals(keeper is not None) as signals, Bar(shown, num_steps, self.done) as bar:
+        with Signals(keeper is not None) as signals, Bar(shown, num_steps, self.done) as bar, ExitStack() as after:
             try:
                 report()  # a training that stopped in a callback owes it still
                 while self.done < num_steps and len(self.failed) < self.K and not signals.received:
@@ -498,6 +511,8 @@ class _Training:
                     if compiled:
                         elapsed = max(time.perf_counter() - tick, 1e-6)
                         chunk = int(np.clip(_CHUNK_SECONDS * count / elapsed, 1, self.source.chunk))
+                    else:
+                        after.enter_context(others_may_run())
                     # All processes take as many steps, and stop at the same one.
                     said = self.placement.agreed(chunk, signals.received or 0)
                     chunk, signals.received = int(said[0]), int(said[1]) or None
@@ -537,7 +552,8 @@ class _Training:
         solved, rows = self.optimal, self.source
 
         def of_member(k: int, params: dict[str, Any]) -> dict[str, Any]:
-            return solved(params, rows.batch(k, 0), member_of(self.arrays, self.array_axes, k))
+            with RUNNING:
+                return solved(params, rows.batch(k, 0), member_of(self.arrays, self.array_axes, k))
 
         if not self.several:
             return of_member(0, params)

@@ -159,6 +159,7 @@ WAYS = {
     "fit": (TRAINING, lambda g, p, a: fit(KEY, SVI_OF(guide=g), 3, a["X"], a["y"], progress=False)),
     "predict": (TEST, lambda g, p, a: predicted(trained_with(g, p).predict, a)),
     "functions": ({"X": NEW}, lambda g, p, a: trained_with(g, p).functions(KEY, a["X"])),
+    "function": ({"X": NEW}, lambda g, p, a: trained_with(g, p).function(KEY)(a["X"])),
     "to_arviz": (TRAINING, lambda g, p, a: trained_with(g, p).to_arviz(KEY, a["X"], a["y"])),
     "compare": (
         TRAINING | {"X_test": NEW, "y_test": TARGETS},
@@ -189,7 +190,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
     def stop(entry: str) -> None:
         if entry == "fit":
             monkeypatch.setattr(training, "_Training", lambda svi, keys, source, *rest: reaching(source.data))
-        elif entry == "functions":
+        elif entry in ("functions", "function"):
             monkeypatch.setattr(functions, "count_rows", lambda args, *rest: reaching(args))
         elif entry == "compare":
             monkeypatch.setattr(comparison, "InducingGuide", type("Guide", (), {"__init__": noted, "sites_for": last}))

@@ -104,8 +104,13 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
     """What is at these arguments; the program is traced, and nothing is computed.
 
     Raises:
+        TypeError: for anything but a trained model.
         ValueError: for a program without latent GP sites.
     """
+    if not isinstance(trained, Trained):
+        raise TypeError(
+            f"trained must be what fit returns, after the random key where the picture takes one; got {type(trained)}."
+        )
     guide = trained._usable_guide()
     args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
     sites = guide.sites_for(args, kwargs)

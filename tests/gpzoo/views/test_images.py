@@ -111,3 +111,10 @@ def test_displacements_have_the_amplitude_everywhere_and_are_smooth():
 def test_images_of_other_shapes_are_refused(shape):
     with pytest.raises(ValueError, match="H, W >= 2"):
         bilinear(jnp.zeros(shape), jnp.zeros(3), jnp.zeros(3))
+
+
+def test_images_of_numpy_are_warped_under_vmap():
+    """Where the image is a constant of NumPy and the positions are traced."""
+    image, positions = np.arange(16.0).reshape(4, 4, 1), np.linspace(0.5, 2.5, 3)
+    found = jax.vmap(lambda x: bilinear(image, x[None, None], x[None, None]))(positions)
+    np.testing.assert_allclose(found[:, 0, 0, 0], 5 * positions)

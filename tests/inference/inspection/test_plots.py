@@ -548,3 +548,8 @@ def test_every_argument_is_checked_before_anything_is_computed():
         plots.fit_1d(KEY, trained, X, y, draws=-1)
     with pytest.raises(ValueError, match="count must be"):
         plots.inducing_images(trained, X, y, count=0)
+
+
+def test_a_forgotten_key_is_said():
+    with pytest.raises(TypeError, match="trained must be what fit returns, after the random key"):
+        plots.augmentations(np.zeros((3, 1)), np.zeros(3))

@@ -136,6 +136,27 @@ def test_arguments_that_do_not_work_are_refused():
     assert found["f"].shape == (3, 6)
 
 
+def test_one_draw_is_a_function_of_jax_with_a_gradient():
+    """The same draw as among many, at any inputs; its gradient against finite differences."""
+    guide, params = fitted(RBF(1.3, jnp.array([0.6, 1.3])), POINTS)
+    trained = Trained(guide.model, guide, params)
+    function = trained.function(KEY, 2)
+    drawn = trained.functions(KEY, NEW, num_draws=3)["f"][2]
+    np.testing.assert_allclose(function(NEW)["f"], drawn, atol=1e-10)
+    at = lambda x: function(x[None])["f"][0]  # noqa: E731
+    np.testing.assert_allclose(jax.vmap(at)(NEW), drawn, atol=1e-10)
+    gradient = jax.jit(jax.grad(at))(NEW[0])
+    for axis, step in enumerate(1e-5 * jnp.eye(2)):
+        np.testing.assert_allclose(gradient[axis], (at(NEW[0] + step) - at(NEW[0] - step)) / 2e-5, rtol=1e-6)
+    assert not np.allclose(trained.function(KEY)(NEW)["f"], drawn)
+    with pytest.raises(ValueError, match="draw must be an integer of 0 or more, got -1"):
+        trained.function(KEY, -1)
+    with pytest.raises(ValueError, match="num_features must be an integer of at least 1, got 0"):
+        trained.function(KEY, num_features=0)
+    with pytest.raises(ValueError, match=r"same, positive number of rows; got shapes \[\(6, 2\), \(5,\)\]"):
+        function(NEW, jnp.zeros(5))
+
+
 def test_a_value_of_the_callers_own():
     """A representation may be a function of the posterior: here its mean."""
     guide, params = fitted(RBF(), POINTS)
