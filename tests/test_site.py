@@ -14,8 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*/*.md"))
 sys.path.append(str(ROOT / "docs" / "_ext"))
-import uses  # noqa: E402
-
+uses = importlib.import_module("uses")
 cells = uses.cells
 
 
