@@ -31,10 +31,10 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20) -> Optimizer:
         with mutable state (batch normalisation), and where it is asked for forward-mode derivatives.
     """
     search = optax.scale_by_zoom_linesearch(max_linesearch_steps, initial_guess_strategy="one")
-    return _LineSearched(optax.lbfgs(memory_size=memory_size, linesearch=search))
+    return LineSearched(optax.lbfgs(memory_size=memory_size, linesearch=search))
 
 
-class _LineSearched(Optimizer):
+class LineSearched(Optimizer):
     """An optax transformation whose update evaluates the objective, and keeps what it finds in its state."""
 
     def __init__(self, transformation: optax.GradientTransformationExtraArgs) -> None:

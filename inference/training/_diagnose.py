@@ -22,6 +22,7 @@ from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.enumeration import scored
 from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.lbfgs import LineSearched
 from gpzoo.inference.trained import Trained
 from gpzoo.likelihoods import Expected, Likelihood
 from gpzoo.processes.process import GaussianProcess
@@ -246,11 +247,13 @@ def _short(x: Any) -> str:
 
 
 def _way_out(svi: Any, state: SVIState, batch: tuple, arrays: dict, initial: bool) -> str:
-    """Advice: about the data if they are extreme, else the initial values, else the learning rate."""
+    """Advice: about the data if they are extreme, else the initial values, else the steps."""
     if said := extreme_data(svi.model, batch, arrays):
         return said
     if initial:
         return "No step was taken before: check the initial values (init_params) and fixed hyperparameters."
+    if isinstance(svi.optim, LineSearched):
+        return "Train in float64: call numpyro.enable_x64() first, and pass float64 inputs."
     return "Lower the learning rate."
 
 

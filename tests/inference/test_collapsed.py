@@ -35,6 +35,7 @@ from gpzoo.inference import (
 )
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Gaussian
+from gpzoo.models import gp_regression
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.reproductions import deep_uci as paper
 from gpzoo.reproductions.datasets import Dataset
@@ -400,6 +401,13 @@ def test_a_bound_that_is_not_finite_in_training_is_said():
     message = r"stopped at step 2: .*(ELBO is|precision of q)"
     with pytest.warns(PrecisionWarning), pytest.raises((NonFiniteError, FactorisationError), match=message):
         fit(KEY, svi, 3, X, Y[:, 0], progress=False)
+
+
+def test_a_line_search_is_not_told_of_learning_rates():
+    X = np.linspace(0, 6, 60, dtype=np.float32)[:, None]
+    svi = SVI(gp_regression, InducingGuide(gp_regression, InducingPoints(X[::4])), lbfgs(), CollapsedELBO())
+    with pytest.raises(NonFiniteError, match=r"Train in float64: call numpyro\.enable_x64\(\) first"):
+        fit(KEY, svi, 300, X, np.sin(X[:, 0]), progress=False)
 
 
 def test_mutable_state_advances_once():

@@ -1,0 +1,13 @@
+"""What gpzoo uses of Dask's scheduler."""
+
+from concurrent.futures import Executor
+from types import TracebackType
+from typing import Any
+
+class Client:
+    def __init__(self, address: str, *, timeout: float) -> None: ...
+    def __enter__(self) -> Client: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+    def get_executor(self, **options: Any) -> Executor: ...
