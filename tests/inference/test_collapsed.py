@@ -406,7 +406,10 @@ def test_a_bound_that_is_not_finite_in_training_is_said():
 def test_a_line_search_is_not_told_of_learning_rates():
     X = np.linspace(0, 6, 60, dtype=np.float32)[:, None]
     svi = SVI(gp_regression, InducingGuide(gp_regression, InducingPoints(X[::4])), lbfgs(), CollapsedELBO())
-    with pytest.raises(NonFiniteError, match=r"Train in float64: call numpyro\.enable_x64\(\) first"):
+    with (
+        pytest.warns(PrecisionWarning),
+        pytest.raises(NonFiniteError, match=r"Train in float64: call numpyro\.enable_x64\(\) first"),
+    ):
         fit(KEY, svi, 300, X, np.sin(X[:, 0]), progress=False)
 
 
