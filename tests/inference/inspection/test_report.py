@@ -209,7 +209,7 @@ def written(tmp_path_factory):
 def called(*args):
     """The command line; its programs are compiled as those of the library are, not once more."""
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(cli, "compiled_for_one_run", nullcontext)
+        changed.setattr("gpzoo._platform.compiled_for_one_run", nullcontext)
         return CliRunner().invoke(cli.main, args, catch_exceptions=False)
 
 
