@@ -19,6 +19,7 @@ from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, compare, fit, predict
+from gpzoo.inference.training._mesh import HERE
 from gpzoo.inference.training._sources import Streamed
 from gpzoo.kernels import RBF, Kernel, Matern32
 from gpzoo.likelihoods import Gaussian, Softmax
@@ -441,7 +442,7 @@ def test_tables_take_what_arrays_do():
             (2**33 + np.arange(4), "whole numbers from 8589934592"),
             (np.full(4, 1e300), "1e\\+300"),
         ):
-            source = Streamed(ArrayTable(np.ones((4, 1), np.float32), array), 2, 0)
+            source = Streamed(ArrayTable(np.ones((4, 1), np.float32), array), 2, 0, HERE)
             with pytest.raises(ValueError, match=f"Array 1 of the table has .*{message}"):
                 source.batch(0, 0)
             source.close()

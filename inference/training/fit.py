@@ -497,7 +497,7 @@ class _Training:
             return min(count, callback_steps - start % callback_steps) if callback is not None else count
 
         chunk, feed, count, compiled = 1, None, 0, False
-        shown = progress and self.placement.first
+        shown = self.placement.first and progress
         with Signals(keeper is not None) as signals, Bar(shown, num_steps, self.done) as bar, ExitStack() as after:
             try:
                 report()  # a training that stopped in a callback owes it still

@@ -66,7 +66,7 @@ def test_runs_that_share_a_folder_are_refused(tmp_path):
 
 #: A sweep of one run, which waits until it is asked to stop, and says so in a pipe that the test reads.
 KILLED = """
-import sys
+import signal, sys
 from pathlib import Path
 from gpzoo.reproductions.experiment import Run
 from gpzoo.reproductions.many_runs import sweep
@@ -81,6 +81,8 @@ threading.Thread(target=_stops_with_the_sweep, daemon=True).start()
 open(sys.argv[1], "w").write("started")
 signal.pause()
 '''
+# Tests may run where an interrupt is ignored, as a shell has it in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 runs = [Run("toy", "squares", "plain", "quick", 0, Path(sys.argv[1]))]
 list(sweep(runs, command=[sys.executable, "-c", child, sys.argv[2]]))
 """
