@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpzoo.reproductions.claims import Answer, Claim, Paper
+from gpzoo.reproductions.convergence import convergence
 from gpzoo.reproductions.experiment import Experiment
 from gpzoo.reproductions.printed import Printed, beside
 from gpzoo.reproductions.records import Key, Ours, Records, splits_of
@@ -41,6 +42,7 @@ class Answered(NamedTuple):
         verdict: the verdict.
         number: our number, if the claim is one and there is one.
         runs: the runs that ours is from.
+        trained: whether the training had converged, if ours is worse and the file tells.
     """
 
     claim: Claim
@@ -49,6 +51,7 @@ class Answered(NamedTuple):
     verdict: Verdict
     number: Ours | None = None
     runs: Sequence[Key] = ()
+    trained: str = ""
 
 
 class Answers:
@@ -90,7 +93,7 @@ class Answers:
 
     def limit(self, key: Key) -> str | None:
         """What keeps a run from being scored."""
-        if key.experiment in self.paper.stands_in:
+        if key.experiment in self.paper.stands_in or key.preset == "quick":
             return STAND_IN
         rows, folds = (sizes.get(key.experiment) for sizes in (self.paper.rows, self.paper.folds))
         return limit_of(self.records.found[key], rows=rows, folds=folds)
@@ -117,13 +120,15 @@ class Answers:
                 continue
             limit = READING if claim.reading else self.limit(runs[0])
             printed = claim.printed
-            said = (
-                verdict(answer.metric, ours.value, printed, ours.error, limit) if printed is not None else Verdict("")
-            )
+            said, trained = Verdict(""), ""
+            if printed is not None:
+                said = verdict(answer.metric, ours.value, printed, ours.error, limit)
+                if said.word in (SHORT, UNDECIDED) or said.distance.startswith(SHORT):
+                    trained = convergence(self.records.found[runs[0]], answer.metric, printed, ours.error)
             text = beside(ours.value, ours.error, printed if printed is not None else Printed("0.000"))
             if ours.source:
                 text += f" ({ours.source})"
-            found.append(Answered(claim, text, self.size(runs), said, ours, runs))
+            found.append(Answered(claim, text, self.size(runs), said, ours, runs, trained))
         found.sort(key=lambda each: (_LIMITS.index(self.limit(each.runs[0])), *_rank(each.verdict)))
         return found[0] if found else None
 

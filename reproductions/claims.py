@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpzoo.reproductions.printed import Printed
 
+#: Why something was not run whose data ``gpzoo`` could download.
+NO_DATA = "its data were not in the data folder of these runs, and were not downloaded"
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 

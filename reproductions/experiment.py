@@ -238,7 +238,11 @@ def subset(whole: DataRecord, used: DataRecord, rule: str) -> dict[str, Any] | N
     return {"train": own["train"], "of": of["train"], "test": own["test"], "of_test": of["test"], "rule": rule}
 
 
-def by_hand(what: str, data: str = "not recorded", rule: str = "by hand") -> dict[str, Any]:
+#: What is said of the data of a choice if nobody noted it down.
+NOT_RECORDED = "not recorded"
+
+
+def by_hand(what: str, data: str = NOT_RECORDED, rule: str = "by hand") -> dict[str, Any]:
     """The record of a choice of settings by results, without a search.
 
     Args:

@@ -1,35 +1,38 @@
-"""The page of results of a paper, written from the recorded files, and the parts that pages share."""
+"""The page of results of a paper, written from the recorded files."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from gpzoo.reproductions.answers import Answered, Answers, rows_of, settings_of
-from gpzoo.reproductions.claims import Claim, Paper, Table
+from gpzoo.reproductions.answers import Answered, Answers
+from gpzoo.reproductions.claims import Claim, Table
 from gpzoo.reproductions.experiment import Experiment
-from gpzoo.reproductions.figures import figure_name
-from gpzoo.reproductions.printed import number
-from gpzoo.reproductions.records import Records
-from gpzoo.reproductions.terminal import duration
+from gpzoo.reproductions.markdown import folded, joined, markdown
+from gpzoo.reproductions.page_parts import (
+    large_presets,
+    numbers_of,
+    picture,
+    pictures_of,
+    pictures_of_runs,
+    provenance_of,
+    small_presets,
+    telling_of,
+)
 from gpzoo.reproductions.verdicts import (
-    AS_GOOD,
     FEWER_FOLDS,
-    HOLDS,
+    GOOD,
     NO_EXPERIMENT,
     NOT_RUN,
     REACHED,
     SHORT,
     STAND_IN,
     SUBSET,
+    UNDECIDED,
     WORDS,
 )
 
 _MARKS = {FEWER_FOLDS: "†", SUBSET: "‡", STAND_IN: "§"}
 _OPEN = (NOT_RUN, NO_EXPERIMENT)
-
-
-# -- one paper ---------------------------------------------------------------------------------------------------------
 
 
 def page_of(answers: Answers, experiments: Sequence[Experiment], figures: Collection[str]) -> str:
@@ -47,9 +50,9 @@ def page_of(answers: Answers, experiments: Sequence[Experiment], figures: Collec
     pictures = [
         line
         for experiment in own
-        for line in pictures_of(experiment, [f for f in figures if f != led], _large(experiment))
+        for line in pictures_of(experiment, [f for f in figures if f != led], large_presets(experiment))
     ]
-    pictures += [line for experiment in own for line in _pictures_of_runs(records, experiment, paper)]
+    pictures += [line for experiment in own for line in pictures_of_runs(records, experiment, paper)]
     lines += picture(led, paper.telling[1], figures)
     lines += ["## Claims", "", *_claims(answers)]
     if paper.beyond is not None:
@@ -59,17 +62,13 @@ def page_of(answers: Answers, experiments: Sequence[Experiment], figures: Collec
     if pictures:
         lines += ["", "## Figures", "", *pictures]
     lines += ["", "## Not run, and why", "", *_not_run(answers)]
-    besides = [
-        line
-        for experiment in own
-        if not _has_claims(answers, experiment)
-        for line in numbers_of(records, experiment, _large(experiment))
-    ]
+    besides = _besides(answers, own)
     if besides:
-        lines += ["", "## Not in the paper", *besides]
+        said = "Recorded runs of models or settings that answer no claim, beside the others of their experiment."
+        lines += ["", "## Numbers without a claim", "", said, *besides]
     checks = [line for experiment in own for line in numbers_of(records, experiment, small_presets(experiment))]
     if checks:
-        said = "Small runs (`quick`) check the program, and are not compared with the paper."
+        said = "Small runs (`quick`) check the program, and never count as reached."
         lines += ["", *folded("Checks of the program", [said, *checks])]
     lines += ["", *folded("Provenance: every run", provenance_of(records, paper.key))]
     return joined(lines)
@@ -105,11 +104,14 @@ def _told(answers: Answers) -> list[str]:
         said += [f"Short: {listed(short)}.", ""]
     limited = [each.verdict for each in answers.all if each.verdict.word in _MARKS]
     if limited:
-        good = sum(each.distance in (AS_GOOD, HOLDS) for each in limited)
-        alone = sum(not each.distance for each in limited)
-        counts = {"as good or holding": good, "short or not holding": len(limited) - good - alone, "other data": alone}
+        counts = {
+            "as good, within the error or holding": sum(each.distance in GOOD for each in limited),
+            "undecided": sum(each.distance == UNDECIDED for each in limited),
+            "on other data without a verdict": sum(not each.distance for each in limited),
+        }
+        counts["short or not holding"] = len(limited) - sum(counts.values())
         counted = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
-        said.append(f"Not counted, because of fewer splits, a part of the data or other data: {counted}.")
+        said.append(f"Not counted, because of fewer splits, a part of the data, other data or quick runs: {counted}.")
     return said
 
 
@@ -118,13 +120,18 @@ def _claims(answers: Answers) -> list[str]:
     if not rows:
         return ["None of them can be answered with the recorded results."]
     table = markdown(("claim", "where", "paper", "ours", "size used", "verdict"), rows)
-    said = "Rows are for training + testing, M is the number of inducing points; settings are ours unless said."
+    said = (
+        "Rows are for training + testing, M is the number of inducing points; settings are ours unless said. A row "
+        "that is short or undecided says whether its training had converged, if its file has a curve of the metric or "
+        "a longer training of the same network."
+    )
     return [said, "", *table]
 
 
 def _claim(each: Answered) -> tuple[str, ...]:
     printed = "" if each.claim.printed is None else each.claim.printed.text.replace("±", " ± ")
     said = f"**{each.verdict}**" if each.verdict.word == REACHED else str(each.verdict)
+    said += f"; {each.trained}" if each.trained else ""
     return each.claim.what, each.claim.where, printed, each.ours, each.size, said
 
 
@@ -196,159 +203,13 @@ def _variants(each: Answered) -> Sequence[str]:
     return each.claim.needs[1] if each.claim.needs else ()
 
 
-def _has_claims(answers: Answers, experiment: Experiment) -> bool:
-    return any(
-        (each.claim.answer and each.claim.answer.experiment == experiment.name)
-        or (each.claim.needs and each.claim.needs[0] == experiment.name)
-        for each in answers.all
-    )
-
-
-# -- parts of all pages ------------------------------------------------------------------------------------------------
-
-
-def telling_of(paper: Paper, figures: Collection[str]) -> str:
-    """The name of a paper's most telling figure; empty if there is none."""
-    return next((name for name in (f"{paper.key}/{each}" for each in paper.telling[0]) if name in figures), "")
-
-
-def picture(name: str, words: str, figures: Collection[str], up: str = "../../") -> list[str]:
-    """A figure with its words below it, if it is drawn."""
-    return [f"![{words}]({up}reproductions/results/{name}.png)", "", f"*{words}*", ""] if name in figures else []
-
-
-def small_presets(experiment: Experiment) -> tuple[str, ...]:
-    """The presets whose runs only check the program: the quick one, unless there is no other."""
-    return tuple(preset for preset in experiment.presets if preset == "quick" and set(experiment.presets) != {"quick"})
-
-
-def _large(experiment: Experiment) -> tuple[str, ...]:
-    return tuple(preset for preset in experiment.presets if preset not in small_presets(experiment))
-
-
-def pictures_of(experiment: Experiment, figures: Collection[str], presets: Collection[str]) -> Iterator[str]:
-    """The figures of an experiment's runs of these presets, with their words."""
-    for preset in presets:
-        curves = " Test metrics against time in training." if experiment.figure is None else ""
-        words = experiment.caption or experiment.description + curves
-        yield from picture(figure_name(experiment, preset), words, figures)
-
-
-def _pictures_of_runs(records: Records, experiment: Experiment, paper: Paper) -> Iterator[str]:
-    """Pictures that runs drew of their trained models, which lie beside their files: ``STEM_NAME.png``."""
-    for key, _ in records.of(experiment.paper, experiment.name):
-        path = records.paths[key]
-        for found in sorted(path.parent.glob(f"{path.stem}_*.png")):
-            words = paper.drawn_by_runs.get(found.stem.removeprefix(f"{path.stem}_"), "A trained model")
-            words += f": {experiment.name}, variant {key.variant}, preset {key.preset}."
-            yield from picture(f"{experiment.paper}/{found.stem}", words, (f"{experiment.paper}/{found.stem}",))
-
-
-def numbers_of(records: Records, experiment: Experiment, presets: Collection[str]) -> list[str]:
-    """Tables of an experiment's numbers by runs of these presets, variants by metrics."""
-    lines: list[str] = []
-    for preset in presets:
-        found = {
-            key.variant: records.found[key]
-            for key, _ in records.of(experiment.paper, experiment.name)
-            if key.preset == preset
-        }
-        if not found:
-            continue
-        metrics = list(dict.fromkeys(name for result in found.values() for name in result["metrics"]))
-        if len(metrics) > 8:
-            rows = [(name, *(number(result["metrics"].get(name)) for result in found.values())) for name in metrics]
-            headings = ("metric", *found)
-        else:
-            rows = [
-                (name, *(number(result["metrics"].get(metric)) for metric in metrics)) for name, result in found.items()
-            ]
-            headings = ("variant", *(metric.replace("_", " ") for metric in metrics))
-        lines += ["", f"**{experiment.name}, {preset}.** {experiment.description}", "", *markdown(headings, rows)]
+def _besides(answers: Answers, experiments: Sequence[Experiment]) -> list[str]:
+    """Tables of those experiments and presets of which a run answers no claim."""
+    claimed = {key for each in answers.all for key in each.runs}
+    lines = []
+    for experiment in experiments:
+        recorded = {key for key, _ in answers.records.of(experiment.paper, experiment.name)}
+        presets = {key.preset for key in recorded - claimed}
+        left = [preset for preset in large_presets(experiment) if preset in presets]
+        lines += numbers_of(answers.records, experiment, left)
     return lines
-
-
-def provenance_of(records: Records, paper: str) -> list[str]:
-    """The table of all runs of a paper: data, cost, machine, versions and commit."""
-    rows, versions = [], {}
-    for key, result in records.of(paper):
-        label = versions.setdefault(tuple(result["versions"].items()), f"v{len(versions) + 1}")
-        per_step = result["seconds_per_step"]
-        rows.append(
-            (
-                f"`{records.paths[key].relative_to(records.folder).as_posix()}`",
-                str(key.seed),
-                f"{result['data']['name']}, {rows_of(result)}" + (", stands in" if result.get("stands_in") else ""),
-                f"{result['steps']:,}",
-                duration(result["seconds_training"]),
-                "–" if per_step is None else f"{1000 * per_step:.3g} ms",
-                f"{result['peak_memory_bytes'] / 2**30:.1f} GiB",
-                f"{result['device']}, {result['dtype']}",
-                settings_of(result) + _chosen(result),
-                label,
-                _commit(result),
-            )
-        )
-    if not rows:
-        return ["Nothing is recorded."]
-    headings = (
-        "file",
-        "seed",
-        "data",
-        "steps",
-        "time",
-        "per step",
-        "memory",
-        "device",
-        "settings",
-        "versions",
-        "commit",
-    )
-    of = [f"{label}: {', '.join(f'{name} {value}' for name, value in found)}." for found, label in versions.items()]
-    return [
-        "A file is `EXPERIMENT-VARIANT-PRESET.json`, and its command "
-        f"`gpzoo reproduce {paper} EXPERIMENT --variant VARIANT --preset PRESET`.",
-        "",
-        *markdown(headings, rows),
-        "",
-        " ".join(of)
-        + " A commit with a `+` had changes that were not committed; *not kept*: recorded before commits were.",
-    ]
-
-
-def _chosen(result: Mapping[str, Any]) -> str:
-    """How settings were chosen by results."""
-    selection = result.get("selection")
-    return f", chosen {selection['rule']} (data: {selection['data']})" if selection else ""
-
-
-def _commit(result: Mapping[str, Any]) -> str:
-    """The commits of a run's starts, in order of time."""
-    if "schema" not in result:
-        return "not kept"
-    mark = "" if result["clean"] else "+"
-    return ", ".join("unknown" if commit is None else f"{commit[:7]}{mark}" for commit in result["commits"])
-
-
-def folded(title: str, lines: Iterable[str]) -> list[str]:
-    """Lines that a reader opens."""
-    return ["<details>", f"<summary>{title}</summary>", "", *lines, "", "</details>"]
-
-
-def markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """The lines of a table."""
-    headings = tuple(headings)
-    return [
-        f"| {' | '.join(headings)} |",
-        "|" + "---|" * len(headings),
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
-
-
-def joined(lines: Iterable[str]) -> str:
-    """The text of a page, with one empty line where there are several."""
-    found: list[str] = []
-    for line in lines:
-        if line or (found and found[-1]):
-            found.append(line)
-    return "\n".join(found).rstrip() + "\n"

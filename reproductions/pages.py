@@ -9,20 +9,29 @@ from gpzoo.reproductions.answers import Answers
 from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import Experiment
 from gpzoo.reproductions.figures import drawable
-from gpzoo.reproductions.page import (
-    folded,
-    joined,
-    listed,
-    markdown,
+from gpzoo.reproductions.markdown import folded, joined, markdown
+from gpzoo.reproductions.page import listed, page_of
+from gpzoo.reproductions.page_parts import (
     numbers_of,
-    page_of,
     picture,
     pictures_of,
     provenance_of,
     telling_of,
 )
 from gpzoo.reproductions.records import Records
-from gpzoo.reproductions.verdicts import REACHED, SHORT, WORDS
+from gpzoo.reproductions.verdicts import (
+    FEWER_FOLDS,
+    NO_EXPERIMENT,
+    NOT_RUN,
+    NOT_SCORED,
+    REACHED,
+    READING,
+    SHORT,
+    STAND_IN,
+    SUBSET,
+    UNDECIDED,
+    WORDS,
+)
 
 #: The folder of the pages in a checkout, and the page of experiments without a paper's numbers.
 FOLDER, MORE = PurePosixPath("docs/results"), "more"
@@ -68,23 +77,58 @@ def _more(records: Records, experiments: Sequence[Experiment], figures: Collecti
 
 def _index(answers: Sequence[Answers]) -> str:
     words = markdown(("verdict", "means that"), WORDS.items())
-    lines = ["# Results", "", *_table_of_counts(answers, ""), "", "## Verdicts", "", *words, "", _RULES, ""]
+    lines = [
+        "# Results",
+        "",
+        totals(answers),
+        "",
+        *_table_of_counts(answers, ""),
+        "",
+        "## Verdicts",
+        "",
+        *words,
+        "",
+        _RULES,
+        "",
+    ]
     names = [each.paper.key for each in answers] + [MORE]
     return joined([*lines, "```{toctree}", ":maxdepth: 1", "", *names, "```"])
 
 
 _RULES = (
+    "For example, 0.03 points behind with an error of 0.16 points is undecided, and 0.06 points behind with an error "
+    "of 0.14 points is reached. The same rule says *within* or *short by* of a number on fewer splits or a part of the "
+    "data. "
     "Standard errors are over seeds or splits where there are several, and binomial for the error of one run. The "
     "error of an nlpp of one run is not known: such a number is undecided if it is behind by at most 0.02 nats. Where "
-    "runs by the paper's settings and by ours answer a claim, it counts as reached if one of them reaches it; both are "
-    "in the table of runs. Statements are judged on differences over the same splits where models share them. "
-    "`gpzoo results --check` compares all of this with the files."
+    "runs by the paper's settings and by ours answer a claim, it counts as reached if one of them reaches it; the "
+    "other is among the numbers without a claim. Statements are judged on differences over the same splits where "
+    "models share them. `gpzoo results --check` compares all of this with the files."
 )
+
+
+def totals(answers: Sequence[Answers]) -> str:
+    """All verdicts in two sentences."""
+    count = {word: sum(each.counts[word] for each in answers) for word in WORDS}
+    uncounted = {
+        FEWER_FOLDS: "on fewer splits",
+        SUBSET: "on a part of the data",
+        STAND_IN: "on other data, another problem or by quick runs",
+        READING: "beside a value that is read off a figure",
+        NOT_SCORED: "in which no direction is better",
+    }
+    parts = ", ".join(f"{count[word]} {said}" for word, said in uncounted.items() if count[word])
+    return (
+        f"**Of the {sum(len(each.all) for each in answers)} numbers and statements in {len(answers)} papers, "
+        f"{count[REACHED]} are reached, {count[SHORT]} fall short, {count[UNDECIDED]} are undecided, and "
+        f"{count[NOT_RUN]} were not run; {count[NO_EXPERIMENT]} have no experiment.** The other "
+        f"{sum(count[word] for word in uncounted)} have results that never count as reached: {parts or 'none'}."
+    )
 
 
 def _summary(answers: Sequence[Answers], figures: Collection[str]) -> str:
     lines = ["# Results", "", f"{_WRITTEN} Words: [docs/results/index.md]({FOLDER}/index.md).", ""]
-    lines += [*_table_of_counts(answers, f"{FOLDER}/"), ""]
+    lines += [totals(answers), "", *_table_of_counts(answers, f"{FOLDER}/"), ""]
     for each in answers:
         paper = each.paper
         lines += [f"## [{paper.title}]({FOLDER}/{paper.key}.md)", "", paper.source + ". " + _shortest(each), ""]
@@ -115,6 +159,8 @@ def _shortest(answers: Answers) -> str:
     for word in (REACHED, SHORT):
         found = [each for each in answers.all if each.verdict.word == word]
         said = [(each.claim, f"({each.verdict.distance})" if each.verdict.distance else "") for each in found]
+        if word == REACHED and not said:
+            told.append("Reached: none.")
         if said:
             more = f"; {len(said) - 6} more" if len(said) > 6 else ""
             told.append(f"{word[:1].upper()}{word[1:]}: {listed(said[:6])}{more}.")

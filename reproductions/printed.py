@@ -51,6 +51,13 @@ def beside(ours: float, error: float | None, printed: Printed) -> str:
     return f"{value:.{decimals}f}{unit}"
 
 
+def amount(difference: float, printed: Printed) -> str:
+    """The size of a difference from a printed number, in its unit and with a digit more."""
+    unit = " points" if printed.scale == 100 else ""
+    decimals = min(printed.decimals + 1, 2 if unit else 4)
+    return f"{abs(difference) * printed.scale:.{decimals}f}{unit}"
+
+
 def number(value: float | None) -> str:
     """A number to four digits, or a dash for ``None``."""
     return "-" if value is None else f"{value:.4g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpzoo.reproductions.printed import as_printed
+from gpzoo.reproductions.printed import amount, as_printed
 
 LOWER_IS_BETTER = frozenset({"error", "nlpp", "rmse"})
 HIGHER_IS_BETTER = frozenset({"accuracy", "test_log_likelihood", "auc", "elbo"})
@@ -20,16 +20,20 @@ READING, NOT_SCORED, NOT_RUN, NO_EXPERIMENT = "reading", "not scored", "not run"
 
 #: What is said of a result that is not scored.
 AS_GOOD, HOLDS = "as good or better", "it holds"
+IN_ROUNDING, IN_ERROR = "within the rounding", "within one standard error"
+GOOD = (AS_GOOD, IN_ROUNDING, IN_ERROR, HOLDS)
 
 #: What the words mean, for the pages.
 WORDS = {
-    REACHED: "ours is better, or worse by at most the rounding of the printed number and one standard error of ours, "
-    "which is at most 0.15 points or 0.02 nats",
-    SHORT: "ours is worse by more than that",
-    UNDECIDED: "ours is worse by no more than its standard error, but that is larger, or is not known",
+    REACHED: "ours is better, or worse by no more than the rounding of the printed number plus one standard error of "
+    "ours; such an error must be known, and must not be larger than 0.15 points (0.0015) or 0.02 nats",
+    SHORT: "ours is worse by more than the rounding and one standard error",
+    UNDECIDED: "ours is worse than the rounding explains, though not by more than one standard error, and that error "
+    "is too large to decide it: larger than 0.15 points or 0.02 nats, or not known and perhaps as large as that",
     FEWER_FOLDS: "on fewer random splits than the paper's; never counts as reached",
     SUBSET: "on a part of the paper's data; never counts as reached",
-    STAND_IN: "on other data, or another problem, than the paper's; never counts as reached",
+    STAND_IN: "on other data, or another problem, than the paper's, or by a `quick` run, which checks the program; "
+    "never counts as reached",
     READING: "the paper's value is read off a figure or an axis; never counts as reached",
     NOT_SCORED: "neither direction is better, or it depends on the machine",
     NOT_RUN: "an experiment is there, and no result of it is recorded",
@@ -78,19 +82,20 @@ def verdict(metric: str, ours: float, paper: float, error: float | None = None, 
     worse, printed = behind(metric, ours, paper), as_printed(paper)
     if worse is None:
         return Verdict(limit or NOT_SCORED)
-    unit = " points" if printed.scale == 100 else ""
-    decimals = min(printed.decimals + 1, 2 if unit else 4)
-    distance = f"{abs(worse) * printed.scale:.{decimals}f}{unit}"
-    if limit is not None:
-        return Verdict(limit, f"short by {distance}" if worse > printed.rounding else AS_GOOD)
     most = _LARGEST_ERROR.get(kind(metric) or "")
     # Of an unknown error, the largest with which the number could count.
     allowed = error if error is not None else most or 0.0
     if worse <= printed.rounding:
-        return Verdict(REACHED)
-    if worse > printed.rounding + allowed:
-        return Verdict(SHORT, f"by {distance}")
-    return Verdict(REACHED if error is not None and (most is None or error <= most) else UNDECIDED)
+        word = REACHED
+    elif worse > printed.rounding + allowed:
+        word = SHORT
+    else:
+        word = REACHED if error is not None and (most is None or error <= most) else UNDECIDED
+    distance = amount(worse, printed)
+    if limit is None:
+        return Verdict(word, f"by {distance}" if word == SHORT else "")
+    good = AS_GOOD if worse <= 0 else IN_ROUNDING if worse <= printed.rounding else IN_ERROR
+    return Verdict(limit, {REACHED: good, SHORT: f"short by {distance}", UNDECIDED: UNDECIDED}[word])
 
 
 def limit_of(result: Mapping[str, Any], *, rows: int | None = None, folds: int | None = None) -> str | None:

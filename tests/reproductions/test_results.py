@@ -128,6 +128,11 @@ def test_a_page_has_claims_tables_and_what_was_not_run(toy):
     assert "**Of 5 claims: 2 reached, 1 reading, 1 not run, 1 no experiment.**" in lines
 
 
+#: Fields that older files lack.
+NEW_FIELDS = {
+    "schema", "commit", "clean", "commits", "command", "resumed_from", "subset", "folds", "selection", "stands_in",
+}  # fmt: skip
+
 SMALL = {"name": "squares", "sizes": {"train": 1, "test": 100}}
 
 
@@ -150,8 +155,53 @@ def test_verdicts_of_a_row(toy, changes, said):
 def test_small_runs_are_not_set_against_the_paper(toy):
     lines = toy(preset="quick")
     assert not any(line.startswith("| squares, plain") for line in lines)
-    assert "Small runs (`quick`) check the program, and are not compared with the paper." in lines
+    assert "Small runs (`quick`) check the program, and never count as reached." in lines
     assert any(line.startswith("| 4 not run |") for line in lines)
+
+
+def test_a_quick_run_is_never_scored_even_if_there_is_no_other(tmp_path):
+    alone = experiment(presets=("quick",))
+    record(tmp_path, Run("toy", "squares", "plain", "quick", 0, tmp_path / "out"))
+    lines = pages(tmp_path, [alone], [TOY])["docs/results/toy.md"].splitlines()
+    (row,) = [line for line in lines if line.startswith("| squares, plain: error")]
+    assert row.endswith("| stand-in |")
+    assert "**Of 5 claims: 1 stand-in, 1 reading, 2 not run, 1 no experiment.**" in lines
+
+
+CURVE = [{"step": step, "error": error} for step, error in ((100, 0.2), (150, 0.12), (200, 0.09))]
+
+
+def test_a_short_row_says_whether_its_training_had_converged(toy):
+    short, undecided = ({"error": value, "nlpp": 0.1} for value in (0.09, 0.0322))
+    (row,) = [line for line in toy(metrics=short, curve=CURVE) if line.startswith("| squares, plain: error")]
+    assert row.endswith("| short by 5.90 points; not converged: better by 3.00 points in the last 50 of 200 steps |")
+    level = [{"step": 100, "error": 0.0322}, {"step": 200, "error": 0.0322}]
+    (row,) = [
+        line for line in toy(metrics=undecided, curve=level, data=SMALL) if line.startswith("| squares, plain: error")
+    ]
+    assert row.endswith("| undecided; level in the last 100 of 200 steps |")
+    assert not any("converged:" in line for line in toy(curve=CURVE))
+
+
+def test_every_large_run_is_in_a_table(tmp_path):
+    """One that answers no claim is shown beside the others of its preset, with whose settings they have."""
+    for variant in ("plain", "other"):
+        run = Run("toy", "squares", variant, "paper", 0, tmp_path / "out")
+        path = record(tmp_path, run, data={"name": "squares", "sizes": {"train": 1, "test": 9, "classes": 2}})
+    old = {key: value for key, value in kept.read_json(path).items() if key not in NEW_FIELDS}
+    kept.write_json(path, old | {"metrics": {"error": 0.5, "nlpp": 0.7}})
+    found = [experiment(variants={name: {} for name in ("plain", "fancy", "other")})]
+    lines = pages(tmp_path, found, [TOY])["docs/results/toy.md"].splitlines()
+    assert "## Numbers without a claim" in lines
+    assert "| variant | error (%) | nlpp | angle degrees | settings |" in lines
+    assert "| other | 50 | 0.7 | - | settings of ours |" in lines
+    assert any(line.startswith("The nlpp of other is worse than ln 2 = 0.69") for line in lines)
+
+
+def test_the_steps_of_several_models_and_splits_are_a_sum(toy):
+    settings = {"models": {"a": {}, "b": {}}, "splits": 5}
+    assert any("| 200 in all (2 models, 5 splits) |" in line for line in toy(settings=settings))
+    assert not any("in all" in line for line in toy())
 
 
 def test_seeds_are_averaged_and_have_their_own_error(tmp_path):
@@ -227,19 +277,7 @@ def test_files_that_cannot_be_placed_are_refused(toy, tmp_path):
 def test_files_without_a_schema_are_settings_of_ours(toy, tmp_path):
     toy()
     path = result_path(tmp_path, "toy", "squares", "plain", "paper")
-    new = {
-        "schema",
-        "commit",
-        "clean",
-        "commits",
-        "command",
-        "resumed_from",
-        "subset",
-        "folds",
-        "selection",
-        "stands_in",
-    }
-    kept.write_json(path, {key: value for key, value in kept.read_json(path).items() if key not in new})
+    kept.write_json(path, {key: value for key, value in kept.read_json(path).items() if key not in NEW_FIELDS})
     lines = pages(tmp_path, [experiment()], [TOY])["docs/results/toy.md"].splitlines()
     (row,) = [line for line in lines if line.startswith("| squares, plain: error")]
     assert row.endswith("12 + 50,000 rows | **reached** |")

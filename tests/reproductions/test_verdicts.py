@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from gpzoo.reproductions.convergence import convergence
 from gpzoo.reproductions.printed import Printed, as_printed, beside
 from gpzoo.reproductions.records import error_of, paired
 from gpzoo.reproductions.verdicts import FEWER_FOLDS, READING, STAND_IN, SUBSET, behind, limit_of, verdict
@@ -83,6 +84,40 @@ def test_what_cannot_be_compared_is_never_scored(limit, ours):
         SUBSET: ["short by 48.78 points", "as good or better"],
     }
     assert found.distance == words.get(limit, ["", ""])[ours == 0.0]
+
+
+@pytest.mark.parametrize(
+    ("ours", "error", "said"),
+    [
+        (0.312, 0.003, "as good or better"),
+        (0.3124, 0.003, "within the rounding"),
+        (0.3138, 0.0033, "within one standard error"),
+        (0.3138, None, "undecided"),
+        (0.333, 0.03, "undecided"),
+        (0.3159, 0.0033, "short by 0.0039"),
+    ],
+)
+def test_what_is_not_scored_is_judged_by_the_same_rule(ours, error, said):
+    paper = Printed("0.312±0.003")
+    assert verdict("nlpp", ours, paper, error, FEWER_FOLDS).distance == said
+    scored = said.partition(" ")[0] if said.startswith(("short", "undecided")) else "reached"
+    assert verdict("nlpp", ours, paper, error).word == scored
+
+
+def test_whether_a_training_had_converged():
+    curve = [{"step": step, "error": error} for step, error in ((5, 0.05), (7, 0.04), (8, 0.031), (10, 0.03))]
+    result = {"metrics": {"error": 0.03}, "steps": 10, "curve": curve}
+    printed = Printed("1.2 %")
+    said = "not converged: better by 1.00 points in the last 3 of 10 steps"
+    assert convergence(result, "error", printed, 0.005) == said
+    assert convergence(result, "error", printed, 0.01) == "level in the last 3 of 10 steps"
+    assert convergence(result | {"curve": curve[2:]}, "error", printed, None) == ""
+    assert convergence(result | {"curve": []}, "error", printed, None) == ""
+    longer = {"metrics": {"dnn_accuracy": 0.9, "dnn-long_accuracy": 0.92, "svdkl_accuracy": 0.9}, "steps": 10}
+    printed = Printed("0.95")
+    assert convergence(longer, "dnn_accuracy", printed, 0.01) == "not converged: better by 0.020 with more steps"
+    assert convergence(longer, "dnn_accuracy", printed, 0.03) == "level with more steps"
+    assert convergence(longer, "svdkl_accuracy", printed, 0.01) == ""
 
 
 def test_the_better_direction():

@@ -1,0 +1,86 @@
+"""What is said of the papers' statements, by the recorded results and by some with other numbers."""
+
+import copy
+
+import pytest
+
+from gpzoo.reproductions.answers import Answers
+from gpzoo.reproductions.experiment import all_experiments
+from gpzoo.reproductions.pages import totals
+from gpzoo.reproductions.papers import PAPERS
+from gpzoo.reproductions.records import Records
+from gpzoo.reproductions.verdicts import WORDS
+from tests.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return Records(ROOT / "reproductions" / "results", all_experiments())
+
+
+@pytest.fixture
+def answer(recorded):
+    """``answer(paper, words, change)`` answers the claim with these words by files whose numbers ``change`` changes."""
+
+    def answer(key, words, change=None):
+        records = copy.copy(recorded)
+        records.found = copy.deepcopy(recorded.found)
+        for run, result in records.found.items():
+            if change is not None and run.paper == key and run.preset != "quick":
+                change(run, result["metrics"])
+        (paper,) = [paper for paper in PAPERS if paper.key == key]
+        (found,) = [each for each in Answers(paper, records, all_experiments()).all if words in each.claim.what]
+        return found
+
+    return answer
+
+
+def test_the_toy_of_our_own_never_counts(answer):
+    for words in ("fits the training data", "higher bound", "lower test RMSE"):
+        assert str(answer("invariant", words).verdict) == "stand-in, it holds"
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "more"),
+    [
+        (0.0392, "undecided", "local has the higher bound and an error that is higher by 0.12 ± 0.27 points"),
+        (0.0370, "it holds", "rbf 3.87 (5.8 %)"),
+        (0.0500, "it does not hold", "local has the higher bound and an error that is higher by 1.20"),
+    ],
+)
+def test_errors_that_hardly_differ_are_in_no_order(answer, error, said, more):
+    def change(run, metrics):
+        if run.experiment == "mnist" and run.variant == "local":
+            metrics["error"] = error
+
+    found = answer("invariant", "the bound orders the models", change)
+    assert found.verdict.distance == said and more in found.ours
+
+
+def test_what_rests_on_models_that_are_not_converged_is_undecided(answer):
+    """The deepest model is best on five sets, of which the SGP is converged on one."""
+    found = answer("deep", "the deepest DGP is best")
+    assert found.verdict.distance == "undecided"
+    assert found.ours.endswith("SGP is not converged on energy, kin8nm, naval, protein; without these on 1 of 4")
+
+    def converged(run, metrics):
+        if run.experiment == "uci":
+            metrics["sgp_test_log_likelihood"] = 10.0
+
+    found = answer("deep", "the deepest DGP is best", converged)
+    assert found.verdict.distance == "it holds" and "converged" not in found.ours
+
+
+def test_without_a_standard_error_nothing_is_better_by_more(recorded):
+    (paper,) = [paper for paper in PAPERS if paper.key == "deep_kernel"]
+    text = " ".join(paper.beyond(recorded))
+    assert "Of 4 data sets with several splits" in text and "standard error on 2: connect4, covtype." in text
+    assert "no standard error: mnist, cifar10, cifar10-resnet20." in text
+
+
+def test_the_totals_add_up(recorded):
+    answers = [Answers(paper, recorded, all_experiments()) for paper in PAPERS]
+    counts = [sum(each.counts[word] for each in answers) for word in WORDS]
+    assert sum(counts) == sum(len(each.all) for each in answers)
+    assert f"{sum(len(each.all) for each in answers)} numbers and statements in 4 papers" in totals(answers)
+    assert all(f"{count} " in totals(answers) for count in counts if count)
