@@ -122,8 +122,8 @@ def _claims(answers: Answers) -> list[str]:
     table = markdown(("claim", "where", "paper", "ours", "size used", "verdict"), rows)
     said = (
         "Rows are for training + testing, M is the number of inducing points; settings are ours unless said. A row "
-        "that is short or undecided says whether its training had converged, if its file has a curve of the metric or "
-        "a longer training of the same network."
+        "that is short or undecided says whether its training had converged; where it does not, its file has no curve "
+        "of the metric and no longer training of the same network that would tell."
     )
     return [said, "", *table]
 

@@ -48,7 +48,15 @@ def _angle(truth: int, records: Records) -> Judged | None:
         return None
     low, high = sorted(_metric(runs, "learned_angle_degrees").values())
     holds = low >= 90 if truth == 90 else high < 180
-    return Judged(f"{low:.1f} and {high:.1f} degrees", holds, _keys(runs))
+    moved = max(_moved(result, "learned_angle_degrees") for _, result in runs.values())
+    ours = f"{low:.1f} and {high:.1f} degrees, which moved by at most {moved:.1f} in the last quarter of the steps"
+    return Judged(ours, holds, _keys(runs))
+
+
+def _moved(result: dict[str, Any], metric: str) -> float:
+    """By how much a watched value differs at the end from that after three quarters of the steps."""
+    values = [point[metric] for point in result["curve"] if point["step"] >= 0.75 * result["steps"]]
+    return abs(values[-1] - values[0])
 
 
 def _far_better(truth: int, metric: str, records: Records) -> Judged | None:
