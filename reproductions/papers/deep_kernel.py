@@ -180,8 +180,8 @@ def _lengths(records: Records) -> list[str]:
         "The paper prints no epochs. More steps make the network alone better by more than a standard error on "
         f"{', '.join(short) or 'no set'}: there DNN was not converged, nor was DNN+GP, which is "
         "built on it; whether SV-DKL was, the files do not tell. ResNet-20 was made for some 160 epochs (He et al. "
-        "2016): that it had so few here is why it is short by so much. The preset `tuned` takes 80, and 20 of joint "
-        "training.",
+        "2016); its few epochs here are the likely reason why it is short by so much. The preset `tuned` takes 80, and "
+        "20 of joint training.",
     ]
 
 
