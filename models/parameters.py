@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpyro
 from jax import Array
@@ -21,7 +22,7 @@ def positive(name: str, value: float | Array, like: Array | GaussianMarginals) -
 
 def precision(like: Array | GaussianMarginals) -> Any:
     """The floating dtype of computations on ``like``: its own, or the default one for integers."""
-    return like.dtype if jnp.issubdtype(like.dtype, jnp.floating) else jnp.result_type(float)
+    return jax.dtypes.canonicalize_dtype(like.dtype if jnp.issubdtype(like.dtype, jnp.floating) else float)
 
 
 def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0, ard: bool = True) -> RBF:

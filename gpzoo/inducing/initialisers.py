@@ -127,6 +127,7 @@ class kmeans(_Counted):
         """Cluster centres; centres that coincide are replaced by rows of the inputs."""
         from sklearn.cluster import KMeans, MiniBatchKMeans
         from sklearn.exceptions import ConvergenceWarning
+        from threadpoolctl import threadpool_limits
 
         M, rows = self.num_inducing, X.reshape(len(X), -1)
         self._first_distinct(rows)
@@ -136,7 +137,8 @@ class kmeans(_Counted):
         unit = largest if largest > np.finfo(rows.dtype).max ** 0.25 else rows.dtype.type(1)
         large = len(rows) > LARGE
         method = MiniBatchKMeans(M, batch_size=max(1024, 4 * M), **options) if large else KMeans(M, **options)
-        with warnings.catch_warnings():
+        # Several threads sum in parts of their own: centres would depend on how many cores a machine has.
+        with warnings.catch_warnings(), threadpool_limits(1):
             # The warning is about coincident centres, which are replaced below.
             warnings.simplefilter("ignore", ConvergenceWarning)
             centres = np.asarray(method.fit(rows / unit).cluster_centers_).astype(X.dtype) * unit

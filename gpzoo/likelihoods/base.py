@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from inspect import getattr_static
 from typing import Any, ClassVar, cast
 
 import jax.numpy as jnp
@@ -32,9 +33,10 @@ class Likelihood(Distribution):
     A likelihood of your own is :class:`~gpzoo.likelihoods.Expected` of any NumPyro distribution, or a subclass that
     writes :meth:`log_prob` and :meth:`predictive_log_prob` (of ``self.checked(y)``), :meth:`sample_given`,
     :meth:`marginal_expectation`, ``support``, ``mean`` and ``variance``, and :meth:`check_values` where some ``y``
-    are impossible. Parameters of its own are in ``arg_constraints``. Methods other than :meth:`log_prob` call
-    :meth:`refuse_estimates` before they use the law of ``f``. To take ``missing``, and masks of single outputs, its
-    densities end with ``self.counted(terms, y)``, of one term for each entry of ``y``.
+    are impossible. Parameters of its own are in ``arg_constraints``, and set before ``super().__init__(f)``. One of
+    classes derives from :class:`~gpzoo.likelihoods.classes.ClassLikelihood` and writes ``probs``, not moments. Methods
+    other than :meth:`log_prob` call :meth:`refuse_estimates` before they use the law of ``f``. To take ``missing``, and
+    masks of single outputs, its densities end with ``self.counted(terms, y)``, of one term for each entry of ``y``.
 
     Args:
         f: ``[N]`` or ``[N, K]``, array or marginals.
@@ -45,7 +47,8 @@ class Likelihood(Distribution):
 
     Raises:
         ValueError: if ``f`` has another rank or no rows; for ``missing`` where outputs have one term together.
-        TypeError: if ``f`` is :class:`~gpzoo.EstimatedMarginals` and the expectation is not quadratic in ``f``.
+        TypeError: if a subclass has not written one of these; if ``f`` is :class:`~gpzoo.EstimatedMarginals` and the
+            expectation is not quadratic in ``f``.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent}
@@ -80,6 +83,11 @@ class Likelihood(Distribution):
         validate_args: bool | None = None,
     ) -> None:
         checks.refuse_params_under_mcmc()
+        if lacking := [name for name in _WRITTEN if _is_inherited(type(self), name)]:
+            raise TypeError(
+                f"{type(self).__name__} does not define {', '.join(lacking)}, which predictions need as well as "
+                "training: see gpzoo.likelihoods.Likelihood, or use Expected, which needs a distribution alone."
+            )
         self.f = self._latent(f, ndims)
         self.missing = checks.one_of("missing", missing, (None, "mask"))
         super().__init__(tuple(self.f.shape[:1]), tuple(event_shape), validate_args=validate_args)
@@ -134,7 +142,7 @@ class Likelihood(Distribution):
 
     def marginal_expectation(self) -> str:
         """How :meth:`log_prob` integrates over marginals: ``"closed form"``, ``"quadrature"`` or ``"draw"``."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it takes expectations.")
+        raise NotImplementedError
 
     def _centre(self) -> Float[Array, "N *K"]:
         return self.f.mean if self.is_marginal else self.f
@@ -269,8 +277,8 @@ class Likelihood(Distribution):
         return jnp.reshape(y, tuple(sample_shape) + self.batch_shape + self.event_shape)
 
     def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N ..."]) -> Shaped[Array, "S N ..."]:
-        """Draws of ``y``, one for each array in ``f``."""
-        raise NotImplementedError(f"{type(self).__name__} does not define draws of y given f.")
+        """Draws of ``y``, one for each array in ``f``, which has an axis of draws first."""
+        raise NotImplementedError
 
     def expand(self, batch_shape: Sequence[int]) -> Likelihood:
         """Itself: NumPyro's plates call this.
@@ -309,6 +317,17 @@ class Likelihood(Distribution):
             "numpyro.handlers.mask(mask=observed[:, d]): numpyro.sample(f'y_{d}', "
             f"{type(self).__name__}(f[:, d], ...), obs=y[:, d])`."
         )
+
+
+#: What a likelihood writes by itself; labels have ``probs`` in place of moments.
+_WRITTEN = "log_prob", "predictive_log_prob", "sample_given", "marginal_expectation", "support", "mean", "variance"
+
+
+def _is_inherited(cls: type[Likelihood], name: str) -> bool:
+    """Whether a subclass has not written this."""
+    if name in ("mean", "variance") and hasattr(cls, "probs"):
+        return False
+    return getattr_static(cls, name) is getattr_static(Likelihood, name)
 
 
 class MaskedLikelihood(MaskedDistribution):

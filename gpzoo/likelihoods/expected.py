@@ -96,6 +96,10 @@ class Expected(Likelihood):
     def _given(self, f: Array) -> Any:
         return self.fn(f, *self.params)
 
+    def of_shapes(self) -> Distribution:
+        """``fn(f, *params)`` with shapes in place of numbers, which a trace that has ended may have left."""
+        return jax.eval_shape(lambda f, params: self.fn(f, *params), self._centre(), self.params)
+
     @property
     def support(self) -> constraints.Constraint:
         """The support of ``fn(f, *params)``, at the mean of ``f`` under marginals."""
@@ -116,7 +120,7 @@ class Expected(Likelihood):
             base = lambda fn: base(fn.base_dist) if hasattr(fn, "base_dist") else fn.probs  # noqa: E731
             classes = jax.eval_shape(lambda f: base(self._given(f)), self._centre()).shape[-1]
             return check_labels(self, values, classes)
-        likelihood = jax.eval_shape(self._given, self._centre())
+        likelihood = self.of_shapes()
         support = inspect.getattr_static(likelihood, "support")
         # Only a support fixed by the class: others depend on f or params, which may be traced.
         if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
@@ -133,7 +137,7 @@ class Expected(Likelihood):
     @property
     def is_categorical(self) -> bool:
         """Whether ``fn`` returns a distribution of class labels, which has ``probs`` and no moments."""
-        likelihood = jax.eval_shape(self._given, self._centre())
+        likelihood = self.of_shapes()
         while hasattr(likelihood, "base_dist"):
             likelihood = likelihood.base_dist
         return isinstance(likelihood, CategoricalLogits | CategoricalProbs)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
@@ -15,8 +16,10 @@ from gpzoo.errors import GPZooError, PrecisionWarning
 from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._program import look
+from gpzoo.inference._runs import unmasked
 from gpzoo.inference.inspection.findings import Finding
 from gpzoo.inference.inspection.measure import data_sites, kind_of
+from gpzoo.likelihoods import Gaussian, HeteroscedasticGaussian
 from gpzoo.processes.process import GaussianProcess
 
 #: Spreads of columns that lengthscales and variances around 1 still find: two units of a slider apart on either side.
@@ -26,9 +29,15 @@ NARROW, WIDE = 0.05, 20.0
 #: variance is spent on the mean.
 OFF_ZERO = 3.0
 
+GAUSSIAN = Gaussian, HeteroscedasticGaussian, dist.Normal, dist.MultivariateNormal
+
 #: Interquartile ranges from the median beyond which an entry is an outlier. Squared, in float32, it leaves nothing of
 #: what the others differ by.
 OUTLYING = 1000.0
+
+#: Interquartile ranges from the median beyond which a Gaussian likelihood follows a target: nearly seven standard
+#: deviations of what lies between.
+FAR = 5.0
 
 #: Share of rows that may repeat others: data sets of measurements have a few.
 REPEATED = 0.1
@@ -76,9 +85,10 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
             if np.ndim(leaf) == 0:
                 continue
             of, array = f"{name}{jax.tree_util.keystr(path)}", np.asarray(leaf)
-            kinds = {kind_of(site) for site in data.values() if _is(site["value"], leaf)}
-            if kinds or any(_is(site["value"], leaf) for site in exact):
-                findings += _targets(of, array, kinds or {"numbers"})
+            sites = [site for site in data.values() if _is(site["value"], leaf)]
+            if sites or any(_is(site["value"], leaf) for site in exact):
+                gaussian = all(isinstance(unmasked(site["fn"]), GAUSSIAN) for site in sites)
+                findings += _targets(of, array, {kind_of(site) for site in sites} or {"numbers"}, gaussian)
             elif name not in optional:
                 findings += _inputs(of, array)
     return tuple(findings)
@@ -132,7 +142,7 @@ def _inputs(name: str, X: np.ndarray) -> list[Finding]:
     return findings
 
 
-def _targets(name: str, y: np.ndarray, kinds: set[str]) -> list[Finding]:
+def _targets(name: str, y: np.ndarray, kinds: set[str], gaussian: bool) -> list[Finding]:
     if y.dtype.kind == "f" and np.isnan(y).any():  # what was not observed is like what was
         y = np.where(np.isnan(y), np.nanmedian(y), y)
     if len(y) > 1 and np.all(y == y[:1]):
@@ -140,7 +150,7 @@ def _targets(name: str, y: np.ndarray, kinds: set[str]) -> list[Finding]:
         return [Finding("constant targets", name, text)]
     if kinds != {"numbers"}:
         return []
-    findings = _outliers(name, y)
+    findings = _outliers(name, y) or (_far(name, y) if gaussian else [])
     columns = y.reshape(len(y), -1)
     mean, spread = columns.mean(axis=0, dtype=np.float64), columns.std(axis=0, dtype=np.float64)
     odd = (spread < NARROW) | (spread > WIDE) | (np.abs(mean) > OFF_ZERO * spread)
@@ -159,22 +169,42 @@ def _targets(name: str, y: np.ndarray, kinds: set[str]) -> list[Finding]:
 
 
 def _outliers(name: str, x: np.ndarray) -> list[Finding]:
-    if x.dtype.kind != "f" or len(x) < 4:
+    found = _beyond(x, OUTLYING)
+    if found is None:
         return []
+    text = (
+        f"{found}: beside it float32 holds nothing of the others, and training may fail or fit it alone. Correct it, "
+        "drop the row, or use a likelihood with heavier tails and float64."
+    )
+    return [Finding("outliers", name, text)]
+
+
+def _far(name: str, y: np.ndarray) -> list[Finding]:
+    found = _beyond(y, FAR)
+    if found is None:
+        return []
+    text = (
+        f"{found}. A Gaussian likelihood spends its noise variance on such, and predictions of all others are too "
+        "wide. Correct them, or use heavier tails, such as likelihoods.Expected of a Student-t distribution."
+    )
+    return [Finding("outliers", name, text)]
+
+
+def _beyond(x: np.ndarray, ranges: float) -> str | None:
+    """Words of entries further from the median of their column than so many interquartile ranges."""
+    if x.dtype.kind != "f" or len(x) < 4:
+        return None
     columns = x.reshape(len(x), -1)
     low, middle, high = np.quantile(columns, (0.25, 0.5, 0.75), axis=0)
     distance = np.abs(columns - middle)
-    out = distance > OUTLYING * np.where(high > low, high - low, np.inf)
+    out = distance > ranges * np.where(high > low, high - low, np.inf)
     if not out.any():
-        return []
+        return None
     row, column = (int(i) for i in np.argwhere(out)[0])
-    value = columns[row, column]
-    text = (
-        f"{int(out.sum())} entries lie more than {OUTLYING:.0f} times the interquartile range from the median, the "
-        f"first {value:.4g} in row {row}: beside it float32 holds nothing of the others, and training may fail or fit "
-        "it alone. Correct it, drop the row, or use a likelihood with heavier tails and float64."
+    return (
+        f"{int(out.sum())} of {out.size} entries lie more than {ranges:.0f} times the interquartile range from the "
+        f"median, the first {columns[row, column]:.4g} in row {row}"
     )
-    return [Finding("outliers", name, text)]
 
 
 def _columns(which: np.ndarray) -> str:

@@ -24,7 +24,7 @@ from gpzoo.inference.prediction._paths import has_classes
 from gpzoo.inference.prediction.predict import identity_of
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import split_arrays
-from gpzoo.likelihoods import Censored, Gaussian
+from gpzoo.likelihoods import Censored, Expected, Gaussian
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Interpolation
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -253,7 +253,7 @@ def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
 def kind_of(site: dict[str, Any]) -> str:
     """See :attr:`Outcomes.kind`."""
     fn = unmasked(site["fn"])
-    support = fn.support
+    support = (fn.of_shapes() if isinstance(fn, Expected) else fn).support
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     if support is constraints.boolean:

@@ -227,6 +227,14 @@ def _coverage_words(site: str, outcomes: Outcomes, values: np.ndarray, residuals
             )
         return Finding("intervals too narrow", site, why)
     wide_half, wide = share_bounds(n, 0.5, LEVEL)[1], min(high, 1 - 1e-12)
+    if outcomes.noise is not None and half > max(wide_half, 0.5 + MARGIN) and 1 - most > _beyond(half, n):
+        return Finding(
+            "tails too light",
+            site,
+            f"{of} and those at 50 % {half:.0%}: most data lie close to their predictions and a few far off, and the "
+            "noise variance is spent on these. Look whether they are mistakes; else use heavier tails, such as "
+            "likelihoods.Expected of a Student-t distribution, or noise that changes with the inputs.",
+        )
     if most > max(wide, 0.9 + MARGIN) and half > max(wide_half, 0.5 + MARGIN):
         return Finding(
             "intervals too wide",
@@ -235,6 +243,15 @@ def _coverage_words(site: str, outcomes: Outcomes, values: np.ndarray, residuals
             "variance, or start it lower.",
         )
     return None
+
+
+def _beyond(half: float, n: int) -> float:
+    """The largest share of ``n`` outcomes that leaves intervals at 90 %, if a Gaussian noise is too large alone.
+
+    How much too large it is follows from the share ``half`` in intervals at 50 %.
+    """
+    larger = special.ndtri((1 + min(half, 1 - 0.5 / n)) / 2) / special.ndtri(0.75)
+    return share_bounds(n, max(2 * special.ndtr(-larger * special.ndtri(0.95)), 1e-12), LEVEL)[1]
 
 
 def _noise_explains(residuals: Section | None) -> bool:

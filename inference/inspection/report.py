@@ -131,7 +131,7 @@ def parts(
         Part("The bound", bound),
         Part("Measured", [table for table in found.sections if table not in bound]),
         Part("Environment", [environment(trained), *data_of_training(trained)]),
-        Part("How to make it again", _again(rng_key, trained, args, kwargs, again)),
+        Part("How to make it again", _again(rng_key, trained, args, kwargs, train_args, again)),
     )
 
 
@@ -214,11 +214,13 @@ def _argument(name: str, value: Any) -> str:
         return " and ".join(sorted(value.sites))
     if isinstance(value, Fields):
         return described(value)
-    if isinstance(value, tuple | list) and any(isinstance(each, Fields) for each in value):
-        return ", ".join(described(each) if isinstance(each, Fields) else str(each) for each in value)
+    if isinstance(value, Mapping):
+        return ", ".join(filter(None, (_argument(str(of), each) for of, each in value.items())))
+    if isinstance(value, tuple | list) and any(isinstance(each, Fields) or hasattr(each, "shape") for each in value):
+        return ", ".join(filter(None, (_argument(name, each) for each in value)))
     shape: Any = getattr(value, "shape", None)
     if shape is None:
-        return f"{name}={shown(value) if isinstance(value, float) else str(value)[:40]}"
+        return f"{name}={shown(value) if isinstance(value, float) else getattr(value, '__name__', str(value)[:40])}"
     if shape:
         return f"{name} {list(shape)}"
     number: Any = value
@@ -431,7 +433,9 @@ def data_of_training(trained: Trained) -> list[Block]:
     return [Section("Data of training", ("what", "value"), rows, "Hashes are the first digits of a sha256.")]
 
 
-def _again(key: Array, trained: Trained, args: tuple, kwargs: Mapping[str, Any], again: str | None) -> list[Block]:
+def _again(
+    key: Array, trained: Trained, args: tuple, kwargs: Mapping[str, Any], train_args: tuple | None, again: str | None
+) -> list[Block]:
     if again is not None:
         return ["The same command makes the same model, and then the same report:", Code(again)]
     program: Any = trained.model
@@ -443,13 +447,15 @@ def _again(key: Array, trained: Trained, args: tuple, kwargs: Mapping[str, Any],
     words = ", ".join(names)
     options = ", ".join(f"{name!r}: {_short(value)}" for name, value in kwargs.items() if value is not None)
     options = f", model_kwargs={{{options}}}" if options else ""
+    if train_args is not None:
+        of_training, _ = checks.positional(trained.model, len(train_args))
+        options += f", train_args=({', '.join(f'{name}_train' for name in of_training)},)"
     given = "".join(f", {key}={_short(value)}" for key, value in bound.items())
     program_line = f"program = partial({name}{given})" if bound else f"program = {name}"
     lines = [
         *(["from functools import partial", ""] if bound else []),
         "from jax import random",
-        "from gpzoo.inference import load",
-        "from gpzoo.inference.inspection.report import report",
+        "from gpzoo.inference import load, report",
         f"from {module} import {name}",
         "",
         program_line,

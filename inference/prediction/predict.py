@@ -14,11 +14,12 @@ from jaxtyping import Integer, PRNGKeyArray, Shaped
 from gpzoo import _checks as checks
 from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument, ArrayLike
+from gpzoo.errors import GPZooError
 from gpzoo.inference._arguments import arguments, test_arrays
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._keys import named_key
-from gpzoo.inference._program import find_sites, look
+from gpzoo.inference._program import find_sites, look, parameters_of
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._paths import Runner
 from gpzoo.inference.prediction.summaries import (
@@ -194,7 +195,11 @@ def predictions(
             key, sample = jax.tree.map(lambda x: x[0], (keys, samples))
             run(key, sample, None, row, one, test, arrays, *rest)
 
-        return {n: _finite(n, site, test_data.get(n), sites.processes, explain) for n, site in found.items()}
+        try:
+            return {n: _finite(n, site, test_data.get(n), sites.processes, explain) for n, site in found.items()}
+        except GPZooError:
+            parameters_of(model, args, kwargs)  # a program may refuse inputs, whose numbers it sees outside jit alone
+            raise
 
 
 def _finite(name: str, site: SitePrediction, test: Any, processes: frozenset[str], explain: Callable) -> SitePrediction:

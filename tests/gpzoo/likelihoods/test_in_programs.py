@@ -369,3 +369,13 @@ def test_every_likelihood_says_how_it_integrates():
     }
     assert RobustMax(latent("correlated", K)).expectation == "draw"
     assert issubclass(RobustMax, Likelihood)
+
+
+def test_a_likelihood_that_lacks_methods_names_them_all_before_training():
+    class Half(Likelihood):
+        def log_prob(self, value, intermediates=None):
+            return -jnp.square(self.checked(value) - self.f)
+
+    lacking = "predictive_log_prob, sample_given, marginal_expectation, support, mean, variance"
+    with pytest.raises(TypeError, match=f"Half does not define {lacking}"):
+        Half(jnp.zeros(3))

@@ -6,11 +6,20 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import pytest
 
 from gpzoo.inference.inspection.check import check
 from gpzoo.kernels import RBF
-from gpzoo.models import convolutional_gp, deep_gp, gp_classification, gp_regression
+from gpzoo.likelihoods import Expected
+from gpzoo.models import (
+    convolutional_gp,
+    deep_gp,
+    gp_classification,
+    gp_regression,
+    log_gaussian_cox,
+    ordinal_gp,
+)
 from gpzoo.models.deep import linear_layers
 from gpzoo.processes.process import GaussianProcess
 from tests.programs import regression
@@ -47,6 +56,29 @@ def test_other_programs_take_good_data_too():
     assert names(partial(convolutional_gp, patch_shape=(3, 3)), images, RNG.integers(0, 2, 20)) == []
     assert names(exact, X, Y) == []
     assert names(gp_regression, RNG.uniform(size=(100, 2)), np.sin(RNG.uniform(size=100) * 6)) == []
+
+
+def student(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Expected(lambda f, scale: dist.StudentT(3.0, f, scale), f, 0.3), obs=y)
+
+
+def test_data_of_any_distribution_are_looked_at():
+    """Their supports and classes depend on values that an abstract run leaves behind."""
+    counts = RNG.poisson(3, 200)
+    assert names(log_gaussian_cox, X, counts) == []
+    assert names(ordinal_gp, X, np.minimum(counts, 4), model_kwargs={"num_classes": 5}) == []
+    assert names(student, X, Y) == []
+    assert names(log_gaussian_cox, X, 0 * counts) == ["constant targets"]
+
+
+def test_a_gaussian_likelihood_is_told_of_far_targets_and_a_heavy_tail_is_not():
+    far = np.where(np.arange(200) % 20, Y, 20.0)
+    (found,) = check(regression, X, far)
+    assert (found.name, found.site) == ("outliers", "y")
+    assert "10 of 200 entries" in found.text and "Student-t" in found.text
+    assert names(student, X, far) == []
 
 
 BAD = {

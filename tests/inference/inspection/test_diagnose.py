@@ -15,8 +15,10 @@ from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.inference.inspection import approximation
 from gpzoo.inference.inspection.diagnose import diagnose
 from gpzoo.inference.inspection.findings import Diagnosis, Finding, Section
-from gpzoo.inference.inspection.measure import Measured, Process
+from gpzoo.inference.inspection.measure import Measured, Outcomes, Process
+from gpzoo.inference.inspection.outcomes import judge
 from gpzoo.inference.inspection.psis import pareto
+from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from tests.inference.inspection.planted_fits import FAULTS, ROWS, SETS, deep_fits, sparse, sparse_fits, waves
@@ -51,6 +53,28 @@ GOOD = [(sparse_fits, name) for name in SETS] + [(deep_fits, name) for name in S
 def test_good_fits_raise_nothing(fits, name):
     trained, new, kwargs = fits(SEED)[name]
     assert names(diagnose(KEY, trained, *new, model_kwargs=kwargs)) == []
+
+
+TAILS = {
+    "tails too light": lambda rng: np.where(rng.uniform(size=1000) < 0.05, 60.0, 1.0) * rng.standard_normal(1000),
+    "intervals too wide": lambda rng: rng.standard_normal(1000) / 3,
+    "nothing": lambda rng: rng.standard_t(8, 1000),
+}
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_outliers_are_told_from_a_noise_that_is_too_large(name):
+    y = TAILS[name](np.random.default_rng(SEED))
+    sd = 1.0 if name == "intervals too wide" else np.std(y)
+    predicted = SitePrediction(
+        mean=np.zeros(1000),
+        variance=np.full(1000, sd**2),
+        log_density=scipy.stats.norm.logpdf(y, 0, sd),
+        cdf=scipy.stats.norm.cdf(y, 0, sd),
+    )
+    outcomes = Outcomes(y, np.full(1000, True), "numbers", "Gaussian", sd**2)
+    found = set(names(judge("y", outcomes, predicted, np.full(1000, True)))) - {"no better than a constant"}
+    assert found == {name} - {"nothing"}
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
