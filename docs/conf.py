@@ -64,7 +64,7 @@ napoleon_use_ivar = True
 
 html_theme = "furo"
 html_theme_options = (
-    {"announcement": "A quick build: short trainings, other numbers than in the text."} if _quick else {}
+    {"announcement": "A quick build: outputs and pictures are of shortened trainings, numbers in the text are of whole ones."} if _quick else {}
 )
 html_title = f"gpzoo {release}"
 html_static_path = ["_static"]

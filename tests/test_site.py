@@ -33,6 +33,16 @@ def test_every_page_is_listed():
         assert page.stem == "index" or page.stem in listed, page
 
 
+def test_every_finding_is_explained():
+    page = (ROOT / "docs" / "how_to" / "findings.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"^\| ([a-z0-9 ]+) \|", page, re.MULTILINE)) | set(re.findall(r"\*\*([a-z ]+)\*\*", page))
+    inspection = importlib.import_module("gpzoo.inference.inspection").__path__[0]
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in Path(inspection).glob("*.py")]
+    calls = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "Finding"]
+    texts = [n.value for c in calls for n in ast.walk(c.args[0]) if isinstance(n, ast.Constant)]
+    assert len(texts) >= 25 and not [name for name in texts if name not in explained]
+
+
 def test_pages_have_what_readers_look_for():
     """Every tutorial ends with an exercise and shows a picture; every picture in a page has an alternative text."""
     for page in (ROOT / "docs" / "tutorials").glob("*.md"):
