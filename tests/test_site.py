@@ -35,11 +35,12 @@ def test_every_page_is_listed():
 
 def test_every_finding_is_explained():
     page = (ROOT / "docs" / "how_to" / "findings.md").read_text(encoding="utf-8")
-    explained = set(re.findall(r"^\| ([a-z0-9 ]+) \|", page, re.MULTILINE)) | set(re.findall(r"\*\*([a-z ]+)\*\*", page))
+    explained = set(re.findall(r"(?:^\| |\*\*)([a-z0-9 ]+)(?: \||\*\*)", page, re.MULTILINE))
     inspection = importlib.import_module("gpzoo.inference.inspection").__path__[0]
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in Path(inspection).glob("*.py")]
-    calls = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "Finding"]
-    texts = [n.value for c in calls for n in ast.walk(c.args[0]) if isinstance(n, ast.Constant)]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = [call.args[0] for call in calls if ast.unparse(call.func) == "Finding"]
+    texts = [node.value for name in named for node in ast.walk(name) if isinstance(node, ast.Constant)]
     assert len(texts) >= 25 and not [name for name in texts if name not in explained]
 
 
