@@ -63,9 +63,8 @@ napoleon_use_ivar = True
 # -- looks -------------------------------------------------------------------------------------------------------------
 
 html_theme = "furo"
-html_theme_options = (
-    {"announcement": "A quick build: short trainings, other numbers than in the text."} if _quick else {}
-)
+_said = "A quick build: outputs and pictures are of shortened trainings, numbers in the text are of whole ones."
+html_theme_options = {"announcement": _said} if _quick else {}
 html_title = f"gpzoo {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

@@ -33,6 +33,17 @@ def test_every_page_is_listed():
         assert page.stem == "index" or page.stem in listed, page
 
 
+def test_every_finding_is_explained():
+    page = (ROOT / "docs" / "how_to" / "findings.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"(?:^\| |\*\*)([a-z0-9 ]+)(?: \||\*\*)", page, re.MULTILINE))
+    inspection = importlib.import_module("gpzoo.inference.inspection").__path__[0]
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in Path(inspection).glob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = [call.args[0] for call in calls if ast.unparse(call.func) == "Finding"]
+    texts = [node.value for name in named for node in ast.walk(name) if isinstance(node, ast.Constant)]
+    assert len(texts) >= 25 and not [name for name in texts if name not in explained]
+
+
 def test_pages_have_what_readers_look_for():
     """Every tutorial ends with an exercise and shows a picture; every picture in a page has an alternative text."""
     for page in (ROOT / "docs" / "tutorials").glob("*.md"):

@@ -169,7 +169,7 @@ class Standardised(Table):
         return tuple(out)
 
 
-def standardised(table: Table, groups: Sequence[int] | None = None) -> Standardised:
+def standardised(table: Table, groups: Sequence[int] | None = None, *, keep: Sequence[int] = ()) -> Standardised:
     """Shift and scale the columns of a table to mean 0 and standard deviation 1, with one pass over it.
 
     As in a data set's ``standardised``, a constant input column becomes 0, a constant target is only shifted, and a
@@ -185,20 +185,31 @@ def standardised(table: Table, groups: Sequence[int] | None = None) -> Standardi
     Args:
         table: inputs first, the target last; a table of one group has inputs only.
         groups: positions of the groups to standardise; ``None`` for all but integer classes.
+        keep: columns of the inputs (the first group) that stay as they are, such as codes of categories: their mean
+            counts as 0 and their deviation as 1.
 
     Raises:
         DatasetError: if a block cannot be read.
-        ValueError: for groups that the table does not have, or as :meth:`Table.read`.
+        ValueError: for groups that the table does not have, columns that the inputs do not have, or as
+            :meth:`Table.read`.
     """
     last = len(table.groups) - 1
+    kept, shape = [operator.index(column) for column in keep], table.groups[0].shape
+    if kept and (len(shape) != 1 or not set(kept) <= set(range(shape[0]))):
+        raise ValueError(
+            f"keep must name columns of the inputs by number, of which there are "
+            f"{f'{shape[0]}, from 0' if len(shape) == 1 else f'none in rows of shape {shape}'}; got {kept}."
+        )
     if groups is None:
         groups = [i for i, g in enumerate(table.groups) if not (i == last > 0 and g.dtype.kind in "iub")]
     found = moments(table, groups)
-    std = list(found.std)
+    mean, std = list(found.mean), list(found.std)
+    if kept and mean[0] is not None:
+        mean[0][kept], std[0][kept] = 0.0, 1.0
     if last > 0 and std[last] is not None:
         std[last] = np.where(np.equal(std[last], 0.0), 1.0, std[last])
         std[last] = std[last] if table.groups[last].shape else float(std[last])
-    return Standardised(table, found.mean, std)
+    return Standardised(table, mean, std)
 
 
 def _scaled(array: np.ndarray, mean: Any, std: Any, dtype: Any) -> np.ndarray:

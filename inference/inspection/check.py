@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
-from gpzoo.errors import GPZooError, PrecisionWarning
+from gpzoo.errors import DatasetError, GPZooError, PrecisionWarning
 from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._program import look
@@ -21,6 +21,7 @@ from gpzoo.inference.inspection.findings import Finding
 from gpzoo.inference.inspection.measure import data_sites, kind_of
 from gpzoo.likelihoods import Gaussian, HeteroscedasticGaussian
 from gpzoo.processes.process import GaussianProcess
+from gpzoo.tables.table import Table
 
 #: Spreads of columns that lengthscales and variances around 1 still find: two units of a slider apart on either side.
 NARROW, WIDE = 0.05, 20.0
@@ -59,7 +60,8 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
 
     Args:
         program: a program, before training.
-        *args: its positional arguments, data included.
+        *args: its positional arguments, data included; or a table alone, as :func:`~gpzoo.inference.fit` takes it, of
+            which the first, the middle and the last block are looked at.
         model_kwargs: its keyword arguments, by name.
 
     Returns:
@@ -68,9 +70,11 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", PrecisionWarning)
+            if len(args) == 1 and isinstance(args[0], Table):
+                args = _some_blocks(args[0])
             args, kwargs = arguments(program, args, model_kwargs)
         seen = look(program, args, kwargs).trace
-    except (TypeError, ValueError, GPZooError) as error:
+    except (TypeError, ValueError, GPZooError, DatasetError) as error:
         return (Finding("refused", None, str(error)),)
     lost = [str(w.message) for w in caught if issubclass(w.category, PrecisionWarning)]
     findings = [Finding("lost in float32", None, f"{text} Standardise it or use float64.") for text in lost]
@@ -92,6 +96,13 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
             elif name not in optional:
                 findings += _inputs(of, array)
     return tuple(findings)
+
+
+def _some_blocks(table: Table) -> tuple[np.ndarray, ...]:
+    """Rows from either end and the middle: a column that a file is sorted by is not the same at all of these."""
+    last = len(table.block_rows) - 1
+    blocks = [table.read(block) for block in sorted({0, last // 2, last})]
+    return tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
 
 
 def _is(value: Any, array: Any) -> bool:

@@ -418,6 +418,21 @@ def test_constant_targets_are_shifted_and_classes_left():
     assert pixels.read(0)[0].dtype == np.float32 and abs(pixels.read(0)[0].mean()) < 1e-6
 
 
+def test_columns_that_are_kept_are_the_same_bits():
+    codes = (np.arange(1003) % 3).astype(np.float32)
+    inputs = np.column_stack([X[:, 0], codes, X[:, 1]])
+    table = standardised(ArrayTable(inputs, Y, block_size=100), keep=[1])
+    found, expected = whole(table)[0], whole(standardised(ArrayTable(inputs, Y, block_size=100)))[0]
+    assert_all_equal((found[:, 1], found[:, [0, 2]]), (codes, expected[:, [0, 2]]))
+    assert_all_equal(table.apply(inputs[:5]), (found[:5],))
+    assert table.mean[0][1] == 0.0 and table.std[0][1] == 1.0
+    for wrong in ([3], [-1]):
+        with pytest.raises(ValueError, match=r"keep must name columns .* 3, from 0; got"):
+            standardised(ArrayTable(inputs, Y), keep=wrong)
+    with pytest.raises(ValueError, match=r"none in rows of shape \(2, 2\)"):
+        standardised(ArrayTable(np.zeros((5, 2, 2))), keep=[0])
+
+
 def test_another_table_takes_the_moments_of_the_first():
     first = standardised(ArrayTable(X, Y))
     second = Standardised(ArrayTable(X[:50], Y[:50]), first.mean, first.std)

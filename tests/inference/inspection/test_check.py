@@ -22,6 +22,7 @@ from gpzoo.models import (
 )
 from gpzoo.models.deep import linear_layers
 from gpzoo.processes.process import GaussianProcess
+from gpzoo.tables import ArrayTable, standardised
 from tests.programs import regression
 
 RNG = np.random.default_rng(0)
@@ -99,6 +100,15 @@ def test_bad_data_are_called_what_they_are(name):
     assert found.name == name
     assert found.site == (None if name == "refused" else "y" if "targets" in name or name == "outliers" else "X")
     assert re.search(text, found.text)
+
+
+def test_of_a_table_both_ends_and_the_middle_are_looked_at():
+    by_column = X[np.argsort(X[:, 1])]
+    by_column[:, 1] = np.repeat([-1.0, 1.0], 100)  # the same within a block
+    assert names(gp_regression, ArrayTable(by_column, Y, block_size=40)) == []
+    assert names(gp_regression, ArrayTable(1e4 * X, Y)) == names(gp_regression, 1e4 * X, Y) == ["unscaled inputs"]
+    assert names(gp_regression, standardised(ArrayTable(1e4 * X, Y, block_size=40))) == []
+    assert names(gp_regression, ArrayTable(X, with_entry(Y, np.nan))) == ["refused"]
 
 
 def test_an_outlier_of_the_inputs_is_found_once():
