@@ -36,6 +36,8 @@ def test_every_page_is_listed():
     for page in PAGES:
         listed = re.findall(r"^(\w+)$", (page.parent / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
         assert page.stem == "index" or page.stem in listed, page
+        if page.parent.name != "results" and page.stem != "index":
+            assert f"({page.name})" in (page.parent / "index.md").read_text(encoding="utf-8"), f"{page} has no line"
 
 
 def test_pages_have_what_readers_look_for():
@@ -64,7 +66,12 @@ UNUSED = set[str]()
 
 def test_every_public_name_is_used_on_a_page_that_runs():
     modules = {f"gpzoo{name}": resolve_name(f"gpzoo{name}") for name in MODULES}
-    names = {f"{at}.{name}" for at, m in modules.items() for name in m.__all__ if not inspect.ismodule(getattr(m, name))}
+    names = {
+        f"{at}.{name}"
+        for at, module in modules.items()
+        for name in module.__all__
+        if not inspect.ismodule(getattr(module, name))
+    }
     unused = {name for name, pages in uses.used_on(names).items() if not pages}
     assert unused == UNUSED, sorted(unused)
 
@@ -74,7 +81,7 @@ def test_only_what_comes_from_gpzoo_counts_as_its_names(tmp_path):
     page.write_text(
         "```{code-cell}\nimport json\nfrom flax import nnx\nfrom gpzoo import kernels, tables\n"
         "from gpzoo.reproductions import datasets\n"
-        "kernels.RBF(), nnx.Linear(1, 1, rngs=None), posterior.moments(), tables.hold_out, datasets.load, json.load\n```\n"
+        "kernels.RBF(), nnx.Linear(1, 1), posterior.moments(), tables.hold_out, datasets.load, json.load\n```\n"
     )
     found = {id(each) for each in uses.objects_on(page)}
     assert {id(kernels.RBF), id(tables.hold_out), id(datasets.load)} <= found

@@ -53,7 +53,7 @@ def objects_on(page: Path) -> list[Any]:
         of = named(node.value) if isinstance(node, ast.Attribute) else None
         return getattr(of, node.attr, None) if inspect.ismodule(of) else None
 
-    return [*bound.values(), *filter(None.__ne__, (named(node) for node in nodes if isinstance(node, ast.Attribute)))]
+    return [*bound.values(), *(named(node) for node in nodes if isinstance(node, ast.Attribute))]
 
 
 def _member(module: str | None, name: str) -> Any:
