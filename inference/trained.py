@@ -107,8 +107,8 @@ class Trained:
         Likelihoods integrate over the marginals of ``f`` where the program allows it. Where it takes draws (inner
         layers of a deep GP, hyperparameters with a posterior), the result is the mixture over draws: mean and variance
         by the law of total variance, densities averaged (deep GPs, eq. 18). A row's draws depend on ``rng_key`` and its
-        position in the whole input, never on the batch. Sampled views are drawn once, by ``rng_key``, and the same for
-        all inputs.
+        position in the whole input; those of latent variables of rows depend on the batch too. Sampled views are drawn
+        once, by ``rng_key``, and the same for all inputs.
 
         Discrete latent sites are predicted too: they are drawn from their prior, and have ``probs`` ``[N, K]`` of their
         values. Densities of test data are summed over the values of those that each row has of its own. A chain of them

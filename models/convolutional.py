@@ -36,8 +36,9 @@ def convolutional_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``f(x) = sum_p w_p g(x[p])`` (eq. 13 and 17), ``g ~ GP(0, RBF)`` on patches, one function per class.
+    """``f(x) = (1 / P) sum_p w_p g(x[p])``, ``g ~ GP(0, RBF)`` on the ``P`` patches, one function per class.
 
+    These are eq. 13 and 17 divided by ``P``, as in the authors' code: ``variance`` is that of a mean of responses.
     With ``weighted=False`` all weights are one and the model is translation invariant (section 4.1). The patches of
     every channel are separate, the baseline of section 4.4. Inducing variables are patches (eq. 15, 16 and 19):
     ``InducingGuide(convolutional_gp, unique_patches(750))``.
@@ -77,6 +78,8 @@ def convolutional_plus_rbf_gp(
     num_data: int | None = None,
 ) -> None:
     """``f(x) = f_conv(x) + f_rbf(x)``: weighted convolution, and an RBF of the whole image (section 4.3, eq. 20-21).
+
+    The convolution is that of :func:`convolutional_gp`, divided by the number of patches.
 
     Inducing variables are patches for the convolution and images for the RBF:
     ``InducingGuide(convolutional_plus_rbf_gp, blocks(unique_patches(750), kmeans(750)))``. The two are correlated in
@@ -124,7 +127,7 @@ def colour_patch_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``f(x) = sum_p w_p g(x[p])`` with ``g`` on patches of all channels together (section 4.4).
+    """``f(x) = (1 / P) sum_p w_p g(x[p])`` with ``g`` on patches of all channels together (section 4.4).
 
     With ``additive=True`` the covariance of ``g`` is a sum over channels (eq. 24-25), each with its own variance and
     lengthscale. Inducing variables are colour patches: ``InducingGuide(colour_patch_gp, unique_patches(1000))``.
@@ -177,7 +180,7 @@ def multi_channel_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``f(x) = sum_c sum_p w_pc g_c(x[pc])``: one patch response per channel (section 4.4, eq. 22).
+    """``f(x) = (1 / CP) sum_c sum_p w_pc g_c(x[pc])``: one patch response per channel (section 4.4, eq. 22).
 
     The responses share their kernel and their inducing patches (eq. 23): ``InducingGuide(multi_channel_gp,
     blocks(unique_patches(1000)), covariance="block_diagonal")`` is the paper's mean-field approximation;

@@ -9,8 +9,13 @@ import re
 import sys
 import time
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
+
+from gpzoo import kernels, tables
+from gpzoo.inference import load
+from gpzoo.reproductions import datasets
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*/*.md"))
@@ -31,6 +36,8 @@ def test_every_page_is_listed():
     for page in PAGES:
         listed = re.findall(r"^(\w+)$", (page.parent / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
         assert page.stem == "index" or page.stem in listed, page
+        if page.parent.name != "results" and page.stem != "index":
+            assert f"({page.name})" in (page.parent / "index.md").read_text(encoding="utf-8"), f"{page} has no line"
 
 
 def test_every_finding_is_explained():
@@ -61,15 +68,35 @@ def test_pages_have_what_readers_look_for():
 
 #: Modules of public names, and names that no page has a use for: bases of the library's own classes, what functions
 #: return, and errors that pages do not provoke. This list only grows shorter.
-MODULES = ("", ".kernels", ".likelihoods", ".inference", ".inference.inspection.plots", ".models", ".tables")
+MODULES = (
+    *("", ".kernels", ".likelihoods", ".inference", ".inference.plots", ".posteriors.forms", ".models", ".tables"),
+    ".reproductions.datasets",
+)
 UNUSED = set[str]()
 
 
 def test_every_public_name_is_used_on_a_page_that_runs():
-    modules = [importlib.import_module(f"gpzoo{name}") for name in MODULES]
-    names = {name for m in modules for name in m.__all__ if not inspect.ismodule(getattr(m, name))}
+    modules = {f"gpzoo{name}": resolve_name(f"gpzoo{name}") for name in MODULES}
+    names = {
+        f"{at}.{name}"
+        for at, module in modules.items()
+        for name in module.__all__
+        if not inspect.ismodule(getattr(module, name))
+    }
     unused = {name for name, pages in uses.used_on(names).items() if not pages}
     assert unused == UNUSED, sorted(unused)
+
+
+def test_only_what_comes_from_gpzoo_counts_as_its_names(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```{code-cell}\nimport json\nfrom flax import nnx\nfrom gpzoo import kernels, tables\n"
+        "from gpzoo.reproductions import datasets\n"
+        "kernels.RBF(), nnx.Linear(1, 1), posterior.moments(), tables.hold_out, datasets.load, json.load\n```\n"
+    )
+    found = {id(each) for each in uses.objects_on(page)}
+    assert {id(kernels.RBF), id(tables.hold_out), id(datasets.load)} <= found
+    assert not {id(kernels.Linear), id(tables.moments), id(load)} & found
 
 
 def test_the_gallery_has_every_program_and_numbers_that_are_recorded():

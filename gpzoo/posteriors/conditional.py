@@ -107,7 +107,7 @@ class Conditional(Fields):
         raise NotImplementedError
 
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
-        """Mean and covariance of ``u``, ``[D, M, M]`` or Kronecker, whitened or not."""
+        """Mean and covariance ``[D, M, M]`` or Kronecker, always of ``u``, never of ``v``."""
         raise NotImplementedError
 
     def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
@@ -264,7 +264,7 @@ class Projection(Conditional):
     # -- q(u) --------------------------------------------------------------------------------------------------------
 
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Float[Array, "D M M"]]:
-        """Mean and covariance of ``u``, whitened or not."""
+        """Mean and covariance, always of ``u``, never of ``v``."""
         root, mean = form.root(), m.T
         if self.whiten:
             root, mean = self.L @ root, (self.L @ mean[:, :, None])[:, :, 0]
@@ -428,7 +428,7 @@ class Interpolation(Conditional):
         return (() if V is None else (self._coloured(V),)), variances
 
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
-        """Mean and covariance of ``u``, ``[D, M, M]`` or on several axes Kronecker, whitened or not."""
+        """Mean and covariance ``[D, M, M]``, on several axes Kronecker, always of ``u``, never of ``v``."""
         roots, variances = self._roots(form)
         covariances = tuple(matmul(F, F.mT) for F in roots)
         covariance = covariances[0] if covariances else 0
@@ -437,7 +437,7 @@ class Interpolation(Conditional):
         return self.mean_of_u(m), Kronecker(*covariances) if len(covariances) > 1 else covariance
 
     def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
-        """A draw of ``u``, whitened or not."""
+        """A draw of ``u``, never of ``v``."""
         (roots, variances), u = self._roots(form), self.mean_of_u(m)
         key_roots, key_own = random.split(key)
         if roots:

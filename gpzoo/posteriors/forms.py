@@ -29,6 +29,8 @@ from gpzoo.processes.process import rows_first
 if TYPE_CHECKING:
     from gpzoo.posteriors.conditional import Conditional
 
+__all__ = ["BlockDiagonal", "Diagonal", "Form", "Full", "Kronecker", "LowRank"]
+
 #: Grid points along one axis beyond which the prior over them is not factorised unless asked for.
 LARGE_GRID = 256
 

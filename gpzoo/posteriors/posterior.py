@@ -210,7 +210,7 @@ class InducingPosterior(ProcessAtInputs):
         return super().log_prob(value)
 
     def inducing_moments(self) -> tuple[Float[Array, "M *D"], Any]:
-        """Mean of ``u``, whitened or not, and its covariance ``[M, M]`` or ``[D, M, M]``.
+        """Mean of ``u`` and its covariance ``[M, M]`` or ``[D, M, M]``: always of ``u``, never of the whitened ``v``.
 
         On a grid of several axes the covariance is a :class:`~gpzoo.linalg.Kronecker` product.
         """

@@ -137,6 +137,17 @@ def _inputs(name: str, X: np.ndarray) -> list[Finding]:
                     "around which lengthscales start: standardise the columns, or start lengthscales at their spreads.",
                 )
             )
+    if X.ndim > 2 and X.dtype != bool and X.size and not findings:
+        least, most, spread = float(X.min()), float(X.max()), X.std(dtype=np.float64)
+        if spread > WIDE or most - least < NARROW:
+            findings.append(
+                Finding(
+                    "unscaled inputs",
+                    name,
+                    f"values from {least:.3g} to {most:.3g}, with a standard deviation of {spread:.2g}, where "
+                    "lengthscales start around 1: scale pixels to 0..1, or start lengthscales at their spread.",
+                )
+            )
     if X.ndim >= 1 and len(X) > 1:
         distinct = len(np.unique(X.reshape(len(X), -1), axis=0))
         repeated = len(X) - distinct

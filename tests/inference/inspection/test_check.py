@@ -127,3 +127,12 @@ def test_years_are_lost_in_float32():
     years = np.linspace(2000, 2001, 50, dtype=np.float32)[:, None]
     found = names(regression, years, np.sin(years[:, 0]))
     assert "lost in float32" in found
+
+
+@pytest.mark.parametrize("images", [RNG.integers(0, 256, (20, 6, 6, 1)).astype(np.float32), np.zeros((20, 6, 6, 1))])
+def test_images_that_are_not_scaled_are_found(images):
+    images[0, 0, 0, 0], images[0, 0, 1, 0] = 0, 255 if images.any() else 1e-3
+    program = partial(convolutional_gp, patch_shape=(3, 3))
+    found = {finding.name: finding for finding in check(program, images, RNG.integers(0, 2, 20))}
+    assert found["unscaled inputs"].site == "X"
+    assert f"values from 0 to {images.max():.3g}" in found["unscaled inputs"].text
