@@ -2,13 +2,12 @@
 
 import importlib
 import inspect
-from pathlib import Path
 
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-from uses import DOCS, title, used_on
+from uses import seen_on, used_on
 
 import gpzoo
 
@@ -31,18 +30,12 @@ class Public(SphinxDirective):
             kind = "class" if inspect.isclass(value) else "function" if callable(value) else "data"
             lines += [f".. auto{kind}:: {self.arguments[0]}.{name}"]
             lines += ["   :members:", "   :show-inheritance:"] if kind == "class" else []
-            lines += ["", *_seen_on(uses[name]), ""]
+            lines += ["", *seen_on(uses[name]), ""]
         lines += ["```"]
         node = nodes.section()
         node.document = self.state.document
         self.state.nested_parse(StringList(lines, source=self.arguments[0]), self.content_offset, node)
         return node.children
-
-
-def _seen_on(pages: list[Path]) -> list[str]:
-    """A line with links to at most six pages, tutorials first."""
-    links = [f":doc:`{title(page)} </{page.relative_to(DOCS).with_suffix('')}>`" for page in pages[:6]]
-    return [f"Used on: {', '.join(links)}."] if links else []
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -26,6 +26,12 @@ def title(page: Path) -> str:
     return next(line[2:] for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
 
 
+def seen_on(pages: list[Path]) -> list[str]:
+    """A line of reStructuredText with links to at most six pages, tutorials first."""
+    links = [f":doc:`{title(page)} </{page.relative_to(DOCS).with_suffix('').as_posix()}>`" for page in pages[:6]]
+    return [f"Used on: {', '.join(links)}."] if links else []
+
+
 def names_on(page: Path) -> set[str]:
     """Names and attributes in a page's code: ``kernels.RBF`` counts as ``RBF``, as do ``x.functions`` and imports."""
     return {name for cell in cells(page) for node in ast.walk(ast.parse(cell)) for name in _names(node)}
