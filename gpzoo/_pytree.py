@@ -13,6 +13,15 @@ import numpy as np
 def static(**options: Any) -> Any:
     """Marks a field of :class:`Fields` as static: compiled in, and compared by value.
 
+    Example:
+        >>> import jax
+        >>> from gpzoo import InducingVariable, static
+        >>> class Basis(InducingVariable):
+        ...     weights: jax.Array
+        ...     degree: int = static(default=2)
+        >>> jax.tree.leaves(Basis(1.0, degree=3)), Basis(1.0).degree
+        ([1.0], 2)
+
     Args:
         **options: ``default``, as for :func:`dataclasses.field`.
     """

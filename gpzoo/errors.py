@@ -14,6 +14,14 @@ class GPZooError(Exception):
     :class:`~gpzoo.CheckpointError` are its kinds. Arguments that are refused raise ``ValueError`` or
     ``TypeError`` instead, before anything is computed.
 
+    Example:
+        >>> from gpzoo import GPZooError, NonFiniteError
+        >>> try:
+        ...     raise NonFiniteError("The bound is nan.", result={"f_variance": 1.0})
+        ... except GPZooError as error:
+        ...     print(error, error.result)
+        The bound is nan. {'f_variance': 1.0}
+
     Args:
         message: what failed, where, and the way out.
         result: what was computed before.
@@ -33,23 +41,83 @@ class GPZooError(Exception):
 
 
 class PrecisionWarning(UserWarning):
-    """Numbers that float32 does not hold as well as the computation needs."""
+    """Numbers that float32 does not hold as well as the computation needs.
+
+    Example:
+        >>> import jax, numpy as np, warnings
+        >>> from gpzoo import PrecisionWarning, kmeans
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import gp_regression
+        >>> seconds = (1e6 + np.linspace(0, 2, 20))[:, None].astype(np.float32)
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", PrecisionWarning)
+        ...     InducingGuide(gp_regression, kmeans(5)).init_params(jax.random.key(0), seconds, seconds[:, 0])
+        Traceback (most recent call last):
+            ...
+        gpzoo.errors.PrecisionWarning: column 0 of X lies between 1000000 and 1000002, so far from zero ...
+    """
 
 
 class FactorisationError(GPZooError, ValueError):
-    """A covariance matrix that is not numerically positive definite; the message says which and what to try."""
+    """A covariance matrix that is not numerically positive definite; the message says which and what to try.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import GaussianProcess, kernels
+        >>> distance = kernels.Pointwise(lambda x, z: abs(x - z).sum())  # no covariance
+        >>> prior = GaussianProcess(distance, np.array([[0.0], [1.0]], np.float32))
+        >>> prior.sample(jax.random.key(0))
+        Traceback (most recent call last):
+            ...
+        gpzoo.errors.FactorisationError: The covariance of GaussianProcess at 2 inputs (2 x 2, float32) ...
+    """
 
 
 class NonFiniteError(GPZooError, FloatingPointError):
-    """Training met a bound or gradient that is not finite; ``result`` holds the last state where the bound was."""
+    """Training met a bound or gradient that is not finite; ``result`` holds the last state where the bound was.
+
+    Example:
+        >>> import jax, numpy as np, optax
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import NonFiniteError, kmeans
+        >>> from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> svi = SVI(gp_regression, InducingGuide(gp_regression, kmeans(8)), optax.sgd(1e9), GaussianProcessELBO())
+        >>> try:
+        ...     fit(jax.random.key(0), svi, 5, X, np.sin(X[:, 0]), progress=False)
+        ... except NonFiniteError as error:
+        ...     print(str(error)[:26], float(error.result.params["f_variance"]))
+        Training stopped at step 1 1.0
+    """
 
 
 class CheckpointError(GPZooError, RuntimeError):
-    """A checkpoint that cannot be read, or that belongs to another training."""
+    """A checkpoint that cannot be read, or that belongs to another training.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from gpzoo.inference import load
+        >>> from gpzoo.models import gp_regression
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "notes.txt"
+        >>> _ = path.write_text("no model")
+        >>> load(path, gp_regression)
+        Traceback (most recent call last):
+            ...
+        gpzoo.errors.CheckpointError: .../notes.txt cannot be loaded as a trained model: its ...
+    """
 
 
 class DatasetError(RuntimeError):
-    """A data set that cannot be had; the message is one line of printable text and says what to do."""
+    """A data set that cannot be had; the message is one line of printable text and says what to do.
+
+    Example:
+        >>> from gpzoo.tables import ParquetTable
+        >>> ParquetTable("nowhere.parquet", columns=["x"])
+        Traceback (most recent call last):
+            ...
+        gpzoo.errors.DatasetError: cannot read nowhere.parquet: it does not exist.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(plain(message))

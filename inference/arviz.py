@@ -181,6 +181,17 @@ def draws_to_arviz(
     given that draw. ``az.from_numpyro(mcmc)`` does for sites that are not sparse, with the noise. ``sample_stats`` has
     ``log_p`` beside what is given; of an observed GP site ``log_p`` has the marginal likelihood.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo.inference import draws_to_arviz
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 1, 5, dtype=np.float32)[:, None]
+        >>> params = {"f_variance": 1.0, "f_lengthscale": 0.5, "noise_variance": 0.1}
+        >>> draws = {"f": np.random.default_rng(0).standard_normal((2, 10, 5)).astype(np.float32)}  # 2 chains of 10
+        >>> found = draws_to_arviz(jax.random.key(0), gp_regression, X, X[:, 0], posterior_samples=draws, params=params)
+        >>> found["posterior"]["f"].shape, found["log_likelihood"]["y"].shape
+        ((2, 10, 5), (2, 10, 5))
+
     Args:
         rng_key: key of the draws of data, and of ``f`` given ``f_u``.
         model: the program that MCMC had.

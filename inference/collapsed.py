@@ -65,6 +65,19 @@ class CollapsedELBO(GaussianProcessELBO):
     are quadratic is told from their numbers: where not, the bound is NaN inside ``jit``, and :func:`fit`, before its
     first step, and :meth:`optimal` raise the error that says why.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import CollapsedELBO, InducingGuide, fit, lbfgs
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(0).standard_normal(50).astype(np.float32)
+        >>> svi = SVI(gp_regression, InducingGuide(gp_regression, kmeans(8)), lbfgs(), CollapsedELBO())
+        >>> trained = fit(jax.random.key(0), svi, 20, X, y, progress=False)
+        >>> bool(trained.losses[-1] < trained.losses[0]), trained.params["f_scale"].shape
+        (True, (8, 8))
+
     Raises:
         ValueError: naming the reason, for any other program or guide: no latent GP site or several; a site that is
             drawn, or whose kernel samples views; ``hyperparameters="normal"``; inducing variables on a grid; a

@@ -29,6 +29,11 @@ from gpzoo.inference.training.fit import fit
 class Candidate:
     """One trained program.
 
+    Example:
+        >>> from gpzoo.inference import Candidate
+        >>> Candidate(bound=-0.5, nlpp=0.4, score=None, trained=None).nlpp
+        0.4
+
     Attributes:
         bound: evidence lower bound per training row, in nats, averaged over the last twentieth of the steps.
         nlpp: mean negative log predictive density of the test rows, in nats; ``None`` without test data.
@@ -43,7 +48,14 @@ class Candidate:
 
 
 class Comparison(Mapping[str, Candidate]):
-    """Trained candidates by name, the highest bound first; it prints as a table."""
+    """Trained candidates by name, the highest bound first; it prints as a table.
+
+    Example:
+        >>> from gpzoo.inference import Candidate, Comparison
+        >>> found = Comparison({"a": Candidate(-2.0, None, None, None), "b": Candidate(-1.0, None, None, None)})
+        >>> list(found), found["b"].bound
+        (['b', 'a'], -1.0)
+    """
 
     def __init__(self, candidates: Mapping[str, Candidate], score: str = "score") -> None:
         self._score = score
@@ -128,6 +140,17 @@ def compare(
 
     ``compare(key, {"none": (partial(invariant_gp, view=None), random_subset(200)), "rotation":
     (partial(invariant_gp, view=rotation()), unique_patches(200))}, X, y, num_steps=2000, batch_size=200)``
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import compare
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> candidates = {f"M = {M}": (gp_regression, kmeans(M)) for M in (3, 8)}
+        >>> found = compare(jax.random.key(0), candidates, X, np.sin(X[:, 0]), num_steps=50, progress=False)
+        >>> list(found)
+        ['M = 8', 'M = 3']
 
     Args:
         rng_key: key of every training, and of the predictions.

@@ -26,6 +26,11 @@ def all_devices() -> Mesh:
     ``jax.distributed`` detects them, they are joined first: call it before anything else of JAX, random keys included.
     A process that ends by an error then ends at once, without waiting for the others.
 
+    Example:
+        >>> from gpzoo.inference import all_devices
+        >>> all_devices().axis_names
+        ('data',)
+
     Returns:
         The mesh, with one axis, ``"data"``, and the devices of each process side by side.
 

@@ -48,6 +48,18 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
     its average over draws of ``f`` counts, since ``f[rows, z]`` is an array. Chains of them run under NumPyro's
     ``scan``, with GP sites drawn jointly, ``InducingGuide(joint={"f"})``, and without minibatches.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import GaussianProcessELBO, InducingGuide
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> y, guide = np.sin(X[:, 0]), InducingGuide(gp_regression, kmeans(8))
+        >>> params = guide.init_params(jax.random.key(0), X, y)
+        >>> terms = GaussianProcessELBO(sum_sites=False).loss(jax.random.key(1), params, gp_regression, guide, X, y)
+        >>> sorted(terms), abs(float(terms["f"])) < 1e-3  # the divergence of q(u) from the prior starts at 0
+        (['f', 'y'], True)
+
     Args:
         num_particles: number of draws of the sites that are drawn.
         vectorize_particles: see :class:`numpyro.infer.ELBO`.

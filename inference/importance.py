@@ -60,6 +60,21 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
     are usual. Gradients are those of the draws themselves, not the doubly reparameterised ones, which hold only where a
     row's weight depends on its own draw, and not through draws of inner layers together.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import InducingPoints
+        >>> from gpzoo.inference import ImportanceWeightedELBO, InducingGuide, PerRow
+        >>> from gpzoo.models import gplvm
+        >>> start = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float32)
+        >>> program = partial(gplvm, num_outputs=3)
+        >>> guide = InducingGuide(program, InducingPoints(start[:5]), hyperparameters=PerRow({"x": start}))
+        >>> rows, y = np.arange(10), np.zeros((10, 3), np.float32)
+        >>> params = guide.init_params(jax.random.key(0), rows, y)
+        >>> bound = ImportanceWeightedELBO(num_draws=5)
+        >>> bound.loss(jax.random.key(1), params, program, guide, rows, y).shape
+        ()
+
     Args:
         num_draws: ``K``.
         num_particles: number of draws of everything, over which bounds are averaged.

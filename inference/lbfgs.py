@@ -22,6 +22,16 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20) -> Optimizer:
     :class:`~gpzoo.inference.CollapsedELBO`. A step evaluates objective and gradient once or a few times, at the
     points that the line search tries; those at the point that it takes are used again by the next step.
 
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from gpzoo.inference import lbfgs
+        >>> optimiser = lbfgs()
+        >>> state = optimiser.init({"x": jnp.array([5.0, -3.0])})
+        >>> for _ in range(3):
+        ...     _, state = optimiser.eval_and_update(lambda params: (jnp.sum((params["x"] - 1.0) ** 2), None), state)
+        >>> optimiser.get_params(state)["x"].round(3)
+        Array([1., 1.], dtype=float32)
+
     Args:
         memory_size: past steps that the inverse Hessian is approximated by.
         max_linesearch_steps: most evaluations of a step.

@@ -43,6 +43,19 @@ class NaturalGradients(Optimizer):
     A step that leads to no covariance is shortened in the directions in which it does: there variances grow fourfold.
     :attr:`gpzoo.inference.Trained.backed_off` counts such steps of each site.
 
+    Example:
+        >>> import jax, numpy as np, optax
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import GaussianProcessELBO, InducingGuide, NaturalGradients
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(gp_regression, kmeans(8))
+        >>> svi = SVI(gp_regression, guide, NaturalGradients(optax.sgd(1e-9), guide, 1.0), GaussianProcessELBO())
+        >>> losses = svi.run(jax.random.key(0), 3, X, np.sin(X[:, 0]), progress_bar=False).losses
+        >>> bool(losses[1] < losses[0]), bool(abs(losses[2] - losses[1]) < 1e-2)  # one step of 1 is exact
+        (True, True)
+
     Args:
         optimizer: of all other parameters: a transformation of optax, or one of NumPyro's.
         guide: the program's :class:`~gpzoo.inference.InducingGuide`.

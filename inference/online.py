@@ -57,6 +57,22 @@ class OnlineELBO(GaussianProcessELBO):
     With NumPyro's own ``svi.run(..., init_params=more.params)`` it is the same. Plates have the rows of the new data
     (``num_data``). With hyperparameters held, :meth:`Trained.condition` is faster and needs no learning rate.
 
+    Example:
+        >>> import jax, numpy as np, optax
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, OnlineELBO, Trained, fit
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(gp_regression, kmeans(5))
+        >>> earlier = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X[:25], np.sin(X[:25, 0])))
+        >>> more = earlier.add_inducing(jax.random.key(1), kmeans(3), X[25:])
+        >>> svi = SVI(gp_regression, guide, optax.adam(0.01), OnlineELBO(earlier))
+        >>> new = X[25:], np.sin(X[25:, 0])
+        >>> online = fit(jax.random.key(2), svi, 5, *new, init_params=more.params, progress=False)
+        >>> online.params["f_mean"].shape
+        (8,)
+
     Args:
         trained: the earlier :class:`Trained`.
         num_particles: see :class:`GaussianProcessELBO`.

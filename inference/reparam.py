@@ -59,6 +59,17 @@ class WhitenReparam(Reparam):
 
     Where the covariance does not factorise, the density is zero: a divergence for NUTS.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.inference import WhitenReparam
+        >>> from gpzoo.models import gp_regression
+        >>> program = handlers.reparam(gp_regression, {"f": WhitenReparam()})
+        >>> X = np.linspace(0, 1, 5, dtype=np.float32)[:, None]
+        >>> sites = handlers.trace(handlers.seed(program, 0)).get_trace(X, X[:, 0])
+        >>> sites["f_base"]["value"].shape, sites["f"]["type"]
+        ((5,), 'deterministic')
+
     Args:
         inducing: an inducing variable, or an initialiser such as :func:`~gpzoo.kmeans`, which looks at each site's
             inputs once, when the program first runs; ``None`` for the exact form.
@@ -149,6 +160,18 @@ class whitened(handlers.reparam):
 
     NumPyro compiles a program for every chain that runs in sequence. One for all of them is
     ``MCMC(..., num_chains=4, chain_method=lambda chain: partial(jax.lax.map, chain))``.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import whitened
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 1, 20, dtype=np.float32)[:, None]
+        >>> program = handlers.seed(whitened(gp_regression, kmeans(5)), 0)
+        >>> sites = handlers.trace(program).get_trace(X, X[:, 0])
+        >>> sites["f_base"]["value"].shape, sites["f_u"]["value"].shape
+        ((5,), (5,))
 
     Args:
         fn: a NumPyro program.

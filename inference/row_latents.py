@@ -31,6 +31,19 @@ class PerRow:
     ``x_scale``, both of the shape of its start. Rows that were not trained have none and are refused:
     :func:`infer_rows` finds theirs.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import InducingPoints
+        >>> from gpzoo.inference import InducingGuide, PerRow
+        >>> from gpzoo.models import gplvm
+        >>> start = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float32)
+        >>> program = partial(gplvm, num_outputs=3)
+        >>> guide = InducingGuide(program, InducingPoints(start[:5]), hyperparameters=PerRow({"x": start}))
+        >>> params = guide.init_params(jax.random.key(0), np.arange(10), np.zeros((10, 3), np.float32))
+        >>> params["x_loc"].shape, params["x_scale"].shape
+        ((10, 2), (10, 2))
+
     Args:
         start: initial means by site, ``[num_data, ...]``; the sites' support is the reals.
         scale: initial standard deviation.
@@ -90,6 +103,22 @@ class Amortised:
     Rows that were never seen are inferred by the same network. Pass this as
     ``InducingGuide(..., hyperparameters=Amortised("x", network))``.
 
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np, numpyro
+        >>> from functools import partial
+        >>> from gpzoo import InducingPoints
+        >>> from gpzoo.inference import Amortised, InducingGuide
+        >>> from gpzoo.models import gplvm
+        >>> def network(rows, y=None, **kwargs):
+        ...     if y is not None:
+        ...         return rows @ numpyro.param("weights", jnp.ones((3, 4)))  # two means, and two standard deviations
+        >>> y = np.zeros((10, 3), np.float32)
+        >>> points = InducingPoints(np.random.default_rng(0).standard_normal((5, 2)).astype(np.float32))
+        >>> program = partial(gplvm, num_outputs=3)
+        >>> guide = InducingGuide(program, points, hyperparameters=Amortised("x", network))
+        >>> "weights" in guide.init_params(jax.random.key(0), y, y)
+        True
+
     Args:
         site: name of the latent site, whose support is the reals.
         network: ``network(*args, **kwargs)`` takes the program's arguments and returns ``[N, 2 Q]``, the means and what
@@ -135,6 +164,22 @@ def infer_rows(
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Trained:
     """Find the latents of new rows, all other parameters as they are.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import InducingPoints
+        >>> from gpzoo.inference import InducingGuide, PerRow, Trained, infer_rows
+        >>> from gpzoo.models import gplvm
+        >>> start = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float32)
+        >>> program = partial(gplvm, num_outputs=3)
+        >>> guide = InducingGuide(program, InducingPoints(start[:5]), hyperparameters=PerRow({"x": start}))
+        >>> y = np.zeros((10, 3), np.float32)
+        >>> trained = Trained(program, guide, guide.init_params(jax.random.key(0), np.arange(10), y))
+        >>> new, guess = y[:2], {"x": np.zeros((2, 2), np.float32)}
+        >>> placed = infer_rows(jax.random.key(1), trained, guess, np.arange(2), new, num_steps=5)
+        >>> placed.params["x_loc"].shape
+        (2, 2)
 
     Args:
         rng_key: key of the training.

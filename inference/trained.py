@@ -40,6 +40,20 @@ class Trained:
     and :meth:`member` gives the one that the other methods want; the losses of one that failed are NaN from the step
     on that is not kept.
 
+    Example:
+        >>> import jax, numpy as np, numpyro
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(gp_regression, kmeans(8))
+        >>> svi = SVI(gp_regression, guide, numpyro.optim.Adam(0.05), GaussianProcessELBO())
+        >>> found = svi.run(jax.random.key(0), 5, X, np.sin(X[:, 0]), progress_bar=False)
+        >>> trained = Trained(gp_regression, guide, found.params)
+        >>> trained.functions(jax.random.key(1), X, num_draws=4, num_features=64)["f"].shape
+        (4, 50)
+
     Attributes:
         model: the program.
         guide: its guide, an :class:`~gpzoo.inference.InducingGuide` that has seen data for all methods but ``member``.
@@ -489,6 +503,19 @@ def load(
     path: str | os.PathLike[str], program: Callable, guide: Any = None, *, params: Mapping[str, Any] | None = None
 ) -> Trained:
     """The model that :meth:`Trained.save` wrote; on the same machine with the same versions it predicts the same bits.
+
+    Example:
+        >>> import jax, pathlib, tempfile, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, load
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(gp_regression, kmeans(8))
+        >>> start = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, np.sin(X[:, 0])))
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "start.gpzoo"
+        >>> start.save(path)
+        >>> sorted(load(path, gp_regression).params) == sorted(start.params)
+        True
 
     Args:
         path: of the file.

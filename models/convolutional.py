@@ -43,6 +43,18 @@ def convolutional_gp(
     every channel are separate, the baseline of section 4.4. Inducing variables are patches (eq. 15, 16 and 19):
     ``InducingGuide(convolutional_gp, unique_patches(750))``.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import unique_patches
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import convolutional_gp
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> guide = InducingGuide(partial(convolutional_gp, patch_shape=(3, 3)), unique_patches(5))
+        >>> params = guide.init_params(jax.random.key(0), images, np.zeros(10, np.float32))
+        >>> params["f_inducing"].shape, params["weights"].shape
+        ((5, 9), (16,))
+
     Args:
         X: images ``[N, H, W, C]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
@@ -84,6 +96,19 @@ def convolutional_plus_rbf_gp(
     Inducing variables are patches for the convolution and images for the RBF:
     ``InducingGuide(convolutional_plus_rbf_gp, blocks(unique_patches(750), kmeans(750)))``. The two are correlated in
     ``q(u)``, unless ``covariance="block_diagonal"`` (mean-field).
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import blocks, kmeans, unique_patches
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import convolutional_plus_rbf_gp
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> program = partial(convolutional_plus_rbf_gp, patch_shape=(3, 3))
+        >>> guide = InducingGuide(program, blocks(unique_patches(5), kmeans(4)))
+        >>> params = guide.init_params(jax.random.key(0), images, np.zeros(10, np.float32))
+        >>> [part.shape for part in jax.tree.leaves(params["f_inducing"])]
+        [(5, 9), (4, 6, 6, 1)]
 
     Args:
         X: images ``[N, H, W, C]``.
@@ -131,6 +156,18 @@ def colour_patch_gp(
 
     With ``additive=True`` the covariance of ``g`` is a sum over channels (eq. 24-25), each with its own variance and
     lengthscale. Inducing variables are colour patches: ``InducingGuide(colour_patch_gp, unique_patches(1000))``.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import unique_patches
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import colour_patch_gp
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 3)).astype(np.float32)
+        >>> guide = InducingGuide(partial(colour_patch_gp, patch_shape=(3, 3)), unique_patches(5))
+        >>> params = guide.init_params(jax.random.key(0), images, np.zeros(10, np.float32))
+        >>> params["f_inducing"].shape, params["weights"].shape
+        ((5, 27), (16,))
 
     Args:
         X: images ``[N, H, W, C]``.
@@ -185,6 +222,19 @@ def multi_channel_gp(
     The responses share their kernel and their inducing patches (eq. 23): ``InducingGuide(multi_channel_gp,
     blocks(unique_patches(1000)), covariance="block_diagonal")`` is the paper's mean-field approximation;
     ``covariance="full"`` has all correlations between channels.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import blocks, unique_patches
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import multi_channel_gp
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 3)).astype(np.float32)
+        >>> program = partial(multi_channel_gp, patch_shape=(3, 3))
+        >>> guide = InducingGuide(program, blocks(unique_patches(5)), covariance="block_diagonal")
+        >>> params = guide.init_params(jax.random.key(0), images, np.zeros(10, np.float32))
+        >>> params["f_mean"].shape, params["weights"].shape
+        ((15,), (48,))
 
     Args:
         X: images ``[N, H, W, C]``.

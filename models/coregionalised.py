@@ -33,6 +33,16 @@ def coregionalised_gp(
     section 4.2). A row is one number of one output: what is missing has no row, and outputs may have inputs of their
     own. Inducing points have an output each: start from some of the rows, ``random_subset(100)``.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from numpyro.infer import Predictive
+        >>> from gpzoo.models import coregionalised_gp
+        >>> x, output = np.linspace(0, 1, 6), np.array([0, 1, 0, 1, 0, 1])
+        >>> X = np.stack([x, output], axis=1).astype(np.float32)
+        >>> Predictive(partial(coregionalised_gp, num_outputs=2), num_samples=3)(jax.random.key(0), X)["y"].shape
+        (3, 6)
+
     Args:
         X: ``[N, d + 1]``: the inputs, and in the last column the number of the output, ``0 .. num_outputs - 1``.
         y: targets ``[N]``, best standardised for each output.
@@ -53,6 +63,17 @@ def coregionalised_gp(
 
 def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1) -> Kernel:
     """A kernel of a column with the numbers of categories: ``B_ij`` between ``i`` and ``j``, ``W W^T + diag(kappa)``.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import categories
+        >>> shops = np.array([[0.0], [1.0], [1.0]], np.float32)
+        >>> start = {"shop_W": np.array([[1.0], [2.0]], np.float32), "shop_kappa": np.ones(2, np.float32)}
+        >>> handlers.substitute(lambda: categories("shop", shops, 2)(shops), start)()
+        Array([[2., 2., 2.],
+               [2., 5., 5.],
+               [2., 5., 5.]], dtype=float32)
 
     Args:
         name: the parameters are ``<name>_W``, ``[num, rank]``, and ``<name>_kappa``, ``[num]``, which is positive.

@@ -37,6 +37,19 @@ def deep_gp(
     Inner layers are the sites ``layer_0``, ``layer_1``, ..., the last one is ``f``. The paper's posterior (eq. 12) is
     ``InducingGuide(deep_gp, kmeans(100), initial_scale=inner_scales(layers))``.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import deep_gp, inner_scales, linear_layers
+        >>> X = np.random.default_rng(0).standard_normal((30, 3)).astype(np.float32)
+        >>> layers = linear_layers(X, [2])
+        >>> guide = InducingGuide(partial(deep_gp, layers=layers), kmeans(5), initial_scale=inner_scales(layers))
+        >>> params = guide.init_params(jax.random.key(0), X, X[:, 0])
+        >>> params["layer_0_inducing"].shape, params["f_inducing"].shape
+        ((5, 3), (5, 2))
+
     Args:
         X: inputs ``[N, d]``, best standardised.
         y: observations ``[N, ...]``.
@@ -123,6 +136,12 @@ def inner_scales(layers: Sequence[ArrayLike], scale: float = 1e-5) -> dict[str, 
     """Initial standard deviations of ``q(u)``, for ``InducingGuide(initial_scale=...)``: near zero in inner layers.
 
     Inner layers then start at their means (supplement of the paper), and the first steps train the last layer.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.models import inner_scales, linear_layers
+        >>> inner_scales(linear_layers(np.ones((5, 3), np.float32), [2, 2]))
+        {'layer_0': 1e-05, 'layer_1': 1e-05}
     """
     return {f"layer_{i}": scale for i in range(len(layers))}
 

@@ -40,6 +40,19 @@ def deep_kernel_gp(
     with ``tanh``, so that their bounds do not depend on the batch. Shifts and scales are trained; they start at those
     of :func:`feature_range`, or at 0 and 1.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from flax import nnx
+        >>> from gpzoo import InducingGrid
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import deep_kernel_gp, network_of
+        >>> network = network_of(nnx.Linear(4, 2, rngs=nnx.Rngs(0)))
+        >>> guide = InducingGuide(partial(deep_kernel_gp, network=network), InducingGrid(16))
+        >>> X, y = np.random.default_rng(0).standard_normal((10, 4)).astype(np.float32), np.zeros(10, np.int32)
+        >>> guide.init_params(jax.random.key(0), X, y)["f_mean"].shape
+        (16, 2)
+
     Args:
         X: inputs ``[N, ...]``.
         y: observations, such as class labels ``[N]``.
@@ -84,6 +97,18 @@ def network_classifier(
     training: bool = False,
 ) -> None:
     """The network alone: its features are the logits of a softmax (section 5, "Model Training").
+
+    Example:
+        >>> import numpy as np
+        >>> from flax import nnx
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import network_classifier, network_of
+        >>> network = network_of(nnx.Linear(4, 3, rngs=nnx.Rngs(0)))
+        >>> X = np.zeros((5, 4), np.float32)
+        >>> with handlers.seed(rng_seed=0), handlers.trace() as sites:
+        ...     network_classifier(X, network=network)
+        >>> sites["y"]["fn"].probs.shape
+        (5, 3)
 
     Args:
         X: inputs ``[N, ...]``.

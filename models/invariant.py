@@ -47,6 +47,17 @@ def invariant_gp(
     are views, ``InducingGuide(partial(invariant_gp, view=rotation()), unique_patches(750))``; without a view they are
     inputs, ``random_subset(750)``.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import unique_patches
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import invariant_gp, rotation
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> guide = InducingGuide(partial(invariant_gp, view=rotation(30.0)), unique_patches(5))
+        >>> float(guide.init_params(jax.random.key(0), images, np.zeros(10, np.float32))["angle"].round(2))
+        30.0
+
     Args:
         X: inputs ``[N, ...]``.
         y: targets ``[N]``, or ``[N, K]`` with ``num_outputs=K``.
@@ -81,6 +92,18 @@ def invariant_classifier(
 
     The paper has two classes; more are stick-breaking, as it conjectures. Where views are sampled, ``q(omega)`` comes
     from :func:`recognition`; where moments are exact, it is the optimal one.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import Orbit, unique_patches
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import invariant_classifier
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> program = partial(invariant_classifier, view=Orbit.of_images((6, 6), flips=True), num_classes=3)
+        >>> guide = InducingGuide(program, unique_patches(5))
+        >>> guide.init_params(jax.random.key(0), images, np.arange(10) % 3)["f_mean"].shape
+        (5, 2)
 
     Args:
         X: inputs ``[N, ...]``.
@@ -128,6 +151,19 @@ def invariant_convolutional_gp(
     are patches: ``unique_patches(100)``. A sampled view costs ``num_views ** 2`` convolutional variances per input:
     take few views and small minibatches.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import Orbit, unique_patches
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import invariant_convolutional_gp
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> program = partial(invariant_convolutional_gp, view=Orbit.of_images((6, 6), flips=True), patch_shape=(3, 3))
+        >>> guide = InducingGuide(program, unique_patches(5))
+        >>> params = guide.init_params(jax.random.key(0), images, np.zeros(10, np.float32))
+        >>> params["f_inducing"].shape
+        (5, 9)
+
     Args:
         X: images ``[N, H, W, C]``.
         y: targets ``[N]``, or ``[N, K]`` with ``num_outputs=K``.
@@ -168,6 +204,20 @@ def invariant_deep_gp(
     The upper layer takes draws of ``h``, so the view must be an :class:`~gpzoo.Orbit`. A sampled view raises, because
     draws cannot be made from estimated moments. Features start at zero: give the upper layer ``InducingPoints``, as in
     ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import InducingPoints, Orbit, unique_patches
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import invariant_deep_gp
+        >>> rng = np.random.default_rng(0)
+        >>> images, points = (rng.uniform(size=shape).astype(np.float32) for shape in ((10, 6, 6, 1), (4, 2)))
+        >>> program = partial(invariant_deep_gp, view=Orbit.of_images((6, 6), flips=True), width=2)
+        >>> guide = InducingGuide(program, {"features": unique_patches(5), "f": InducingPoints(points)})
+        >>> params = guide.init_params(jax.random.key(0), images, np.zeros(10, np.float32))
+        >>> params["features_mean"].shape, params["f_mean"].shape
+        ((5, 2), (4,))
 
     Args:
         X: inputs ``[N, ...]``.

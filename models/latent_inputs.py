@@ -41,6 +41,19 @@ def gplvm(
     so that minibatches suffice (Lalchand, Ravuri and Lawrence 2022, *Generalised GPLVM with stochastic variational
     inference*).
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, PerRow
+        >>> from gpzoo.models import gplvm, principal_components
+        >>> y = np.random.default_rng(0).standard_normal((20, 5)).astype(np.float32)
+        >>> rows, start = np.arange(20), principal_components(y, 2)
+        >>> guide = InducingGuide(partial(gplvm, num_outputs=5), kmeans(6), hyperparameters=PerRow({"x": start}))
+        >>> params = guide.init_params(jax.random.key(0), rows, y)
+        >>> params["x_loc"].shape, params["f_mean"].shape
+        ((20, 2), (6, 5))
+
     Args:
         rows: what the guide finds the latent inputs by, ``[N, ...]``: numbers of rows for
             :class:`~gpzoo.inference.PerRow`, or ``y`` itself for :class:`~gpzoo.inference.Amortised`.
@@ -66,6 +79,15 @@ def latent_variable_deep_gp(
     Salimbeni, Dutordoir, Hensman and Deisenroth 2019, *Deep Gaussian processes with importance-weighted variational
     inference*, section 3. The densities of a prediction are averaged over ``w`` and may have several modes. The paper's
     bound is :class:`~gpzoo.inference.ImportanceWeightedELBO`.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from numpyro.infer import Predictive
+        >>> from gpzoo.models import latent_variable_deep_gp
+        >>> X = np.linspace(0, 1, 6, dtype=np.float32)[:, None]
+        >>> draws = Predictive(latent_variable_deep_gp, num_samples=4)(jax.random.key(0), X)
+        >>> draws["w"].shape, draws["y"].shape
+        ((4, 6, 1), (4, 6))
 
     Args:
         X: inputs ``[N, d]``, best standardised.

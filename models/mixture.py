@@ -32,6 +32,16 @@ def mixture_of_gps(
     of a factor ``q(z)``. Functions that start alike often end as the upper and the lower envelope of the data: start at
     random, ``fit(..., init_params={"f_mean": normal [M, K]})``, and of some starts keep the one with the highest bound.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import mixture_of_gps
+        >>> X = np.linspace(0, 1, 20, dtype=np.float32)[:, None]
+        >>> params = InducingGuide(mixture_of_gps, kmeans(5)).init_params(jax.random.key(0), X, X[:, 0])
+        >>> params["f_mean"].shape, params["weights"]
+        ((5, 2), Array([0.5, 0.5], dtype=float32))
+
     Args:
         X: inputs ``[N, d]``, best standardised.
         y: targets ``[N]``.

@@ -21,6 +21,20 @@ Network = Callable[[Array, bool], Array]
 def network_of(module: Any, name: str = "network") -> Network:
     """A network for these programs from a library's module; its weights become a ``numpyro.param`` site.
 
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import network_of
+        >>> def init(key, shape):
+        ...     return None, jnp.ones((4, 2))
+        >>> def apply(params, x, **kwargs):
+        ...     return x @ params
+        >>> network = network_of((init, apply))
+        >>> with handlers.seed(rng_seed=0), handlers.trace() as sites:
+        ...     features = network(np.ones((5, 4), np.float32), False)
+        >>> features.shape, list(sites)
+        ((5, 2), ['network$params'])
+
     Args:
         module: a flax ``nnx`` module (in its ``train()`` mode in training, else in ``eval()``); a flax ``linen`` module
             (called with ``training`` or ``train`` if it has such an argument); an equinox module, which is mapped over
@@ -74,6 +88,17 @@ def shifted_and_mirrored(network: Network, pixels: int = 4) -> Network:
 
     Residual networks are trained in this way on CIFAR-10 (He et al. 2016). Pixels from outside the image are zero. The
     draws come from the program's random numbers, new for every image and step.
+
+    Example:
+        >>> import numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import shifted_and_mirrored
+        >>> def network(images, training):
+        ...     return images[:, :, 0, 0]  # the first column
+        >>> moved = handlers.seed(shifted_and_mirrored(network, pixels=1), 0)
+        >>> images = np.tile(np.arange(4, dtype=np.float32)[None, None, :, None], (3, 4, 1, 1))
+        >>> np.array_equal(moved(images, False), images[:, :, 0, 0]), moved(images, True).shape
+        (True, (3, 4))
 
     Args:
         network: of images ``[N, H, W, C]``.

@@ -29,6 +29,16 @@ def heteroscedastic_gp(
 
     The columns of the site ``f`` are the function and ``g``, each with an RBF kernel of its own.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import heteroscedastic_gp
+        >>> X = np.linspace(0, 1, 20, dtype=np.float32)[:, None]
+        >>> params = InducingGuide(heteroscedastic_gp, kmeans(5)).init_params(jax.random.key(0), X, X[:, 0])
+        >>> [name for name in params if name.endswith("_inducing")]
+        ['f_inducing']
+
     Args:
         X: inputs ``[N, d]``, best standardised.
         y: targets ``[N]``.
@@ -64,6 +74,17 @@ def ordinal_gp(
     apart: its intervals of cutpoints are too narrow, with any ``hyperparameters=``. Those of
     ``AutoMultivariateNormal(whitened(program, kmeans(20)))``, a guide of both together, hold at their level.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import ordinal_gp
+        >>> X, y = np.linspace(0, 1, 20, dtype=np.float32)[:, None], np.arange(20) % 3
+        >>> params = InducingGuide(partial(ordinal_gp, num_classes=3), kmeans(5)).init_params(jax.random.key(0), X, y)
+        >>> params["cutpoints"].shape
+        (2,)
+
     Args:
         X: inputs ``[N, d]``, best standardised.
         y: labels in order, ``0 .. num_classes - 1``, ``[N]``.
@@ -94,6 +115,14 @@ def log_gaussian_cox(
 
     Møller, Syversveen and Waagepetersen 1998, *Log Gaussian Cox processes*. Cells of space or time have centres ``x_n``
     and sizes ``e_n``, within which the rate is constant.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from numpyro.infer import Predictive
+        >>> from gpzoo.models import log_gaussian_cox
+        >>> centres, hours = np.linspace(0, 1, 6, dtype=np.float32)[:, None], np.full(6, 10.0, np.float32)
+        >>> Predictive(log_gaussian_cox, num_samples=4)(jax.random.key(0), centres, None, hours)["y"].shape
+        (4, 6)
 
     Args:
         X: centres ``[N, d]``, best standardised.

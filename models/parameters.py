@@ -16,7 +16,17 @@ from gpzoo.processes.marginals import GaussianMarginals
 
 
 def positive(name: str, value: float | Array, like: Array | GaussianMarginals) -> Array:
-    """A positive ``numpyro.param`` named ``name`` that starts at ``value``, in the precision of ``like``."""
+    """A positive ``numpyro.param`` named ``name`` that starts at ``value``, in the precision of ``like``.
+
+    Example:
+        >>> import numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import positive
+        >>> with handlers.trace() as sites:
+        ...     value = positive("noise_variance", 0.1, np.zeros(3, np.float32))
+        >>> value, sites["noise_variance"]["type"]
+        (Array(0.1, dtype=float32), 'param')
+    """
     return numpyro.param(name, jnp.asarray(value, precision(like)), constraint=constraints.softplus_positive)
 
 
@@ -27,6 +37,15 @@ def precision(like: Array | GaussianMarginals) -> Any:
 
 def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0, ard: bool = True) -> RBF:
     """RBF kernel with parameters ``<name>_variance`` and ``<name>_lengthscale``.
+
+    Example:
+        >>> import numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import rbf
+        >>> with handlers.trace() as sites:
+        ...     kernel = rbf("f", np.zeros((5, 3), np.float32), lengthscale=2.0)
+        >>> list(sites), kernel.lengthscale
+        (['f_variance', 'f_lengthscale'], Array([2., 2., 2.], dtype=float32))
 
     Args:
         name: prefix of the parameters, usually the GP site's name.
@@ -40,5 +59,14 @@ def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0,
 
 
 def gaussian(f: Array | GaussianMarginals, noise_variance: float = 0.05, missing: str | None = None) -> Gaussian:
-    """Gaussian likelihood with the parameter ``noise_variance``, which starts at the given value."""
+    """Gaussian likelihood with the parameter ``noise_variance``, which starts at the given value.
+
+    Example:
+        >>> import numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import gaussian
+        >>> y = handlers.seed(gaussian, 0)(np.zeros(3, np.float32))
+        >>> type(y).__name__, y.batch_shape
+        ('Gaussian', (3,))
+    """
     return Gaussian(f, positive("noise_variance", noise_variance, f), missing=missing)

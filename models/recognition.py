@@ -13,6 +13,14 @@ from gpzoo.models.parameters import precision
 def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: int = 64) -> Array:
     """``c`` of ``q(omega_n) = PG(1, c_n)`` from a network of ``(x_n, y_n)`` (learning invariances, section 4.5).
 
+    Example:
+        >>> import numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import recognition
+        >>> images, labels = np.zeros((5, 8, 8), np.float32), np.array([0, 1, 2, 1, 0])
+        >>> handlers.seed(recognition, 0)("q", images, labels, num_classes=3).shape
+        (5, 2)
+
     Args:
         name: of the network's parameters, a ``numpyro.param`` site.
         X: inputs ``[N, ...]``.

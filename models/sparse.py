@@ -27,6 +27,16 @@ def gp_regression(
 ) -> None:
     """``f ~ GP(0, k)``, ``y_n ~ N(f(x_n), noise_variance)``.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.random.default_rng(0).standard_normal((20, 3)).astype(np.float32)
+        >>> params = InducingGuide(gp_regression, kmeans(5)).init_params(jax.random.key(0), X, X[:, 0])
+        >>> params["f_lengthscale"].shape, float(params["noise_variance"])
+        ((3,), 0.10000000149011612)
+
     Args:
         X: inputs ``[N, d]``, best standardised.
         y: targets ``[N]``, or ``[N, D]`` for ``D`` functions that share one kernel.
@@ -53,6 +63,16 @@ def gp_classification(
     num_data: int | None = None,
 ) -> None:
     """Two classes: ``y_n ~ Bernoulli(Phi(f(x_n)))``; more: one function per class and the robust-max likelihood.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from numpyro.infer import Predictive
+        >>> from gpzoo.models import gp_classification
+        >>> X = np.linspace(0, 1, 6, dtype=np.float32)[:, None]
+        >>> draws = Predictive(partial(gp_classification, num_classes=3), num_samples=4)(jax.random.key(0), X)
+        >>> draws["f"].shape, draws["y"].shape
+        ((4, 6, 3), (4, 6))
 
     Args:
         X: inputs ``[N, d]``.

@@ -77,6 +77,17 @@ def fit_deep_kernel(
     Every GP starts as the first feature that it sees, so that the program begins where the network ended (on a grid of
     more than 256 points GPs start at zero).
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from flax import nnx
+        >>> from gpzoo.models import fit_deep_kernel, network_of
+        >>> X = np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32)
+        >>> y = (X[:, 0] > 0).astype(np.int32)
+        >>> network = network_of(nnx.Linear(4, 2, rngs=nnx.Rngs(0)))
+        >>> found = fit_deep_kernel(jax.random.key(0), X, y, network=network, num_steps=(3, 3, 3), progress=False)
+        >>> found._fields
+        ('network', 'features', 'joint')
+
     Args:
         rng_key: fixes everything random.
         X: inputs ``[N, ...]``.
@@ -168,7 +179,19 @@ def fit_network(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | str = True,
 ) -> Trained:
-    """Train :func:`network_classifier`, the network alone; arguments as for :func:`fit_deep_kernel`."""
+    """Train :func:`network_classifier`, the network alone; arguments as for :func:`fit_deep_kernel`.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from flax import nnx
+        >>> from gpzoo.models import fit_network, network_of
+        >>> X = np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32)
+        >>> y = (X[:, 0] > 0).astype(np.int32)
+        >>> network = network_of(nnx.Linear(4, 2, rngs=nnx.Rngs(0)))
+        >>> alone = fit_network(jax.random.key(0), X, y, network=network, num_steps=3, progress=False)
+        >>> alone.losses.shape, list(alone.params)
+        ((3,), ['network$params'])
+    """
     (X, y), rng_key, batch_size, _ = _checked(rng_key, X, y, batch_size, weight_decay)
     checks.count("num_steps", num_steps)
     checks.positive_number("learning_rate", learning_rate)

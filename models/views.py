@@ -32,6 +32,15 @@ def rotation(
 ) -> Callable[[Array], Affine]:
     """Rotations by up to ``angle`` degrees either way; trained as ``angle`` (section 5.1).
 
+    Example:
+        >>> import numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import rotation
+        >>> with handlers.trace() as sites:
+        ...     view = rotation(30.0, num_views=8)(np.zeros((2, 8, 8, 1), np.float32))
+        >>> view.num_views, list(sites)
+        (8, ['angle'])
+
     Args:
         angle: its initial value, which stays fixed unless learned.
         learn: whether the angle is trained.
@@ -59,6 +68,15 @@ def affine(
 
     The bounds are recorded as the deterministic sites ``affine_low`` and ``affine_high`` (section 5).
 
+    Example:
+        >>> import numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import affine
+        >>> images = np.zeros((2, 8, 8, 1), np.float32)
+        >>> sites = handlers.trace(lambda: affine()(images)).get_trace()
+        >>> list(sites)
+        ['affine_below', 'affine_above', 'affine_low', 'affine_high']
+
     Args:
         widths: initial value of both distances, ``[6]``: rotation in degrees, scales, shear, shifts; see
             :class:`~gpzoo.Affine`.
@@ -83,6 +101,15 @@ def deformation(
     **counts: Unpack[Counts],
 ) -> Callable[[Array], Deformation]:
     """Smooth local deformations after small affine maps; trained as ``amplitude``, ``smoothness`` and the bounds.
+
+    Example:
+        >>> import numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import deformation
+        >>> images = np.zeros((2, 8, 8, 1), np.float32)
+        >>> view = handlers.seed(deformation(amplitude=0.5), 0)(images)
+        >>> type(view).__name__, float(view.amplitude)
+        ('Deformation', 0.5)
 
     Args:
         amplitude: standard deviation of the displacements, in pixels.

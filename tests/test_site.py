@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -75,16 +76,30 @@ MODULES = (
 UNUSED = set[str]()
 
 
-def test_every_public_name_is_used_on_a_page_that_runs():
+@cache
+def pages_by_name():
+    """The executed pages that use each public name, by its full name."""
     modules = {f"gpzoo{name}": resolve_name(f"gpzoo{name}") for name in MODULES}
-    names = {
-        f"{at}.{name}"
-        for at, module in modules.items()
-        for name in module.__all__
-        if not inspect.ismodule(getattr(module, name))
-    }
-    unused = {name for name, pages in uses.used_on(names).items() if not pages}
+    names = {(at, name) for at, module in modules.items() for name in module.__all__}
+    return uses.used_on({f"{at}.{name}" for at, name in names if not inspect.ismodule(getattr(modules[at], name))})
+
+
+def test_every_public_name_is_used_on_a_page_that_runs():
+    unused = {name for name, pages in pages_by_name().items() if not pages}
     assert unused == UNUSED, sorted(unused)
+
+
+def test_the_reference_has_every_module_and_links_to_pages_that_are_there():
+    texts = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md")]
+    modules = [name for text in texts for name in re.findall(r"^```\{public\} gpzoo(.*)$", text, re.MULTILINE)]
+    assert sorted(modules) == sorted(MODULES)
+    for name, pages in pages_by_name().items():
+        (line,) = uses.seen_on(pages)
+        linked = re.findall(r":doc:`(.+?) </(\S+)>`", line)
+        assert 1 <= len(linked) <= 6, name
+        for text, target in linked:
+            assert uses.title(ROOT / "docs" / f"{target}.md") == text
+    assert uses.seen_on([]) == []
 
 
 def test_only_what_comes_from_gpzoo_counts_as_its_names(tmp_path):

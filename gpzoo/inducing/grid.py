@@ -37,6 +37,16 @@ class InducingGrid(InducingVariable):
 
     With more than one axis the kernel must be a product over the axes; all results are computed from its factors.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import InducingGrid
+        >>> grid = InducingGrid(5, bounds=(0.0, 1.0), interpolation="linear")
+        >>> grid.num_inducing, grid.points("float32").ravel()
+        (5, Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32))
+        >>> np.asarray(grid.dense_weights(np.array([[0.25], [0.375]], np.float32))).round(2)
+        array([[0. , 1. , 0. , 0. , 0. ],
+               [0. , 0.5, 0.5, 0. , 0. ]], dtype=float32)
+
     Args:
         sizes: number of grid points, for one axis or for each.
         bounds: range of the inputs, ``(lower, upper)`` for all axes or one pair for each.

@@ -29,18 +29,22 @@ LARGE = 10_000
 class Initialiser:
     """Makes the initial inducing variables of a site from its inputs and kernel.
 
-    A subclass names the type of its inducing variables and writes :meth:`initialise`::
+    A subclass names the type of its inducing variables and writes :meth:`initialise`, as below. A guide then takes it,
+    ``InducingGuide(model, on_a_line(20))``.
 
-        class on_a_line(Initialiser):
-            variable = InducingPoints
-
-            def __init__(self, num_inducing):
-                self.num_inducing = num_inducing
-
-            def initialise(self, key, X, kernel):
-                return InducingPoints(np.linspace(X.min(axis=0), X.max(axis=0), self.num_inducing))
-
-        guide = InducingGuide(model, on_a_line(20))
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np
+        >>> from gpzoo import InducingPoints, Initialiser
+        >>> class on_a_line(Initialiser):
+        ...     variable = InducingPoints
+        ...
+        ...     def __init__(self, num_inducing):
+        ...         self.num_inducing = num_inducing
+        ...
+        ...     def initialise(self, key, X, kernel):
+        ...         return InducingPoints(jnp.linspace(X.min(axis=0), X.max(axis=0), self.num_inducing))
+        >>> on_a_line(3).initialise(jax.random.key(0), np.array([[0.0], [5.0], [2.0]], np.float32), None).Z.ravel()
+        Array([0. , 2.5, 5. ], dtype=float32)
     """
 
     #: The type of the inducing variables that it makes.
@@ -147,7 +151,16 @@ class kmeans(_Counted):
 
 
 class random_subset(_Counted):
-    """Inducing points at ``num_inducing`` distinct rows of the inputs, drawn at random."""
+    """Inducing points at ``num_inducing`` distinct rows of the inputs, drawn at random.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import random_subset
+        >>> rows = np.arange(20, dtype=np.float32).reshape(10, 2)
+        >>> Z = random_subset(3).initialise(jax.random.key(0), rows, None).Z
+        >>> Z.shape, bool(np.isin(Z[:, 0], rows[:, 0]).all())
+        ((3, 2), True)
+    """
 
     variable = InducingPoints
 
@@ -162,6 +175,17 @@ class unique_patches(_Counted):
 
     ``M = num_inducing`` patches are drawn from the pooled distinct patches of ``M`` random inputs (or of more inputs,
     if those have too few).
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kernels, unique_patches
+        >>> images = np.tile(np.eye(8, dtype=np.float32)[None, :, :, None], (20, 1, 1, 1))
+        >>> kernel = kernels.Convolutional(kernels.RBF(), (8, 8), (2, 2))
+        >>> np.unique(unique_patches(4).initialise(jax.random.key(0), images, kernel).Z, axis=0)
+        array([[0., 0., 0., 0.],
+               [0., 0., 1., 0.],
+               [0., 1., 0., 0.],
+               [1., 0., 0., 1.]], dtype=float32)
     """
 
     variable = InducingPatches
@@ -188,6 +212,13 @@ class uniform_patches(_Counted):
     """``num_inducing`` inducing patches of uniform noise in [0, 1], for kernels that are or contain a double sum.
 
     The start of the rectangles experiment (convolutional GPs, section 4.1), for images with pixels in [0, 1].
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kernels, uniform_patches
+        >>> kernel = kernels.Convolutional(kernels.RBF(), (8, 8), (3, 3))
+        >>> uniform_patches(5).initialise(jax.random.key(0), np.zeros((2, 8, 8, 1), np.float32), kernel).Z.shape
+        (5, 9)
     """
 
     variable = InducingPatches
@@ -202,6 +233,15 @@ class blocks(Initialiser):
     """Initial :class:`InducingBlocks`: an initialiser for each part of a sum, or one whose result all parts share.
 
     ``blocks(unique_patches(750), kmeans(750))``
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import blocks, kernels, kmeans, random_subset
+        >>> X = np.linspace(0, 1, 20, dtype=np.float32)[:, None]
+        >>> kernel = kernels.RBF(1.0, 2.0) + kernels.RBF(1.0, 0.1)
+        >>> start = blocks(kmeans(3), random_subset(10))(jax.random.key(0), X, kernel)
+        >>> [part.Z.shape for part in start.parts]
+        [(3, 1), (10, 1)]
 
     Args:
         *parts: initialisers or inducing variables, in the order of the kernel's parts.

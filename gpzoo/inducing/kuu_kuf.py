@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Any
 
 import jax
@@ -21,26 +22,42 @@ from gpzoo.kernels.double_sum import DoubleSum
 
 Kuu = Dispatcher(
     "Kuu",
-    doc="""Prior covariance of inducing variables: ``Kuu(inducing, kernel) -> [M, M]``.
+    doc=cleandoc("""Prior covariance of inducing variables: ``Kuu(inducing, kernel) -> [M, M]``.
 
     Without jitter; white noise in the kernel adds to the diagonal. With one kernel or one ``Z`` per output the result
     is ``[D, M, M]``. Chosen by the types of both arguments; ``Kuu.register(InducingType, KernelType)`` adds a pair.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import InducingPoints, Kuu, kernels
+        >>> u = InducingPoints(np.arange(2, dtype=np.float32)[:, None])
+        >>> Kuu(u, kernels.RBF()).round(2)
+        Array([[1.  , 0.61],
+               [0.61, 1.  ]], dtype=float32)
+
     Raises:
         TypeError: if nothing is registered for the two types.
-    """,
+    """),
 )
 
 Kuf = Dispatcher(
     "Kuf",
-    doc="""Covariance of inducing variables and function values: ``Kuf(inducing, kernel, X) -> [M, N]``.
+    doc=cleandoc("""Covariance of inducing variables and function values: ``Kuf(inducing, kernel, X) -> [M, N]``.
 
     Never white. ``[D, M, N]`` with one kernel, ``Z`` or ``X`` per output. Chosen by the types of the first two
     arguments; ``Kuf.register(InducingType, KernelType, object)`` adds a pair.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import InducingPoints, Kuf, kernels
+        >>> u, X = InducingPoints(np.zeros((2, 1), np.float32)), np.arange(3, dtype=np.float32)[:, None]
+        >>> Kuf(u, kernels.RBF() + kernels.White(), X).round(2)
+        Array([[1.  , 0.61, 0.14],
+               [1.  , 0.61, 0.14]], dtype=float32)
+
     Raises:
         TypeError: if nothing is registered for the two types.
-    """,
+    """),
 )
 
 

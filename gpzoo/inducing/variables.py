@@ -16,27 +16,38 @@ class InducingVariable(Fields):
     """The definition of ``u``; a pytree whose leaves are trained.
 
     A posterior needs only that ``u`` and ``f`` are jointly Gaussian. An inducing variable of your own is therefore a
-    class with annotated fields, and two functions :data:`Kuu` and :data:`Kuf`, registered for it and a kernel type. For
-    example, derivatives of ``f`` along the only column of the inputs::
-
-        class Slopes(InducingVariable):
-            where: Array                             # [M, 1]
-
-            def of(self, f):
-                return jax.jvp(f, (self.where,), (jnp.ones_like(self.where),))[1]
-
-        @Kuu.register(Slopes, RBF)
-        def _(inducing, kernel): ...                 # [M, M]
-
-        @Kuf.register(Slopes, RBF, object)
-        def _(inducing, kernel, X): ...              # [M, N]
-
-        guide = InducingGuide(model, Slopes(jnp.linspace(-1, 1, 20)[:, None]))
+    class with annotated fields, and two functions :data:`Kuu` and :data:`Kuf`, registered for it and a kernel type. The
+    example has derivatives of ``f`` along the only column of the inputs; a guide takes them as it takes points,
+    ``InducingGuide(model, Slopes(jnp.linspace(-1, 1, 20)[:, None]))``.
 
     ``u`` is linear in ``f``, so the two functions also serve sums and multiples of such kernels; white noise does not
     enter ``u``. Predictions, densities and joint draws need no more. :meth:`of` serves draws of functions at any number
     of inputs. Functions registered for a :class:`~gpzoo.kernels.DoubleSum`, where ``u`` may belong to the base process,
     also serve sampled views.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from gpzoo import InducingVariable, Kuf, Kuu
+        >>> from gpzoo.kernels import RBF
+        >>> class Slopes(InducingVariable):
+        ...     where: jax.Array  # [M, 1]
+        ...
+        ...     def of(self, f):
+        ...         return jax.jvp(f, (self.where,), (jnp.ones_like(self.where),))[1]
+        >>> def covariance(kernel):
+        ...     return lambda x, z: kernel(x[None, None], z[None, None])[0, 0]
+        >>> def of_pairs(function, a, b):
+        ...     return jax.vmap(lambda s: jax.vmap(lambda t: function(s, t))(b[:, 0]))(a[:, 0])
+        >>> @Kuu.register(Slopes, RBF)
+        ... def _(inducing, kernel):  # [M, M]
+        ...     return of_pairs(jax.grad(jax.grad(covariance(kernel)), 1), inducing.where, inducing.where)
+        >>> @Kuf.register(Slopes, RBF, object)
+        ... def _(inducing, kernel, X):  # [M, N]
+        ...     return of_pairs(jax.grad(covariance(kernel)), inducing.where, X)
+        >>> slopes = Slopes(jnp.array([[0.0], [1.0]]))
+        >>> Kuu(slopes, RBF()).round(2), Kuf(slopes, RBF(), jnp.ones((3, 1))).shape
+        (Array([[1., 0.],
+               [0., 1.]], dtype=float32), (2, 3))
     """
 
     def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
@@ -91,6 +102,14 @@ class InducingPatches(InducingVariable):
     In a sum of kernels ``u`` is the sum of the parts' inducing variables at the same ``Z``; a white or constant part
     contributes itself.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import InducingPatches, Kuf, Kuu, kernels
+        >>> u, images = InducingPatches(np.zeros((3, 4), np.float32)), np.ones((2, 5, 5, 1), np.float32)
+        >>> kernel = kernels.Convolutional(kernels.RBF(), (5, 5, 1), (2, 2))
+        >>> Kuu(u, kernel).shape, Kuf(u, kernel, images).shape
+        ((3, 3), (3, 2))
+
     Args:
         Z: ``[M, h w]``, flattened patches (any views); ``[D, M, h w]`` for one set per output.
 
@@ -111,6 +130,14 @@ class InducingBlocks(InducingVariable):
     (convolutional GPs, eq. 20-21), one patch response per channel (eq. 22-23, C.21). ``Kuu`` is block-diagonal and only
     its blocks are factorised, whatever the covariance of ``q(u)`` (appendix C). White noise in the sum has no inducing
     variables and is not counted as a part.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import InducingBlocks, InducingPoints, Kuu, kernels
+        >>> few, many = np.linspace(0, 1, 2, dtype=np.float32)[:, None], np.linspace(0, 1, 5, dtype=np.float32)[:, None]
+        >>> u = InducingBlocks(InducingPoints(few), InducingPoints(many))
+        >>> Kuu(u, kernels.RBF(1.0, 2.0) + kernels.RBF(1.0, 0.1)).shape
+        (7, 7)
 
     Args:
         *parts: one inducing variable per part of the kernel, in order; a single one is shared by all parts (the same

@@ -64,6 +64,18 @@ class Kernel(Fields):
 
     The calls check this, and that results have one entry per row. A kernel itself checks its other requirements, such
     as a number of columns.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Kernel, Linear, White
+        >>> kernel = 2.0 * RBF() * Linear() + White(0.1)
+        >>> X = np.array([[1.0], [2.0]], np.float32)
+        >>> np.asarray(kernel(X)).round(1), np.asarray(kernel(X, X)).round(1)
+        (array([[2.1, 2.4],
+               [2.4, 8.1]], dtype=float32), array([[2. , 2.4],
+               [2.4, 8. ]], dtype=float32))
+        >>> isinstance(kernel, Kernel)
+        True
     """
 
     # Otherwise NumPy would evaluate ``array * kernel`` entry by entry, and never call ``kernel.__rmul__``.
@@ -283,6 +295,19 @@ class Elementary(Kernel):
     Fields listed in ``per_column`` may also hold one number per input column, ``[d]``, or ``[D, d]`` with outputs. A
     kernel is batched as soon as one field has the axis ``D``; then each field that is not a scalar begins with it.
     If a subclass has a static field ``active_dims`` (see :func:`columns`), its :meth:`evaluate` sees those columns.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np
+        >>> from gpzoo.kernels import Elementary
+        >>> class Cosine(Elementary):
+        ...     variance: jax.Array
+        ...     period: jax.Array
+        ...
+        ...     def evaluate(self, x, z):
+        ...         return self.variance * jnp.cos(2 * jnp.pi * jnp.sum(x - z) / self.period)
+        >>> two = Cosine(1.0, period=jnp.array([1.0, 2.0]))  # a kernel for each of two outputs
+        >>> two.batched, two(np.array([[0.0], [1.0]], np.float32)).shape
+        (True, (2, 2, 2))
     """
 
     per_column: ClassVar[tuple[str, ...]] = ()

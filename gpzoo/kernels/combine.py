@@ -49,7 +49,16 @@ class _Combination(Kernel):
 
 
 class Sum(_Combination):
-    """``k(x, x') = sum_i k_i(x, x')``: the prior of a sum of independent processes."""
+    """``k(x, x') = sum_i k_i(x, x')``: the prior of a sum of independent processes.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Linear, Sum
+        >>> kernel = RBF() + Linear()
+        >>> isinstance(kernel, Sum), kernel(np.array([[1.0], [2.0]], np.float32)).round(2)
+        (True, Array([[2.  , 2.61],
+               [2.61, 5.  ]], dtype=float32))
+    """
 
     def __init__(self, *parts: Kernel) -> None:
         flat = (p for part in parts for p in (part.parts if isinstance(part, Sum) else (part,)))
@@ -74,7 +83,17 @@ class Sum(_Combination):
 
 
 class Product(_Combination):
-    """``k(x, x') = prod_i k_i(x, x')``."""
+    """``k(x, x') = prod_i k_i(x, x')``.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Periodic, Product
+        >>> kernel = RBF(lengthscale=3.0) * Periodic(period=1.0)  # a season that changes
+        >>> isinstance(kernel, Product)
+        True
+        >>> kernel(np.zeros((1, 1), np.float32), np.array([[1.0], [4.0]], np.float32)).round(2)
+        Array([[0.95, 0.41]], dtype=float32)
+    """
 
     def __init__(self, *parts: Kernel) -> None:
         flat = (p for part in parts for p in (part.parts if isinstance(part, Product) else (part,)))
@@ -109,6 +128,13 @@ class Product(_Combination):
 
 class Scaled(Kernel):
     """``k(x, x') = scale k_0(x, x')``; ``scale`` is positive, a scalar or one per output ``[D]``.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Scaled
+        >>> kernel = 4.0 * RBF()
+        >>> isinstance(kernel, Scaled), kernel.diag(np.zeros((2, 1), np.float32))
+        (True, Array([4., 4.], dtype=float32))
 
     Raises:
         TypeError: if ``kernel`` is not a kernel or ``scale`` is not numeric.
@@ -176,6 +202,14 @@ class Flattened(Kernel):
 
     With it, a sum can hold a kernel on whole images beside kernels on patches (convolutional GPs, section 4.3). The
     inducing points of the former are images.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Convolutional, Flattened
+        >>> images = np.ones((2, 8, 8, 1), np.float32)
+        >>> (Flattened(RBF()) + Convolutional(RBF(), (8, 8), (3, 3)))(images)
+        Array([[1297., 1297.],
+               [1297., 1297.]], dtype=float32)
 
     Args:
         kernel: kernel on vectors.

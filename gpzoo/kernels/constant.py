@@ -17,6 +17,12 @@ class Constant(Elementary):
     It depends on the number of inputs only, so that it adds to and multiplies kernels on vectors and on images alike.
     Evaluated alone, it takes the leading axis of the inputs as ``N``.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Constant
+        >>> (RBF() + Constant(4.0))(np.zeros((1, 2), np.float32), np.full((1, 2), 9.0, np.float32))
+        Array([[4.]], dtype=float32)
+
     Args:
         variance: scalar, or ``[D]`` for one kernel per output.
 

@@ -19,6 +19,13 @@ from gpzoo.kernels.stationary import Lengthscaled, inner, root, squared_distance
 class Linear(Lengthscaled):
     """``variance * sum_i x_i x'_i / lengthscale_i^2``: linear functions through the origin with independent slopes.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import Linear
+        >>> Linear(variance=2.0)(np.array([[1.0, 0.0], [1.0, 3.0]], np.float32))
+        Array([[ 2.,  2.],
+               [ 2., 20.]], dtype=float32)
+
     Args:
         variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
         lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs, with a leading ``D`` for one
@@ -47,6 +54,13 @@ class Linear(Lengthscaled):
 
 class Polynomial(Elementary):
     """``(variance * x . x' + offset)^degree`` (Rasmussen and Williams 2006, section 4.2.2).
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import Polynomial
+        >>> Polynomial(degree=2)(np.array([[1.0], [2.0]], np.float32))
+        Array([[ 4.,  9.],
+               [ 9., 25.]], dtype=float32)
 
     Args:
         degree: a positive integer, static.
@@ -107,6 +121,14 @@ class ArcCosine(Elementary):
     * ``J_2 = 3 sin(theta) cos(theta) + (pi - theta) (1 + 2 cos(theta)^2)``
 
     Order 0 has a kink at coincident inputs: its derivative there with respect to an input is taken as 0.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import ArcCosine
+        >>> np.asarray(ArcCosine(order=1)(np.array([[-1.0], [0.0], [1.0]], np.float32))).round(2)
+        array([[2.  , 1.07, 0.64],
+               [1.07, 1.  , 1.07],
+               [0.64, 1.07, 2.  ]], dtype=float32)
 
     Args:
         order: the activation, 0, 1 or 2; static.

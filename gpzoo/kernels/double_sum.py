@@ -36,6 +36,17 @@ class DoubleSum(Kernel):
     with the values, in reverse mode only; with one lengthscale per column, ``jnp.full(view_size, lengthscale)``, the
     kernel has forward mode too.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import Orbit
+        >>> from gpzoo.kernels import RBF, DoubleSum
+        >>> swapped = DoubleSum(RBF(), Orbit([(0, 1), (1, 0)]), mean=True)
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [3.0, 3.0]], np.float32)
+        >>> np.asarray(swapped(X)).round(2)
+        array([[0.68, 0.68, 0.  ],
+               [0.68, 0.68, 0.  ],
+               [0.  , 0.  , 1.  ]], dtype=float32)
+
     Args:
         base: kernel on views, vectors of length ``view.view_size``.
         view: the map from inputs to their views, a :class:`~gpzoo.views.View` such as :class:`gpzoo.Patches`; or a
@@ -193,6 +204,17 @@ def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
     :class:`~gpzoo.Orbit` the mean is over the whole orbit, and ``f`` is invariant; with a :class:`~gpzoo.SampledView`
     it is over ``p(x_a | x)``, estimated from samples.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import Orbit
+        >>> from gpzoo.kernels import RBF, Invariant
+        >>> kernel = Invariant(RBF(), Orbit.of_images((2, 2), rotations=True))
+        >>> images = np.zeros((2, 2, 2, 1), np.float32)
+        >>> images[0, 0, 0] = images[1, 1, 1] = 1.0  # the second is the first, turned by 180 degrees
+        >>> np.asarray(kernel(images)).round(2)
+        array([[0.53, 0.53],
+               [0.53, 0.53]], dtype=float32)
+
     Args:
         base: kernel on flattened views; or a :class:`DoubleSum` on inputs, such as :func:`Convolutional`: then ``f`` is
             an invariant convolution, a sum over views of the views.
@@ -226,6 +248,16 @@ def has_sampled_views(kernel: Any) -> bool:
 
 def with_fixed_views(kernel: Kernel, key: PRNGKeyArray, num_views: int | None = None) -> Kernel:
     """The kernel with its sampled views drawn once, the same for every input; it then has a closed form.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import Rotation
+        >>> from gpzoo.kernels import RBF, Invariant, with_fixed_views
+        >>> kernel = Invariant(RBF(1.0, 3.0), Rotation((6, 6), 45.0))
+        >>> fixed = with_fixed_views(kernel, jax.random.key(0), num_views=8)
+        >>> fixed(np.zeros((2, 6, 6, 1), np.float32))
+        Array([[1., 1.],
+               [1., 1.]], dtype=float32)
 
     Args:
         kernel: a kernel with sampled views.
@@ -293,6 +325,13 @@ def MultiChannel(
 
     ``f(x) = sum_c sum_p w_pc g_c(x[pc])`` is a sum of one :class:`DoubleSum` per channel. Its inducing variables are
     blocks with the same patches for every channel (eq. 23): ``blocks(unique_patches(1000))``.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, MultiChannel
+        >>> kernel = MultiChannel(RBF(), (8, 8, 3), (3, 3))
+        >>> len(kernel.parts), kernel(np.zeros((2, 8, 8, 3), np.float32)).shape
+        (3, (2, 2))
 
     Args:
         base: kernel on flattened patches ``[h w]``, shared by all ``g_c`` (``Kuu`` is then factorised once, C.21); or

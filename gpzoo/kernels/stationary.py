@@ -158,6 +158,16 @@ class Lengthscaled(Elementary):
 class Stationary(Lengthscaled):
     """``k(x, x') = variance * profile(sum_i (x_i - x'_i)^2 / lengthscale_i^2)``.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import Stationary
+        >>> class Cauchy(Stationary):
+        ...     def profile(self, squared_distance):
+        ...         return 1 / (1 + squared_distance)
+        >>> Cauchy(variance=2.0)(np.array([[0.0], [1.0]], np.float32))
+        Array([[2., 1.],
+               [1., 2.]], dtype=float32)
+
     Args:
         variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
         lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs; with a leading ``D`` for one
@@ -226,6 +236,12 @@ class Matern12(Stationary):
 
     Arguments as for :class:`Stationary`. The kernel has a kink at coincident inputs: its derivative there with respect
     to an input is taken as 0.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import Matern12
+        >>> np.asarray(Matern12()(np.zeros((1, 1), np.float32), np.array([[0.0], [0.5], [1.0]], np.float32))).round(3)
+        array([[1.   , 0.607, 0.368]], dtype=float32)
     """
 
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -243,6 +259,13 @@ class Matern32(Stationary):
     """``variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`` (Rasmussen and Williams 2006, eq. 4.17).
 
     Arguments as for :class:`Stationary`.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import Matern32
+        >>> kernel = Matern32(lengthscale=[1.0, 10.0])
+        >>> np.asarray(kernel(np.zeros((1, 2), np.float32), np.eye(2, dtype=np.float32))).round(3)
+        array([[0.483, 0.987]], dtype=float32)
     """
 
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -260,6 +283,13 @@ class Matern52(Stationary):
     """``variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`` (Rasmussen and Williams 2006, eq. 4.17).
 
     Arguments as for :class:`Stationary`.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import Matern52
+        >>> kernel = Matern52(active_dims=(1,))
+        >>> np.asarray(kernel(np.zeros((1, 2), np.float32), np.eye(2, dtype=np.float32))).round(3)
+        array([[1.   , 0.524]], dtype=float32)
     """
 
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -300,6 +330,13 @@ def _matern52_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
 
 class RationalQuadratic(Stationary):
     """``variance * (1 + r^2 / (2 alpha))^-alpha``, a scale mixture of RBFs (Rasmussen and Williams 2006, eq. 4.19).
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RationalQuadratic
+        >>> at, far = np.zeros((1, 1), np.float32), np.array([[1.0], [5.0]], np.float32)
+        >>> [np.asarray(RationalQuadratic(alpha=alpha)(at, far)).round(2) for alpha in (0.5, 1e4)]
+        [array([[0.71, 0.2 ]], dtype=float32), array([[0.61, 0.  ]], dtype=float32)]
 
     Args:
         variance: see :class:`Stationary`.

@@ -38,6 +38,17 @@ class Likelihood(Distribution):
     other than :meth:`log_prob` call :meth:`refuse_estimates` before they use the law of ``f``. To take ``missing``, and
     masks of single outputs, its densities end with ``self.counted(terms, y)``, of one term for each entry of ``y``.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import GaussianMarginals
+        >>> from gpzoo.likelihoods import Gaussian, Likelihood
+        >>> f, y = np.zeros(1, np.float32), np.zeros(1, np.float32)
+        >>> known, uncertain = Gaussian(f, 1.0), Gaussian(GaussianMarginals(f, np.ones(1, np.float32)), 1.0)
+        >>> isinstance(known, Likelihood), known.log_prob(y).round(3), uncertain.log_prob(y).round(3)
+        (True, Array([-0.919], dtype=float32), Array([-1.419], dtype=float32))
+        >>> uncertain.variance, uncertain.predictive_log_prob(y).round(3)
+        (Array([2.], dtype=float32), Array([-1.266], dtype=float32))
+
     Args:
         f: ``[N]`` or ``[N, K]``, array or marginals.
         event_shape: of one datum's ``y``.

@@ -27,6 +27,14 @@ class Censored(Gaussian):
     predictive densities have the same formulas with the variance of ``f`` added to the noise's. Mean, variance and
     draws are those of the value without limits.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.likelihoods import Censored
+        >>> f = np.zeros(3, np.float32)
+        >>> limits = Censored(f, 1.0, censored=np.array([0, 1, -1]))  # y itself, above y, below y
+        >>> np.exp(limits.log_prob(np.zeros(3, np.float32))).round(2)
+        array([0.4, 0.5, 0.5], dtype=float32)
+
     Args:
         f: ``[N]``, array or marginals.
         noise_variance: one number, or ``[N]``, in squared units of ``y``.

@@ -26,6 +26,13 @@ class HeteroscedasticGaussian(Likelihood):
     *Variational heteroscedastic Gaussian process regression*, eq. 8). Predictive densities are computed by quadrature
     over ``g``.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.likelihoods import HeteroscedasticGaussian
+        >>> y = HeteroscedasticGaussian(np.array([[1.0, 0.0], [1.0, 2.0]], np.float32))
+        >>> y.mean, y.variance.round(2)
+        (Array([1., 1.], dtype=float32), Array([1.  , 7.39], dtype=float32))
+
     Args:
         f: ``[N, 2]``, the function and the logarithm of the noise variance; array or marginals.
         num_points: number of quadrature points.

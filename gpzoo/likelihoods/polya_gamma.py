@@ -29,6 +29,14 @@ class PolyaGamma(Bernoulli):
     bound of Jaakkola and Jordan. All other methods are those of the exact logistic likelihood: the log density of an
     array ``f`` is exact, and predictions integrate it by quadrature.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import GaussianMarginals
+        >>> from gpzoo.likelihoods import Bernoulli, PolyaGamma
+        >>> f, y = GaussianMarginals(np.ones(1, np.float32), np.ones(1, np.float32)), np.ones(1, np.float32)
+        >>> PolyaGamma(f).log_prob(y).round(3), Bernoulli(f, "logit").log_prob(y).round(3)  # the bound is below
+        (Array([-0.425], dtype=float32), Array([-0.407], dtype=float32))
+
     Args:
         f: ``[N]``, or ``[N, D]`` for ``D`` labels per datum; array or marginals.
         c: parameters of ``q(omega)``, any real numbers that broadcast to the shape of ``f``, such as the output of a

@@ -38,6 +38,12 @@ class RobustMax(ClassLikelihood):
 
     With an array ``f`` the density is piecewise constant: its gradient with respect to ``f`` is zero.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.likelihoods import RobustMax
+        >>> RobustMax(np.array([[3.0, 0.0, -1.0]], np.float32), epsilon=0.1).probs.round(2)
+        Array([[0.9 , 0.05, 0.05]], dtype=float32)
+
     Args:
         f: ``[N, K]``, array or marginals (with a random key where their outputs are correlated).
         epsilon: probability that a label is not that of the largest latent, in (0, 1).

@@ -23,6 +23,12 @@ class Softmax(ClassLikelihood):
     The expectation of its logarithm has no closed form. It is estimated by reparameterised draws of a datum's ``K``
     latents, joint draws if they are correlated (after ``f @ A``). The estimate and its gradient are unbiased.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.likelihoods import Softmax
+        >>> Softmax(np.array([[0.0, 0.0, np.log(2)]], np.float32)).probs.round(2)
+        Array([[0.25, 0.25, 0.5 ]], dtype=float32)
+
     Args:
         f: ``[N, K]``, array or marginals (with a random key).
         num_draws: draws per datum, in ``log_prob``.

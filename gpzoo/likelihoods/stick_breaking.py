@@ -25,6 +25,12 @@ class StickBreaking(ClassLikelihood):
     given none of the classes before", each with the bound of :class:`PolyaGamma`. The last class takes the remaining
     probability. The order of the classes is part of the model.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.likelihoods import StickBreaking
+        >>> StickBreaking(np.zeros((1, 2), np.float32)).probs  # two functions for three classes
+        Array([[0.5 , 0.25, 0.25]], dtype=float32)
+
     Args:
         f: ``[N, K - 1]``, array or marginals.
         c: as for :class:`PolyaGamma`, broadcasting to the shape of ``f``; ``None`` for the optimal ones.

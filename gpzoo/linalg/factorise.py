@@ -195,8 +195,8 @@ def root(
         if left_out > NEGLIGIBLE * variance:
             raise FactorisationError(
                 f"{name[0].upper()}{name[1:]} ({K.shape[-1]} x {K.shape[-1]}, {K.dtype}) has negative eigenvalues that "
-                f"rounding does not explain, {left_out / variance:.2g} of its variance. Check the kernel: it must be "
-                "positive semi-definite."
+                f"rounding does not explain: {left_out:.2g} where its variance is {variance:.2g}. Check the kernel: it "
+                "must be positive semi-definite."
             )
     return R
 

@@ -26,6 +26,18 @@ class InducingPosterior(ProcessAtInputs):
     ``KL[q(f) || p(f)] = KL[q(u) || p(u)]`` (Matthews et al. 2016) is registered with
     :func:`numpyro.distributions.kl.kl_divergence`.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 1, 20, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(gp_regression, kmeans(5))
+        >>> start = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, X[:, 0]))
+        >>> q = start.posterior(jax.random.key(1), X[:3])["f"]
+        >>> type(q).__name__, q.mean, q.sample(jax.random.key(2)).shape
+        ('InducingPosterior', Array([0., 0., 0.], dtype=float32), (3,))
+
     Args:
         conditional: :class:`~gpzoo.posteriors.Projection` or :class:`~gpzoo.posteriors.Interpolation`, which holds the
             site's prior and inducing variables.

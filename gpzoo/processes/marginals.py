@@ -109,6 +109,16 @@ class GaussianMarginals(Fields):
     ``J`` independent sources, and ``Cov[f_n] = loading^T diag(source_variance_n) loading``. Likelihoods that
     need one output at a time use the diagonal (``variance``); others draw jointly.
 
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np
+        >>> from gpzoo import GaussianMarginals
+        >>> f = GaussianMarginals(np.zeros(3, np.float32), np.ones(3, np.float32), jax.random.key(0))
+        >>> g = f * 2.0 + 1.0
+        >>> g.mean, g.variance
+        (array([1., 1., 1.], dtype=float32), array([4., 4., 4.], dtype=float32))
+        >>> type(g).__name__, type(jnp.exp(g)).__name__, jnp.exp(g).shape
+        ('GaussianMarginals', 'ArrayImpl', (3,))
+
     Args:
         mean: ``[N]`` or ``[N, K]``.
         source_variance: ``[N]`` or ``[N, J]``.
@@ -386,6 +396,18 @@ class EstimatedMarginals(GaussianMarginals):
 
     Constants, rows and columns, and sums of different sites are exact, as for :class:`GaussianMarginals`; anything else
     raises ``TypeError``: there is no draw.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from gpzoo import EstimatedMarginals
+        >>> f = EstimatedMarginals(np.array([1.0], np.float32), np.array([-0.1], np.float32))
+        >>> (f * 2.0 + 1.0).mean
+        array([3.], dtype=float32)
+        >>> try:
+        ...     jnp.exp(f)
+        ... except TypeError as error:
+        ...     print(str(error)[:45])
+        The kernel of site 'a GP' samples views of it
     """
 
     def noise(self, num_draws: int) -> Array:

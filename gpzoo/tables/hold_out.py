@@ -15,6 +15,13 @@ from gpzoo.tables.table import Table, empty
 def hold_out(table: Table, rows: int, seed: int = 0) -> tuple[Any, ...]:
     """Hold out random rows of a table, drawn without replacement; only these rows are read.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.tables import ArrayTable, hold_out
+        >>> rest, X_test, y_test = hold_out(ArrayTable(np.zeros((100, 2)), np.zeros(100)), rows=20)
+        >>> rest.num_rows, X_test.shape, y_test.shape
+        (80, (20, 2), (20,))
+
     Args:
         table: all rows.
         rows: number of rows to hold out.

@@ -25,6 +25,14 @@ class Minibatches:
 
     One thread reads and shuffles windows ahead. ``read_ahead + 2`` of them are held in memory.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.tables import ArrayTable, Minibatches
+        >>> batches = Minibatches(ArrayTable(np.arange(10.0)), batch_size=4, seed=0)
+        >>> batches.steps_per_epoch, batches.take(0, 2)[0].shape
+        (2, (2, 4))
+        >>> batches.close()
+
     Args:
         table: the rows.
         batch_size: number of rows of a minibatch.

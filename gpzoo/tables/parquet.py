@@ -21,6 +21,15 @@ from gpzoo.tables.table import ColumnGroup, Table, pieces
 class ParquetTable(Table):
     """Columns of Parquet files. A block is a row group, which should have at most a million rows.
 
+    Example:
+        >>> import pathlib, tempfile, pyarrow as pa, pyarrow.parquet as pq
+        >>> from gpzoo.tables import ParquetTable
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.parquet"
+        >>> pq.write_table(pa.table({"x": [0.0, 1.0], "y": [2.0, 3.0]}), path)
+        >>> ParquetTable(path, columns=["x"], target="y").read(0)
+        (array([[0.],
+               [1.]], dtype=float32), array([2., 3.], dtype=float32))
+
     Args:
         paths: a file, a folder (all its ``*.parquet``, by name), or a sequence of these.
         columns: names of the inputs, ``[N, len(columns)]``.

@@ -19,6 +19,13 @@ from gpzoo.tables.table import Table, pieces
 class Moments:
     """Mean and standard deviation of every column of a table.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.tables import ArrayTable, Moments, moments
+        >>> found = moments(ArrayTable(np.array([1.0, 3.0])))
+        >>> isinstance(found, Moments), found.num_rows, found.mean, found.std
+        (True, 2, (2.0,), (1.0,))
+
     Attributes:
         num_rows: number of rows in their computation.
         mean: one float64 array of the shape of a row (a float for ``()``) per group; ``None`` for groups left out.
@@ -35,6 +42,13 @@ def moments(table: Table, groups: Sequence[int] | None = None) -> Moments:
 
     Pieces are centred on their own means and merged with the update of Chan, Golub and LeVeque (1979). This avoids
     cancellation, even if means are much larger than deviations.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.tables import ArrayTable, moments
+        >>> found = moments(ArrayTable(np.array([[0.0, 5.0], [2.0, 5.0]]), np.array([1.0, 2.0])))
+        >>> found.mean, found.std
+        ((array([1., 5.]), 1.5), (array([1., 0.]), 0.5))
 
     Args:
         table: read block by block, once.
@@ -91,6 +105,14 @@ class _Running:
 
 class Standardised(Table):
     """A table whose columns are shifted and scaled as they are read: ``(x - mean) / std``, in float64 before the cast.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.tables import ArrayTable, Standardised
+        >>> table = Standardised(ArrayTable(np.array([[1.0], [3.0]])), mean=[np.array([2.0])], std=[np.array([0.5])])
+        >>> table.read(0), table.apply(np.array([[2.5]]))
+        ((array([[-2.],
+               [ 2.]]),), (array([[1.]]),))
 
     Args:
         table: the original table.

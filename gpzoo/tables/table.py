@@ -24,6 +24,12 @@ _SEEN_BYTES = 2**27
 class ColumnGroup(NamedTuple):
     """The columns that are one argument of a model: ``n`` rows of them are an array ``[n, *shape]``.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.tables import ArrayTable
+        >>> ArrayTable(np.zeros((10, 3), np.float32), np.zeros(10, np.int32)).groups[1]
+        ColumnGroup(shape=(), dtype=dtype('int32'), names=())
+
     Attributes:
         shape: shape of one row: ``(d,)`` for ``d`` inputs, ``()`` for a target.
         dtype: dtype of the minibatches and of :meth:`Table.read`.
@@ -39,6 +45,20 @@ class Table(ABC):
     """Rows in memory or on disk, read in blocks of contiguous rows.
 
     A subclass sets ``groups`` and ``block_rows`` and defines :meth:`stored`.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.tables import ColumnGroup, Table
+        >>> class Squares(Table):
+        ...     groups = (ColumnGroup((1,), np.dtype("float32")), ColumnGroup((), np.dtype("float32")))
+        ...     block_rows = np.array([100, 100])
+        ...
+        ...     def stored(self, block):
+        ...         x = np.arange(100 * block, 100 * block + 100, dtype=np.float32)
+        ...         return x[:, None], x**2
+        >>> table = Squares()
+        >>> table.num_rows, table.read(1)[1][:2]
+        (200, array([10000., 10201.], dtype=float32))
 
     Attributes:
         groups: one :class:`ColumnGroup` per argument of the model, inputs first, the target (if there is one) last.

@@ -20,26 +20,32 @@ class View(Fields):
     """A map from an input to a fixed number of vectors, such as patches or an orbit: the ``T_p x`` of a double sum.
 
     A subclass has annotated fields (trained arrays and static values), up to three integer properties, and
-    :meth:`view`::
-
-        class Windows(View):
-            length: int = static()
-            size: int = static()
-
-            @property
-            def num_views(self):
-                return self.length - self.size + 1
-
-            @property
-            def view_size(self):
-                return self.size
-
-            def view(self, X):
-                return jnp.stack([X[:, i : i + self.size] for i in range(self.num_views)], axis=1)
-
-        kernel = DoubleSum(RBF(), Windows(length=24, size=3))    # inducing variables: unique_patches(100)
+    :meth:`view`, as in the example.
 
     Gradients reach its array fields, and the inputs, through :class:`gpzoo.kernels.DoubleSum`.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from gpzoo import View, static
+        >>> from gpzoo.kernels import RBF, DoubleSum
+        >>> class Windows(View):
+        ...     length: int = static()
+        ...     size: int = static()
+        ...
+        ...     @property
+        ...     def num_views(self):
+        ...         return self.length - self.size + 1
+        ...
+        ...     @property
+        ...     def view_size(self):
+        ...         return self.size
+        ...
+        ...     def view(self, X):
+        ...         return jnp.stack([X[:, i : i + self.size] for i in range(self.num_views)], axis=1)
+        >>> kernel = DoubleSum(RBF(), Windows(length=24, size=3))  # inducing variables: unique_patches(100)
+        >>> kernel(np.zeros((2, 24), np.float32))
+        Array([[484., 484.],
+               [484., 484.]], dtype=float32)
     """
 
     @property
@@ -122,24 +128,29 @@ class SampledView(Fields):
     """A distribution of views of an input (learning invariances, eq. 8).
 
     A subclass defines :meth:`noise`, the parameter-free randomness of a view, and :meth:`transform`, its effect on an
-    input. Its annotated fields are its parameters::
-
-        class Jitter(SampledView):
-            scale: Array
-
-            def __init__(self, scale):
-                super().__init__((3,))
-                self.scale = scale
-
-            def noise(self, key, num_views):
-                return random.normal(key, (num_views, 3))
-
-            def transform(self, x, noise):
-                return x + self.scale * noise
+    input. Its annotated fields are its parameters.
 
     Inducing variables live in the space of one flattened view, whether inputs are images or vectors:
     ``unique_patches(100)`` starts them at views of the data, ``InducingPatches(Z)`` at any ``Z [M, view_size]``. For
     views that are given rather than drawn, such as those of a data file, override :meth:`sample`.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import SampledView
+        >>> class Jitter(SampledView):
+        ...     scale: jax.Array
+        ...
+        ...     def __init__(self, scale):
+        ...         super().__init__((3,))
+        ...         self.scale = scale
+        ...
+        ...     def noise(self, key, num_views):
+        ...         return jax.random.normal(key, (num_views, 3))
+        ...
+        ...     def transform(self, x, noise):
+        ...         return x + self.scale * noise
+        >>> Jitter(0.1).sample(jax.random.key(0), np.zeros((5, 3), np.float32)).shape
+        (5, 16, 3)
 
     Args:
         input_shape: shape of one input, and of one view before it is flattened.

@@ -23,6 +23,17 @@ class Affine(SampledView):
 
     Interpolation is bilinear, with zeros outside the image. Results can be differentiated with respect to both bounds.
 
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np
+        >>> from gpzoo import Affine
+        >>> half_turn = jnp.float32([180, 1, 1, 0, 0, 0])
+        >>> view = Affine((2, 2), half_turn, half_turn)
+        >>> noise = view.noise(jax.random.key(0), 1)
+        >>> image = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)[:, :, None]
+        >>> abs(np.asarray(view.transform(image, noise[0]))[:, :, 0]).round(3)
+        array([[4., 3.],
+               [2., 1.]], dtype=float32)
+
     Args:
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
         low: ``[6]``: rotation (degrees, counter-clockwise), scale along the width and the height (2 shows everything at
@@ -76,6 +87,13 @@ class Affine(SampledView):
 def Rotation(image_shape: Sequence[int], angle: Array | float, *, num_views: int = 16, num_fixed: int = 64) -> Affine:
     """Images rotated by angles uniform in ``[-angle, angle]`` degrees (learning invariances, section 5.1).
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import Rotation
+        >>> view = Rotation((8, 8), 30.0, num_views=4)
+        >>> view.sample(jax.random.key(0), np.ones((2, 8, 8, 1), np.float32)).shape
+        (2, 4, 64)
+
     Args:
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
         angle: the largest angle; results can be differentiated with respect to it.
@@ -94,6 +112,14 @@ def Rotation(image_shape: Sequence[int], angle: Array | float, *, num_views: int
 
 class Deformation(Affine):
     """Images under smooth local displacements, after a small affine map (infiniteMNIST, Loosli et al. 2007; section 5).
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import Deformation
+        >>> view = Deformation((8, 8), amplitude=1.0, smoothness=2.0)
+        >>> noise = view.noise(jax.random.key(0), 5)
+        >>> jax.vmap(lambda each: view.transform(np.eye(8, dtype=np.float32)[:, :, None], each))(noise).shape
+        (5, 8, 8, 1)
 
     Args:
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.

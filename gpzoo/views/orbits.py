@@ -140,6 +140,12 @@ class Subsampled(SampledView):
 
     Estimates are of the whole orbit's kernel; they are exact if ``num_views`` is the size of the orbit.
 
+    Example:
+        >>> from gpzoo import Orbit, Subsampled
+        >>> some = Subsampled(Orbit.of_images((8, 8), rotations=True, flips=True), num_views=3)
+        >>> some.num_views, some.orbit_size
+        (3, 8)
+
     Args:
         orbit: the whole orbit.
         num_views: number of views per input and step in training.

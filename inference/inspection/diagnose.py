@@ -41,6 +41,17 @@ def diagnose(
     R-hat, effective sample sizes and traces are left out: draws of an approximation are independent, so that they are
     perfect whatever the approximation is.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, diagnose
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> y, guide = np.sin(X[:, 0]), InducingGuide(gp_regression, kmeans(8))
+        >>> untrained = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, y))
+        >>> [finding.name for finding in diagnose(jax.random.key(1), untrained, X, y).findings]
+        ['parameter at its start', 'no better than a constant']
+
     Args:
         rng_key: key of the draws.
         trained: what :func:`~gpzoo.inference.fit` returns. Of several trainings on the same data (restarts) the one

@@ -17,6 +17,17 @@ _WIDTH = 80
 class Finding:
     """Something that is wrong.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import check
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.ones((20, 1), np.float32)
+        >>> finding = check(gp_regression, X, np.arange(20, dtype=np.float32))[0]
+        >>> type(finding).__name__, finding.name, finding.site
+        ('Finding', 'constant columns', 'X')
+        >>> print(finding.text)
+        column 0 is the same at all rows, which say nothing and have no lengthscale: leave out.
+
     Attributes:
         name: of this kind of finding, the same for every program.
         site: that it is about, or ``None``.
@@ -48,6 +59,12 @@ class Section:
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
     """What :func:`~gpzoo.inference.inspection.diagnose.diagnose` found; it prints as tables of 80 columns.
+
+    Example:
+        >>> from gpzoo.inference import Diagnosis, Finding
+        >>> print(Diagnosis((Finding("few rows", "X", "There are only 3 rows. Add some."),)))
+        Findings
+        - few rows (X): There are only 3 rows. Add some.
 
     Attributes:
         findings: what is wrong.

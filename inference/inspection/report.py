@@ -60,6 +60,18 @@ def report(
     The file needs no network, no server and no script: findings in words, the program with its sites and priors, its
     parameters, the bound by site, pictures that fit the model with their numbers, versions, and how to make it again.
 
+    Example:
+        >>> import jax, pathlib, tempfile, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, report
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> y, guide = np.sin(X[:, 0]), InducingGuide(gp_regression, kmeans(8))
+        >>> start = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, y))
+        >>> path = report(jax.random.key(1), start, X, y, path=pathlib.Path(tempfile.mkdtemp()) / "report.html")
+        >>> path.name, "<html" in path.read_text()
+        ('report.html', True)
+
     Args:
         rng_key: key of the draws.
         trained: the model.

@@ -62,6 +62,25 @@ def vsbc(
     Every training of an :class:`~gpzoo.inference.InducingGuide` starts with the inducing variables that its
     initialisers find once.
 
+    Example:
+        >>> import jax, numpy as np, numpyro, optax
+        >>> import numpyro.distributions as dist
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import GaussianProcess, InducingPoints, kernels
+        >>> from gpzoo.inference import GaussianProcessELBO, InducingGuide, vsbc
+        >>> from gpzoo.likelihoods import Gaussian
+        >>> def program(X, y=None):
+        ...     noise = numpyro.sample("noise", dist.LogNormal(-1.0, 0.5))
+        ...     f = numpyro.sample("f", GaussianProcess(kernels.RBF(), X))
+        ...     with numpyro.plate("data", len(X)):
+        ...         numpyro.sample("y", Gaussian(f, noise), obs=y)
+        >>> X = np.linspace(0, 3, 10, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(program, InducingPoints(X[::3]), hyperparameters="normal")
+        >>> svi = SVI(program, guide, optax.adam(0.05), GaussianProcessELBO())
+        >>> found = vsbc(jax.random.key(0), svi, 5, X, X[:, 0], num_simulations=3, num_draws=9)
+        >>> found.arrays["noise_ranks"].shape
+        (3, 1)
+
     Args:
         rng_key: key of simulations, trainings and draws.
         svi: NumPyro's object, holding the program, the guide, the optimiser and the objective.

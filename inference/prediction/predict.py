@@ -61,6 +61,17 @@ def predict(
     every batch: take large ones. A program that is
     :func:`~gpzoo.inference.whitened` is conditioned on its draws of ``f``, or of ``u`` where it is sparse.
 
+    Example:
+        >>> import jax, numpy as np, numpyro
+        >>> from gpzoo import GaussianProcess, kernels
+        >>> from gpzoo.inference import predict
+        >>> def exact(X, y=None):
+        ...     numpyro.sample("y", GaussianProcess(kernels.RBF() + kernels.White(0.01), X), obs=y)
+        >>> X = np.linspace(0, 6, 20, dtype=np.float32)[:, None]
+        >>> found = predict(jax.random.key(0), exact, np.array([[1.5]], np.float32), train_args=(X, np.sin(X[:, 0])))
+        >>> found["y"].mean.round(1), found["y"].variance.shape
+        (array([1.], dtype=float32), (1,))
+
     Args:
         rng_key: key of the draws.
         model: the program.

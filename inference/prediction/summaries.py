@@ -19,6 +19,18 @@ _MAX_STEPS = 200
 class SitePrediction(NamedTuple):
     """Prediction of one site at ``N`` new inputs, as NumPy arrays.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(gp_regression, kmeans(8))
+        >>> start = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, np.sin(X[:, 0])))
+        >>> found = start.predict(jax.random.key(1), X[:3], quantiles=(0.05, 0.95))
+        >>> type(found["y"]).__name__, found["y"].mean.shape, found["y"].quantiles.shape, found["f"].log_density
+        ('SitePrediction', (3,), (2, 3), None)
+
     Attributes:
         mean: predictive mean, ``[N]`` or ``[N, D]``; ``None`` for labels, which have ``probs``, and where the
             distribution of ``y`` has no finite one (a Cauchy).

@@ -143,3 +143,39 @@ def test_the_same_call_gives_the_same_bits_and_other_batches_the_same_up_to_roun
 )
 def test_docstrings_promise_no_more_of_equal_results_than_holds(function, promise):
     assert promise in " ".join(function.__doc__.split())
+
+
+def test_the_gradient_of_a_drawn_function_is_that_of_all_layers(three):
+    """Against finite differences, among the data and far from them."""
+    guide, params, _ = three
+    trained = Trained(FUNCTIONS, guide, params)
+
+    @jax.jit
+    def slopes(x):
+        value = lambda x: trained.function(KEY, 3, num_features=32)(x[None])["f"][0]  # noqa: E731
+        at = jnp.stack([x + step for step in 1e-5 * jnp.concatenate([jnp.eye(2), -jnp.eye(2)])])
+        values = jax.vmap(value)(at)
+        return jax.grad(value)(x), (values[:2] - values[2:]) / 2e-5
+
+    for x in (NEW[0], 10.0 * NEW[1]):
+        np.testing.assert_allclose(*slopes(x), rtol=1e-5, atol=1e-8)
+
+
+def test_climbing_a_drawn_function_ends_at_its_top():
+    """Thompson sampling of ``docs/how_to/bayesian_optimisation.md``, against the draw on a grid."""
+    single = partial(deep_gp, layers=(), layer_noise=None)
+    guide = InducingGuide(single, InducingPoints(X))
+    params = randomised(guide.init_params(KEY, X, X[:, 0]))
+    trained = Trained(single, guide, params)
+    grid = np.stack(np.meshgrid(np.linspace(-1, 1, 41), np.linspace(-1, 1, 41)), axis=-1).reshape(-1, 2)
+
+    @jax.jit
+    def climbed(params):
+        function = trained.with_params(params).function(KEY, num_features=64)
+        slope = jax.vmap(jax.grad(lambda x: function(x[None])["f"][0]))
+        uphill = lambda _, x: jnp.clip(x + 0.02 * slope(x), -1, 1)  # noqa: E731
+        ends = jax.lax.fori_loop(0, 100, uphill, jnp.asarray(grid[::40]))
+        return function(ends)["f"].max()
+
+    values = trained.functions(KEY, grid, num_draws=1, num_features=64)["f"][0]
+    assert np.ptp(values) > 1 and values.max() - 1e-6 < climbed(params) < values.max() + 0.1

@@ -39,6 +39,11 @@ WORDS, NUMBERS = 9, 8
 def blank(width: float, height: float) -> Figure:
     """An empty figure of a size in inches, without a window.
 
+    Example:
+        >>> from gpzoo.inference import plots
+        >>> plots.blank(4.0, 3.0).get_size_inches()
+        array([4., 3.])
+
     Raises:
         MissingExtraError: without matplotlib.
     """

@@ -21,6 +21,13 @@ _NUMBERED = 12
 def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """How often data of each class were taken for each: numbers of data, in colours their share of the true class.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import plots
+        >>> ax = plots.confusion(np.array([[0.9, 0.1], [0.3, 0.7], [0.6, 0.4]]), np.array([0, 1, 1]))
+        >>> [text.get_text() for text in ax.texts]
+        ['1', '1', '1']
+
     Args:
         probs: predicted probabilities ``[N, K]``; the largest is the prediction.
         labels: true classes ``0 .. K - 1``, ``[N]``.
@@ -55,6 +62,15 @@ def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) 
     The bars around the diagonal hold the accuracy of a calibrated prediction, each with probability 95 %. The area of a
     dot goes with the number of data in its bin.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import plots
+        >>> rng = np.random.default_rng(0)
+        >>> sure = rng.uniform(0.5, 1.0, 300)
+        >>> ax = plots.reliability(np.stack([sure, 1 - sure], axis=1), (rng.uniform(size=300) > sure).astype(int))
+        >>> ax.get_ylabel()
+        'share of data where it is right'
+
     Args:
         probs: predicted probabilities ``[N, K]``.
         labels: true classes ``0 .. K - 1``, ``[N]``.
@@ -85,6 +101,13 @@ def pit(values: ArrayLike, *, ax: Axes | None = None) -> Axes:
 
     With probability 95 % all counts of right predictions lie in the band together. A hump says that intervals are too
     wide, a bowl that they are too narrow, a slope that predictions are shifted.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import plots
+        >>> ax = plots.pit(np.random.default_rng(0).uniform(size=500))
+        >>> ax.get_xlabel()
+        'probability integral transform'
 
     Args:
         values: transforms of outcomes, in [0, 1], of any shape.

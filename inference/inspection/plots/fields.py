@@ -42,6 +42,18 @@ def field_2d(
 
     Lines are the standard deviation of the GP; of classes they are the borders of the likeliest.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.random.default_rng(0).uniform(-1, 1, (30, 2)).astype(np.float32)
+        >>> y, guide = X[:, 0], InducingGuide(gp_regression, kmeans(5))
+        >>> start = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, y))
+        >>> ax = plots.field_2d(jax.random.key(1), start, X, y)
+        >>> ax.get_xlabel(), ax.get_ylabel()
+        ('X, column 0', 'X, column 1')
+
     Args:
         rng_key: key of the draws.
         trained: the model, whose program has one input ``[N, 2]``.
@@ -111,6 +123,13 @@ def surface(
     ax: Axes | None = None,
 ) -> Axes:
     """A field of numbers over two inputs in colours around zero, and data in the same colours.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import plots
+        >>> ax = plots.surface(np.outer([-1.0, 0.0, 1.0], [1.0, 2.0]), (0.0, 2.0, -1.5, 1.5), "residual")
+        >>> float(ax.get_xlim()[1]), float(ax.get_ylim()[1])
+        (2.0, 1.5)
 
     Args:
         values: the field, ``[rows, columns]``, the lowest row first.

@@ -62,6 +62,18 @@ def fit_1d(
     Of MCMC, and of exact regression (an observed GP site), give the program in place of a trained model, with draws or
     parameters and all data, on which predictions are conditioned. It has the bands, without draws of functions.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> y, guide = np.sin(X[:, 0]), InducingGuide(gp_regression, kmeans(8))
+        >>> start = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, y))
+        >>> ax = plots.fit_1d(jax.random.key(1), start, X, y, draws=3)
+        >>> ax.get_ylabel()
+        'y'
+
     Args:
         rng_key: key of the draws.
         trained: the model, whose program has one input ``[N, 1]``; or such a program.

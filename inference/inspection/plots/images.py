@@ -46,6 +46,19 @@ def inducing_images(
     With several outputs the number is the root of their mean square. Where ``u`` comes in blocks of several kernels,
     each block has rows of its own.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import unique_patches
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import convolutional_gp
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> y, program = np.zeros(10, np.float32), partial(convolutional_gp, patch_shape=(3, 3))
+        >>> guide = InducingGuide(program, unique_patches(6))
+        >>> start = Trained(program, guide, guide.init_params(jax.random.key(0), images, y))
+        >>> len(plots.inducing_images(start, images[:1], y[:1], count=4).images)
+        4
+
     Args:
         trained: the model.
         *args: the program's positional arguments; one row of each is enough.
@@ -138,6 +151,19 @@ def patch_weights(
 ) -> Axes:
     """The weight of a patch by its place in the image: a map for each channel and each output that has its own.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import unique_patches
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import convolutional_gp
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> y, program = np.zeros(10, np.float32), partial(convolutional_gp, patch_shape=(3, 3))
+        >>> guide = InducingGuide(program, unique_patches(6))
+        >>> start = Trained(program, guide, guide.init_params(jax.random.key(0), images, y))
+        >>> plots.patch_weights(start, images[:1], y[:1]).images[0].get_array().shape
+        (4, 4)
+
     Args:
         trained: the model.
         *args: the program's positional arguments; one row of each is enough.
@@ -213,6 +239,20 @@ def augmentations(
     ax: Axes | None = None,
 ) -> Axes:
     """Inputs, framed, each beside views of it from the learned distribution, or from its orbit.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import unique_patches
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import invariant_gp, rotation
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> y, program = np.zeros(10, np.float32), partial(invariant_gp, view=rotation(45.0))
+        >>> guide = InducingGuide(program, unique_patches(5))
+        >>> start = Trained(program, guide, guide.init_params(jax.random.key(0), images, y))
+        >>> ax = plots.augmentations(jax.random.key(1), start, images[:2], y[:2], count=3)
+        >>> len(ax.images)
+        8
 
     Args:
         rng_key: key of the views.

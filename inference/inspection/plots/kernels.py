@@ -50,6 +50,18 @@ def lengthscales(
     A column does not matter to a kernel whose lengthscale is far beyond the column's spread, which is marked.
     Lengthscales with a posterior have its central 90 %; several of one column, of several outputs, share a row.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+        >>> guide = InducingGuide(gp_regression, kmeans(5))
+        >>> start = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, X[:, 0]))
+        >>> ax = plots.lengthscales(start, X, X[:, 0], names=["age", "dose"])
+        >>> [text.get_text() for text in ax.get_yticklabels()]
+        ['age', 'dose']
+
     Args:
         trained: the model.
         *args: the program's positional arguments; their rows give the spread of the columns.
@@ -178,6 +190,18 @@ def kernel_by_class(
     ax: Axes | None = None,
 ) -> Axes:
     """The prior covariance of a GP site between rows that are sorted by their class: blocks, where it knows them.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import gp_classification
+        >>> X = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+        >>> labels, guide = (X[:, 0] > 0).astype(np.float32), InducingGuide(gp_classification, kmeans(5))
+        >>> start = Trained(gp_classification, guide, guide.init_params(jax.random.key(0), X, labels))
+        >>> ax = plots.kernel_by_class(start, X, labels, labels=labels.astype(int))
+        >>> ax.images[0].get_array().shape
+        (30, 30)
 
     Args:
         trained: the model.

@@ -43,6 +43,19 @@ def layers(
     The line is the input itself where that is one column, else the first principal direction through the mean of the
     data, in standard deviations along it. A layer that collapsed to its prior mean lies on the dashed lines.
 
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import deep_gp, linear_layers
+        >>> X = np.linspace(-1, 1, 30, dtype=np.float32)[:, None]
+        >>> program = partial(deep_gp, layers=linear_layers(X, [1]))
+        >>> guide = InducingGuide(program, kmeans(5))
+        >>> start = Trained(program, guide, guide.init_params(jax.random.key(0), X, X[:, 0]))
+        >>> len(plots.layers(jax.random.key(1), start, X, X[:, 0]))
+        2
+
     Args:
         rng_key: key of the draws.
         trained: the model, whose program has one input ``[N, ...]``.

@@ -24,6 +24,16 @@ def prior_posterior(
 ) -> list[Axes]:
     """Densities of hyperparameters before and after the data, a panel for every number.
 
+    Example:
+        >>> import numpy as np, xarray
+        >>> from gpzoo.inference import plots
+        >>> def draws(shape):
+        ...     gamma = np.random.default_rng(0).gamma(shape, 2 / shape, (1, 500))
+        ...     return xarray.Dataset({"noise": (("chain", "draw"), gamma)})
+        >>> axes = plots.prior_posterior({"prior": draws(2.0), "posterior": draws(200.0)})
+        >>> [ax.get_xlabel() for ax in axes]
+        ['noise']
+
     Args:
         container: an export with the groups ``prior`` and ``posterior``, of either series of ArviZ.
         names: variables to show; by default those in both groups that have at most 12 entries.
@@ -74,6 +84,16 @@ def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax:
 
     Every row is one number less its mean under NUTS, divided by its standard deviation there: 0 +- 1.64 or so is right.
     A dot away from 0 is a bias, a short bar a posterior that is too narrow.
+
+    Example:
+        >>> import numpy as np, xarray
+        >>> from gpzoo.inference import plots
+        >>> def posterior(sd):
+        ...     draws = np.random.default_rng(0).normal(1.0, sd, (4, 100))
+        ...     return {"posterior": xarray.Dataset({"noise": (("chain", "draw"), draws)})}
+        >>> ax = plots.against_nuts(posterior(0.1), posterior(0.2))
+        >>> [text.get_text() for text in ax.get_yticklabels()]
+        ['noise']
 
     Args:
         svi: the export of an SVI training, of either series of ArviZ.

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 def elbo(trained: Trained, *, ax: Axes | None = None) -> Axes:
     """The evidence lower bound of a training, or of each of several, see :func:`learning_curve`.
 
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import Trained, plots
+        >>> from gpzoo.models import gp_regression
+        >>> trained = Trained(gp_regression, None, {}, losses=np.exp(-np.linspace(0, 5, 200)))
+        >>> plots.elbo(trained).get_xlabel()
+        'optimisation step'
+
     Args:
         trained: a model that :func:`~gpzoo.inference.fit` trained.
         ax: axes to draw into; those of a new figure if ``None``.
@@ -46,6 +54,13 @@ def learning_curve(values: ArrayLike, steps: ArrayLike | None = None, *, ax: Axe
     """The evidence lower bound against optimisation steps, minibatch noise in grey under its running mean.
 
     The axes fit the running mean without its first steps, which are far below.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import plots
+        >>> ax = plots.learning_curve(np.log(np.arange(1, 300)))
+        >>> ax.get_xlabel()
+        'optimisation step'
 
     Args:
         values: the bound ``[n]``, in nats; values that are not finite are left out.

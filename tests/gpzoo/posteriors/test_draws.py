@@ -18,7 +18,7 @@ from gpzoo import GaussianProcess, InducingPoints, InducingPosterior
 from gpzoo.errors import FactorisationError
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, Trained, fit
 from gpzoo.inference._finite import is_finite
-from gpzoo.kernels import RBF, Matern32, Matern52, Periodic
+from gpzoo.kernels import RBF, Matern32, Matern52, Periodic, Pointwise
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.linalg.factorise import root
 from gpzoo.posteriors import Projection, forms
@@ -183,6 +183,9 @@ def test_a_kernel_that_is_none_is_refused():
         FactorisationError, match=r"GaussianProcess at 5 inputs \(5 x 5, float64\) has negative.*kernel"
     ):
         process.sample(KEY)
+    distance = Pointwise(lambda x, z: jnp.sum(jnp.abs(x - z)))
+    with pytest.raises(FactorisationError, match=r"negative eigenvalues.*: 0\.5 where its variance is 0\. Check"):
+        GaussianProcess(distance, np.array([[0.0], [1.0]])).sample(KEY)
 
 
 def test_densities_of_singular_covariances_are_minus_infinity_under_jit():
