@@ -48,10 +48,7 @@ def squared_distance(
     """
     if Z is not None:
         return _squared_distance(X, Z, X.shape[-1] <= direct_columns)
-    square = _squared_distance(X, X, X.shape[-1] <= direct_columns)
-    if X.shape[-1] > direct_columns:
-        square = (square + square.T) / 2
-    return jnp.where(jnp.eye(X.shape[0], dtype=bool), 0, square)
+    return _squared_distance_within(X, X.shape[-1] <= direct_columns)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
@@ -82,6 +79,25 @@ def _squared_distance_jvp(
 
 
 _squared_distance.defjvp(_squared_distance_jvp, symbolic_zeros=True)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _squared_distance_within(X: Float[Array, "N d"], direct: bool) -> Float[Array, "N N"]:
+    square = _squared_distance(X, X, direct)
+    if not direct:
+        square = (square + square.T) / 2
+    return jnp.where(jnp.eye(X.shape[0], dtype=bool), 0, square)
+
+
+@_squared_distance_within.defjvp
+def _squared_distance_within_jvp(
+    direct: bool, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
+    # The derivative by rows is that by columns transposed: one product for both.
+    X, _ = _centred(*primals, *primals)
+    (dX,) = tangents
+    half = 2 * matmul(_beside(jnp.sum(X * dX, -1), dX), _beside(jnp.ones_like(X[:, 0]), -X).T)
+    return _squared_distance_within(*primals, direct), half + half.T
 
 
 def _centred(X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> tuple[Float[Array, "N d"], Float[Array, "M d"]]:
