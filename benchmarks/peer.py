@@ -15,6 +15,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -91,10 +92,10 @@ class Peer:
 # -- the process of one library ----------------------------------------------------------------------------------------
 
 
-def worker(script: str, library: str, python: str, case: Mapping[str, Any]) -> Peer:
-    """A process of ``script`` that answers for one library; see :func:`work`."""
+def worker(script: str, library: str, python: str, case: Mapping[str, Any], compiled: str) -> Peer:
+    """A process of ``script`` that answers for one library, see :func:`work`; ours keeps programs in ``compiled``."""
     # GPflow and GPflux are written for Keras 2, and TensorFlow logs a page.
-    environment = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GPZOO_COMPILED": compiled}
     return Peer(library, [python, script, "--work", library, json.dumps(case)], environment)
 
 
@@ -185,9 +186,17 @@ def measure(script: str, case: Mapping[str, Any], pythons: Mapping[str, str], pa
     Returns:
         ``seconds`` and ``megabytes`` by library (medians, and peaks above imports), ``versions``; and ``beside``, for
         each peer the ratios ``seconds`` (theirs over ours, median over pairs), ``low`` and ``high`` (which hold the
-        middle 80 %), ``memory`` (ours over theirs), and ``apart``, the relative difference of the bounds at the start.
+        middle 80 %), ``memory`` (ours over theirs), ``memory_again`` (the same of a second process, which reads the
+        programs that the first one compiled), and ``apart``, the relative difference of the bounds at the start.
     """
-    sides = [worker(script, library, python, case) for library, python in pythons.items()]
+    with tempfile.TemporaryDirectory() as compiled:
+        return _measure(script, case, pythons, pairs, compiled)
+
+
+def _measure(
+    script: str, case: Mapping[str, Any], pythons: Mapping[str, str], pairs: int, compiled: str
+) -> dict[str, Any]:
+    sides = [worker(script, library, python, case, compiled) for library, python in pythons.items()]
     steps = math.ceil(MIN_SECONDS / min(each.first["seconds"] for each in sides))
     times: dict[str, list[float]] = {library: [] for library in pythons}
     for i in range(pairs):
@@ -198,17 +207,21 @@ def measure(script: str, case: Mapping[str, Any], pythons: Mapping[str, str], pa
     for each in sides:
         each.close()
     ours, *others = sides
+    second = worker(script, ours.name, pythons[ours.name], case, compiled)
+    again = second(0)
+    second.close()
     beside = {}
     for each in others:
         ratios = sorted(b / a for a, b in zip(times[ours.name], times[each.name], strict=True))
         found = {"seconds": statistics.median(ratios), "low": ratios[len(ratios) // 10]}
         found |= {"high": ratios[-1 - len(ratios) // 10], "memory": memory[ours.name] / memory[each.name]}
+        found["memory_again"] = again / memory[each.name]
         if ours.first["bound"] and each.first["bound"]:
             found["apart"] = abs(each.first["bound"] / ours.first["bound"] - 1)
         beside[each.name] = found
     return {
         "seconds": {library: statistics.median(own) for library, own in times.items()},
-        "megabytes": memory,
+        "megabytes": memory | {f"{ours.name} again": again},
         "beside": beside,
         "steps": steps,
         "load": os.getloadavg()[0],
@@ -224,7 +237,7 @@ def table(name: str, found: Mapping[str, Any]) -> str:
         apart = f"; bounds apart by {own['apart']:.1g}" if "apart" in own else ""
         text.append(
             f"  {PEERS[library]}: {_milliseconds(seconds)}, {own['seconds']:.2f} times ours ({own['low']:.2f} to "
-            f"{own['high']:.2f}); {peak:.0f} MB, ours {own['memory']:.2f} of it{apart}"
+            f"{own['high']:.2f}); {peak:.0f} MB, ours {own['memory']:.2f} of it, compiled before {own['memory_again']:.2f}{apart}"
         )
     return "\n".join(text)
 

@@ -19,6 +19,7 @@ from numpyro.distributions import MaskedDistribution
 from numpyro.primitives import default_process_message
 
 from gpzoo import _checks as checks
+from gpzoo import _platform
 from gpzoo._numpyro import Messenger
 from gpzoo.inference.gp_sites import Representation, representing
 from gpzoo.likelihoods import Likelihood
@@ -108,6 +109,7 @@ def at_once(function: Callable[[], Any], *, concretely: bool = False) -> Any:
     if concretely:
         program = program.lower(traced.consts).compile()
     leaves = program(traced.consts)
+    _platform.release_freed()
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 

@@ -90,9 +90,7 @@ def _squared_distance_within(X: Float[Array, "N d"], direct: bool) -> Float[Arra
 
 
 @_squared_distance_within.defjvp
-def _squared_distance_within_jvp(
-    direct: bool, primals: tuple[Array], tangents: tuple[Array]
-) -> tuple[Array, Array]:
+def _squared_distance_within_jvp(direct: bool, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     # The derivative by rows is that by columns transposed: one product for both.
     (X,), (dX,) = primals, tangents
     half = 2 * matmul(_beside(jnp.sum(X * dX, -1), dX), _beside(jnp.ones_like(X[:, 0]), -X).T)
