@@ -237,7 +237,8 @@ def table(name: str, found: Mapping[str, Any]) -> str:
         apart = f"; bounds apart by {own['apart']:.1g}" if "apart" in own else ""
         text.append(
             f"  {PEERS[library]}: {_milliseconds(seconds)}, {own['seconds']:.2f} times ours ({own['low']:.2f} to "
-            f"{own['high']:.2f}); {peak:.0f} MB, ours {own['memory']:.2f} of it, compiled before {own['memory_again']:.2f}{apart}"
+            f"{own['high']:.2f}); {peak:.0f} MB, ours {own['memory']:.2f} of it, compiled before "
+            f"{own['memory_again']:.2f}{apart}"
         )
     return "\n".join(text)
 
