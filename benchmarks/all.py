@@ -62,7 +62,9 @@ def line(row: Row, dtype: str, found: dict[str, Any], before: dict[str, Any]) ->
         own, old = found["beside"][library], before.get("beside", {}).get(library)
         was = f", was {old['seconds']:.2f} and {old['memory']:.2f}" if old else ""
         memory = f"memory {own['memory']:.2f} of its, compiled before {own['memory_again']:.2f}"
-        text.append(f"{PEERS[library]} {own['seconds']:.2f} times as long, {memory}{was}")
+        text.append(
+            f"{PEERS[library]} {own['seconds']:.2f} times as long (processors {own['processors']:.2f}), {memory}{was}"
+        )
     return "; ".join(text)
 
 

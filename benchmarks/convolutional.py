@@ -207,7 +207,7 @@ def costs(dtype: str, steps: int) -> None:
         for value in values:
             size = Size(**{**base, name: value})
             made = gpzoo_steps(size, dtype)
-            median = statistics.median(made.seconds(1) for _ in range(steps))
+            median = statistics.median(made.seconds(1)[0] for _ in range(steps))
             shape = f"P {size.views}, M {size.inducing}, B {size.batch}"
             print(f"{shape}, {dtype}: {median:.4f} s", flush=True)
 

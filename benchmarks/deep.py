@@ -238,9 +238,9 @@ def costs(dtype: str, timings: int) -> None:
         for value in values:
             size = replace(Size(3, 1000), **{name: value})
             seconds = gpzoo_steps(size, dtype).seconds
-            steps = math.ceil(MIN_SECONDS / seconds(3))
+            steps = math.ceil(MIN_SECONDS / seconds(3)[0])
             shape = f"L {size.layers}, M {size.inducing}, B {size.batch}, S {size.draws}"
-            median = statistics.median(seconds(steps) for _ in range(timings))
+            median = statistics.median(seconds(steps)[0] for _ in range(timings))
             print(f"{shape}, {dtype}: {median:.4f} s", flush=True)
 
 

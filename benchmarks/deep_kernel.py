@@ -150,7 +150,7 @@ def against_grids(arguments: argparse.Namespace) -> None:
     import_library("gpzoo")
     case = {"rows": max(arguments.rows), "columns": max(arguments.columns), "draws": arguments.draws}
     made = [gpzoo_steps(case | {"grid": size}) for size in arguments.grids]
-    times = [[each.seconds(3) for each in made] for _ in range(arguments.pairs)]
+    times = [[each.seconds(3)[0] for each in made] for _ in range(arguments.pairs)]
     for size, own in zip(arguments.grids, zip(*times, strict=True), strict=True):
         print(f"{size:5} points: {1e3 * statistics.median(own):.1f} ms", flush=True)
 

@@ -33,12 +33,12 @@ class Timed(NamedTuple):
     """The steps of one library.
 
     Attributes:
-        seconds: takes a number of steps and returns the seconds of one.
+        seconds: takes a number of steps and returns the seconds of one, by the clock and of all processors together.
         versions: of the library and what is below it.
         bound: at the start, where it is known.
     """
 
-    seconds: Callable[[int], float]
+    seconds: Callable[[int], tuple[float, float]]
     versions: str
     bound: float | None = None
 
@@ -146,15 +146,15 @@ def resident() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _seconds(step: Callable[[], float], steps: int) -> float:
+def _seconds(step: Callable[[], float], steps: int) -> tuple[float, float]:
     """Seconds per step, of which the last must have a finite bound."""
-    start = time.perf_counter()
+    start, busy = time.perf_counter(), time.process_time()
     for _ in range(steps):
         bound = step()
-    passed = time.perf_counter() - start
+    passed, busy = time.perf_counter() - start, time.process_time() - busy
     if not math.isfinite(bound):
         raise FloatingPointError(f"The bound is {bound}: what was timed is no training.")
-    return passed / steps
+    return passed / steps, busy / steps
 
 
 # -- what compares them ------------------------------------------------------------------------------------------------
@@ -184,9 +184,10 @@ def measure(script: str, case: Mapping[str, Any], pythons: Mapping[str, str], pa
     """Times and memory of one case, in turns.
 
     Returns:
-        ``seconds`` and ``megabytes`` by library (medians, and peaks above imports), ``versions``; and ``beside``, for
-        each peer the ratios ``seconds`` (theirs over ours, median over pairs), ``low`` and ``high`` (which hold the
-        middle 80 %), ``memory`` (ours over theirs), ``memory_again`` (the same of a second process, which reads the
+        ``seconds``, ``processors`` (seconds of all of them) and ``megabytes`` by library (medians, and peaks above
+        imports), ``versions``; and ``beside``, for each peer the ratios ``seconds`` (theirs over ours, median over
+        pairs), ``low`` and ``high`` (which hold the middle 80 %), ``processors`` (which other work on the machine
+        changes less), ``memory`` (ours over theirs), ``memory_again`` (the same of a second process, which reads the
         programs that the first one compiled), and ``apart``, the relative difference of the bounds at the start.
     """
     with tempfile.TemporaryDirectory() as compiled:
@@ -197,12 +198,14 @@ def _measure(
     script: str, case: Mapping[str, Any], pythons: Mapping[str, str], pairs: int, compiled: str
 ) -> dict[str, Any]:
     sides = [worker(script, library, python, case, compiled) for library, python in pythons.items()]
-    steps = math.ceil(MIN_SECONDS / min(each.first["seconds"] for each in sides))
+    steps = math.ceil(MIN_SECONDS / min(each.first["seconds"][0] for each in sides))
     times: dict[str, list[float]] = {library: [] for library in pythons}
+    busy: dict[str, list[float]] = {library: [] for library in pythons}
     for i in range(pairs):
         # Who goes first alternates too.
         for each in sides[:: -1 if i % 2 else 1]:
-            times[each.name].append(each(steps))
+            for kept, found in zip((times, busy), each(steps), strict=True):
+                kept[each.name].append(found)
     memory = {each.name: each(0) for each in sides}
     for each in sides:
         each.close()
@@ -215,12 +218,14 @@ def _measure(
         ratios = sorted(b / a for a, b in zip(times[ours.name], times[each.name], strict=True))
         found = {"seconds": statistics.median(ratios), "low": ratios[len(ratios) // 10]}
         found |= {"high": ratios[-1 - len(ratios) // 10], "memory": memory[ours.name] / memory[each.name]}
+        found["processors"] = statistics.median(b / a for a, b in zip(busy[ours.name], busy[each.name], strict=True))
         found["memory_again"] = again / memory[each.name]
         if ours.first["bound"] and each.first["bound"]:
             found["apart"] = abs(each.first["bound"] / ours.first["bound"] - 1)
         beside[each.name] = found
     return {
         "seconds": {library: statistics.median(own) for library, own in times.items()},
+        "processors": {library: statistics.median(own) for library, own in busy.items()},
         "megabytes": memory | {f"{ours.name} again": again},
         "beside": beside,
         "steps": steps,
@@ -237,8 +242,8 @@ def table(name: str, found: Mapping[str, Any]) -> str:
         apart = f"; bounds apart by {own['apart']:.1g}" if "apart" in own else ""
         text.append(
             f"  {PEERS[library]}: {_milliseconds(seconds)}, {own['seconds']:.2f} times ours ({own['low']:.2f} to "
-            f"{own['high']:.2f}); {peak:.0f} MB, ours {own['memory']:.2f} of it, compiled before "
-            f"{own['memory_again']:.2f}{apart}"
+            f"{own['high']:.2f}; of processors {own['processors']:.2f}); {peak:.0f} MB, ours {own['memory']:.2f} of "
+            f"it, compiled before {own['memory_again']:.2f}{apart}"
         )
     return "\n".join(text)
 
