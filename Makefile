@@ -4,6 +4,8 @@
 # make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
 # make browser  reports and the site in Chromium, which it looks at for errors, requests, contrast and width, with screenshots
+# make bench   ours beside GPflow, GPflux, GPyTorch and GPJax; each is in an environment of its own, or not run:
+#              make bench GPFLOW_PYTHON=... GPFLUX_PYTHON=... GPYTORCH_PYTHON=... GPJAX_PYTHON=... [BENCH="--pairs 3"]
 # make docs    the site, whose pages are run: build/docs/index.html; GPZOO_DOCS=quick make docs trains a fifth as long
 # make lint    style and types only
 # make clean   remove what the other targets made
@@ -20,7 +22,7 @@ PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/t
 	$(addprefix tests/inference/, prediction/test_functions.py prediction/test_prediction.py) \
 	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
-.PHONY: test part lowest stress lint demo browser docs clean
+.PHONY: test part lowest stress lint demo browser docs bench clean
 
 test: lint
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
@@ -64,6 +66,9 @@ browser: $(STAMP)
 	GPZOO_BROWSER=build/browser GPZOO_REPORTS="$(REPORTS)" $(VENV)/bin/python -m pytest -s tests/inference/inspection/test_report.py \
 	  tests/test_site.py
 	@echo "Screenshots:" && ls build/browser/*.png
+
+bench: $(STAMP)
+	$(VENV)/bin/python benchmarks/all.py --output benchmarks/results/all.json $(BENCH)
 
 docs: $(STAMP) $(VENV)/docs
 	$(VENV)/bin/sphinx-build -j $(WORKERS) -W --keep-going -q -b html docs build/docs

@@ -1,13 +1,11 @@
 """Seconds and memory of one training step of the convolutional paper's models, ours beside GPflow's.
 
     python benchmarks/convolutional.py [--sizes rectangles mnist-100 ...] [--dtypes float32 float64] [--pairs 15]
-    python benchmarks/convolutional.py --gpflow-python PATH   # GPflow in an environment of its own
+    python benchmarks/convolutional.py --gpflow-python PATH   # GPflow in an environment of its own, or GPFLOW_PYTHON
     python benchmarks/convolutional.py --costs                # ours alone, against patches, inducing patches, minibatch
 
-Both libraries take the same model and data through forward pass, backward pass and Adam, compiled, each in a process of
-its own. A shared machine drifts by more than they differ, so that they run in alternation, and the ratio is the median
-over pairs. Memory is the process's peak above what it held after its imports. The bounds at the start are compared,
-which shows that the models are the same.
+Both libraries take the same model and data through forward pass, backward pass and Adam, compiled, in turns. The bounds
+at the start are compared, which shows that the models are the same.
 
 A step is also held against the arithmetic it cannot do without at the rates this machine has: the kernel's inner
 products and exponentials once (the diagonal's once per pair of patches), the products of the derivatives, and the
@@ -17,18 +15,14 @@ products with the inducing covariances. The rest of that time is overhead.
 from __future__ import annotations
 
 import argparse
-import json
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peer import Peer
+from peer import Timed, add_options, import_library, measure, pythons, table, work
 
 NUM_DATA = 60_000
 
@@ -89,8 +83,8 @@ def data(size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return X[: size.batch], y[: size.batch], Z, q_mu
 
 
-def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
-    """One training step of gpzoo, which returns the bound before it."""
+def gpzoo_steps(size: Size, dtype: str) -> Timed:
+    """Training steps of gpzoo."""
     import jax
     import jax.numpy as jnp
     import numpyro
@@ -130,11 +124,11 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
         state, loss = update(state, X, y)
         return -float(loss)
 
-    return step, f"jax {jax.__version__} on {jax.devices()[0].device_kind}"
+    return Timed.of(step, f"jax {jax.__version__} on {jax.devices()[0].device_kind}")
 
 
-def gpflow_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
-    """The same step of GPflow."""
+def gpflow_steps(size: Size, dtype: str) -> Timed:
+    """The same steps of GPflow."""
     import gpflow
     import tensorflow as tf
 
@@ -165,50 +159,7 @@ def gpflow_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
         optimiser.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
-    return lambda: -float(update()), f"gpflow {gpflow.__version__}, tensorflow {tf.__version__}"
-
-
-def resident() -> float:
-    """The most memory this process has held so far, in MB."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # A process inherits ru_maxrss from the one that started it, which has held more.
-        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def work(library: str, size: Size, dtype: str) -> None:
-    """A process of one library: a line comes in, a step is taken, its seconds go out; at the end the memory."""
-    if library == "gpzoo":
-        import jax
-        import numpyro  # noqa: F401
-        import optax  # noqa: F401
-        import threadpoolctl
-
-        import gpzoo.models  # noqa: F401
-
-        if jax.default_backend() == "cpu":
-            threadpoolctl.threadpool_limits(1, user_api="blas")
-    else:
-        import gpflow  # noqa: F401
-        import tensorflow  # noqa: F401
-    imported = resident()
-    step, versions = (gpzoo_step if library == "gpzoo" else gpflow_step)(size, dtype)
-    bound = step()
-    step()
-    print(json.dumps({"bound": bound, "versions": versions}), flush=True)
-    for line in sys.stdin:
-        if json.loads(line) == "memory":
-            print(json.dumps(resident() - imported), flush=True)
-            continue
-        start = time.perf_counter()
-        step()
-        print(json.dumps(time.perf_counter() - start), flush=True)
-
-
-def worker(python: str, library: str, size: str, dtype: str) -> Peer:
-    """The other end of :func:`work`."""
-    return Peer(library, [python, __file__, "--work", library, "--sizes", size, "--dtypes", dtype])
+    return Timed.of(lambda: -float(update()), f"gpflow {gpflow.__version__}, tensorflow {tf.__version__}")
 
 
 def rates(dtype: str) -> tuple[float, float]:
@@ -233,58 +184,38 @@ def rates(dtype: str) -> tuple[float, float]:
     return 2 * 2048**3 / best(product, A), v.size / best(exponential, v)
 
 
-def compare(names: list[str], dtypes: list[str], pairs: int, gpflow_python: str | None) -> None:
-    """Print a line per size and precision."""
-    print("size, dtype: seconds per step (ours, GPflow, ratio), MB above imports (ours, GPflow, ratio), ours / limit")
+def compare(names: list[str], dtypes: list[str], pairs: int, interpreters: dict[str, str]) -> None:
+    """Print lines per size and precision."""
     for dtype in dtypes:
         flops, exps = rates(dtype)
         print(f"{dtype}: {flops / 1e9:.0f} GFLOP/s in a large product, {exps / 1e9:.2f} billion exponentials a second")
         for name in names:
-            workers = [worker(sys.executable, "gpzoo", name, dtype)]
-            if gpflow_python:
-                workers.append(worker(gpflow_python, "gpflow", name, dtype))
-            times = [[each("step") for each in workers] for _ in range(pairs)]
-            memory = [each("memory") for each in workers]
-            ours = statistics.median(t[0] for t in times)
-            parts = [f"{ours:.4f}"]
-            if gpflow_python:
-                ratios = sorted(t[1] / t[0] for t in times)
-                low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
-                theirs = statistics.median(t[1] for t in times)
-                parts[0] += f" s, {theirs:.4f} s, {statistics.median(ratios):.2f} times ({low:.2f} to {high:.2f})"
-                parts.append(f"{memory[0]:.0f} MB, {memory[1]:.0f} MB, {memory[0] / memory[1]:.2f}")
-                apart = abs(workers[0].first["bound"] / workers[1].first["bound"] - 1)
-                parts.append(f"bounds apart by {apart:.1g}")
-            else:
-                parts.append(f"{memory[0]:.0f} MB")
+            found = measure(__file__, {"size": name, "dtype": dtype}, interpreters, pairs)
+            print(table(f"{name}, {dtype}", found), flush=True)
             if SIZES[name].patch:
-                parts.append(f"{ours / SIZES[name].limit(flops, exps):.1f} times the limit")
-            print(f"  {name}, {dtype}: {'; '.join(parts)}", flush=True)
-            for each in workers:
-                each.close()
-    print("; ".join(each.first["versions"] for each in workers))
+                limit = SIZES[name].limit(flops, exps)
+                print(f"  {found['seconds']['gpzoo'] / limit:.1f} times the seconds of the arithmetic", flush=True)
+    print("; ".join(found["versions"].values()))
 
 
 def costs(dtype: str, steps: int) -> None:
     """Print our seconds per step against patches, inducing patches and minibatch."""
-    import scipy.linalg  # noqa: F401  its BLAS, which JAX borrows, must be loaded before its threads can be limited
-    import threadpoolctl
-
+    import_library("gpzoo")
     base = {"batch": 100, "inducing": 250, "patch": 5, "classes": 10, "side": 28}
     sweeps = {"side": (12, 20, 28, 36), "inducing": (100, 250, 500, 750), "batch": (32, 100, 200)}
-    with threadpoolctl.threadpool_limits(1, user_api="blas"):
-        for name, values in sweeps.items():
-            for value in values:
-                size = Size(**{**base, name: value})
-                step, _ = gpzoo_step(size, dtype)
-                step(), step()
-                times = []
-                for _ in range(steps):
-                    start = time.perf_counter()
-                    step()
-                    times.append(time.perf_counter() - start)
-                shape = f"P {size.views}, M {size.inducing}, B {size.batch}"
-                print(f"{shape}, {dtype}: {statistics.median(times):.4f} s", flush=True)
+    for name, values in sweeps.items():
+        for value in values:
+            size = Size(**{**base, name: value})
+            made = gpzoo_steps(size, dtype)
+            median = statistics.median(made.seconds(1)[0] for _ in range(steps))
+            shape = f"P {size.views}, M {size.inducing}, B {size.batch}"
+            print(f"{shape}, {dtype}: {median:.4f} s", flush=True)
+
+
+STEPS = {
+    "gpzoo": lambda case: gpzoo_steps(SIZES[case["size"]], case["dtype"]),
+    "gpflow": lambda case: gpflow_steps(SIZES[case["size"]], case["dtype"]),
+}
 
 
 def main() -> None:
@@ -292,27 +223,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "float64"], default=["float32", "float64"])
-    parser.add_argument("--pairs", type=int, default=15, help="timed steps of each library")
-    parser.add_argument("--gpflow-python", help="interpreter that has GPflow; this one if it has it")
+    parser.add_argument("--pairs", type=int, default=15, help="timings of each library")
     parser.add_argument("--costs", action="store_true")
-    parser.add_argument("--work", choices=["gpzoo", "gpflow"], help=argparse.SUPPRESS)
+    add_options(parser, ["gpflow"])
     arguments = parser.parse_args()
-    if arguments.work:
-        work(arguments.work, SIZES[arguments.sizes[0]], arguments.dtypes[0])
-        return
     if arguments.costs:
         for dtype in arguments.dtypes:
             costs(dtype, arguments.pairs)
         return
-    python = arguments.gpflow_python
-    if python is None:
-        from importlib.util import find_spec
-
-        python = sys.executable if find_spec("gpflow") else None
-        if python is None:
-            print("GPflow is not installed here: our times only (see --gpflow-python).")
-    compare(arguments.sizes, arguments.dtypes, arguments.pairs, python)
+    compare(arguments.sizes, arguments.dtypes, arguments.pairs, pythons(arguments, ["gpflow"]))
 
 
 if __name__ == "__main__":
-    main()
+    work(STEPS) or main()

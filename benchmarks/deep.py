@@ -9,38 +9,27 @@ dimension, one kernel and one set of inducing inputs for all outputs of a layer,
 inner layers, a full whitened posterior, a Gaussian likelihood, one draw. Ours and GPflux's step is compiled; GPyTorch
 runs as its users run it, eagerly, and shares a layer's kernel in its parameters only, not in its arithmetic.
 
-Each library has a process of its own. A shared machine drifts by more than they differ, so that they run in
-alternation, and the ratio is the median over pairs, with the range that holds the middle 80 %. A timing is as many
-steps as fill ``MIN_SECONDS``, the same number for all. Memory is the process's peak above what it held after its
-imports. The bounds at the start are compared, which shows that the models are the same: inner layers start with so
-little variance that draws hardly move them.
+The bounds at the start are compared, which shows that the models are the same: inner layers start with so little
+variance that draws hardly move them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import resource
 import statistics
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from peer import Peer
+from peer import MIN_SECONDS, PEERS, Timed, add_options, import_library, measure, pythons, table, work
 
 NUM_DATA = 100_000
-MIN_SECONDS = 0.05
 #: Where training starts: inner kernels as GPflux's own architecture has them, and the scale of their ``q(u)``.
 INNER_VARIANCE, INNER_SCALE, LENGTHSCALE, NOISE_VARIANCE = 1e-6, 1e-5, 2.0, 0.05
 #: Ours for kernels of variance 1. The peers' is absolute, which for the inner kernels is more.
 JITTER = {"float32": 1e-5, "float64": 1e-6}
-PEERS = {"gpflux": "GPflux", "gpytorch": "GPyTorch"}
 
 
 @dataclass(frozen=True)
@@ -64,8 +53,8 @@ def data(size: Size, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
     return X.astype(dtype), ((y - y.mean()) / y.std()).astype(dtype), Z.astype(dtype), q_mu.astype(dtype)
 
 
-def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
-    """One training step of gpzoo, which returns the bound before it."""
+def gpzoo_steps(size: Size, dtype: str) -> Timed:
+    """Training steps of gpzoo."""
     import jax
     import jax.numpy as jnp
     import numpyro
@@ -108,11 +97,11 @@ def gpzoo_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
         state, loss = update(state, X, y, layers)
         return -float(loss)
 
-    return step, f"jax {jax.__version__} on {jax.devices()[0].device_kind}"
+    return Timed.of(step, f"jax {jax.__version__} on {jax.devices()[0].device_kind}")
 
 
-def gpflux_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
-    """The same step of GPflux."""
+def gpflux_steps(size: Size, dtype: str) -> Timed:
+    """The same steps of GPflux."""
     import gpflow
     import gpflux
     import tensorflow as tf
@@ -148,11 +137,11 @@ def gpflux_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
         return loss
 
     versions = f"gpflux {gpflux.__version__}, gpflow {gpflow.__version__}, tensorflow {tf.__version__}"
-    return lambda: -float(update(X, y)), versions
+    return Timed.of(lambda: -float(update(X, y)), versions)
 
 
-def gpytorch_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
-    """The same step of GPyTorch."""
+def gpytorch_steps(size: Size, dtype: str) -> Timed:
+    """The same steps of GPyTorch."""
     import gpytorch
     import torch
     from gpytorch.models.deep_gps import DeepGP, DeepGPLayer
@@ -216,113 +205,29 @@ def gpytorch_step(size: Size, dtype: str) -> tuple[Callable[[], float], str]:
             optimiser.step()
         return -NUM_DATA * loss.item()
 
-    return step, f"gpytorch {gpytorch.__version__}, torch {torch.__version__}"
+    return Timed.of(step, f"gpytorch {gpytorch.__version__}, torch {torch.__version__}")
 
 
-STEPS = {"gpzoo": gpzoo_step, "gpflux": gpflux_step, "gpytorch": gpytorch_step}
-
-
-def import_gpzoo() -> None:
-    """Import ours, then leave the processor to XLA: limits hold for the BLAS libraries that are loaded already."""
-    import jax
-    import numpyro  # noqa: F401
-    import optax  # noqa: F401
-    import threadpoolctl
-
-    import gpzoo.models  # noqa: F401
-
-    if jax.default_backend() == "cpu":
-        threadpoolctl.threadpool_limits(1, user_api="blas")
-
-
-def resident() -> float:
-    """The most memory this process has held so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def seconds(step: Callable[[], float], steps: int) -> float:
-    """Seconds per step, of which the last must have a finite bound."""
-    start = time.perf_counter()
-    for _ in range(steps):
-        bound = step()
-    passed = time.perf_counter() - start
-    if not math.isfinite(bound):
-        raise FloatingPointError(f"The bound is {bound}: what was timed is no training.")
-    return passed / steps
-
-
-def work(library: str, size: Size, dtype: str) -> None:
-    """A process of one library: a number of steps comes in, seconds per step go out; at the end the memory."""
-    if library == "gpzoo":
-        import_gpzoo()
-    elif library == "gpflux":
-        import gpflux  # noqa: F401
-    else:
-        import gpytorch  # noqa: F401
-    imported = resident()
-    step, versions = STEPS[library](size, dtype)
-    bound = step()
-    step()
-    print(json.dumps({"bound": bound, "versions": versions, "seconds": seconds(step, 3)}), flush=True)
-    for line in sys.stdin:
-        steps = json.loads(line)
-        print(json.dumps(seconds(step, steps) if steps else resident() - imported), flush=True)
-
-
-def worker(python: str, library: str, size: Size, dtype: str) -> Peer:
-    """The other end of :func:`work`."""
-    command = [python, __file__, "--work", library, "--layers", str(size.layers)]
-    command += ["--batches", str(size.batch), "--dtypes", dtype]
-    # GPflux is written for Keras 2.
-    return Peer(library, command, {"TF_USE_LEGACY_KERAS": "1"})
-
-
-def measure(size: Size, dtype: str, pairs: int, pythons: dict[str, str]) -> tuple[dict[str, float], list[str]]:
-    """The ratio of each peer's seconds to ours, after printing a line on each; and everybody's versions."""
-    workers = [worker(python, library, size, dtype) for library, python in pythons.items()]
-    steps = math.ceil(MIN_SECONDS / min(each.first["seconds"] for each in workers))
-    times: dict[str, list[float]] = {library: [] for library in pythons}
-    for i in range(pairs):
-        # Who goes first alternates too.
-        for each in workers[:: -1 if i % 2 else 1]:
-            times[each.name].append(each(steps))
-    memory = [each(0) for each in workers]
-    ours, bound = times["gpzoo"], workers[0].first["bound"]
-    head = f"  L {size.layers}, B {size.batch}, {dtype}"
-    print(f"{head}: {statistics.median(ours):.4f} s, {memory[0]:.0f} MB ({steps} steps a timing)", flush=True)
-    found = {}
-    for each, peak in zip(workers[1:], memory[1:], strict=True):
-        theirs = times[each.name]
-        ratios = sorted(b / a for a, b in zip(ours, theirs, strict=True))
-        low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
-        found[each.name] = statistics.median(ratios)
-        text = f"{statistics.median(theirs):.4f} s, {found[each.name]:.2f} times ({low:.2f} to {high:.2f})"
-        apart = abs(each.first["bound"] / bound - 1)
-        text += f"; {peak:.0f} MB, ours {memory[0] / peak:.2f} of it; bounds apart by {apart:.1g}"
-        print(f"    {PEERS[each.name]}: {text}", flush=True)
-    for each in workers:
-        each.close()
-    return found, [each.first["versions"] for each in workers]
-
-
-def compare(sizes: list[Size], dtypes: list[str], pairs: int, pythons: dict[str, str]) -> None:
+def compare(sizes: list[Size], dtypes: list[str], pairs: int, interpreters: dict[str, str]) -> None:
     """Print lines per size and precision, and for each peer the geometric mean of the ratios and the smallest."""
-    print("seconds per step, MB above imports; peers' seconds / ours (median over pairs, 10 to 90 %); bounds at start")
-    ratios: dict[str, dict[str, float]] = {library: {} for library in pythons if library in PEERS}
+    ratios: dict[str, dict[str, float]] = {library: {} for library in interpreters if library in PEERS}
     for dtype in dtypes:
         for size in sizes:
-            found, versions = measure(size, dtype, pairs, pythons)
-            for library, ratio in found.items():
-                ratios[library][f"L {size.layers}, B {size.batch}, {dtype}"] = ratio
-    for library, found in ratios.items():
-        mean, worst = statistics.geometric_mean(found.values()), min(found, key=found.get)
-        print(f"{PEERS[library]}: {mean:.2f} times ours (geometric mean), at least {found[worst]:.2f} times ({worst})")
-    print("; ".join(versions))
+            name = f"L {size.layers}, B {size.batch}, {dtype}"
+            case = {"layers": size.layers, "batch": size.batch, "dtype": dtype}
+            found = measure(__file__, case, interpreters, pairs)
+            print(table(name, found), flush=True)
+            for library, own in found["beside"].items():
+                ratios[library][name] = own["seconds"]
+    for library, own in ratios.items():
+        mean, worst = statistics.geometric_mean(own.values()), min(own, key=own.get)
+        print(f"{PEERS[library]}: {mean:.2f} times ours (geometric mean), at least {own[worst]:.2f} times ({worst})")
+    print("; ".join(found["versions"].values()))
 
 
 def costs(dtype: str, timings: int) -> None:
     """Print our seconds per step against layers, inducing inputs, minibatch and draws."""
-    import_gpzoo()
+    import_library("gpzoo")
     sweeps = {
         "layers": (1, 2, 3, 5),
         "inducing": (50, 100, 200, 500),
@@ -332,12 +237,18 @@ def costs(dtype: str, timings: int) -> None:
     for name, values in sweeps.items():
         for value in values:
             size = replace(Size(3, 1000), **{name: value})
-            step, _ = gpzoo_step(size, dtype)
-            step(), step()
-            steps = math.ceil(MIN_SECONDS / seconds(step, 3))
+            seconds = gpzoo_steps(size, dtype).seconds
+            steps = math.ceil(MIN_SECONDS / seconds(3)[0])
             shape = f"L {size.layers}, M {size.inducing}, B {size.batch}, S {size.draws}"
-            median = statistics.median(seconds(step, steps) for _ in range(timings))
+            median = statistics.median(seconds(steps)[0] for _ in range(timings))
             print(f"{shape}, {dtype}: {median:.4f} s", flush=True)
+
+
+STEPS = {
+    "gpzoo": lambda case: gpzoo_steps(Size(case["layers"], case["batch"]), case["dtype"]),
+    "gpflux": lambda case: gpflux_steps(Size(case["layers"], case["batch"]), case["dtype"]),
+    "gpytorch": lambda case: gpytorch_steps(Size(case["layers"], case["batch"]), case["dtype"]),
+}
 
 
 def main() -> None:
@@ -347,27 +258,16 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1000, 10_000])
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "float64"], default=["float32", "float64"])
     parser.add_argument("--pairs", type=int, default=15, help="timings of each library")
-    for library, name in PEERS.items():
-        parser.add_argument(f"--{library}-python", help=f"interpreter that has {name}; this one if it has it")
     parser.add_argument("--costs", action="store_true")
-    parser.add_argument("--work", choices=list(STEPS), help=argparse.SUPPRESS)
+    add_options(parser, ["gpflux", "gpytorch"])
     arguments = parser.parse_args()
-    sizes = [Size(layers, batch) for batch in arguments.batches for layers in arguments.layers]
-    if arguments.work:
-        work(arguments.work, sizes[0], arguments.dtypes[0])
-        return
     if arguments.costs:
         for dtype in arguments.dtypes:
             costs(dtype, arguments.pairs)
         return
-    pythons = {"gpzoo": sys.executable}
-    for library, name in PEERS.items():
-        if python := getattr(arguments, f"{library}_python") or (sys.executable if find_spec(library) else None):
-            pythons[library] = python
-        else:
-            print(f"{name} is not installed here: see --{library}-python.")
-    compare(sizes, arguments.dtypes, arguments.pairs, pythons)
+    sizes = [Size(layers, batch) for batch in arguments.batches for layers in arguments.layers]
+    compare(sizes, arguments.dtypes, arguments.pairs, pythons(arguments, ["gpflux", "gpytorch"]))
 
 
 if __name__ == "__main__":
-    main()
+    work(STEPS) or main()

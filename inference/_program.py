@@ -13,8 +13,9 @@ from jax import Array, random
 from jax.core import Tracer
 from numpyro.distributions.constraints import Constraint
 
+from gpzoo import _platform
 from gpzoo._checks import is_concrete
-from gpzoo.inference._runs import Runs, Trace, given_value, run, shapes_of, unmasked
+from gpzoo.inference._runs import Runs, Trace, at_once, given_value, run, shapes_of, unmasked
 from gpzoo.inference.enumeration import check_mark, plate_depth, summed_out
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
@@ -262,26 +263,34 @@ def _check_rows(
 
         return _terms(_run(model, args, kwargs, values, value_of).model)
 
-    with jax.ensure_compile_time_eval():
-        noise = {name: np.random.default_rng(i) for i, name in enumerate(sites)}
-        draws = {name: jnp.asarray(noise[name].standard_normal(shape)) for name, shape in sites.items()}
+    def rows_reached() -> dict[tuple[tuple[str, str], int], dict[str, Array]]:
+        """The rows of every site on which an entry of a term depends, by term and entry."""
         terms, pull_back = jax.vjp(terms_of, draws)
+        found = {}
         for term, value in terms.items():
             if not jnp.issubdtype(value.dtype, jnp.floating):
                 continue
             for position in sorted({0, value.size // 2, value.size - 1}):
                 one = jnp.zeros(value.size, value.dtype).at[position].set(1).reshape(value.shape)
-                cotangent = {name: one if name == term else jnp.zeros_like(v) for name, v in terms.items()}
-                (gradient,) = pull_back(cotangent)
-                for site, g in gradient.items():
-                    rows = np.flatnonzero(np.asarray(g).reshape(g.shape[0], -1).any(axis=1))
-                    if len(rows) > 1:
-                        part = f"the {term[1].rstrip(' 0123456789')} of {term[0]}"
-                        raise ValueError(
-                            f"In this program {part} depends on several rows of GP site {site!r} (rows {rows[0]}, "
-                            f"{rows[1]}, ... for its entry {position}), but in training a GP site is drawn per input. "
-                            f"Draw it jointly: InducingGuide(..., joint={{{site!r}}})."
-                        )
+                (gradient,) = pull_back({name: one if name == term else jnp.zeros_like(v) for name, v in terms.items()})
+                found[term, position] = {site: (g != 0).reshape(len(g), -1).any(1) for site, g in gradient.items()}
+        return found
+
+    noise = {name: np.random.default_rng(i) for i, name in enumerate(sites)}
+    with jax.ensure_compile_time_eval():
+        draws = {name: jnp.asarray(noise[name].standard_normal(shape)) for name, shape in sites.items()}
+    with _platform.compiled_for_one_run():
+        found = at_once(rows_reached, concretely=True)
+    for (term, position), of_sites in found.items():
+        for site, each in of_sites.items():
+            rows = np.flatnonzero(each)
+            if len(rows) > 1:
+                part = f"the {term[1].rstrip(' 0123456789')} of {term[0]}"
+                raise ValueError(
+                    f"In this program {part} depends on several rows of GP site {site!r} (rows {rows[0]}, "
+                    f"{rows[1]}, ... for its entry {position}), but in training a GP site is drawn per input. "
+                    f"Draw it jointly: InducingGuide(..., joint={{{site!r}}})."
+                )
 
 
 def _check_observed(name: str, fn: Any, value: Any) -> None:

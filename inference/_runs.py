@@ -19,6 +19,7 @@ from numpyro.distributions import MaskedDistribution
 from numpyro.primitives import default_process_message
 
 from gpzoo import _checks as checks
+from gpzoo import _platform
 from gpzoo._numpyro import Messenger
 from gpzoo.inference.gp_sites import Representation, representing
 from gpzoo.likelihoods import Likelihood
@@ -94,13 +95,21 @@ def run(
     return Runs(of_guide, of_model, loose=frozenset(seen.loose("param")))
 
 
-def at_once(function: Callable[[], Any]) -> Any:
+def at_once(function: Callable[[], Any], *, concretely: bool = False) -> Any:
     """``function()`` as one compiled program, whose arguments are the arrays that the function closes over.
 
     Otherwise each operation would be compiled separately. Every call compiles anew: use it for functions called once.
+
+    Args:
+        function: of nothing.
+        concretely: whether it runs now even inside the caller's ``jit``; the arrays must be known.
     """
     traced, shapes = jax.make_jaxpr(function, return_shape=True)()
-    leaves = jax.jit(partial(eval_jaxpr, traced.jaxpr))(traced.consts)
+    program: Any = jax.jit(partial(eval_jaxpr, traced.jaxpr))
+    if concretely:
+        program = program.lower(traced.consts).compile()
+    leaves = program(traced.consts)
+    _platform.release_freed()
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 

@@ -46,14 +46,13 @@ def squared_distance(
             with an exactly zero diagonal.
         direct_columns: see above.
     """
+    direct = X.shape[-1] <= direct_columns
     if Z is not None:
-        return _squared_distance(X, Z, X.shape[-1] <= direct_columns)
-    square = _squared_distance(X, X, X.shape[-1] <= direct_columns)
-    if X.shape[-1] > direct_columns:
-        square = (square + square.T) / 2
-    return jnp.where(jnp.eye(X.shape[0], dtype=bool), 0, square)
+        return _squared_distance(*_centred(X, Z), direct)
+    return _squared_distance_within(_centred(X, X)[0], direct)
 
 
+# The following take centred inputs.
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _squared_distance(X: Float[Array, "N d"], Z: Float[Array, "M d"], direct: bool) -> Float[Array, "N M"]:
     if direct:
@@ -61,7 +60,6 @@ def _squared_distance(X: Float[Array, "N d"], Z: Float[Array, "M d"], direct: bo
         # two inputs, and then equal inputs are not at distance 0 and distances are not symmetric.
         pairs = ((X[:, i, None], Z[None, :, i]) for i in range(X.shape[-1]))
         return sum((jnp.square(jnp.maximum(x, z) - jnp.minimum(x, z)) for x, z in pairs), jnp.zeros((), X.dtype))
-    X, Z = _centred(X, Z)
     return jnp.maximum(jnp.sum(X * X, -1)[:, None] + jnp.sum(Z * Z, -1)[None, :] - 2 * matmul(X, Z.T), 0)
 
 
@@ -71,8 +69,7 @@ def _squared_distance_jvp(
     # Matrix products in both cases: differentiating the sum of differences would recompute the kernel for every column.
     # Separate sums over rows and columns would do so too: they are one more column of the factors instead. Clipping at
     # zero is left out, because it would stop derivatives at coincident rows.
-    X, Z = _centred(*primals)
-    dX, dZ = tangents
+    (X, Z), (dX, dZ) = primals, tangents
     tangent = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
     if not isinstance(dX, jax.custom_derivatives.SymbolicZero):
         tangent += 2 * matmul(_beside(jnp.sum(X * dX, -1), dX), _beside(jnp.ones_like(Z[:, 0]), -Z).T)
@@ -82,6 +79,22 @@ def _squared_distance_jvp(
 
 
 _squared_distance.defjvp(_squared_distance_jvp, symbolic_zeros=True)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _squared_distance_within(X: Float[Array, "N d"], direct: bool) -> Float[Array, "N N"]:
+    square = _squared_distance(X, X, direct)
+    if not direct:
+        square = (square + square.T) / 2
+    return jnp.where(jnp.eye(X.shape[0], dtype=bool), 0, square)
+
+
+@_squared_distance_within.defjvp
+def _squared_distance_within_jvp(direct: bool, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # The derivative by rows is that by columns transposed: one product for both.
+    (X,), (dX,) = primals, tangents
+    half = 2 * matmul(_beside(jnp.sum(X * dX, -1), dX), _beside(jnp.ones_like(X[:, 0]), -X).T)
+    return _squared_distance_within(*primals, direct), half + half.T
 
 
 def _centred(X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> tuple[Float[Array, "N d"], Float[Array, "M d"]]:
@@ -191,13 +204,13 @@ class Stationary(Lengthscaled):
         """The profile of distances between all pairs of rows."""
         # Centred before they are scaled: the division would cost a time stamp in seconds its last digits.
         X, Z = _centred(X, Z)
-        square = squared_distance(self.scaled(X), self.scaled(Z), direct_columns=self.direct_columns)
-        return self.variance * self.profile(square)
+        X, Z = self.scaled(X), self.scaled(Z)
+        return self.variance * self.profile(_squared_distance(X, Z, X.shape[-1] <= self.direct_columns))
 
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
         """Exactly symmetric, with ``variance`` on the diagonal."""
-        X, _ = _centred(X, X)
-        return self.variance * self.profile(squared_distance(self.scaled(X)))
+        X = self.scaled(_centred(X, X)[0])
+        return self.variance * self.profile(_squared_distance_within(X, X.shape[-1] <= DIRECT_COLUMNS))
 
     def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
         """``variance``, ``[N]``."""

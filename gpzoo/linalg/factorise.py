@@ -23,6 +23,9 @@ RELATIVE_JITTER = {"float64": 1e-6, "float32": 1e-5, "bfloat16": 1e-2, "float16"
 #: is singular in float32: with less jitter, recursions over a thousand points lose all accuracy.
 TOEPLITZ_JITTER = {"float64": 1e-6, "float32": 1e-2}
 
+#: Rows below which a triangular matrix is inverted by one solve.
+SOLVED_WHOLE = 256
+
 #: Largest sum of negative eigenvalues that a draw ignores, relative to the variance; rounding causes far less.
 NEGLIGIBLE = 1e-3
 
@@ -241,7 +244,18 @@ def _cholesky_and_inverse(
     K: Float[Array, "*batch M M"],
 ) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch M M"]]:
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
-    return L, solve_triangular(L, jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape), lower=True)
+    return L, _inverse_of_lower(L)
+
+
+def _inverse_of_lower(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+    """``L^-1``; of a large one by halves, because products take both cores and a solve takes one."""
+    half = L.shape[-1] // 2
+    if half < SOLVED_WHOLE // 2:
+        return solve_triangular(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape), lower=True)
+    first, last = _inverse_of_lower(L[..., :half, :half]), _inverse_of_lower(L[..., half:, half:])
+    below = -matmul(matmul(last, L[..., half:, :half]), first)
+    right = jnp.zeros_like(below).mT
+    return jnp.concatenate([jnp.concatenate([first, right], -1), jnp.concatenate([below, last], -1)], -2)
 
 
 @_cholesky_and_inverse.defjvp

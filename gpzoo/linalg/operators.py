@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -100,10 +101,21 @@ def total(terms: Iterable[Array]) -> Float[Array, "..."]:
 def diagonal(K: Float[Array, "*batch M M"] | BlockDiagonal) -> Float[Array, "*batch M"]:
     """The diagonals of matrices."""
     if not isinstance(K, BlockDiagonal):
-        return jnp.diagonal(K, axis1=-2, axis2=-1)
+        return _diagonal(K)
     batch = K.shape[:-2]
-    parts = [jnp.diagonal(block, axis1=-2, axis2=-1) for block in K.blocks]
-    return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-1:]) for part in parts], axis=-1)
+    return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-1:]) for part in map(_diagonal, K.blocks)], -1)
+
+
+@jax.custom_jvp
+def _diagonal(K: Float[Array, "*batch M M"]) -> Float[Array, "*batch M"]:
+    return jnp.diagonal(K, axis1=-2, axis2=-1)
+
+
+@_diagonal.defjvp
+def _diagonal_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # A mask becomes part of what uses the gradient, where scattered entries would take a pass over the matrix.
+    (dK,) = tangents
+    return _diagonal(*primals), jnp.sum(jnp.where(jnp.eye(dK.shape[-1], dtype=bool), dK, 0), axis=-1)
 
 
 def matmul(

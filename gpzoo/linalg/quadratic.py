@@ -10,6 +10,9 @@ from jaxtyping import Float
 from gpzoo import _platform
 from gpzoo.linalg.operators import BlockDiagonal, concatenate, matmul, total
 
+#: Columns of a triangular matrix that are multiplied at once; smaller products are slower than the zeros they save.
+COLUMNS = 150
+
 
 def spread(
     B: Float[Array, "M N"] | Float[Array, "D M N"], R: Float[Array, "D M K"] | BlockDiagonal
@@ -17,7 +20,9 @@ def spread(
     """``R^T B``."""
     if isinstance(R, BlockDiagonal):
         return concatenate([spread(rows, block) for rows, block in zip(R.split(B), R.blocks, strict=True)], -2)
-    return _stacked(jnp.swapaxes(R, -1, -2), B)
+    if B.ndim == 3:
+        return matmul(jnp.swapaxes(R, -1, -2), B)
+    return jnp.transpose(_products(B, R), (1, 2, 0))
 
 
 def squares(
@@ -29,7 +34,40 @@ def squares(
     if B.shape[-1] > 2 * B.shape[-2]:
         # With many inputs the covariance is cheaper: the derivative of its quadratic form has one product less.
         return quadratic(matmul(R, jnp.swapaxes(R, -1, -2)), B)
-    return jnp.sum(jnp.square(spread(B, R)), axis=-2)
+    if B.ndim == 3:
+        return jnp.sum(jnp.square(spread(B, R)), axis=-2)
+    return jnp.sum(jnp.square(_products(B, R)), axis=-1).T
+
+
+def lower_squares(B: Float[Array, "M N"] | Float[Array, "D M N"], L: Float[Array, "D M M"]) -> Float[Array, "D N"]:
+    """:func:`squares` for lower-triangular ``L``, without most products with the zeros above the diagonal."""
+    if B.ndim == 3 or B.shape[-1] > 2 * B.shape[-2]:
+        return squares(B, L)
+    groups = _lower_columns(L)
+    return total(jnp.sum(jnp.square(_side_by_side(B[-len(part) :], part)), axis=-1).T for part in groups)
+
+
+@jax.custom_jvp
+def lower_trace(L: Float[Array, "D M M"]) -> Float[Array, ""]:
+    """The trace of ``L L^T`` for lower-triangular ``L``, summed over outputs; from copies of :func:`lower_squares`."""
+    return total(jnp.sum(part * part) for part in _lower_columns(L))
+
+
+@lower_trace.defjvp
+def _lower_trace_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # Not by the columns: putting their derivatives together takes longer than all of this.
+    (L,), (dL,) = primals, tangents
+    return lower_trace(L), 2 * jnp.sum(L * dL)
+
+
+def _lower_columns(L: Float[Array, "D M M"]) -> list[Float[Array, "_ D _"]]:
+    """Columns of lower-triangular matrices, rows first, in groups that each lack the rows of zeros above them."""
+    M = L.shape[-1]
+    count = max(1, M // COLUMNS)
+    starts = [M * i // count for i in range(count)]
+    # Parts of a split, because their derivatives are put beside each other; those of slices are added up.
+    parts = jnp.split(L, starts[1:], axis=-1)
+    return [jnp.swapaxes(part[:, start:], 0, 1) for start, part in zip(starts, parts, strict=True)]
 
 
 def quadratic(Q: Float[Array, "D M M"], B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
@@ -52,10 +90,15 @@ def _quadratic_form_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Arr
     return jnp.sum(B * QB, axis=0), jnp.sum(B * matmul(dQ, B), axis=0) + 2 * jnp.sum(dB * QB, axis=0)
 
 
-def _stacked(Q: Float[Array, "D K M"], B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D K N"]:
-    """``Q @ B``."""
-    if B.ndim == 3:
-        return matmul(Q, B)
-    # One product with all matrices stacked, because XLA is slow at many small products.
-    D, K, M = Q.shape
-    return matmul(Q.reshape(D * K, M), B).reshape(D, K, -1)
+def _products(B: Float[Array, "M N"], R: Float[Array, "D M K"]) -> Float[Array, "N D K"]:
+    """``B^T R``."""
+    return _side_by_side(B, jnp.swapaxes(R, 0, 1))
+
+
+def _side_by_side(B: Float[Array, "M N"], R: Float[Array, "M D K"]) -> Float[Array, "N D K"]:
+    """``B^T R`` as one product, because XLA is slow at many small ones.
+
+    Rows of ``R`` stay rows: the other way round the copies that the derivative needs take longer than the product.
+    """
+    M, D, K = R.shape
+    return matmul(B.T, R.reshape(M, D * K)).reshape(-1, D, K)

@@ -23,7 +23,7 @@ from gpzoo import linalg
 from gpzoo._pytree import Fields, static
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.linalg.quadratic import spread, squares
+from gpzoo.linalg.quadratic import lower_squares, lower_trace, spread, squares
 from gpzoo.processes.process import rows_first
 
 if TYPE_CHECKING:
@@ -226,6 +226,14 @@ class Full(Form):
     def root(self) -> Float[Array, "D M M"]:
         """``L``."""
         return self.scale
+
+    def squares(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
+        """See :meth:`Form.squares`."""
+        return lower_squares(B, self.scale)
+
+    def trace(self) -> Float[Array, ""]:
+        """See :meth:`Form.trace`."""
+        return lower_trace(self.scale)
 
     def natural_step(
         self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int

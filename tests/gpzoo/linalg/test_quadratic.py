@@ -1,0 +1,41 @@
+"""Quadratic forms of triangular factors, whose products leave out groups of zeros."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpzoo.linalg import factorise, quadratic
+from gpzoo.posteriors import forms
+
+
+@pytest.mark.parametrize("columns", [100, 3, 1])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_groups_of_columns_change_neither_values_nor_derivatives(monkeypatch, columns, outputs):
+    monkeypatch.setattr(quadratic, "COLUMNS", columns)
+    rng = np.random.default_rng(0)
+    scale, B = rng.normal(size=(outputs, 10, 10)), rng.normal(size=(10, 4))
+    slopes = rng.normal(size=(outputs, 4))
+
+    def terms(scale, B):
+        form = forms.Full(scale).by_output(10, outputs)
+        return jnp.sum(slopes * form.squares(B)) + 3.0 * form.trace() + 0.5 * form.log_det()
+
+    value, (by_scale, by_B) = jax.jit(jax.value_and_grad(terms, (0, 1)))(scale, B)
+    L = np.tril(scale)
+    S, diagonal = L @ np.swapaxes(L, 1, 2), np.diagonal(L, axis1=1, axis2=2)
+    expected = np.einsum("dn,mn,dmk,kn", slopes, B, S, B) + 3 * np.trace(S, axis1=1, axis2=2).sum()
+    np.testing.assert_allclose(value, expected + np.log(np.abs(diagonal)).sum(), rtol=1e-12)
+    weighted = np.einsum("dn,mn,kn->dmk", slopes, B, B) + 3 * np.eye(10)
+    slope = np.tril(2 * weighted @ L) + np.eye(10) / diagonal[:, None]
+    np.testing.assert_allclose(by_scale, slope, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(by_B, 2 * np.einsum("dn,dmk,kn->mn", slopes, S, B), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_inverse_by_halves(monkeypatch, batch):
+    monkeypatch.setattr(factorise, "SOLVED_WHOLE", 4)
+    L = np.tril(np.random.default_rng(0).normal(size=(*batch, 11, 11))) + 4 * np.eye(11)
+    found = factorise._inverse_of_lower(jnp.asarray(L))
+    np.testing.assert_allclose(found, np.linalg.inv(L), atol=1e-13)
+    np.testing.assert_array_equal(found, np.tril(found))
