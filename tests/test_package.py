@@ -266,3 +266,20 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
     assert named[""] <= core | UNSEEN.keys()
     assert named["reproductions"] | named["flax"] <= core | papers | UNSEEN.keys()
     assert named["dev"] <= core | papers | tests | UNSEEN.keys()
+
+
+def test_nothing_at_import_needs_posix():
+    """Every module is imported where POSIX's own modules and calls are not there, as on Windows."""
+    code = f"""
+import importlib, os, signal, sys
+import jax, matplotlib, numpyro.infer, optax, pandas, sklearn.cluster, xarray  # others' imports are theirs
+for name in ("fcntl", "grp", "posix", "pwd", "resource", "termios"):
+    sys.modules[name] = None
+for module, name in ((os, "getuid"), (os, "fork"), (os, "kill"), (signal, "SIGKILL"), (signal, "SIGHUP")):
+    delattr(module, name)
+for name in {modules()!r}:
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
+print("all")
+"""
+    assert run(sys.executable, "-c", code, MPLBACKEND="Agg") == "all\n"

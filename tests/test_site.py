@@ -127,6 +127,29 @@ def test_the_gallery_has_every_program_and_numbers_that_are_recorded():
         assert all(any(metric in each for each in found) for metric in metrics.split()), runs
 
 
+def test_a_page_without_its_data_shows_what_was_recorded_and_says_so(monkeypatch, capsys):
+    page = ROOT / "docs" / "tutorials" / "deep.md"
+    monkeypatch.chdir(page.parent)
+    monkeypatch.setattr("gpzoo.reproductions.datasets.available", list)
+    imports, with_data = cells(page)[0].split("rng =")[0], [cell for cell in cells(page) if "uci/power" in cell]
+    names = {}
+    exec(imports + "".join(with_data), names)
+    said = capsys.readouterr().out
+    assert re.match(r"RECORDED, not run here, .* commit [0-9a-f]{40}, gpzoo", said), said
+    kept = json.loads((ROOT / "docs" / "_static" / "deep.json").read_text(encoding="utf-8"))
+    assert names["found"] == kept["found"] and kept["page"] == "tutorials/deep.md"
+    for each in kept["found"].values():
+        assert len(each["cdf"]) == 957 and all(0 <= value <= 1 for value in each["cdf"])
+
+
+def test_pages_load_data_that_not_everyone_has_only_where_they_are():
+    everywhere = {"digits", "rectangles"}
+    for page in PAGES:
+        code = "\n".join(cells(page))
+        if set(re.findall(r'datasets\.load\("([^"]+)"', code)) - everywhere:
+            assert "entry.present" in code and "../_static/" in code, page
+
+
 # -- in a browser: make browser, after make docs -----------------------------------------------------------------------
 
 SITE = Path(os.environ.get("GPZOO_SITE", ROOT / "build" / "docs"))

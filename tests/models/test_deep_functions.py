@@ -162,7 +162,7 @@ def test_the_gradient_of_a_drawn_function_is_that_of_all_layers(three):
 
 
 def test_climbing_a_drawn_function_ends_at_its_top():
-    """Thompson sampling of ``docs/how_to/bayesian_optimisation.md``, against the draw on a grid."""
+    """Thompson sampling of ``docs/how_to/bayesian_optimisation.md``, against the largest value on a grid."""
     single = partial(deep_gp, layers=(), layer_noise=None)
     guide = InducingGuide(single, InducingPoints(X))
     params = randomised(guide.init_params(KEY, X, X[:, 0]))
