@@ -96,7 +96,7 @@ class Expected(Likelihood):
     def _given(self, f: Array) -> Any:
         return self.fn(f, *self.params)
 
-    def of_shapes(self) -> Distribution:
+    def of_shapes(self) -> Any:
         """``fn(f, *params)`` with shapes in place of numbers, which a trace that has ended may have left."""
         return jax.eval_shape(lambda f, params: self.fn(f, *params), self._centre(), self.params)
 

@@ -252,7 +252,7 @@ def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
 
 def kind_of(site: dict[str, Any]) -> str:
     """See :attr:`Outcomes.kind`."""
-    fn = unmasked(site["fn"])
+    fn: Any = unmasked(site["fn"])
     support = (fn.of_shapes() if isinstance(fn, Expected) else fn).support
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
