@@ -45,7 +45,7 @@ class ClassLikelihood(Likelihood):
     @property
     def probs(self) -> Float[Array, "N K"]:
         """Probability of every class; predictive under marginals."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define probs, of shape [N, K].")
 
     @property
     def mean(self) -> Array:

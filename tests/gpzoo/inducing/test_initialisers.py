@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from gpzoo.inducing import initialisers
 from gpzoo.inducing.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
@@ -21,6 +22,16 @@ def test_kmeans_finds_clusters():
     found = kmeans(3)(KEY, X, RBF())
     assert isinstance(found, InducingPoints)
     assert np.abs(found.Z[:, None] - centres).sum(-1).min(0).max() < 0.2
+
+
+def test_kmeans_does_not_depend_on_the_number_of_cores():
+    X = np.random.default_rng(0).uniform(-2, 2, (600, 1)).astype(np.float32)
+    kmeans(25)(KEY, X, RBF())  # its threads are loaded, so that they can be limited
+    found = []
+    for cores in (1, 2, 4):
+        with threadpool_limits(cores):
+            found.append(np.asarray(kmeans(25)(KEY, X, RBF()).Z))
+    np.testing.assert_array_equal(found[1:], found[:1] * 2)
 
 
 def test_kmeans_of_many_inputs(monkeypatch):
