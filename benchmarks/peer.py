@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 #: Libraries by the name of their package; ours is the first side of every comparison.
 PEERS = {"gpflow": "GPflow", "gpflux": "GPflux", "gpytorch": "GPyTorch", "gpjax": "GPJax"}
 #: A timing is as many steps as fill this, the same number for all sides.
-MIN_SECONDS = 0.05
+MIN_SECONDS = 0.5
 
 
 class Timed(NamedTuple):
@@ -48,6 +48,18 @@ class Timed(NamedTuple):
         bound = step()
         step()
         return cls(lambda count: _seconds(step, count), versions, bound)
+
+    @classmethod
+    def loop(cls, steps: Callable[[int], float], versions: str) -> Timed:
+        """As many steps in one call as it is asked for, which returns the bound before the last of them."""
+        bound = steps(1)
+        steps(2)
+
+        def seconds(count: int) -> tuple[float, float]:
+            passed, busy = _seconds(lambda: steps(count), 1)
+            return passed / count, busy / count
+
+        return cls(seconds, versions, bound)
 
 
 class Peer:
@@ -87,6 +99,27 @@ class Peer:
         """End it."""
         self.process.stdin.close()
         self.process.wait()
+
+
+def looped(update: Callable[[Any], tuple[Any, Any]], state: Any) -> Callable[[int], float]:
+    """``steps(count)`` of our ``update(state)``, whose second result is the loss, in one compiled loop."""
+    import jax
+    import jax.numpy as jnp
+
+    loss = jax.eval_shape(update, state)[1]
+
+    def run(state: Any, count: int) -> tuple[Any, Any]:
+        start = state, jnp.zeros(loss.shape, loss.dtype)
+        return jax.lax.fori_loop(0, count, lambda _, now: update(now[0]), start)
+
+    compiled = jax.jit(run, donate_argnums=0)
+
+    def steps(count: int) -> float:
+        nonlocal state
+        state, last = compiled(state, count)
+        return -float(last)
+
+    return steps
 
 
 # -- the process of one library ----------------------------------------------------------------------------------------
