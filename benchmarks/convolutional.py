@@ -153,7 +153,7 @@ def gpflow_steps(size: Size, dtype: str) -> Timed:
             with tf.GradientTape() as tape:
                 loss = model.training_loss(batch)
             variables = model.trainable_variables
-            optimiser.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            optimiser.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
     versions = f"gpflow {gpflow.__version__}, tensorflow {tf.__version__}"

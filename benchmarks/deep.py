@@ -7,8 +7,8 @@
 All take the same model and data through forward pass, backward pass and Adam: RBF kernels with a lengthscale per
 dimension, one kernel and one set of inducing inputs for all outputs of a layer, identity means and no noise in the
 inner layers, a full whitened posterior, a Gaussian likelihood, one draw. Ours and GPflux's steps are those of a
-compiled loop; GPyTorch runs as its users run it, eagerly, and shares a layer's kernel in its parameters only, not in its
-arithmetic.
+compiled loop. GPyTorch runs as its users run it, eagerly, and shares a layer's kernel in its parameters only, not in
+its arithmetic.
 
 The bounds at the start are compared, which shows that the models are the same: inner layers start with so little
 variance that draws hardly move them.
@@ -130,7 +130,7 @@ def gpflux_steps(size: Size, dtype: str) -> Timed:
             with tf.GradientTape() as tape:
                 loss = -model.elbo((X, y))
             variables = model.trainable_variables
-            optimiser.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            optimiser.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
     versions = f"gpflux {gpflux.__version__}, gpflow {gpflow.__version__}, tensorflow {tf.__version__}"
