@@ -60,7 +60,10 @@ def _squared_distance(X: Float[Array, "N d"], Z: Float[Array, "M d"], direct: bo
         # two inputs, and then equal inputs are not at distance 0 and distances are not symmetric.
         pairs = ((X[:, i, None], Z[None, :, i]) for i in range(X.shape[-1]))
         return sum((jnp.square(jnp.maximum(x, z) - jnp.minimum(x, z)) for x, z in pairs), jnp.zeros((), X.dtype))
-    return jnp.maximum(jnp.sum(X * X, -1)[:, None] + jnp.sum(Z * Z, -1)[None, :] - 2 * matmul(X, Z.T), 0)
+    # Half of it, because XLA on CPU writes out a matrix of every constant that meets a product: only the last is merged
+    # with what a kernel does to the square. Twice and half are exact.
+    norms = jnp.sum(X * X, -1)[:, None] / 2 + jnp.sum(Z * Z, -1)[None, :] / 2
+    return 2 * jnp.maximum(norms - matmul(X, Z.T), 0)
 
 
 def _squared_distance_jvp(
@@ -72,9 +75,9 @@ def _squared_distance_jvp(
     (X, Z), (dX, dZ) = primals, tangents
     tangent = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
     if not isinstance(dX, jax.custom_derivatives.SymbolicZero):
-        tangent += 2 * matmul(_beside(jnp.sum(X * dX, -1), dX), _beside(jnp.ones_like(Z[:, 0]), -Z).T)
+        tangent += matmul(2 * _beside(jnp.sum(X * dX, -1), dX), _beside(jnp.ones_like(Z[:, 0]), -Z).T)
     if not isinstance(dZ, jax.custom_derivatives.SymbolicZero):
-        tangent += 2 * matmul(_beside(jnp.ones_like(X[:, 0]), -X), _beside(jnp.sum(Z * dZ, -1), dZ).T)
+        tangent += matmul(_beside(jnp.ones_like(X[:, 0]), -X), 2 * _beside(jnp.sum(Z * dZ, -1), dZ).T)
     return _squared_distance(*primals, direct), tangent
 
 
@@ -235,7 +238,7 @@ class RBF(Stationary):
 
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``exp(-square / 2)``."""
-        return jnp.exp(-square / 2)
+        return jnp.exp(-0.5 * square)
 
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
@@ -433,7 +436,7 @@ class Periodic(Stationary):
 
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``exp(-square / 2)``."""
-        return jnp.exp(-square / 2)
+        return jnp.exp(-0.5 * square)
 
     def scaled(self, X: Float[Array, "N d"]) -> Float[Array, "N _"]:
         """The active columns, each wound onto a circle of diameter ``1 / lengthscale``: two numbers per column."""
