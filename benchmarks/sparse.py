@@ -211,7 +211,7 @@ STEPS = {"gpzoo": gpzoo_steps, "gpjax": gpjax_steps, "gpflow": gpflow_steps, "gp
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inducing", type=int, nargs="*", default=[20, 100, 500])
+    parser.add_argument("--inducing", type=int, nargs="*", choices=LONG, default=list(LONG))
     parser.add_argument("--ways", nargs="*", choices=WAYS, default=WAYS)
     parser.add_argument("--dtypes", nargs="*", choices=["float32", "float64"], default=["float32", "float64"])
     parser.add_argument("--pairs", type=int, default=7)
