@@ -6,7 +6,7 @@
 
 ``make bench`` runs it; interpreters are also taken from variables such as ``GPFLOW_PYTHON``, and a peer without one is
 not run. The benchmarks named in the table say what each step is. Where a file is there already, its ratios are printed
-beside the new ones, so that one sees what moved.
+beside the new ones, so that one sees what moved; its rows that are not run again stay, each with its commit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import convolutional
 import deep
 import sparse
 from peer import PEERS, add_options, measure, pythons
-from recorded import keep
+from recorded import code, keep
 
 
 class Row(NamedTuple):
@@ -79,12 +79,12 @@ def main() -> None:
     add_options(parser)
     arguments = parser.parse_args()
     interpreters = pythons(arguments)
-    before = {}
+    cases = {}
     if arguments.output and arguments.output.exists():
-        before = {each["name"]: each for each in json.loads(arguments.output.read_text(encoding="utf-8"))["cases"]}
+        old = json.loads(arguments.output.read_text(encoding="utf-8"))
+        cases = {each["name"]: {"commit": old["commit"], "clean": old["clean"]} | each for each in old["cases"]}
     options = ["--only", *arguments.only, "--dtypes", *arguments.dtypes, "--pairs", arguments.pairs]
     options += [x for name in interpreters if name in PEERS for x in (f"--{name}-python", "PYTHON")]
-    cases = []
     for dtype in arguments.dtypes:
         for row in rows(dtype):
             if row.script not in arguments.only:
@@ -92,11 +92,11 @@ def main() -> None:
             sides = {name: python for name, python in interpreters.items() if name in ("gpzoo", *row.peers)}
             script = str(Path(__file__).with_name(f"{row.script}.py"))
             name = f"{row.script}, {row.name}, {dtype}"
-            found = {"name": name} | measure(script, row.case, sides, arguments.pairs)
-            print(line(row, dtype, found, before.get(name, {})), flush=True)
-            cases.append(found)
+            found = {"name": name} | code(__file__) | measure(script, row.case, sides, arguments.pairs)
+            print(line(row, dtype, found, cases.get(name, {})), flush=True)
+            cases[name] = found
             if arguments.output:
-                keep(arguments.output, __file__, options, cases=cases)
+                keep(arguments.output, __file__, options, cases=list(cases.values()))
 
 
 if __name__ == "__main__":

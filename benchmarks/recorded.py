@@ -22,17 +22,20 @@ def keep(path: Path, script: str, options: Sequence[object], **numbers: Any) -> 
         options: the command line, without what depends on the machine.
         **numbers: what was measured.
     """
-    here = Path(script).resolve().parent
-    git = ["git", "-C", str(here)]
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], check=True, capture_output=True, text=True).stdout
     about = {
         "command": f"python benchmarks/{Path(script).name} {shlex.join(map(str, options))}",
-        "commit": commit,
-        "clean": not changed,
+        **code(script),
         "device": f"{os.cpu_count()} CPU cores ({platform.machine()})",
         "load": os.getloadavg()[0],
         "versions": {name: version(name) for name in ("jax", "numpyro")} | {"python": platform.python_version()},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(about | numbers, indent=2) + "\n", encoding="utf-8")
+
+
+def code(script: str) -> dict[str, Any]:
+    """The commit of the script's folder, and whether nothing there differs from it."""
+    git = ["git", "-C", str(Path(script).resolve().parent)]
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], check=True, capture_output=True, text=True).stdout
+    return {"commit": commit, "clean": not changed}
