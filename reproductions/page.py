@@ -29,6 +29,7 @@ from gpzoo.reproductions.verdicts import (
     SUBSET,
     UNDECIDED,
     WORDS,
+    Verdict,
 )
 
 _MARKS = {FEWER_FOLDS: "†", SUBSET: "‡", STAND_IN: "§"}
@@ -102,17 +103,21 @@ def _told(answers: Answers) -> list[str]:
         said += [f"Reached: {listed(reached)}.", ""]
     if short:
         said += [f"Short: {listed(short)}.", ""]
-    limited = [each.verdict for each in answers.all if each.verdict.word in _MARKS]
-    if limited:
-        counts = {
-            "as good, within the error or holding": sum(each.distance in GOOD for each in limited),
-            "undecided": sum(each.distance == UNDECIDED for each in limited),
-            "on other data without a verdict": sum(not each.distance for each in limited),
-        }
-        counts["short or not holding"] = len(limited) - sum(counts.values())
-        counted = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+    if counted := without_counting([each.verdict for each in answers.all]):
         said.append(f"Not counted, because of fewer splits, a part of the data, other data or quick runs: {counted}.")
     return said
+
+
+def without_counting(verdicts: Iterable[Verdict]) -> str:
+    """How good those results are that never count as reached; empty if there are none."""
+    limited = [each for each in verdicts if each.word in _MARKS]
+    counts = {
+        "as good, within the error or holding": sum(each.distance in GOOD for each in limited),
+        "undecided": sum(each.distance == UNDECIDED for each in limited),
+        "on other data without a verdict": sum(not each.distance for each in limited),
+    }
+    counts["short or not holding"] = len(limited) - sum(counts.values())
+    return ", ".join(f"{count} {words}" for words, count in counts.items() if count)
 
 
 def _claims(answers: Answers) -> list[str]:
@@ -122,8 +127,8 @@ def _claims(answers: Answers) -> list[str]:
     table = markdown(("claim", "where", "paper", "ours", "size used", "verdict"), rows)
     said = (
         "Rows are for training + testing, M is the number of inducing points; settings are ours unless said. A row "
-        "that is short or undecided says whether its training had converged; where it does not, its file has no curve "
-        "of the metric and no longer training of the same network that would tell."
+        "that is short or undecided says so where its training had not converged. Without a remark nobody can tell: "
+        "its file has no curve of the metric, and no longer training of the same network."
     )
     return [said, "", *table]
 
@@ -138,7 +143,8 @@ def _claim(each: Answered) -> tuple[str, ...]:
 def _legend() -> list[str]:
     marks = ", ".join(f"{mark} {word}" for word, mark in _MARKS.items())
     return [
-        f"In a cell: ours, and the paper's in brackets. **Bold** is reached; {marks}. Numbers alone are of others.",
+        f"In a cell: ours, and the paper's in brackets. **Bold** is reached; {marks}. *(–)*: ours, of which the "
+        "paper has none. Numbers without brackets are those of others, which the paper quotes.",
         "",
     ]
 
@@ -169,7 +175,7 @@ def _cells(answers: Answers, table: Table, numbers: str, key: str) -> Iterator[s
         ours = f"{each.number.value * scale:.{decimals}f}"
         mark = _MARKS.get(answers.limit(each.runs[0]) or "", "")
         ours = f"**{ours}**" if each.verdict.word == REACHED else f"{ours}{mark}"
-        yield f"{ours} ({paper})" if paper else ours
+        yield f"{ours} ({paper or '–'})"
 
 
 def _not_run(answers: Answers) -> list[str]:

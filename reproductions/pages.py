@@ -10,7 +10,7 @@ from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import Experiment
 from gpzoo.reproductions.figures import drawable
 from gpzoo.reproductions.markdown import folded, joined, markdown
-from gpzoo.reproductions.page import listed, page_of
+from gpzoo.reproductions.page import listed, page_of, without_counting
 from gpzoo.reproductions.page_parts import (
     numbers_of,
     picture,
@@ -96,11 +96,11 @@ def _index(answers: Sequence[Answers]) -> str:
 
 
 _RULES = (
-    "For example, 0.03 points behind with an error of 0.16 points is undecided, and 0.06 points behind with an error "
-    "of 0.14 points is reached. The same rule says *within* or *short by* of a number on fewer splits or a part of the "
-    "data. "
-    "Standard errors are over seeds or splits where there are several, and binomial for the error of one run. The "
-    "error of an nlpp of one run is not known: such a number is undecided if it is behind by at most 0.02 nats. Where "
+    "The nlpp is the mean negative log predictive probability of a test point, in nats: lower is better. 0.15 points "
+    "are about the binomial error of one run on 10,000 test images at an accuracy of 98 %; with a larger error much "
+    "would be reached by chance. The same rule says *within* or *short by* of a number on fewer splits or a part of "
+    "the data. Standard errors are over seeds or splits where there are several, and binomial for the error of one "
+    "run, which leaves out how trainings differ: most runs have one seed, and the tables of all runs say which. Where "
     "runs by the paper's settings and by ours answer a claim, it counts as reached if one of them reaches it; the "
     "other is among the numbers without a claim. Statements are judged on differences over the same splits where "
     "models share them. `gpzoo results --check` compares all of this with the files."
@@ -115,19 +115,25 @@ def totals(answers: Sequence[Answers]) -> str:
         SUBSET: "on a part of the data",
         STAND_IN: "on other data, another problem or by quick runs",
         READING: "beside a value that is read off a figure",
-        NOT_SCORED: "in which no direction is better",
+        NOT_SCORED: "of seconds, which depend on the machine",
     }
     parts = ", ".join(f"{count[word]} {said}" for word, said in uncounted.items() if count[word])
     return (
         f"**Of the {sum(len(each.all) for each in answers)} numbers and statements in {len(answers)} papers, "
         f"{count[REACHED]} are reached, {count[SHORT]} fall short, {count[UNDECIDED]} are undecided, and "
         f"{count[NOT_RUN]} were not run; {count[NO_EXPERIMENT]} have no experiment.** The other "
-        f"{sum(count[word] for word in uncounted)} have results that never count as reached: {parts or 'none'}."
+        f"{sum(count[word] for word in uncounted)} have results that never count as reached: {parts or 'none'}. "
+        f"Judged all the same: {without_counting([each.verdict for answer in answers for each in answer.all])}."
     )
 
 
 def _summary(answers: Sequence[Answers], figures: Collection[str]) -> str:
-    lines = ["# Results", "", f"{_WRITTEN} Words: [docs/results/index.md]({FOLDER}/index.md).", ""]
+    lines = ["# Results", "", f"{_WRITTEN}", ""]
+    lines += [
+        f"What the verdicts mean: [docs/results/index.md]({FOLDER}/index.md). Why something was not run stands at the "
+        "end of each paper's page: data that are not at hand, hours, or an accelerator.",
+        "",
+    ]
     lines += [totals(answers), "", *_table_of_counts(answers, f"{FOLDER}/"), ""]
     for each in answers:
         paper = each.paper
@@ -154,7 +160,7 @@ def _table_of_counts(answers: Sequence[Answers], links: str) -> list[str]:
 
 
 def _shortest(answers: Answers) -> str:
-    """What holds and what falls short, the first few of each."""
+    """The first few claims that hold, and all that fall short."""
     told = []
     for word in (REACHED, SHORT):
         found = [each for each in answers.all if each.verdict.word == word]
@@ -162,6 +168,7 @@ def _shortest(answers: Answers) -> str:
         if word == REACHED and not said:
             told.append("Reached: none.")
         if said:
-            more = f"; {len(said) - 6} more" if len(said) > 6 else ""
-            told.append(f"{word[:1].upper()}{word[1:]}: {listed(said[:6])}{more}.")
+            shown = said[:6] if word == REACHED else said
+            more = f"; {len(said) - len(shown)} more" if len(said) > len(shown) else ""
+            told.append(f"{word[:1].upper()}{word[1:]}: {listed(shown)}{more}.")
     return " ".join(told)

@@ -25,9 +25,10 @@ GOOD = (AS_GOOD, IN_ROUNDING, IN_ERROR, HOLDS)
 
 #: What the words mean, for the pages.
 WORDS = {
-    REACHED: "ours is better, or worse by no more than the rounding of the printed number plus one standard error of "
-    "ours; such an error must be known, and must not be larger than 0.15 points (0.0015) or 0.02 nats",
-    SHORT: "ours is worse by more than the rounding and one standard error",
+    REACHED: "ours is better, or no worse than the rounding of the printed number; or worse by no more than the "
+    "rounding plus one standard error of ours, if that error is known and at most 0.15 points (0.0015) or 0.02 nats",
+    SHORT: "ours is worse by more than the rounding and one standard error; where the error is not known, as that of "
+    "an nlpp of one run, by more than the rounding and 0.02 nats",
     UNDECIDED: "ours is worse than the rounding explains, though not by more than one standard error, and that error "
     "is too large to decide it: larger than 0.15 points or 0.02 nats, or not known and perhaps as large as that",
     FEWER_FOLDS: "on fewer random splits than the paper's; never counts as reached",

@@ -115,14 +115,17 @@ def _uci(records: Records, names: Sequence[str] = _SETS) -> dict[str, tuple[Key,
     return found if len(found) == len(names) else None
 
 
-def _unconverged(runs: Mapping[str, tuple[Key, dict[str, Any]]]) -> list[str]:
-    """Sets on which our SGP is below the published SGPR, the same model at its optimum, by more than both spreads."""
+def _unconverged(runs: Mapping[str, tuple[Key, dict[str, Any]]], model: str = "sgp", column: int = 0) -> list[str]:
+    """Sets on which our model is below the published one by more than both spreads together.
+
+    Our SGP is held against SGPR, the same model at its optimum.
+    """
     found = []
     for name, (_, result) in runs.items():
-        if name in _PUBLISHED:
-            published, spread = _PUBLISHED[name][0]
+        if len(_PUBLISHED.get(name, ())) > column:
+            published, spread = _PUBLISHED[name][column]
             metrics = result["metrics"]
-            if metrics[f"sgp_{_LL}"] + metrics.get(f"sgp_{_LL}_se", 0.0) < published - spread:
+            if metrics[f"{model}_{_LL}"] + metrics.get(f"{model}_{_LL}_se", 0.0) < published - spread:
                 found.append(name)
     return found
 
@@ -230,7 +233,7 @@ def _figure_1_in_numbers(records: Records) -> list[str]:
     titles = [title_of(model) for model in models]
     most = max(steps, key=lambda count: len(steps[count]))
     rest = "".join(f", {count:,} on {', '.join(names)}" for count, names in steps.items() if count != most)
-    below = _unconverged(runs)
+    below, deeper = _unconverged(runs), _unconverged(runs, "dgp2", 1)
     return [
         "## Figure 1 in numbers",
         "",
@@ -240,7 +243,9 @@ def _figure_1_in_numbers(records: Records) -> list[str]:
         "(github.com/hughsalimbeni/bayesian_benchmarks, ten splits, standard deviations in brackets; kin8nm: the "
         "authors' notebook, one split): SGPR, which is the SGP with its optimal q(u), by L-BFGS, and two layers with "
         "natural gradients, 100 inducing points each. "
-        f"SGP is not converged on {', '.join(below) or 'no set'}: there it is below SGPR by more than both spreads.",
+        f"SGP is not converged on {', '.join(below) or 'no set'}: there it is below SGPR by more than our standard "
+        "error and their standard deviation together. So is DGP 2 below the published two layers on "
+        f"{', '.join(deeper) or 'no set'}: the deep GPs had too few steps too.",
         *_own_sgpr(records, runs),
         "",
         f"| set | splits | {' | '.join([*titles, 'SGPR, published', 'DGP 2, published'])} |",
@@ -262,7 +267,9 @@ def _own_sgpr(records: Records, runs: Mapping[str, tuple[Key, dict[str, Any]]]) 
         if key.preset != "quick" and key.variant in runs:
             metrics, sgp = result["metrics"], runs[key.variant][1]["metrics"][f"sgp_{_LL}"]
             count = result["settings"]["models"]["sgpr"]["steps"]
-            parts.append(f"{metrics[f'sgpr_{_LL}']:.3f} on {key.variant} (SGP {sgp:.3f})")
+            best = max(_DEPTHS, key=lambda model: runs[key.variant][1]["metrics"][f"{model}_{_LL}"])
+            deep = runs[key.variant][1]["metrics"][f"{best}_{_LL}"]
+            parts.append(f"{metrics[f'sgpr_{_LL}']:.3f} on {key.variant} (SGP {sgp:.3f}, {title_of(best)} {deep:.3f})")
     if not parts:
         return []
     return [
@@ -271,7 +278,8 @@ def _own_sgpr(records: Records, runs: Mapping[str, tuple[Key, dict[str, Any]]]) 
         "model as SGP. Its bound is collapsed, so that q(u) is optimal at every step, and L-BFGS trains it on all rows "
         f"in float64 for {count:,} steps, after which the bound hardly rises. Adam had too few steps for SGP's q(u). "
         "So where SGP is far below, this tells of the training and not of the model, and what a DGP gains over such an "
-        "SGP may be training too.",
+        "SGP may be training too. In brackets are SGP and the best DGP of the table below: where SGPR is above both, "
+        "the figure shows no gain of depth.",
     ]
 
 
@@ -316,6 +324,7 @@ DEEP = Paper(
     beyond=_figure_1_in_numbers,
     telling=(
         ("uci-paper", "uci-tuned", "uci-cpu"),
-        "Test log likelihood on the regression sets, means and standard errors over splits.",
+        "Test log likelihood on the regression sets, means and standard errors over splits; the grey line is SGP. On "
+        "several sets SGP and the deep GPs had not converged, and part of what depth gains there is training.",
     ),
 )

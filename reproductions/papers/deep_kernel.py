@@ -115,7 +115,7 @@ _PRESETS = ("quick", "cpu", "tuned", "paper")
 
 def _gain(records: Records) -> list[str]:
     """SV-DKL less the network alone, as the paper compares them and after as many steps."""
-    rows, better, judged, single, dead = [], [], [], [], []
+    rows, better, worse, judged, ahead, behind, dead = [], [], [], [], [], [], []
     for name in _SETS:
         for runs in records.compared("deep_kernel", name, "all", _PRESETS):
             result = records.found[runs[0]]
@@ -128,23 +128,32 @@ def _gain(records: Records) -> list[str]:
                     mean, error = paired(result, metric, "svdkl", other)
                     cells.append(f"{mean:+.4f}" + ("" if error is None else f" ± {error:.4f}"))
                     if (other, metric) == ("dnn-long", "nlpp"):
-                        (single if error is None else judged).append(name)
-                        better += [name] if error is not None and mean + error < 0 else []
+                        if error is None:
+                            (ahead if mean < 0 else behind).append(name)
+                        else:
+                            judged.append(name)
+                            better += [name] * (mean + error < 0)
+                            worse += [name] * (mean - error > 0)
             rows.append(f"| {name} | {' | '.join(cells)} |")
             break
     if not rows:
         return []
-    verb = ", ".join(better) if better else "none"
+    of = lambda names: ", ".join(names) or "none"  # noqa: E731
     return [
         "## What is left of the gain",
         "",
         "SV-DKL begins with a trained network and trains it further, together with the GPs. The paper compares it with "
         "the network before that. Here the same network, trained alone for as many steps, stands beside it. Of "
         f"{len(judged)} data sets with several splits, SV-DKL's nlpp is better than that of the longer-trained network "
-        f"by more than a paired standard error on {len(better)}: {verb}."
-        + (f" One run each and no standard error: {', '.join(single)}." if single else ""),
+        f"by more than a paired standard error on {len(better)} ({of(better)}), and worse on {len(worse)} "
+        f"({of(worse)})."
+        + (
+            f" By one run each, without a standard error, it is better on {of(ahead)}, and worse on {of(behind)}."
+            if ahead or behind
+            else ""
+        ),
         "",
-        "| SV-DKL less | DNN: accuracy | DNN: nlpp | DNN, as many steps: accuracy | the same: nlpp |",
+        "| SV-DKL minus | DNN: accuracy | DNN: nlpp | DNN, as many steps: accuracy | the same: nlpp |",
         "|---|---|---|---|---|",
         *rows,
         "",
@@ -175,7 +184,9 @@ def _lengths(records: Records) -> list[str]:
     return [
         "## How long the networks were trained",
         "",
-        *markdown(("set", "epochs: network", "features", "joint", "DNN, as many steps, less DNN: accuracy"), rows),
+        *markdown(
+            ("set", "epochs: network", "GPs on its features", "joint", "DNN, as many steps, minus DNN: accuracy"), rows
+        ),
         "",
         "The paper prints no epochs. More steps make the network alone better by more than a standard error on "
         f"{', '.join(short) or 'no set'}: there DNN was not converged, nor was DNN+GP, which is "

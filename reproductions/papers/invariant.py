@@ -111,6 +111,7 @@ def _slightly(records: Records) -> Judged | None:
     error = _metric(runs, "error")
     best = min(error[name] for name in _AFFINE)
     ours = f"RBF {100 * error['rbf']:.1f}, rotation {100 * error['rotation']:.1f}, best {100 * best:.1f} %"
+    ours += "; slightly: by less than the best gains on rotation"
     holds = best < error["rotation"] < error["rbf"] and error["rbf"] - error["rotation"] < error["rotation"] - best
     return Judged(ours, holds, _keys(runs))
 
@@ -125,7 +126,7 @@ def _all_better(records: Records) -> Judged | None:
     error = _metric(runs, "error")
     rbf = error.pop("rbf")
     return Judged(
-        f"{100 * max(error.values()):.1f} % at most, RBF {100 * rbf:.1f} %",
+        f"{100 * max(error.values()):.1f} % at most, RBF {100 * rbf:.1f} %; far: by at least a quarter",
         max(error.values()) < 0.75 * rbf,
         _keys(runs),
     )
@@ -143,7 +144,9 @@ def _best_bound(records: Records) -> Judged | None:
     second = min((name for name in error if name != best), key=lambda name: error[name])
     lead, spread = _lead(runs, best, second)
     said = f"bound a point (error): {ours}; {best} leads {second} by {lead:.2f} ± {spread:.2f} points"
-    return Judged(said, best == "rotation-fixed" == min(error, key=lambda name: error[name]), _keys(runs))
+    holds = best == "rotation-fixed" == min(error, key=lambda name: error[name])
+    # A lead that is no larger than its error decides nothing.
+    return Judged(said, None if holds and lead <= spread else holds, _keys(runs))
 
 
 def _reading(what: str, value: str, variant: str) -> Claim:
@@ -200,6 +203,7 @@ INVARIANT = Paper(
     },
     telling=(
         ("rotated-binary-paper", "rotated-binary-cpu"),
-        "Odd or even digits, rotated by up to 90 degrees: the learned angle rises from 5 and 45 to nearly that.",
+        "Odd or even digits, rotated by up to 90 degrees: the learned angle rises from 5 and from 45, and ends "
+        "a little below 90, where the paper's is at least that.",
     ),
 )  # fmt: skip
