@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import convolutional
 import deep
 import sparse
-from peer import PEERS, add_options, measure, pythons
+from peer import FLAGS, PEERS, add_options, measure, pythons
 from recorded import code, keep
 
 
@@ -75,15 +76,19 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=scripts, default=scripts)
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "float64"], default=["float32", "float64"])
     parser.add_argument("--pairs", type=int, default=7, help="timings of each library")
+    parser.add_argument("--flags", help="XLA_FLAGS of our process, such as --xla_cpu_use_fusion_emitters=false")
     parser.add_argument("--output", type=Path)
     add_options(parser)
     arguments = parser.parse_args()
+    if arguments.flags:
+        os.environ[FLAGS] = arguments.flags
     interpreters = pythons(arguments)
     cases = {}
     if arguments.output and arguments.output.exists():
         old = json.loads(arguments.output.read_text(encoding="utf-8"))
         cases = {each["name"]: {"commit": old["commit"], "clean": old["clean"]} | each for each in old["cases"]}
     options = ["--only", *arguments.only, "--dtypes", *arguments.dtypes, "--pairs", arguments.pairs]
+    options += [f"--flags={arguments.flags}"] if arguments.flags else []
     options += [x for name in interpreters if name in PEERS for x in (f"--{name}-python", "PYTHON")]
     for dtype in arguments.dtypes:
         for row in rows(dtype):

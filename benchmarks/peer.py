@@ -25,6 +25,9 @@ from typing import Any, NamedTuple
 
 #: Libraries by the name of their package; ours is the first side of every comparison.
 PEERS = {"gpflow": "GPflow", "gpflux": "GPflux", "gpytorch": "GPyTorch", "gpjax": "GPJax"}
+#: The environment variable whose value is XLA_FLAGS of our process alone.
+FLAGS = "GPZOO_XLA_FLAGS"
+
 #: A timing is as many steps as fill this, the same number for all sides.
 MIN_SECONDS = 0.5
 
@@ -129,6 +132,8 @@ def worker(script: str, library: str, python: str, case: Mapping[str, Any], comp
     """A process of ``script`` that answers for one library, see :func:`work`; ours keeps programs in ``compiled``."""
     # GPflow and GPflux are written for Keras 2, and TensorFlow logs a page.
     environment = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GPZOO_COMPILED": compiled}
+    if library == "gpzoo" and FLAGS in os.environ:
+        environment["XLA_FLAGS"] = os.environ[FLAGS]
     return Peer(library, [python, script, "--work", library, json.dumps(case)], environment)
 
 
