@@ -180,7 +180,8 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
         axes.locator_params(axis="x", nbins=4)
         sizes = result["data"]["sizes"]
         axes.set_title(f"{name} (N {sizes['train'] + sizes['test']:,}, D {sizes['input_shape'][0]})", fontsize=9)
-    figure.supxlabel("test log likelihood per point (nats, original units), mean and standard error", fontsize=9)
+    words = "test log likelihood per point (nats, original units), mean and standard error; grey: SGP"
+    figure.supxlabel(words, fontsize=9)
     return figure
 
 
