@@ -6,7 +6,7 @@
 
 ``make bench`` runs it; interpreters are also taken from variables such as ``GPFLOW_PYTHON``, and a peer without one is
 not run. The benchmarks named in the table say what each step is. Where a file is there already, its ratios are printed
-beside the new ones, so that one sees what moved; its rows that are not run again stay, each with its commit.
+beside the new ones, so that one sees what moved; its rows that are not run again stay. Each has its command and commit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import convolutional
 import deep
 import sparse
 from peer import FLAGS, PEERS, add_options, measure, pythons
-from recorded import code, keep
+from recorded import keep, made_by
 
 
 class Row(NamedTuple):
@@ -86,7 +86,7 @@ def main() -> None:
     cases = {}
     if arguments.output and arguments.output.exists():
         old = json.loads(arguments.output.read_text(encoding="utf-8"))
-        cases = {each["name"]: {"commit": old["commit"], "clean": old["clean"]} | each for each in old["cases"]}
+        cases = {each["name"]: each for each in old["cases"]}
     options = ["--only", *arguments.only, "--dtypes", *arguments.dtypes, "--pairs", arguments.pairs]
     options += [f"--flags={arguments.flags}"] if arguments.flags else []
     options += [x for name in interpreters if name in PEERS for x in (f"--{name}-python", "PYTHON")]
@@ -97,7 +97,7 @@ def main() -> None:
             sides = {name: python for name, python in interpreters.items() if name in ("gpzoo", *row.peers)}
             script = str(Path(__file__).with_name(f"{row.script}.py"))
             name = f"{row.script}, {row.name}, {dtype}"
-            found = {"name": name} | code(__file__) | measure(script, row.case, sides, arguments.pairs)
+            found = {"name": name} | made_by(__file__, options) | measure(script, row.case, sides, arguments.pairs)
             print(line(row, dtype, found, cases.get(name, {})), flush=True)
             cases[name] = found
             if arguments.output:

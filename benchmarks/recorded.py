@@ -23,8 +23,7 @@ def keep(path: Path, script: str, options: Sequence[object], **numbers: Any) -> 
         **numbers: what was measured.
     """
     about = {
-        "command": f"python benchmarks/{Path(script).name} {shlex.join(map(str, options))}",
-        **code(script),
+        **made_by(script, options),
         "device": f"{os.cpu_count()} CPU cores ({platform.machine()})",
         "load": os.getloadavg()[0],
         "versions": {name: version(name) for name in ("jax", "numpyro")} | {"python": platform.python_version()},
@@ -33,9 +32,10 @@ def keep(path: Path, script: str, options: Sequence[object], **numbers: Any) -> 
     path.write_text(json.dumps(about | numbers, indent=2) + "\n", encoding="utf-8")
 
 
-def code(script: str) -> dict[str, Any]:
-    """The commit of the script's folder, and whether nothing there differs from it."""
+def made_by(script: str, options: Sequence[object]) -> dict[str, Any]:
+    """The command, the commit of the script's folder, and whether nothing there differs from it."""
     git = ["git", "-C", str(Path(script).resolve().parent)]
     commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     changed = subprocess.run([*git, "status", "--porcelain", "-uno"], check=True, capture_output=True, text=True).stdout
-    return {"commit": commit, "clean": not changed}
+    command = f"python benchmarks/{Path(script).name} {shlex.join(map(str, options))}"
+    return {"command": command, "commit": commit, "clean": not changed}

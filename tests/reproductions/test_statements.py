@@ -79,6 +79,13 @@ def test_without_a_standard_error_nothing_is_better_by_more(recorded):
     assert "it is better on mnist-binary, mnist, and worse on cifar10, cifar10-resnet20." in text
 
 
+def test_deep_models_are_held_against_published_ones_too(recorded):
+    (paper,) = [paper for paper in PAPERS if paper.key == "deep"]
+    text = " ".join(paper.beyond(recorded))
+    assert "So is DGP 2 below the published two layers on energy, naval, protein:" in text
+    assert "-0.701 on energy (SGP -1.361, DGP 5 -0.918)" in text
+
+
 def test_a_lead_within_its_error_decides_nothing(answer):
     assert answer("invariant", "fixed rotation is best").verdict.distance == "undecided"
 
