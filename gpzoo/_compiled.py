@@ -86,20 +86,23 @@ def _sweep(folder: Path) -> None:
     JAX writes an entry in place and never again: a part of one would be read, and warned of, for ever.
     """
     marks, entries = {}, {}
-    for path in folder.iterdir():
-        with suppress(OSError):
-            (marks if path.suffix == ".running" else entries)[path] = path.stat()
+    # Paths are made of what is removed alone: of thousands of entries they would take longer than a training.
+    with os.scandir(folder) as found:
+        for entry in found:
+            with suppress(OSError):
+                (marks if entry.name.endswith(".running") else entries)[entry.name] = entry.stat()
     for mark, begun in marks.items():
-        if mark.stem.isdigit() and not _runs(int(mark.stem)):
-            for path in [path for path, found in entries.items() if found.st_mtime >= begun.st_mtime]:
-                del entries[path]
-                path.unlink(missing_ok=True)
-            mark.unlink(missing_ok=True)
-    size = sum(found.st_size for found in entries.values())
+        process = mark.removesuffix(".running")
+        if process.isdigit() and not _runs(int(process)):
+            for name in [name for name, entry in entries.items() if entry.st_mtime >= begun.st_mtime]:
+                del entries[name]
+                (folder / name).unlink(missing_ok=True)
+            (folder / mark).unlink(missing_ok=True)
+    size = sum(entry.st_size for entry in entries.values())
     if size > _MOST:
-        for path, found in sorted(entries.items(), key=lambda item: item[1].st_mtime):
-            path.unlink(missing_ok=True)
-            size -= found.st_size
+        for name, entry in sorted(entries.items(), key=lambda item: item[1].st_mtime):
+            (folder / name).unlink(missing_ok=True)
+            size -= entry.st_size
             if size <= _MOST // 2:
                 break
 

@@ -22,8 +22,10 @@ from gpzoo.kernels.combine import addends
 from gpzoo.kernels.double_sum import DoubleSum
 from gpzoo.views.base import SampledView
 
-#: Above this number of inputs :class:`kmeans` runs on minibatches.
+#: Of more inputs than this, and than 20 for each centre, :class:`kmeans` sees a random part.
 LARGE = 10_000
+#: How often :class:`kmeans` moves its centres: after so many rounds they hardly do.
+ROUNDS = 20
 
 
 class Initialiser:
@@ -117,6 +119,8 @@ class _Counted(Initialiser):
 class kmeans(_Counted):
     """Inducing points at the centres of ``num_inducing`` k-means clusters; images are clustered as vectors.
 
+    Of more than 10,000 inputs, and 20 for each centre, a random part is clustered.
+
     Example:
         >>> import jax, numpy as np
         >>> from gpzoo import kernels, kmeans
@@ -129,25 +133,42 @@ class kmeans(_Counted):
 
     def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingPoints:
         """Cluster centres; centres that coincide are replaced by rows of the inputs."""
-        from sklearn.cluster import KMeans, MiniBatchKMeans
-        from sklearn.exceptions import ConvergenceWarning
+        from scipy.cluster.vq import kmeans2
         from threadpoolctl import threadpool_limits
 
         M, rows = self.num_inducing, X.reshape(len(X), -1)
         self._first_distinct(rows)
-        options: dict[str, Any] = {"n_init": 1, "random_state": int(random.bits(key, dtype=jnp.uint32))}
-        # Rescaled, because squares of large numbers overflow; clusters do not depend on the unit.
-        largest = np.max(np.abs(rows))
+        rng = np.random.default_rng(int(random.bits(key, dtype=jnp.uint32)))
+        most = max(LARGE, 20 * M)
+        some = rows if len(rows) <= most else rows[rng.choice(len(rows), most, replace=False)]
+        # Squares of large numbers overflow, and those of inputs far from zero lose their differences; clusters depend
+        # neither on the unit nor on where zero is.
+        largest = np.max(np.abs(some))
         unit = largest if largest > np.finfo(rows.dtype).max ** 0.25 else rows.dtype.type(1)
-        large = len(rows) > LARGE
-        method = MiniBatchKMeans(M, batch_size=max(1024, 4 * M), **options) if large else KMeans(M, **options)
+        some = some / unit
+        middle = some.mean(axis=0)
+        some -= middle
         # Several threads sum in parts of their own: centres would depend on how many cores a machine has.
-        with warnings.catch_warnings(), threadpool_limits(1):
-            # The warning is about coincident centres, which are replaced below.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            centres = np.asarray(method.fit(rows / unit).cluster_centers_).astype(X.dtype) * unit
-        pool = np.concatenate([centres, rows])
+        with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
+            # The warning is about clusters without a row, whose centres stay where they are.
+            warnings.simplefilter("ignore")
+            centres = kmeans2(some, _far_apart(rng, some, M), iter=ROUNDS, minit="matrix", check_finite=False)[0]
+        pool = np.concatenate([((centres + middle) * unit).astype(X.dtype), rows])
         return InducingPoints(pool[self._first_distinct(pool)].reshape(M, *X.shape[1:]))
+
+
+def _far_apart(rng: np.random.Generator, rows: Float[np.ndarray, "N d"], M: int) -> Float[np.ndarray, "M d"]:
+    """Rows drawn one after another with odds of their squared distance to the nearest one drawn before (k-means++)."""
+    norms = np.square(rows).sum(axis=1)
+    drawn = [int(rng.integers(len(rows)))]
+    nearest = np.full(len(rows), np.inf, rows.dtype)
+    for _ in range(M - 1):
+        newest = rows[drawn[-1]]
+        nearest = np.minimum(nearest, np.maximum(norms - rows @ (2 * newest) + norms[drawn[-1]], 0))
+        nearest[drawn[-1]] = 0
+        odds = np.cumsum(nearest, dtype=np.float64)
+        drawn.append(min(int(np.searchsorted(odds, odds[-1] * rng.uniform(), side="right")), len(rows) - 1))
+    return rows[drawn]
 
 
 class random_subset(_Counted):

@@ -25,7 +25,7 @@ def test_kmeans_finds_clusters():
 
 
 def test_kmeans_does_not_depend_on_the_number_of_cores():
-    X = np.random.default_rng(0).uniform(-2, 2, (600, 1)).astype(np.float32)
+    X = np.random.default_rng(0).uniform(-2, 2, (600, 8)).astype(np.float32)
     kmeans(25)(KEY, X, RBF())  # its threads are loaded, so that they can be limited
     found = []
     for cores in (1, 2, 4):
@@ -43,17 +43,31 @@ def test_kmeans_of_many_inputs(monkeypatch):
 
 
 def test_kmeans_replaces_centres_that_coincide(monkeypatch):
-    import sklearn.cluster
-
-    class Coincident(sklearn.cluster.KMeans):
-        def fit(self, rows):
-            self.cluster_centers_ = np.repeat(rows[:1], self.n_clusters, axis=0)
-            return self
-
-    monkeypatch.setattr(sklearn.cluster, "KMeans", Coincident)
-    X = vectors(10)
+    monkeypatch.setattr(initialisers, "_far_apart", lambda rng, rows, M: np.zeros((M, 2), rows.dtype))
+    X = np.repeat(vectors(10), 2, axis=0)
     Z = np.asarray(kmeans(4)(KEY, X, RBF()).Z)
-    np.testing.assert_array_equal(Z, X[:4])
+    # All rows are nearest to the first of the equal centres, which becomes their mean, where the others lie.
+    np.testing.assert_allclose(Z, np.concatenate([X.mean(axis=0)[None], X[:6:2]]), atol=1e-12)
+
+
+def test_kmeans_is_nearly_the_best_of_many():
+    """Clusters that lie apart, where centres that start at random rows miss some of them."""
+    rng = np.random.default_rng(3)
+    middles = 5 * rng.normal(size=(30, 3))
+    X = middles[rng.integers(30, size=3000)] + 0.1 * rng.normal(size=(3000, 3))
+
+    def spread(Z):
+        return np.square(X[:, None] - np.asarray(Z)).sum(-1).min(1).mean()
+
+    found = [spread(kmeans(30)(jax.random.key(seed), X, RBF()).Z) for seed in range(3)]
+    assert max(found) < 3 * spread(middles)
+    assert spread(random_subset(30)(KEY, X, RBF()).Z) > 30 * spread(middles)
+
+
+def test_clusters_of_far_inputs_are_those_of_near_ones():
+    X = np.random.default_rng(0).uniform(0, 1, (300, 6)).astype(np.float32)
+    near, far = (np.asarray(kmeans(5)(KEY, X + np.float32(shift), RBF()).Z) - shift for shift in (0, 4096))
+    np.testing.assert_allclose(far, near, atol=2e-3)
 
 
 def test_random_subset_takes_rows():
