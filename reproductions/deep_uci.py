@@ -34,6 +34,7 @@ from gpzoo.reproductions.sweep import Folds, Scores, Watch, figure_1, title_of, 
 from gpzoo.reproductions.training import Curve, Setting, constant, exported, left
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: One layer with its optimal q(u), which L-BFGS trains on all rows in float64; not in the paper.
@@ -137,12 +138,13 @@ def _compared(run: Run, setting: Setting, num_folds: int, names: Sequence[str], 
     one = replace(result.member(0), losses=losses)
     program = {"layers": layers}
     title, sizes = run.variant, {"sizes": raw[0].sizes}
+    own = settings | {"by_fold": {name: vars(scores[name]) for name in names}}
     figures = {"figure_1": lambda: figure_1({title: {"metrics": found, "data": sizes}})}
     if watched:
-        figures = {"curves": lambda: figure_curves(title, scores)}
+        figures = {"curves": lambda: figure_curves({title: {"settings": own}})}
     return Outcome(
         metrics=found,
-        settings=settings | {"by_fold": {name: vars(scores[name]) for name in names}},
+        settings=own,
         steps=sum((_COLLAPSED if name == SGPR else setting).steps for name in names) * K,
         seconds_training=sum(scores[name].seconds for name in names),
         data=raw[0],
@@ -191,18 +193,30 @@ def _on_folds(
     return scores, result, layers
 
 
-def figure_curves(title: str, scores: Mapping[str, Scores]) -> Figure:
+def figure_curves(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Test log likelihood against steps, means and standard errors over folds; models without a curve as lines.
 
     Args:
-        title: of the panel.
-        scores: of each model.
+        results: the content of the result files, by data set.
 
     Returns:
         A figure without a window.
     """
-    figure = plots.blank(5, 3.4)
-    axes = figure.subplots()
+    columns = min(3, len(results))
+    figure = plots.blank(max(5, 3.4 * columns), 3.4 * -(-len(results) // columns))
+    panels = figure.subplots(-(-len(results) // columns), columns, squeeze=False).ravel()
+    for axes in panels[len(results) :]:
+        axes.set_axis_off()
+    for axes, (title, result) in zip(panels, results.items(), strict=False):
+        _draw_curves(axes, {name: Scores(**each) for name, each in result["settings"]["by_fold"].items()})
+        axes.set_title(title)
+    panels[0].legend(fontsize=8)
+    figure.supxlabel("optimisation step", fontsize=10)
+    figure.supylabel("test log likelihood per point (nats)", fontsize=10)
+    return figure
+
+
+def _draw_curves(axes: Axes, scores: Mapping[str, Scores]) -> None:
     for i, (name, each) in enumerate(scores.items()):
         label, metric = title_of(name), "test_log_likelihood"
         if each.curve:
@@ -212,6 +226,4 @@ def figure_curves(title: str, scores: Mapping[str, Scores]) -> Figure:
             axes.errorbar(steps, values, yerr=errors, marker=".", capsize=2, color=f"C{i}", label=label)
         else:
             axes.axhline(each.summary()[metric], color=f"C{i}", linestyle="--", label=label)
-    axes.set(xscale="log", xlabel="optimisation step", ylabel="test log likelihood per point (nats)", title=title)
-    axes.legend(fontsize=8)
-    return figure
+    axes.set_xscale("log")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def folded(title: str, lines: Iterable[str]) -> list[str]:
@@ -27,3 +27,8 @@ def joined(lines: Iterable[str]) -> str:
         if line or (found and found[-1]):
             found.append(line)
     return "\n".join(found).rstrip() + "\n"
+
+
+def together(parts: Sequence[str]) -> str:
+    """``a``, ``a and b``, or ``a, b and c``."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

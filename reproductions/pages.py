@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from gpzoo.reproductions.answers import Answers
 from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import Experiment
 from gpzoo.reproductions.figures import drawable
-from gpzoo.reproductions.markdown import folded, joined, markdown
+from gpzoo.reproductions.markdown import folded, joined, markdown, together
 from gpzoo.reproductions.page import listed, page_of, without_counting
 from gpzoo.reproductions.page_parts import (
     numbers_of,
@@ -18,7 +19,8 @@ from gpzoo.reproductions.page_parts import (
     provenance_of,
     telling_of,
 )
-from gpzoo.reproductions.records import Records
+from gpzoo.reproductions.printed import number
+from gpzoo.reproductions.records import Records, splits_of
 from gpzoo.reproductions.verdicts import (
     FEWER_FOLDS,
     NO_EXPERIMENT,
@@ -67,12 +69,48 @@ def _more(records: Records, experiments: Sequence[Experiment], figures: Collecti
         recorded = {key.preset for key, _ in records.of(experiment.paper, experiment.name)}
         presets = [preset for preset in experiment.presets if preset in recorded][-1:]
         if presets:
-            lines += [f"## {experiment.name}", *numbers_of(records, experiment, presets), ""]
+            found = {
+                key.variant: result
+                for key, result in records.of(experiment.paper, experiment.name)
+                if key.preset == presets[0]
+            }
+            lines += [f"## {experiment.name}", *numbers_of(records, experiment, presets), "", *outcome(found), ""]
             lines += pictures_of(experiment, figures, presets)
     keys = dict.fromkeys(experiment.paper for experiment in experiments)
     for paper in keys:
         lines += ["", *folded(f"Provenance: {paper}", provenance_of(records, paper))]
     return joined(lines)
+
+
+#: Metrics by which variants are compared, the first that all have, and what makes lower ones better.
+_JUDGES = {"test_log_likelihood": -1, "nlpp": 1, "error": 1}
+
+
+def outcome(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A sentence on which variant is the best, or on the difference that an experiment is about."""
+    metrics = {variant: result["metrics"] for variant, result in found.items()}
+    if all("difference" in own for own in metrics.values()):
+        parts = [f"{own['difference']:+.3f} ± {own['difference_se']:.3f} on {name}" for name, own in metrics.items()]
+        return [f"In nats of nlpp, one pass less all at once, with the standard error over splits: {together(parts)}."]
+    name = next((name for name in _JUDGES if all(name in own for own in metrics.values())), "")
+    if not name or len(found) < 2:
+        return []
+    ranked = sorted(metrics, key=lambda variant: _JUDGES[name] * metrics[variant][name])
+    scale = 100 if name == "error" else 1
+
+    def said(variant: str) -> str:
+        value, spread = metrics[variant][name], metrics[variant].get(f"{name}_standard_error")
+        return number(scale * value) + ("" if spread is None else f" ± {number(scale * spread)}")
+
+    splits = {splits_of(result) for result in found.values()}
+    runs = "One run of each." if splits == {1} else f"Means over {together([str(n) for n in sorted(splits)])} splits."
+    title, (best, *others) = name.replace("_", " ") + " (%)" * (name == "error"), ranked
+    if all(said(variant) == said(best) for variant in others):
+        return [f"All have the same {title}, {said(best)}. {runs}"]
+    own, next_ = metrics[best], metrics[others[0]]
+    unsure = abs(own[name] - next_[name]) <= sum(each.get(f"{name}_standard_error", 0.0) for each in (own, next_))
+    rest = "; ".join(f"{variant} {said(variant)}" for variant in others)
+    return [f"Best {title}: {best} {said(best)}{', within the errors of the next' * unsure}; {rest}. {runs}"]
 
 
 def _index(answers: Sequence[Answers]) -> str:

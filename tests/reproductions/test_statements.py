@@ -6,7 +6,7 @@ import pytest
 
 from gpzoo.reproductions.answers import Answers
 from gpzoo.reproductions.experiment import all_experiments
-from gpzoo.reproductions.pages import totals
+from gpzoo.reproductions.pages import outcome, totals
 from gpzoo.reproductions.papers import PAPERS
 from gpzoo.reproductions.records import Records
 from gpzoo.reproductions.verdicts import WORDS
@@ -102,3 +102,19 @@ def test_the_totals_add_up(recorded):
     assert sum(counts) == sum(len(each.all) for each in answers)
     assert f"{sum(len(each.all) for each in answers)} numbers and statements in 4 papers" in totals(answers)
     assert all(f"{count} " in totals(answers) for count in counts if count)
+
+
+def test_outcomes_of_models_without_a_paper_name_the_best():
+    def variants(**metrics):
+        return {name: {"metrics": own, "settings": {}} for name, own in metrics.items()}
+
+    lower = variants(plain={"nlpp": 0.5}, rich={"nlpp": 0.25, "error": 0.1})
+    assert outcome(lower) == ["Best nlpp: rich 0.25; plain 0.5. One run of each."]
+    higher = variants(a={"test_log_likelihood": -1.0}, b={"test_log_likelihood": -2.0}, c={"test_log_likelihood": 0.5})
+    assert outcome(higher) == ["Best test log likelihood: c 0.5; a -1; b -2. One run of each."]
+    near = variants(a={"nlpp": 0.5, "nlpp_standard_error": 0.1}, b={"nlpp": 0.6, "nlpp_standard_error": 0.1})
+    assert "a 0.5 ± 0.1, within the errors of the next; b 0.6 ± 0.1" in outcome(near)[0]
+    assert outcome(variants(a={"error": 0.02}, b={"error": 0.02})) == [
+        "All have the same error (%), 2. One run of each."
+    ]
+    assert outcome(variants(a={"elbo": 1.0}, b={"elbo": 2.0})) == outcome(variants(a={"nlpp": 1.0})) == []
