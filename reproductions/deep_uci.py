@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 #: One layer with its optimal q(u), which L-BFGS trains on all rows in float64; not in the paper.
 SGPR = "sgpr"
 
-#: Ends the name of a model whose last layer has natural gradients; not in the paper.
-_NATURAL = "-natural"
+#: Two layers, whose last one has natural gradients or not; not in the paper.
+DGP, DGP_NATURAL = "dgp2", "dgp2-natural"
 
 #: Length of those steps.
 _NATURAL_RATE = 0.1
@@ -71,7 +71,7 @@ def uci(run: Run) -> Outcome:
         "tuned": (TUNED, 20, (SGPR, *MODELS)),
         "paper": (PAPER, 20, tuple(MODELS)),
     }[run.preset]
-    return _compared(run, setting, num_folds, names)
+    return compared(run, {name: _COLLAPSED if name == SGPR else setting for name in names}, num_folds)
 
 
 def uci_natural(run: Run) -> Outcome:
@@ -84,35 +84,44 @@ def uci_natural(run: Run) -> Outcome:
         "quick": (Setting(200, 1000, rate=constant(0.01)), 2),
         "cpu": (Setting(10_000, 1000, rate=constant(0.01)), 10),
     }[run.preset]
-    return _compared(run, setting, num_folds, (SGPR, "dgp2", f"dgp2{_NATURAL}"), watched=True)
+    models = {SGPR: _COLLAPSED, DGP: setting, DGP_NATURAL: replace(setting, natural=_NATURAL_RATE)}
+    return compared(run, models, num_folds, watched=_WATCHED)
 
 
-def _compared(run: Run, setting: Setting, num_folds: int, names: Sequence[str], *, watched: bool = False) -> Outcome:
+def compared(
+    run: Run,
+    models: Mapping[str, Setting],
+    num_folds: int,
+    *,
+    watched: Sequence[int] = (),
+    selection: Mapping[str, Any] = BY_HAND,
+) -> Outcome:
     """Models on the first folds of a set.
 
     Args:
         run: the run, whose variant is the set.
-        setting: of the deep GPs' trainings.
+        models: the settings of each training; those of the last one are said of all, but for what others have apart.
         num_folds: number of folds, if there are so many.
-        names: of the models.
-        watched: whether test metrics during training are kept.
+        watched: numbers of steps after which test metrics are kept.
+        selection: how settings were chosen, unless they are the paper's.
     """
     most = 5 if run.variant == "protein" else 20
     raw = [datasets.load(f"uci/{run.variant}", split=k) for k in range(min(num_folds, most))]
     folds = Folds.of(raw)
     K, N, _ = folds.X.shape
+    # The last model's posterior is exported, so that every start of a run trains it or resumes its training.
+    *others, last = models
+    setting = models[last]
     model = partial(deep_gp, kernel=partial(ard, **setting.start))
     settings = {
         "batch_size": setting.rows(N),
         "learning_rate": setting.learning_rate.name,
         **described(setting),
         "folds": K,
-        "models": {name: _model_described(name, N) for name in names},
+        "models": {name: _model_described(name, N, own, setting) for name, own in models.items()},
         "inner_width": folds.X.shape[-1],
     }
     made_by = run.made_by(settings | {"steps": setting.steps}, raw[0])
-    # The last model's posterior is exported, so that every start of a run trains it or resumes its training.
-    *others, last = names
     of_first = folds.parts[0]
     test = (of_first.X_test.astype(folds.X.dtype), of_first.y_test.astype(folds.y.dtype))
     which = f"{title_of(last)}, split 1 of {K}"
@@ -122,8 +131,8 @@ def _compared(run: Run, setting: Setting, num_folds: int, names: Sequence[str], 
 
     def train(name: str) -> tuple[Any, ...]:
         curve = partial(Curve, run.output / f"{name}-curve.json", made_by | {"model": name})
-        watch = Watch(_WATCHED, curve) if watched and name != SGPR else None
-        return _on_folds(run, model, folds, setting, name, watch)
+        watch = Watch(watched, curve) if watched and name != SGPR else None
+        return _on_folds(run, model, folds, models[name], name, watch)
 
     scores = {
         name: Scores(
@@ -132,21 +141,21 @@ def _compared(run: Run, setting: Setting, num_folds: int, names: Sequence[str], 
         for name in others
     }
     scores[last], result, layers = train(last)
-    found = {f"{name}_{metric}": v for name in names for metric, v in scores[name].summary().items()}
+    found = {f"{name}_{metric}": v for name in models for metric, v in scores[name].summary().items()}
     losses = result.losses.mean(axis=0)
     first = jnp.asarray(folds.X[0]), jnp.asarray(folds.y[0])
     one = replace(result.member(0), losses=losses)
     program = {"layers": layers}
     title, sizes = run.variant, {"sizes": raw[0].sizes}
-    own = settings | {"by_fold": {name: vars(scores[name]) for name in names}}
+    own = settings | {"by_fold": {name: vars(scores[name]) for name in models}}
     figures = {"figure_1": lambda: figure_1({title: {"metrics": found, "data": sizes}})}
     if watched:
         figures = {"curves": lambda: figure_curves({title: {"settings": own}})}
     return Outcome(
         metrics=found,
         settings=own,
-        steps=sum((_COLLAPSED if name == SGPR else setting).steps for name in names) * K,
-        seconds_training=sum(scores[name].seconds for name in names),
+        steps=sum(own.steps for own in models.values()) * K,
+        seconds_training=sum(scores[name].seconds for name in models),
         data=raw[0],
         dtype="float32",
         elbo=-losses,
@@ -154,23 +163,24 @@ def _compared(run: Run, setting: Setting, num_folds: int, names: Sequence[str], 
         posterior=partial(exported, random.key(run.seed), one, *first, model_kwargs=program),
         inspected=Inspected(one, test, program, which),
         folds={"count": K, "of": most, "seeds": list(range(K))},
-        selection=None if run.preset == "paper" else BY_HAND,
+        selection=None if run.preset == "paper" else selection,
     )
 
 
-def _model_described(name: str, num_data: int) -> dict[str, Any]:
+def _model_described(name: str, num_data: int, setting: Setting, common: Setting) -> dict[str, Any]:
     """What a result says of a model, besides what all have in common."""
-    shape, natural = _shape(name), name.endswith(_NATURAL)
+    shape = _shape(name)
     own = {"layers": MODELS[shape][0], "num_inducing": min(MODELS[shape][1], num_data)}
     if name == SGPR:
-        start = {"start": started(_COLLAPSED), "steps": _COLLAPSED.steps, "dtype": "float64", "jitter": _JITTER}
-        return _COLLAPSED.described(num_data) | own | start
-    return own | ({"natural": _NATURAL_RATE} if natural else {})
+        start = {"start": started(setting), "steps": setting.steps, "dtype": "float64", "jitter": _JITTER}
+        return setting.described(num_data) | own | start
+    rate = setting.learning_rate.name
+    return own | setting.added() | ({"learning_rate": rate} if rate != common.learning_rate.name else {})
 
 
 def _shape(name: str) -> str:
     """The model of the paper that has as many layers and inducing points."""
-    return "sgp" if name == SGPR else name.removesuffix(_NATURAL)
+    return "sgp" if name == SGPR else name.removesuffix("-natural")
 
 
 def _on_folds(
@@ -180,10 +190,8 @@ def _on_folds(
     shape, precision = _shape(name), nullcontext()
     if name == SGPR:
         model = partial(deep_gp, kernel=ard, jitter=_JITTER)
-        folds, setting = folds.astype(np.float64), _COLLAPSED
+        folds = folds.astype(np.float64)
         precision = jax.enable_x64(True)
-    elif name.endswith(_NATURAL):
-        setting = replace(setting, natural=_NATURAL_RATE)
     depth, inducing = MODELS[shape]
     guide = guide_of(model, depth, min(inducing, folds.y.shape[1]))
     layers = layers_of(shape, jnp.asarray(folds.X[0]))

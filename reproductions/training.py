@@ -55,6 +55,10 @@ class Rate:
     schedule: optax.Schedule
 
 
+#: Adam's own decay of its mean of squared gradients.
+ADAM = 0.999
+
+
 def constant(rate: float) -> Rate:
     """The same rate at every step."""
     return Rate(f"Adam, {rate}", optax.constant_schedule(rate))
@@ -63,6 +67,12 @@ def constant(rate: float) -> Rate:
 def cosine(rate: float, steps: int) -> Rate:
     """A rate that decays to a hundredth of ``rate`` as half a cosine."""
     return Rate(f"Adam, cosine from {rate} to a hundredth of it", optax.cosine_decay_schedule(rate, steps, alpha=0.01))
+
+
+def warmed(rate: float, steps: int) -> Rate:
+    """A rate that rises from a fifth of ``rate`` in a tenth of the steps, and decays to a hundredth of it."""
+    schedule = optax.warmup_cosine_decay_schedule(rate / 5, rate, steps // 10, steps, rate / 100)
+    return Rate(f"Adam, in {steps // 10} steps up to {rate}, cosine to a hundredth of it", schedule)
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,7 @@ class Setting:
         collapsed: whether by L-BFGS, on all rows, with the optimal ``q(u)`` of Gaussian noise.
         natural: length of natural-gradient steps of ``q(u)`` at the last GP sites, ``None`` for none.
         weighted: number of draws of the importance-weighted bound, ``None`` for the plain one.
+        decay: what Adam keeps of its mean of squared gradients at every step.
     """
 
     steps: int
@@ -90,6 +101,7 @@ class Setting:
     collapsed: bool = False
     natural: float | None = None
     weighted: int | None = None
+    decay: float = ADAM
 
     @property
     def inducing(self) -> int:
@@ -118,14 +130,19 @@ class Setting:
             "batch_size": self.rows(of),
             "learning_rate": "L-BFGS with a line search" if self.collapsed else self.learning_rate.name,
             "start": dict(self.start),
-        } | {name: x for name in ("natural", "weighted") if (x := getattr(self, name)) is not None}
+        } | self.added()
+
+    def added(self) -> dict[str, Any]:
+        """What is not as usual, for the result."""
+        found = {name: x for name in ("natural", "weighted") if (x := getattr(self, name)) is not None}
+        return found | ({"decay": self.decay} if self.decay != ADAM else {})
 
     def svi(self, model: Callable, guide: InducingGuide) -> SVI:
         """NumPyro's object for a program."""
         if self.collapsed:
             return SVI(model, guide, lbfgs(), CollapsedELBO())
         bound = GaussianProcessELBO() if self.weighted is None else ImportanceWeightedELBO(self.weighted)
-        return SVI(model, guide, optax.adam(self.learning_rate.schedule), bound)
+        return SVI(model, guide, optax.adam(self.learning_rate.schedule, b2=self.decay), bound)
 
 
 class Keys(NamedTuple):

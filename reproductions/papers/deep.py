@@ -348,7 +348,7 @@ DEEP = Paper(
         Claim("section 6", "every DGP beats SGP 500 on all large sets", needs=("year", ("sgp-500", *_DEPTHS))),
     ),
     rows={"mnist": 70_000, "rectangles-images": 62_000},
-    folds={"uci": 20, "uci-natural": 20},
+    folds={"uci": 20, "uci-natural": 20, "uci-few-steps": 20},
     reasons={
         **dict.fromkeys(("rectangles-images", "year", "airline", "taxi", "higgs", "susy"), NO_DATA),
         "mnist": "no hours were left for it",

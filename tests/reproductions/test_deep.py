@@ -10,6 +10,7 @@ import pytest
 from gpzoo.errors import CheckpointError
 from gpzoo.reproductions import datasets, training
 from gpzoo.reproductions import deep as paper
+from gpzoo.reproductions import deep_few_steps as few
 from gpzoo.reproductions import deep_models as models
 from gpzoo.reproductions import deep_uci as benchmarks
 from gpzoo.reproductions.execute import execute
@@ -149,6 +150,21 @@ def test_natural_gradients_are_compared_along_the_training(short, monkeypatch, t
         "DGP 2",
         "DGP 2, natural gradients",
     ]
+
+
+def test_few_steps_are_by_settings_with_the_highest_training_bound(short, monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets, "load", tiny)
+    monkeypatch.setattr(benchmarks, "exported", nothing_exported)
+    run = run_of("uci-few-steps", "energy", tmp_path)
+    result = execute(EXPERIMENTS["uci-few-steps"], run)
+    candidates, models_said = result["selection"]["candidates"], result["settings"]["models"]
+    assert [each["decay"] for each in candidates] == [0.999, 0.9]
+    for name, natural in {"dgp2": None, "dgp2-natural": 0.5}.items():
+        best = max(candidates, key=lambda each: each[name])
+        assert models_said[name].get("decay", 0.999) == best["decay"] and models_said[name].get("natural") == natural
+    # What is done is not done again.
+    monkeypatch.setattr(few, "optimise", None)
+    assert execute(EXPERIMENTS["uci-few-steps"], run)["selection"] == result["selection"]
 
 
 def test_one_training_in_original_units(short, monkeypatch, tmp_path):
