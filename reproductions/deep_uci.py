@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -210,7 +211,7 @@ def figure_curves(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     Returns:
         A figure without a window.
     """
-    columns = min(3, len(results))
+    columns = math.ceil(len(results) ** 0.5)
     figure = plots.blank(max(5, 3.4 * columns), 3.4 * -(-len(results) // columns))
     panels = figure.subplots(-(-len(results) // columns), columns, squeeze=False).ravel()
     for axes in panels[len(results) :]:
@@ -235,3 +236,6 @@ def _draw_curves(axes: Axes, scores: Mapping[str, Scores]) -> None:
         else:
             axes.axhline(each.summary()[metric], color=f"C{i}", linestyle="--", label=label)
     axes.set_xscale("log")
+    steps = sorted({int(point["step"]) for each in scores.values() for point in each.curve})
+    axes.set_xticks(steps, [f"{step:,}" for step in steps], fontsize=7)
+    axes.set_xticks([], minor=True)

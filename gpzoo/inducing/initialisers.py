@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,8 +24,6 @@ from gpzoo.views.base import SampledView
 
 #: Of more inputs than this, and than 20 for each centre, :class:`kmeans` sees a random part.
 LARGE = 10_000
-#: How often :class:`kmeans` moves its centres: after so many rounds they hardly do.
-ROUNDS = 20
 
 
 class Initialiser:
@@ -152,23 +150,39 @@ class kmeans(_Counted):
         with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
             # The warning is about clusters without a row, whose centres stay where they are.
             warnings.simplefilter("ignore")
-            centres = kmeans2(some, _far_apart(rng, some, M), iter=ROUNDS, minit="matrix", check_finite=False)[0]
+            centres, still = _far_apart(rng, some, M), 1e-4 * some.var(axis=0).mean()
+            for _ in range(10):
+                before = centres
+                centres = kmeans2(some, before, iter=10, minit="matrix", check_finite=False)[0]
+                if np.square(centres - before).sum() <= still:
+                    break
         pool = np.concatenate([((centres + middle) * unit).astype(X.dtype), rows])
         return InducingPoints(pool[self._first_distinct(pool)].reshape(M, *X.shape[1:]))
 
 
 def _far_apart(rng: np.random.Generator, rows: Float[np.ndarray, "N d"], M: int) -> Float[np.ndarray, "M d"]:
-    """Rows drawn one after another with odds of their squared distance to the nearest one drawn before (k-means++)."""
-    norms = np.square(rows).sum(axis=1)
-    drawn = [int(rng.integers(len(rows)))]
-    nearest = np.full(len(rows), np.inf, rows.dtype)
+    """Rows drawn one after another with odds of their squared distance to the nearest one drawn before (k-means++).
+
+    Of a few that are drawn each time, the one is taken that leaves the smallest distances (Arthur and Vassilvitskii
+    2007, section 3).
+    """
+    norms, nearest = np.square(rows).sum(axis=1), np.full(len(rows), np.inf, rows.dtype)
+    taken = [int(rng.integers(len(rows)))]
     for _ in range(M - 1):
-        newest = rows[drawn[-1]]
-        nearest = np.minimum(nearest, np.maximum(norms - rows @ (2 * newest) + norms[drawn[-1]], 0))
-        nearest[drawn[-1]] = 0
+        nearest = np.minimum(nearest, _distances(rows, norms, taken[-1:])[0])
         odds = np.cumsum(nearest, dtype=np.float64)
-        drawn.append(min(int(np.searchsorted(odds, odds[-1] * rng.uniform(), side="right")), len(rows) - 1))
-    return rows[drawn]
+        drawn = np.searchsorted(odds, odds[-1] * rng.uniform(size=2 + int(np.log(M))), side="right")
+        drawn = np.minimum(drawn, len(rows) - 1)
+        left = np.minimum(nearest, _distances(rows, norms, drawn)).sum(axis=1)
+        taken.append(int(drawn[np.argmin(left)]))
+    return rows[taken]
+
+
+def _distances(
+    rows: Float[np.ndarray, "N d"], norms: Float[np.ndarray, " N"], of: Sequence[int] | Integer[np.ndarray, " T"]
+) -> Float[np.ndarray, "T N"]:
+    """Squared distances of some rows to all."""
+    return np.maximum(norms[of][:, None] - 2 * rows[of] @ rows.T + norms, 0)
 
 
 class random_subset(_Counted):
