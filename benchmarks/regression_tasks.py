@@ -144,7 +144,8 @@ def main() -> None:
             scores = found.setdefault(which, {}).setdefault(name, [])
             for split in range(len(scores), min(given.splits, 5 if name == "protein" else 20)):
                 scores.append(task(MODELS[which](split), name, split))
-                keep(given.output, __file__, ["--splits", given.splits], scores=found, published=PUBLISHED)
+                options = ["--sets", *given.sets, "--models", *given.models, "--splits", given.splits]
+                keep(given.output, __file__, options, scores=found, published=PUBLISHED)
             values = [score["test_log_likelihood"] for score in scores]
             error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")
             mean, spread = PUBLISHED[which].get(name, (None, None))

@@ -278,8 +278,8 @@ EXPERIMENTS = (
         presets=("quick", "cpu"),
         figure=figure_curves,
         caption="Test log likelihood in the first 200 iterations on all rows, by Adam alone and with natural gradients "
-        "of the last layer; means and standard errors over splits. The rates of each were chosen by its training "
-        "bound on the first split.",
+        "of the last layer; means and standard errors over splits. Rate and decay of each were chosen by its bound on "
+        "the first split's training rows, among candidates from trials that saw its test rows.",
     ),
     _experiment(
         "rectangles-images",

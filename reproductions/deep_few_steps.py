@@ -52,8 +52,8 @@ def few_steps(run: Run) -> Outcome:
         watched=[count for count in (20, 50, 100, 200) if count <= steps],
         selection={
             "what": "learning rate and decay of Adam's mean of squares, of each model",
-            "rule": "by code, the highest bound after as many iterations",
-            "data": "training rows of the first split",
+            "rule": "by code, the highest bound after as many iterations, among candidates of trials by hand",
+            "data": "training rows of the first split; in the trials its test rows too",
             "candidates": [each | {name: bounds[name][i] for name in bounds} for i, each in enumerate(candidates)],
         },
     )

@@ -148,8 +148,8 @@ class kmeans(_Counted):
         some -= middle
         # Several threads sum in parts of their own: centres would depend on how many cores a machine has.
         with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
-            # The warning is about clusters without a row, whose centres stay where they are.
-            warnings.simplefilter("ignore")
+            # Centres of clusters without a row stay where they are.
+            warnings.filterwarnings("ignore", "One of the clusters is empty", UserWarning)
             centres, still = _far_apart(rng, some, M), 1e-4 * some.var(axis=0).mean()
             for _ in range(10):
                 before = centres
