@@ -333,8 +333,8 @@ def _in_few_steps(records: Records) -> list[str]:
     return [
         "",
         f"In 200 iterations on all rows natural steps of 0.5 reach {together(parts)}. Code chose rate and decay of "
-        "each among nine by the bound on the training rows of the first split, of which some are test rows of other splits. "
-        "The nine themselves, and the 0.5, are from trials in which test rows of the first split were seen.",
+        "each among nine by the bound on the training rows of the first split, of which some are test rows of other "
+        "splits. The nine themselves, and the 0.5, are from trials in which test rows of the first split were seen.",
     ]
 
 
