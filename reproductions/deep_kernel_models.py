@@ -73,6 +73,10 @@ class Phases:
 #: Makes a network; arguments are whether it has the extra hidden layer, the data, and a seed.
 Maker = Callable[[bool, datasets.Dataset, int], Any]
 
+#: Settings for a split, and the candidates they were chosen from; arguments are the run, the number of the split, its
+#: data, what makes a network, and settings.
+Choice = Callable[[Run, int, datasets.Dataset, Maker, Phases], tuple[Phases, list[dict[str, Any]]]]
+
 
 def train(
     run: Run,
@@ -83,12 +87,14 @@ def train(
     *,
     models: Sequence[str] = MODELS,
     stands_in: bool = False,
+    choose: Choice | None = None,
+    selection: Mapping[str, Any] | None = None,
     **outcome: Any,
 ) -> Outcome:
     """Train and evaluate models on every split; ``notes`` are added to the result's settings.
 
-    Generated and partial data always count as stand-ins for the paper's. Further arguments are fields of the outcome,
-    such as ``selection``.
+    Generated and partial data always count as stand-ins for the paper's. ``choose`` finds settings for each split,
+    whose candidates are added to ``selection``. Further arguments are fields of the outcome.
     """
     with needs("flax", "The networks of deep kernels"):
         import flax  # noqa: F401
@@ -99,32 +105,39 @@ def train(
         data = load(setting.splits - 1)
         model = partial(deep_kernel_gp, network=setting.network(make(False, data, run.seed)))
         return left(run, data, inspected(load_model(run.model, model), data, which=which))
-    scores, settings = [], {}
+    scores, settings, used, candidates = [], {}, [], []
     for split in range(setting.splits):
         data = load(split)
+        own, tried = choose(run, split, data, make, setting) if choose is not None else (setting, [])
+        used.append(own)
+        candidates += tried
         settings = {
             "splits": setting.splits,
             "batch_size": setting.batch_size,
             "steps_network_features_joint": list(setting.steps(len(data.y_train))),
-            "rates_network_gps_joint": list(setting.rates),
+            "rates_network_gps_joint": list(own.rates),
             "schedule": "Adam, cosine to a hundredth",
-            "weight_decay": setting.weight_decay,
+            "weight_decay": own.weight_decay,
             "dnn-long": "the network alone, as many steps as network and joint together",
             "grid": 64,
             **({"images": "moved and mirrored in training"} if setting.augmented else {}),
             **(notes or {}),
         }
         made_by = run.made_by(settings | {"split": split, "models": list(models)}, data)
-        fit, own = _on_split(run, split, data, make, setting, models, made_by)
-        scores.append(own)
+        fit, found = _on_split(run, split, data, make, own, models, made_by)
+        scores.append(found)
+    if choose is not None:
+        settings["rates_network_gps_joint"] = [list(own.rates) for own in used]
+        settings["weight_decay"] = [own.weight_decay for own in used]
+        selection = {**(selection or {}), "candidates": candidates}
     names = [f"{model}_{metric}" for model in models for metric in ("accuracy", "nlpp")]
     steps, joint = setting.steps(len(data.y_train)), fit.joint
     return Outcome(
-        metrics=means({name: [own[name] for own in scores] for name in names}),
+        metrics=means({name: [found[name] for found in scores] for name in names}),
         settings=settings | {"by_split": scores},
         # The sum of svdkl's phases, of the network with another layer, and of the long training.
         steps=(sum(steps) + ("dnn+" in models) * steps[0] + steps[0] + steps[2]) * setting.splits,
-        seconds_training=sum(own["seconds"] for own in scores),
+        seconds_training=sum(found["seconds"] for found in scores),
         data=data,
         dtype="float32",
         elbo=-joint.losses,
@@ -132,6 +145,7 @@ def train(
         posterior=partial(exported, random.key(run.seed), joint, data.X_train, data.y_train, num_draws=100),
         inspected=inspected(joint, data, which=which),
         stands_in=stands_in or data.name.endswith(("-generated", "-subset")),
+        selection=selection,
         **outcome,
     )
 

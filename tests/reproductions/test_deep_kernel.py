@@ -10,6 +10,7 @@ import pytest
 from gpzoo.inference.inspection.plots import blank
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions import deep_kernel as paper
+from gpzoo.reproductions import deep_kernel_choice as choice
 from gpzoo.reproductions import deep_kernel_models as models
 from gpzoo.reproductions import deep_kernel_scaling as figures
 from gpzoo.reproductions.execute import execute
@@ -104,7 +105,7 @@ def test_what_the_paper_does_not_have_is_not_trained(few, not_drawn, monkeypatch
     assert result["steps"] == (2 + 2 + 2) + 4
 
 
-def test_splits_have_means_and_standard_errors_and_decay_reaches_every_network(few, not_drawn, monkeypatch, tmp_path):
+def test_splits_have_means_and_code_chooses_their_settings(few, not_drawn, monkeypatch, tmp_path):
     seen = []
     for name in ("fit_network", "fit_deep_kernel"):
         inner = getattr(models, name)
@@ -120,17 +121,40 @@ def test_splits_have_means_and_standard_errors_and_decay_reaches_every_network(f
     assert values[0] != values[1]
     assert result["metrics"]["svdkl_nlpp"] == pytest.approx(np.mean(values))
     assert result["metrics"]["svdkl_nlpp_se"] == pytest.approx(np.std(values, ddof=1) / np.sqrt(2))
-    assert seen == 6 * [(4.0, 10)]
-    settings = result["settings"]
-    assert settings["weight_decay"] == 4.0 and settings["rates_network_gps_joint"] == [1e-3, 1e-2, 3e-4]
+    settings, candidates = result["settings"], result["selection"]["candidates"]
+    for k in range(2):
+        networks = [each for each in candidates if each["split"] == k and "rate_joint" not in each]
+        joint = [each for each in candidates if each["split"] == k and "rate_joint" in each]
+        assert [each["weight_decay"] for each in networks] == [0.0, 4.0]
+        assert [each["rate_joint"] for each in joint] == [1e-3, 3e-4, 1e-4]
+        decay, rate = (min(part, key=lambda each: each["nlpp"]) for part in (networks, joint))
+        assert settings["weight_decay"][k] == decay["weight_decay"] == joint[0]["weight_decay"]
+        assert settings["rates_network_gps_joint"][k] == [1e-3, 1e-2, rate["rate_joint"]]
+        assert seen[3 * k : 3 * k + 3] == 3 * [(decay["weight_decay"], 10)]
     assert "three" not in settings["label"] and "25 classes" in settings["label"] and "patient" in settings["split"]
-    assert "shares rows with those reported" in result["selection"]["data"]
+    assert result["selection"]["rule"].startswith("by code") and settings["epochs"] == "of some trials by hand"
     assert not result["paper_metrics"]["svdkl_accuracy"]
     assert result["folds"] == {"count": 2, "of": 5, "seeds": [0, 1]}
 
 
+def test_settings_are_chosen_without_a_look_at_test_rows(few, monkeypatch, tmp_path):
+    data = datasets.load("adult")
+    seen = []
+    for name in ("fit_network", "fit_deep_kernel"):
+        inner = getattr(choice, name)
+        monkeypatch.setattr(choice, name, lambda *a, inner=inner, **k: seen.append(a[1]) or inner(*a, **k))
+    setting, run = paper.Phases(batch_size=10), run_of("adult", tmp_path)
+    run.output.mkdir()
+    found, candidates = choice.choose(run, 0, data, narrow, setting)
+    assert {len(X) for X in seen} == {36} and len(seen) == len(candidates) == 5
+    assert all((X[:, None] == data.X_train).all(-1).any(1).all() for X in seen)
+    # Other test rows, and another start: the same choice, which is read and not made again.
+    monkeypatch.setattr(choice, "fit_network", None)
+    assert choice.choose(run, 0, replace(data, X_test=data.X_test + 1), narrow, setting) == (found, candidates)
+
+
 def test_splits_of_a_table_and_the_papers_numbers():
-    assert paper._ON_CPU["connect4"].splits == 3
+    assert paper._ON_CPU["connect4"].splits == 5
     numbers = EXPERIMENTS["connect4"].variants["all"]
     assert numbers["svdkl_accuracy"] == 0.841 and numbers.get("dnn+_nlpp") is None
 
