@@ -41,9 +41,10 @@ def few_steps(run: Run) -> Outcome:
     }[run.preset]
     candidates = [{"rate": rate, "decay": decay} for rate, decay in itertools.product(rates, decays)]
     chosen, bounds = {}, {}
+    first = datasets.load(f"uci/{run.variant}", split=0)
     for name in _NATURAL:
         settings = [_setting(name, steps, **each) for each in candidates]
-        bounds[name] = [_bound(run, name, i, setting) for i, setting in enumerate(settings)]
+        bounds[name] = [_bound(run, first, name, i, setting) for i, setting in enumerate(settings)]
         chosen[name] = max(zip(settings, bounds[name], strict=True), key=_bound_of)[0]
     return compared(
         run,
@@ -67,9 +68,8 @@ def _bound_of(found: tuple[Setting, float | None]) -> float:
     return -math.inf if found[1] is None else found[1]
 
 
-def _bound(run: Run, name: str, number: int, setting: Setting) -> float | None:
-    """The bound at the end of a training on the first split; ``None`` if it failed."""
-    raw = datasets.load(f"uci/{run.variant}", split=0)
+def _bound(run: Run, raw: datasets.Dataset, name: str, number: int, setting: Setting) -> float | None:
+    """The bound at the end of a training on a split; ``None`` if it failed."""
     data = Folds.of([raw])
     X, y = jnp.asarray(data.X[0]), jnp.asarray(data.y[0])
     depth, inducing = MODELS[DGP]

@@ -11,9 +11,10 @@ from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import NOT_RECORDED, Experiment
 from gpzoo.reproductions.figures import figure_name
 from gpzoo.reproductions.markdown import markdown
-from gpzoo.reproductions.printed import number
-from gpzoo.reproductions.records import Records, splits_of
+from gpzoo.reproductions.printed import Printed, beside, number
+from gpzoo.reproductions.records import Key, Ours, Records, splits_of
 from gpzoo.reproductions.terminal import duration
+from gpzoo.reproductions.verdicts import kind
 
 
 def telling_of(paper: Paper, figures: Collection[str]) -> str:
@@ -55,23 +56,25 @@ def pictures_of_runs(records: Records, experiment: Experiment, paper: Paper) -> 
 
 
 def numbers_of(records: Records, experiment: Experiment, presets: Collection[str]) -> list[str]:
-    """Tables of an experiment's numbers by runs of these presets, variants by metrics."""
+    """Tables of an experiment's numbers by runs of these presets, variants by metrics; seeds are taken together."""
     lines: list[str] = []
     for preset in presets:
-        found = {
-            key.variant: records.found[key]
-            for key, _ in records.of(experiment.paper, experiment.name)
-            if key.preset == preset
-        }
-        if not found:
+        seeds: dict[str, list[Key]] = {}
+        for key, _ in records.of(experiment.paper, experiment.name):
+            if key.preset == preset:
+                seeds.setdefault(key.variant, []).append(key)
+        if not seeds:
             continue
-        metrics = list(dict.fromkeys(name for result in found.values() for name in result["metrics"]))
+        found = {variant: records.found[runs[0]] for variant, runs in seeds.items()}
+        every = dict.fromkeys(name for result in found.values() for name in result["metrics"])
+        metrics = [name for name in every if name.removesuffix("_se") == name or name.removesuffix("_se") not in every]
+        cells = {name: [_number(records.ours(tuple(runs), name), name) for runs in seeds.values()] for name in metrics}
+        names = [_worded(name) for name in metrics]
         if len(metrics) > 8:
-            rows = [(name, *(_number(result, name) for result in found.values())) for name in metrics]
-            headings = ("metric", *found)
+            rows, headings = [(name, *row) for name, row in zip(names, cells.values(), strict=True)], ("metric", *found)
         else:
-            rows = [(name, *(_number(result, metric) for metric in metrics)) for name, result in found.items()]
-            headings = ("variant", *(metric.replace("_", " ") + " (%)" * (metric == "error") for metric in metrics))
+            rows = list(zip(found, *cells.values(), strict=True))
+            headings = ("variant", *names)
             if len({settings_of(result) for result in found.values()}) > 1:
                 rows = [(*row, settings_of(result)) for row, result in zip(rows, found.values(), strict=True)]
                 headings = (*headings, "settings")
@@ -80,10 +83,21 @@ def numbers_of(records: Records, experiment: Experiment, presets: Collection[str
     return lines
 
 
-def _number(result: Mapping[str, Any], metric: str) -> str:
-    """A metric's value; errors are in per cent, as the papers print them."""
-    value = result["metrics"].get(metric)
-    return number(100 * value if metric == "error" and value is not None else value)
+def _worded(metric: str) -> str:
+    """A metric's name in words, after that of its model if a run has several; errors are in per cent."""
+    known = kind(metric) or metric
+    model = metric.removesuffix(known).removesuffix("_")
+    return f"{model}: ".replace("_", " ") * bool(model) + known.replace("_", " ") + " (%)" * (metric == "error")
+
+
+def _number(ours: Ours | None, metric: str) -> str:
+    """A metric's value, with its standard error if that is known; errors are in per cent, as the papers print them."""
+    if ours is None:
+        return number(None)
+    scale = 100 if metric == "error" else 1
+    if not ours.error:
+        return number(scale * ours.value)
+    return beside(scale * ours.value, scale * ours.error, Printed("0"))
 
 
 def _worse_than_guessing(found: Mapping[str, Mapping[str, Any]]) -> list[str]:

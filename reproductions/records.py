@@ -129,13 +129,13 @@ class Records:
 
 
 def error_of(result: Mapping[str, Any], metric: str) -> tuple[float | None, str]:
-    """The standard error of a metric of one run, and where it is from: its splits, or the number of test rows."""
+    """The standard error of a metric of one run, and where it is from: its splits, or test rows of its one split."""
     metrics, sizes = result["metrics"], result["data"]["sizes"]
     if (error := metrics.get(f"{metric}_se")) is not None:
         return error, f"{splits_of(result)} splits"
     tests = sizes.get("test") if isinstance(sizes, Mapping) else None
     value = metrics[metric]
-    if kind(metric) in ("error", "accuracy") and tests and 0 <= value <= 1:
+    if kind(metric) in ("error", "accuracy") and tests and 0 <= value <= 1 and splits_of(result) == 1:
         return math.sqrt(value * (1 - value) / tests), "binomial"
     return None, ""
 

@@ -57,6 +57,8 @@ class Verdict(NamedTuple):
 def kind(metric: str) -> str | None:
     """The kind of a metric, if one direction is better: ``"accuracy"`` for a model's ``"dnn_accuracy"``."""
     known = LOWER_IS_BETTER | HIGHER_IS_BETTER
+    if metric.endswith("_standard_error"):
+        return None
     return next((kind for kind in known if metric == kind or metric.endswith(f"_{kind}")), None)
 
 

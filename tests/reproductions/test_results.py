@@ -194,8 +194,19 @@ def test_every_large_run_is_in_a_table(tmp_path):
     lines = pages(tmp_path, found, [TOY])["docs/results/toy.md"].splitlines()
     assert "## Numbers without a claim" in lines
     assert "| variant | error (%) | nlpp | angle degrees | settings |" in lines
-    assert "| other | 50 | 0.7 | - | settings of ours |" in lines
+    assert "| other | 50 ± 17 | 0.7 | - | settings of ours |" in lines
     assert any(line.startswith("The nlpp of other is worse than ln 2 = 0.69") for line in lines)
+
+
+def test_models_of_a_run_are_named_and_have_their_errors(tmp_path):
+    """A metric's standard error is in its cell, in as many digits as it supports."""
+    found = [experiment(variants={"plain": {}, "other": {}})]
+    values = {"dgp2-natural_test_log_likelihood": 1.33471, "dgp2-natural_test_log_likelihood_se": 0.00386}
+    values |= {"nlpp": 0.97, "nlpp_standard_error": 0.04}
+    record(tmp_path, Run("toy", "squares", "other", "paper", 0, tmp_path / "out"), metrics=values)
+    lines = pages(tmp_path, found, [TOY])["docs/results/toy.md"].splitlines()
+    assert "| variant | dgp2-natural: test log likelihood | nlpp | nlpp standard error |" in lines
+    assert "| other | 1.3347 ± 0.0039 | 0.97 | 0.04 |" in lines
 
 
 def test_the_steps_of_several_models_and_splits_are_a_sum(toy):

@@ -150,6 +150,7 @@ def test_standard_errors():
     one = result(test=10_000) | {"metrics": {"error": 0.02, "nlpp": 0.1, "sgp_rmse": 1.0, "sgp_rmse_se": 0.2}}
     assert error_of(one, "error") == (pytest.approx(math.sqrt(0.02 * 0.98 / 10_000)), "binomial")
     assert error_of(one, "nlpp") == (None, "")
+    assert error_of(one | {"folds": {"count": 3, "of": 5}}, "error") == (None, "")
     assert error_of(one | {"folds": {"count": 3, "of": 5}}, "sgp_rmse") == (0.2, "3 splits")
 
 
