@@ -88,6 +88,10 @@ def table(run: Run) -> Outcome:
         rows = min(10_000, len(data.y_train)) if run.preset == "quick" else None
         used = data.subset(rows, seed=split).standardised()
         part = subset(data, used, "random, seeded by the split")
+        if name == "covtype-subset":
+            own, of_test = used.sizes, round(0.1 * DEEP_KERNEL.rows["covtype"])
+            of = {"of": DEEP_KERNEL.rows["covtype"] - of_test, "of_test": of_test}
+            part = {"train": own["train"], "test": own["test"], "rule": "a sample", **of}
         return used
 
     by_code = run.preset in ("cpu", "tuned")

@@ -93,7 +93,7 @@ def train(
 ) -> Outcome:
     """Train and evaluate models on every split; ``notes`` are added to the result's settings.
 
-    Generated and partial data always count as stand-ins for the paper's. ``choose`` finds settings for each split,
+    Generated data always count as stand-ins for the paper's. ``choose`` finds settings for each split,
     whose candidates are added to ``selection``. Further arguments are fields of the outcome.
     """
     with needs("flax", "The networks of deep kernels"):
@@ -144,7 +144,7 @@ def train(
         figures={"figure_3": partial(figure_3, fit, data)},
         posterior=partial(exported, random.key(run.seed), joint, data.X_train, data.y_train, num_draws=100),
         inspected=inspected(joint, data, which=which),
-        stands_in=stands_in or data.name.endswith(("-generated", "-subset")),
+        stands_in=stands_in or data.name.endswith("-generated"),
         selection=selection,
         **outcome,
     )

@@ -165,9 +165,9 @@ def test_covtype_is_its_subset_where_only_that_is_at_hand(few, monkeypatch, tmp_
     trained = []
     some = Outcome({}, {}, 0, 0.0, None, "float32", np.zeros(1))
     monkeypatch.setattr(paper, "train", lambda run, load, *others, **said: trained.append(load(0)) or some)
-    paper.table(run_of("covtype", tmp_path))
+    assert paper.table(run_of("covtype", tmp_path)).subset["of"] + 58_101 == 581_012
     monkeypatch.setattr(datasets, "available", list)
-    paper.table(run_of("covtype", tmp_path))
+    assert paper.table(run_of("covtype", tmp_path)).subset is None
     assert [data.name for data in trained] == ["covtype-subset", "covtype"]
 
 
