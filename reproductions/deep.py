@@ -263,7 +263,7 @@ EXPERIMENTS = (
         run=uci_natural,
         default_variant="kin8nm",
         data=tuple(f"uci/{name}" for name in UCI),
-        presets=("quick", "cpu"),
+        presets=("quick", "cpu", "tuned"),
         figure=figure_curves,
         caption="Test log likelihood during training, by Adam alone and with natural gradients of the last layer; "
         "means and standard errors over splits. Dashed is SGPR at its end.",
