@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ _LAST = 0.25
 def convergence(result: Mapping[str, Any], metric: str, printed: Printed, error: float | None) -> str:
     """Whether a training had converged, in words; empty if the file does not tell.
 
-    It had not if the metric improved by more than the rounding of the printed number and one standard error: in the
+    It had not if the metric improved by more than the rounding and one standard error of the difference: in the
     last quarter of the steps, or from a network to the same one for more steps (``dnn-long`` of ``dnn``).
 
     Args:
@@ -39,6 +40,7 @@ def convergence(result: Mapping[str, Any], metric: str, printed: Printed, error:
     gained = behind(metric, before, after)
     if gained is None:
         return ""
-    if gained > printed.rounding + (error or 0.0):
+    # The error of a difference of two such numbers, as if they did not share their test rows.
+    if gained > printed.rounding + math.sqrt(2) * (error or 0.0):
         return f"not converged: better by {amount(gained, printed)} {during}"
-    return f"level {during}"
+    return f"level, within the error, {during}"

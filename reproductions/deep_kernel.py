@@ -373,7 +373,8 @@ EXPERIMENTS = (
         run=scaling,
         figure=figure_2,
         caption="Accuracy and time against rows, time of a step against grid points (figure 2). SV-DKL has three times "
-        "the network's epochs: part of its lead is longer training.",
+        "the network's epochs, and most of its lead is longer training: the page compares both after as many steps. "
+        "Beyond the grey line q(u) is diagonal and of low rank.",
         default_variant="covtype",
         data=("covtype-subset", "airline-delayed"),
         presets=("quick", "cpu", "paper"),

@@ -222,22 +222,27 @@ def figure_curves(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     for axes, (title, result) in zip(panels, results.items(), strict=False):
         _draw_curves(axes, {name: Scores(**each) for name, each in result["settings"]["by_fold"].items()})
         axes.set_title(title)
-    panels[0].legend(fontsize=8)
-    figure.supxlabel("optimisation step", fontsize=10)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=9, loc="outside upper center", ncols=len(labels), frameon=False)
+    figure.supxlabel("optimisation step (logarithmic)", fontsize=10)
     figure.supylabel("test log likelihood per point (nats)", fontsize=10)
     return figure
 
 
+#: The models of those figures, each of its own colour.
+_COLOURS = {SGPR: "C0", DGP: "C1", DGP_NATURAL: "C2"}
+
+
 def _draw_curves(axes: Axes, scores: Mapping[str, Scores]) -> None:
-    for i, (name, each) in enumerate(scores.items()):
-        label, metric = title_of(name), "test_log_likelihood"
+    for name, each in scores.items():
+        label, metric, colour = title_of(name), "test_log_likelihood", _COLOURS[name]
         if each.curve:
             steps, values, errors = (
                 [point.get(key, 0.0) for point in each.curve] for key in ("step", metric, f"{metric}_se")
             )
-            axes.errorbar(steps, values, yerr=errors, marker=".", capsize=2, color=f"C{i}", label=label)
+            axes.errorbar(steps, values, yerr=errors, marker=".", capsize=2, color=colour, label=label)
         else:
-            axes.axhline(each.summary()[metric], color=f"C{i}", linestyle="--", label=label)
+            axes.axhline(each.summary()[metric], color=colour, linestyle="--", label=label)
     axes.set_xscale("log")
     steps = sorted({int(point["step"]) for each in scores.values() for point in each.curve})
     axes.set_xticks(steps, [f"{step:,}" for step in steps], fontsize=7)

@@ -290,7 +290,8 @@ EXPERIMENTS = (
         description="Odd or even digits, rotated by up to 90 or 180 degrees; the angle is learned (figure 3).",
         figure=figure_3,
         curves=True,
-        caption="Rotated digits, odd or even: the learned angle from its start, test error and bound (figure 3).",
+        caption="Rotated digits, odd or even: the learned angle, test error and bound (figure 3). Dotted: from "
+        "where the angle starts to the first evaluation.",
         variants={f"{truth}-{name}": {} for truth in (90, 180) for name in ("rbf", "from-5", "from-45")},
         run=rotated_binary,
         default_variant="90-from-45",
@@ -305,7 +306,8 @@ EXPERIMENTS = (
         figure=figure_4,
         curves=True,
         caption="MNIST: test error and bound over time (figure 4); the paper's figure shows errors of about 2 % for "
-        "the RBF and about 1 % for affine and local deformations, on six times the images.",
+        "the RBF and about 1 % for affine and local deformations, on six times the images. Names with sticks: a "
+        "logistic likelihood, whose bounds are of other targets and not drawn.",
         variants={name: {} for name in ("rbf", "rotation", "affine", "local", "rbf-sticks", "affine-sticks")},
         run=mnist,
         default_variant="affine",

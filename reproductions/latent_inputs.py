@@ -207,7 +207,9 @@ EXPERIMENTS = (
     Experiment(
         paper="latent_inputs",
         name="digits",
-        description="8x8 digits by a GPLVM trained in minibatches; images that were never seen are embedded.",
+        description="8x8 digits by a GPLVM trained in minibatches; images that were never seen are embedded. The "
+        "error is that of the class of the nearest training image by latent inputs; ppca is probabilistic PCA with "
+        "as many latent inputs, and the best of up to 32.",
         variants={"gplvm": {}, "gplvm-amortised": {}},
         run=digits,
         default_variant="gplvm",

@@ -176,7 +176,9 @@ EXPERIMENTS = (
     Experiment(
         paper="observations",
         name="bursts",
-        description="Counts of events whose rate has two bursts, by a log Gaussian Cox process or Poisson regression.",
+        description="Counts of events whose rate has two bursts, by a log Gaussian Cox process or Poisson "
+        "regression; beside them one constant rate and the true one, and the mean distance of the log rate from the "
+        "true one.",
         variants={"gp": {}, "linear": {}},
         run=counts,
         default_variant="gp",

@@ -24,6 +24,7 @@ from gpzoo.reproductions.verdicts import (
     NO_EXPERIMENT,
     NOT_RUN,
     REACHED,
+    READING,
     SHORT,
     STAND_IN,
     SUBSET,
@@ -104,7 +105,27 @@ def _told(answers: Answers) -> list[str]:
     if short:
         said += [f"Short: {listed(short)}.", ""]
     if counted := without_counting([each.verdict for each in answers.all]):
-        said.append(f"Not counted, because of fewer splits, a part of the data, other data or quick runs: {counted}.")
+        said += [f"Not counted, because of fewer splits, a part of the data, other data or quick runs: {counted}.", ""]
+    return [*said, *uncounted(answers)]
+
+
+def uncounted(answers: Answers) -> list[str]:
+    """Results that never count and yet are short or do not hold, and those beside readings, in a sentence each."""
+    worse = [
+        each
+        for each in answers.all
+        if each.verdict.word in _MARKS and each.verdict.distance not in (*GOOD, UNDECIDED, "")
+    ]
+    short = [(each.claim, f"({each.verdict.distance})") for each in worse if each.claim.printed is not None]
+    false = [each.claim.what for each in worse if each.claim.printed is None]
+    read: dict[str, list[tuple[Claim, str]]] = {}
+    for each in answers.all:
+        if each.verdict.word == READING and each.claim.printed is not None:
+            read.setdefault(each.size, []).append((each.claim, f"{each.ours}, there about {each.claim.printed.text}"))
+    said = [f"Short, but not counted: {listed(short)}.", ""] if short else []
+    said += [f"Does not hold, but is not counted: {'; '.join(false)}.", ""] if false else []
+    for size, found in read.items():
+        said += [f"Beside the paper's figures, with {size}: {listed(found)}.", ""]
     return said
 
 
@@ -125,11 +146,12 @@ def _claims(answers: Answers) -> list[str]:
     if not rows:
         return ["None of them can be answered with the recorded results."]
     table = markdown(("claim", "where", "paper", "ours", "size used", "verdict"), rows)
-    said = (
-        "Rows are for training + testing, M is the number of inducing points; settings are ours unless said. A row "
-        "that is short or undecided says so where its training had not converged. Without a remark nobody can tell: "
-        "its file has no curve of the metric, and no longer training of the same network."
-    )
+    said = "Rows are for training + testing, M is the number of inducing points; settings are ours unless said."
+    if any(each.verdict.word in (SHORT, UNDECIDED) for each in answers.all):
+        said += (
+            " A row that is short or undecided says so where its training had not converged. Without a remark its file "
+            "does not tell."
+        )
     return [said, "", *table]
 
 

@@ -11,7 +11,7 @@ from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import Experiment
 from gpzoo.reproductions.figures import drawable
 from gpzoo.reproductions.markdown import folded, joined, markdown, together
-from gpzoo.reproductions.page import listed, page_of, without_counting
+from gpzoo.reproductions.page import listed, page_of, uncounted, without_counting
 from gpzoo.reproductions.page_parts import (
     numbers_of,
     picture,
@@ -63,7 +63,14 @@ def pages(folder: Path, experiments: Sequence[Experiment], papers: Sequence[Pape
 
 
 def _more(records: Records, experiments: Sequence[Experiment], figures: Collection[str]) -> str:
-    lines = ["# More models", "", "Experiments of models that no paper here has numbers for.", ""]
+    lines = [
+        "# More models",
+        "",
+        "Experiments of models that no paper here has numbers for. Most are small runs of one seed, which show that a "
+        "program works and not which model is better in general. Some settings were chosen by hand, perhaps with the "
+        "test set in sight: the tables of all runs at the end say which.",
+        "",
+    ]
     for experiment in experiments:
         # Without a paper's sizes, small runs are results too; the largest recorded is shown.
         recorded = {key.preset for key, _ in records.of(experiment.paper, experiment.name)}
@@ -134,14 +141,18 @@ def _index(answers: Sequence[Answers]) -> str:
 
 
 _RULES = (
-    "The nlpp is the mean negative log predictive probability of a test point, in nats: lower is better. 0.15 points "
+    "*Reached* is one-sided: a number that is better by much is reached too, though it is then no reproduction of the "
+    "paper's, whose network, training or data must differ from ours in something. "
+    "The nlpp is the mean negative log predictive probability of a test point, in nats: lower is better. 0.02 nats are "
+    "much where the nlpp is as small itself, so that *undecided* says little there. 0.15 points "
     "are about the binomial error of one run on 10,000 test images at an accuracy of 98 %; with a larger error much "
     "would be reached by chance. The same rule says *within* or *short by* of a number on fewer splits or a part of "
     "the data. Standard errors are over seeds or splits where there are several, and binomial for the error of one "
     "run, which leaves out how trainings differ: most runs have one seed, and the tables of all runs say which. Where "
     "runs by the paper's settings and by ours answer a claim, it counts as reached if one of them reaches it; the "
     "other is among the numbers without a claim. Statements are judged on differences over the same splits where "
-    "models share them. `gpzoo results --check` compares all of this with the files."
+    "models share them; what a paper says of all of many pairs fails by two standard errors, for by one some do by "
+    "chance. `gpzoo results --check` compares all of this with the files."
 )
 
 
@@ -160,16 +171,17 @@ def totals(answers: Sequence[Answers]) -> str:
         f"**Of the {sum(len(each.all) for each in answers)} numbers and statements in {len(answers)} papers, "
         f"{count[REACHED]} are reached, {count[SHORT]} fall short, {count[UNDECIDED]} are undecided, and "
         f"{count[NOT_RUN]} were not run; {count[NO_EXPERIMENT]} have no experiment.** The other "
-        f"{sum(count[word] for word in uncounted)} have results that never count as reached: {parts or 'none'}. "
-        f"Judged all the same: {without_counting([each.verdict for answer in answers for each in answer.all])}."
+        f"{sum(count[word] for word in uncounted)} have results that never count as reached: {parts or 'none'}. Of "
+        "those on fewer splits, a part of the data or other data: "
+        f"{without_counting([each.verdict for answer in answers for each in answer.all])}."
     )
 
 
 def _summary(answers: Sequence[Answers], figures: Collection[str]) -> str:
     lines = ["# Results", "", f"{_WRITTEN}", ""]
     lines += [
-        f"What the verdicts mean: [docs/results/index.md]({FOLDER}/index.md). Why something was not run stands at the "
-        "end of each paper's page: data that are not at hand, hours, or an accelerator.",
+        f"What the verdicts mean: [docs/results/index.md]({FOLDER}/index.md). Each paper's page says why something "
+        "was not run: data that are not at hand, hours, or an accelerator.",
         "",
     ]
     lines += [totals(answers), "", *_table_of_counts(answers, f"{FOLDER}/"), ""]
@@ -209,4 +221,4 @@ def _shortest(answers: Answers) -> str:
             shown = said[:6] if word == REACHED else said
             more = f"; {len(said) - len(shown)} more" if len(said) > len(shown) else ""
             told.append(f"{word[:1].upper()}{word[1:]}: {listed(shown)}{more}.")
-    return " ".join(told)
+    return " ".join([*told, *filter(None, uncounted(answers))])

@@ -46,7 +46,7 @@ def beside(ours: float, error: float | None, printed: Printed) -> str:
     decimals = printed.decimals + 1
     if error:
         scaled = error * printed.scale
-        decimals = max(printed.decimals, min(6, 1 - math.floor(math.log10(scaled))))
+        decimals = max(printed.decimals, min(8, 1 - math.floor(math.log10(scaled))))
         return f"{value:.{decimals}f} ± {scaled:.{decimals}f}{unit}"
     return f"{value:.{decimals}f}{unit}"
 

@@ -153,7 +153,11 @@ def paired(result: Mapping[str, Any], metric: str, model: str, other: str) -> tu
         ours, theirs = ([split[f"{name}_{metric}"] for split in settings["by_split"]] for name in (model, other))
     else:
         ours, theirs = (settings["by_fold"][name][metric] for name in (model, other))
-    each = [a - b for a, b in zip(ours, theirs, strict=True)]
+    return mean_of([a - b for a, b in zip(ours, theirs, strict=True)])
+
+
+def mean_of(each: Sequence[float]) -> tuple[float, float | None]:
+    """A mean and its standard error, ``None`` of a single number."""
     mean = math.fsum(each) / len(each)
     if len(each) < 2:
         return mean, None

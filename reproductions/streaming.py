@@ -193,7 +193,9 @@ EXPERIMENTS = (
     Experiment(
         paper="streaming",
         name="halves",
-        description="A model of the first half of the data takes in the second half in one pass; against all at once.",
+        description="A model of the first half of the data takes in the second half in one pass (nlpp); then "
+        "hyperparameters move (moved); against a training on all at once, for as many steps, which need not have "
+        "converged (all). The figure's dotted lines are differences of 0.05 nats.",
         variants={variant: {} for variant in KINDS},
         run=halves,
         default_variant="kin8nm",

@@ -162,7 +162,7 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     Returns:
         A figure without a window.
     """
-    figure = plots.blank(max(5.5, 2.1 * min(4, len(results)) + 1), 2.2 * -(-len(results) // 4))
+    figure = plots.blank(max(5.5, 1.75 * min(4, len(results)) + 1), 2.2 * -(-len(results) // 4))
     panels = figure.subplots(-(-len(results) // 4), min(4, len(results)), squeeze=False).ravel()
     for axes in panels[len(results) :]:
         axes.set_axis_off()
@@ -177,9 +177,9 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
                 axes.axvline(value, color="0.85", zorder=0)
         axes.set_yticks([-row for row in range(len(models))], [title_of(model) for model in models])
         axes.tick_params(labelsize=8)
-        axes.locator_params(axis="x", nbins=4)
+        axes.locator_params(axis="x", nbins=3)
         sizes = result["data"]["sizes"]
-        axes.set_title(f"{name} (N {sizes['train'] + sizes['test']:,}, D {sizes['input_shape'][0]})", fontsize=9)
+        axes.set_title(f"{name} (N {sizes['train'] + sizes['test']:,}, D {sizes['input_shape'][0]})", fontsize=8)
     words = "test log likelihood per point (nats, original units), mean and standard error; grey: SGP"
     figure.supxlabel(words, fontsize=9)
     return figure

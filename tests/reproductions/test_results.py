@@ -179,7 +179,7 @@ def test_a_short_row_says_whether_its_training_had_converged(toy):
     (row,) = [
         line for line in toy(metrics=undecided, curve=level, data=SMALL) if line.startswith("| squares, plain: error")
     ]
-    assert row.endswith("| undecided; level in the last 100 of 200 steps |")
+    assert row.endswith("| undecided; level, within the error, in the last 100 of 200 steps |")
     assert not any("converged:" in line for line in toy(curve=CURVE))
 
 

@@ -110,13 +110,13 @@ def test_whether_a_training_had_converged():
     printed = Printed("1.2 %")
     said = "not converged: better by 1.00 points in the last 3 of 10 steps"
     assert convergence(result, "error", printed, 0.005) == said
-    assert convergence(result, "error", printed, 0.01) == "level in the last 3 of 10 steps"
+    assert convergence(result, "error", printed, 0.007) == "level, within the error, in the last 3 of 10 steps"
     assert convergence(result | {"curve": curve[2:]}, "error", printed, None) == ""
     assert convergence(result | {"curve": []}, "error", printed, None) == ""
     longer = {"metrics": {"dnn_accuracy": 0.9, "dnn-long_accuracy": 0.92, "svdkl_accuracy": 0.9}, "steps": 10}
     printed = Printed("0.95")
     assert convergence(longer, "dnn_accuracy", printed, 0.01) == "not converged: better by 0.020 with more steps"
-    assert convergence(longer, "dnn_accuracy", printed, 0.03) == "level with more steps"
+    assert convergence(longer, "dnn_accuracy", printed, 0.015) == "level, within the error, with more steps"
     assert convergence(longer, "svdkl_accuracy", printed, 0.01) == ""
 
 
