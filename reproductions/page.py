@@ -60,7 +60,11 @@ def page_of(answers: Answers, experiments: Sequence[Experiment], figures: Collec
     if paper.beyond is not None:
         lines += ["", *paper.beyond(records)]
     if paper.tables:
-        lines += ["", "## The paper's tables", "", *_legend(), *_tables(answers)]
+        filled = [table for table in paper.tables if _filled(answers, table)]
+        empty = [table for table in paper.tables if table not in filled]
+        lines += ["", "## The paper's tables", "", *_legend(), *_tables(answers, filled)]
+        if empty:
+            lines += ["", *folded("The paper's tables of which nothing was run", _tables(answers, empty))]
     if pictures:
         lines += ["", "## Figures", "", *pictures]
     lines += ["", "## Not run, and why", "", *_not_run(answers)]
@@ -171,9 +175,15 @@ def _legend() -> list[str]:
     ]
 
 
-def _tables(answers: Answers) -> Iterator[str]:
-    for table in answers.paper.tables:
-        heading = f"{table.where}: {table.title or table.metric}"
+def _filled(answers: Answers, table: Table) -> bool:
+    """Whether a number of ours is in a table."""
+    found = [answer for _, key, numbers in table.rows for _, _, answer in table.cells(numbers, key) if answer]
+    return any(each is not None and each.number is not None for each in map(answers.to, found))
+
+
+def _tables(answers: Answers, tables: Sequence[Table]) -> Iterator[str]:
+    for table in tables:
+        heading = f"{table.where}: {', '.join(filter(None, (table.title, table.metric)))}"
         yield from (f"**{heading[:1].upper()}{heading[1:]}**", "")
         rows = [(title, *_cells(answers, table, numbers, key)) for title, key, numbers in table.rows]
         headings = ["", *(column.title for column in table.columns)]
