@@ -89,9 +89,9 @@ def table(run: Run) -> Outcome:
         used = data.subset(rows, seed=split).standardised()
         part = subset(data, used, "random, seeded by the split")
         if name == "covtype-subset":
-            own, of_test = used.sizes, round(0.1 * DEEP_KERNEL.rows["covtype"])
+            sizes, of_test = used.sizes, round(0.1 * DEEP_KERNEL.rows["covtype"])
             of = {"of": DEEP_KERNEL.rows["covtype"] - of_test, "of_test": of_test}
-            part = {"train": own["train"], "test": own["test"], "rule": "a sample", **of}
+            part = {"train": sizes["train"], "test": sizes["test"], "rule": "a sample", **of}
         return used
 
     by_code = run.preset in ("cpu", "tuned")
@@ -374,7 +374,7 @@ EXPERIMENTS = (
         figure=figure_2,
         caption="Accuracy and time against rows, time of a step against grid points (figure 2). SV-DKL has three times "
         "the network's epochs, and most of its lead is longer training: the page compares both after as many steps. "
-        "Beyond the grey line q(u) is diagonal and of low rank.",
+        "Beyond the grey line the covariance of q(u) is a diagonal plus one of rank 16.",
         default_variant="covtype",
         data=("covtype-subset", "airline-delayed"),
         presets=("quick", "cpu", "paper"),

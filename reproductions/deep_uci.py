@@ -29,7 +29,7 @@ from gpzoo.reproductions.deep_models import (
     layers_of,
     started,
 )
-from gpzoo.reproductions.experiment import Inspected, Outcome, Run
+from gpzoo.reproductions.experiment import Inspected, Outcome, Run, by_hand
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.sweep import Folds, Scores, Watch, figure_1, title_of, train_folds
 from gpzoo.reproductions.training import Curve, Setting, constant, exported, left
@@ -46,6 +46,13 @@ DGP, DGP_NATURAL = "dgp2", "dgp2-natural"
 
 #: Length of those steps.
 _NATURAL_RATE = 0.1
+
+#: How the schedule of ``tuned`` was chosen.
+_DECAY = by_hand(
+    "whether rates decay",
+    "naval: bounds of the first split's training rows after 3,000 steps, once test results with constant rates were "
+    "seen",
+)
 
 #: Steps after which test metrics are kept, where they are.
 _WATCHED = (100, 200, 500, 1000, 2000, 5000, 10_000)
@@ -89,7 +96,7 @@ def uci_natural(run: Run) -> Outcome:
     }[run.preset]
     models = {} if run.preset == "tuned" else {SGPR: _COLLAPSED}
     models |= {DGP: setting, DGP_NATURAL: replace(setting, natural=_NATURAL_RATE)}
-    return compared(run, models, num_folds, watched=_WATCHED)
+    return compared(run, models, num_folds, watched=_WATCHED, selection=_DECAY if run.preset == "tuned" else BY_HAND)
 
 
 def compared(

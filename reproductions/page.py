@@ -64,7 +64,7 @@ def page_of(answers: Answers, experiments: Sequence[Experiment], figures: Collec
         empty = [table for table in paper.tables if table not in filled]
         lines += ["", "## The paper's tables", "", *_legend(), *_tables(answers, filled)]
         if empty:
-            lines += ["", *folded("The paper's tables of which nothing was run", _tables(answers, empty))]
+            lines += ["", *folded("The paper's tables without a number of ours", _tables(answers, empty))]
     if pictures:
         lines += ["", "## Figures", "", *pictures]
     lines += ["", "## Not run, and why", "", *_not_run(answers)]
@@ -120,7 +120,8 @@ def uncounted(answers: Answers) -> list[str]:
         for each in answers.all
         if each.verdict.word in _MARKS and each.verdict.distance not in (*GOOD, UNDECIDED, "")
     ]
-    short = [(each.claim, f"({each.verdict.distance})") for each in worse if each.claim.printed is not None]
+    numbers = [each for each in worse if each.claim.printed is not None]
+    short = [(each.claim, f"({each.verdict.distance.removeprefix('short ')})") for each in numbers]
     false = [each.claim.what for each in worse if each.claim.printed is None]
     read: dict[str, list[tuple[Claim, str]]] = {}
     for each in answers.all:

@@ -158,7 +158,7 @@ def provenance_of(records: Records, paper: str) -> list[str]:
         "",
         " ".join(of)
         + " The time per step is that of the training, compiling and all, over its steps. The preset `paper` has "
-        "the paper's sizes; where its row says settings of ours, the paper prints none or ours are others. A commit "
+        "the paper's sizes; where its row says settings of ours, the file is old and has those alone. A commit "
         "with a `+` had changes that were not committed; *not kept*: recorded before commits were. *By hand*: "
         "someone tried settings and kept those whose results were best; where the row does not say on which data, "
         "that was not noted, and it may have been the test set.",

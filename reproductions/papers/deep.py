@@ -138,6 +138,13 @@ def _below(found: Mapping[str, tuple[float, float]]) -> list[str]:
     return [name for name, (mean, error) in found.items() if mean < -2 * error]
 
 
+def _by_chance(pairs: int, splits: int) -> float:
+    """The number of standard errors that one of so many equal pairs exceeds by chance with a probability of 5 %."""
+    from scipy.stats import t
+
+    return float(t.isf(0.05 / pairs, splits - 1)) if splits > 1 else 0.0
+
+
 def _but(records: Records, runs: Mapping[str, tuple[Key, dict[str, Any]]], more: str = "") -> str:
     """Which sets have an SGP that is not converged, to end what is said of a claim."""
     against = _less(records, runs, "sgp", "sgpr")
@@ -174,17 +181,17 @@ def _never_worse(records: Records) -> Judged | None:
     runs = _uci(records)
     if runs is None:
         return None
-    worse, perhaps = [], []
+    worse, perhaps, pairs = [], [], len(runs) * len(_DEPTHS)
     for name, (_, result) in runs.items():
         for model in _DEPTHS:
             mean, error = paired(result, _LL, model, "sgp")
             if mean + (error or 0) < 0:
                 said = f"{title_of(model)} on {name} by {-mean:.3f} ± {error or 0:.3f}"
-                (worse if mean + 2 * (error or 0) < 0 else perhaps).append(said)
-    # Of so many pairs some differ by more than one standard error by chance.
-    ours = f"worse by more than two paired standard errors in {len(worse)} of {len(runs) * len(_DEPTHS)} pairs"
-    ours += f" ({', '.join(worse)})" if worse else ""
-    ours += f", by more than one in {len(perhaps)} ({', '.join(perhaps)})" if perhaps else ""
+                (worse if mean + _by_chance(pairs, splits_of(result)) * (error or 0) < 0 else perhaps).append(said)
+    found = [*worse, *perhaps]
+    ours = f"worse by more than a paired standard error in {len(found)} of {pairs} pairs"
+    ours += f" ({', '.join(found)})" if found else ""
+    ours += f", in {len(worse)} by more than chance explains of so many" if found else ""
     holds = False if worse else None if perhaps else True
     return Judged(ours + _but(records, runs), holds, [key for key, _ in runs.values()])
 
@@ -197,13 +204,17 @@ def _beats_500(records: Records) -> Judged | None:
         (name, model): paired(result, _LL, model, "sgp-500") for name, (_, result) in runs.items() for model in _DEPTHS
     }
     ahead = sum(mean > 0 for mean, _ in pairs.values())
-    behind = {
-        f"{title_of(model)} on {name} (by {-mean:.3f} ± {error or 0:.3f})": mean + 2 * (error or 0) < 0
-        for (name, model), (mean, error) in pairs.items()
-        if mean <= 0
-    }
+    short = _below(_less(records, runs, "dgp2", "dgp2"))
+    behind, sure = [], False
+    for (name, model), (mean, error) in pairs.items():
+        if mean <= 0:
+            lacks = model == "dgp2" and name in short
+            said = f"{title_of(model)} on {name} (by {-mean:.3f} ± {error or 0:.3f}"
+            behind.append(said + (", not converged)" if lacks else ")"))
+            limit = _by_chance(len(pairs), splits_of(runs[name][1]))
+            sure = sure or (not lacks and mean + limit * (error or 0) < 0)
     ours = f"in {ahead} of {len(pairs)} pairs" + (f"; not {', '.join(behind)}" if behind else "")
-    holds = False if any(behind.values()) else None if behind else True
+    holds = False if sure else None if behind else True
     more = ", and SGP 500 may not be either" if _below(_less(records, runs, "sgp", "sgpr")) else ""
     return Judged(ours + _but(records, runs, more), holds, [key for key, _ in runs.values()])
 
@@ -246,7 +257,10 @@ def _figure_1_in_numbers(records: Records) -> list[str]:
     rows, steps = [], {}
     for name, (_, result) in runs.items():
         metrics, settings = result["metrics"], result["settings"]
-        steps.setdefault(result["steps"] // len(settings["models"]) // splits_of(result), []).append(name)
+        # SGPR has steps of its own.
+        sgpr = settings["models"].get("sgpr", {}).get("steps", 0)
+        count = (result["steps"] // splits_of(result) - sgpr) // (len(settings["models"]) - bool(sgpr))
+        steps.setdefault(count, []).append(name)
         cells = [f"{metrics[f'{model}_{_LL}']:.3f} ± {metrics.get(f'{model}_{_LL}_se', 0):.3f}" for model in models]
         rows.append(f"| {name} | {splits_of(result)} | {' | '.join([*cells, *_published(name)])} |")
     titles = [title_of(model) for model in models]
@@ -262,10 +276,12 @@ def _figure_1_in_numbers(records: Records) -> list[str]:
         "table of all runs adds up those of all models and splits. Beside them is what others publish for the same "
         "sets (github.com/hughsalimbeni/bayesian_benchmarks, ten splits, standard deviations in brackets; kin8nm: "
         "the authors' notebook, one split): SGPR, which is the SGP with its optimal q(u), by L-BFGS, and two layers "
-        "with natural gradients, 100 inducing points each. Below are our own SGPR and two layers, on the same data "
-        "and minibatches but for more steps. Over splits that both have, SGP is below SGPR by more than two paired "
-        f"standard errors on {together(_below(against)) or 'no set'}, and DGP 2 below the two layers by Adam on "
-        f"{together(deeper) or 'no set'}. There they lack steps, with this rate that falls so soon.",
+        "with natural gradients, 100 inducing points each. Below are our own SGPR, which is SGP at its optimum, by "
+        "L-BFGS on all rows in float64, and two layers for 10,000 steps at a constant rate. Over splits that both "
+        "have, SGP is below SGPR by more than two paired standard errors on "
+        f"{together(_below(against)) or 'no set'}, and DGP 2 below the two layers by Adam on "
+        f"{together(deeper) or 'no set'}. There they lack steps, with this rate that falls so soon; on naval part of "
+        "it is SGPR's smaller jitter, which its small noise needs.",
         *_own_sgpr(records, runs),
         "",
         f"| set | splits | {' | '.join([*titles, 'SGPR, published', 'DGP 2, published'])} |",
@@ -317,6 +333,7 @@ def _beside_published(records: Records) -> list[str]:
         rows.append((key.variant, str(splits_of(result)), sgpr, others[0], adam, natural, others[1], gained))
     if not rows:
         return []
+    missed = f", and {together(far)} not" if far else ""
     headings = ("set", "splits", "SGPR", "published", "DGP 2, Adam", "natural", "published", "natural less Adam")
     return [
         "",
@@ -325,9 +342,9 @@ def _beside_published(records: Records) -> list[str]:
         "One layer by L-BFGS on the collapsed bound, and two layers with the settings of others' numbers: 100 "
         "inducing points, minibatches of 1,000, 10,000 steps of Adam 0.01, without and with natural steps of 0.1 "
         f"for the last layer. {cells} numbers have a published one, with its standard deviation over other splits in "
-        f"brackets; {cells - len(far)} are better, or worse by no more than that, and {together(far) or 'none'} not. "
-        "The last column is the mean over splits of the difference on the same split. The figure below has their "
-        "curves.",
+        f"brackets; {cells - len(far)} are better, or worse by no more than "
+        f"that{missed}. The last column is the mean over splits of the "
+        "difference on the same split. The figure below has their curves.",
         *_with_decay(records),
         *_in_few_steps(records),
         "",

@@ -120,7 +120,7 @@ def _slightly(records: Records) -> Judged | None:
     ours += f"rotation; by nlpp rotation is {'better' if nlpp['rotation'] < nlpp['rbf'] else 'worse'}, "
     ours += f"{nlpp['rotation']:.3f} against {nlpp['rbf']:.3f}"
     holds = best < error["rotation"] < error["rbf"] and error["rbf"] - error["rotation"] < error["rotation"] - best
-    return Judged(ours, holds, _keys(runs))
+    return Judged(ours, None if holds and lead <= spread else holds, _keys(runs))
 
 
 _ROT = ("rbf", "affine", "rotation-learned", "rotation-fixed")

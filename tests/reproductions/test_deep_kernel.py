@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from gpzoo.errors import NonFiniteError
 from gpzoo.inference.inspection.plots import blank
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions import deep_kernel as paper
@@ -14,7 +15,7 @@ from gpzoo.reproductions import deep_kernel_choice as choice
 from gpzoo.reproductions import deep_kernel_models as models
 from gpzoo.reproductions import deep_kernel_scaling as figures
 from gpzoo.reproductions.execute import execute
-from gpzoo.reproductions.experiment import Outcome, Run
+from gpzoo.reproductions.experiment import Outcome, ReproductionError, Run
 from tests.programs import nothing_exported
 
 nnx = pytest.importorskip("flax.nnx")
@@ -139,18 +140,45 @@ def test_splits_have_means_and_code_chooses_their_settings(few, not_drawn, monke
 
 def test_settings_are_chosen_without_a_look_at_test_rows(few, monkeypatch, tmp_path):
     data = datasets.load("adult")
-    seen = []
-    for name in ("fit_network", "fit_deep_kernel"):
+    data = replace(data, X_test=np.full_like(data.X_test, np.nan), y_test=-1 + 0 * data.y_test)
+    seen, judged = [], []
+    for name, found, at in (
+        ("fit_network", seen, 1),
+        ("fit_deep_kernel", seen, 1),
+        ("of_network_alone", judged, 2),
+        ("predicted", judged, 2),
+    ):
         inner = getattr(choice, name)
-        monkeypatch.setattr(choice, name, lambda *a, inner=inner, **k: seen.append(a[1]) or inner(*a, **k))
+        spy = lambda *a, inner=inner, found=found, at=at, **k: found.append(a[at]) or inner(*a, **k)  # noqa: E731
+        monkeypatch.setattr(choice, name, spy)
     setting, run = paper.Phases(batch_size=10), run_of("adult", tmp_path)
     run.output.mkdir()
     found, candidates = choice.choose(run, 0, data, narrow, setting)
     assert {len(X) for X in seen} == {36} and len(seen) == len(candidates) == 5
-    assert all((X[:, None] == data.X_train).all(-1).any(1).all() for X in seen)
-    # Other test rows, and another start: the same choice, which is read and not made again.
+    rows = {row.tobytes() for row in data.X_train}
+    for used, held in zip(seen, judged, strict=True):
+        assert {row.tobytes() for row in used} | {row.tobytes() for row in held} == rows
+        assert len(used) + len(held) == len(rows)
+    # Another start reads the choice and does not make it again.
     monkeypatch.setattr(choice, "fit_network", None)
-    assert choice.choose(run, 0, replace(data, X_test=data.X_test + 1), narrow, setting) == (found, candidates)
+    assert choice.choose(run, 0, data, narrow, setting) == (found, candidates)
+
+
+def test_a_candidate_that_fails_is_not_chosen(few, monkeypatch, tmp_path):
+    run, inner = run_of("adult", tmp_path), choice.fit_network
+    run.output.mkdir()
+
+    def failing(*args, weight_decay, **options):
+        if weight_decay == 0.0:
+            raise NonFiniteError("not finite")
+        return inner(*args, weight_decay=weight_decay, **options)
+
+    monkeypatch.setattr(choice, "fit_network", failing)
+    found, candidates = choice.choose(run, 0, datasets.load("adult"), narrow, paper.Phases(batch_size=10))
+    assert found.weight_decay == 4.0 and candidates[0] == {"split": 0, "weight_decay": 0.0, "nlpp": None}
+    monkeypatch.setattr(choice, "DECAYS", (0.0,))
+    with pytest.raises(ReproductionError, match=r"all candidates \(0.0\) ended in numbers that are not finite"):
+        choice.choose(run, 1, datasets.load("adult"), narrow, paper.Phases(batch_size=10))
 
 
 def test_splits_of_a_table_and_the_papers_numbers():

@@ -118,6 +118,10 @@ def test_whether_a_training_had_converged():
     assert convergence(longer, "dnn_accuracy", printed, 0.01) == "not converged: better by 0.020 with more steps"
     assert convergence(longer, "dnn_accuracy", printed, 0.015) == "level, within the error, with more steps"
     assert convergence(longer, "svdkl_accuracy", printed, 0.01) == ""
+    # Of an unknown error nothing is concluded, and what gets worse is not level.
+    assert convergence(longer, "dnn_accuracy", printed, None) == "better by 0.020 with more steps, error not known"
+    longer["metrics"]["dnn-long_accuracy"] = 0.88
+    assert convergence(longer, "dnn_accuracy", printed, 0.01) == "worse by 0.020 with more steps"
 
 
 def test_the_better_direction():
