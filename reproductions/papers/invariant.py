@@ -210,8 +210,8 @@ INVARIANT = Paper(
     },
     telling=(
         ("rotated-binary-paper", "rotated-binary-cpu"),
-        "Odd or even digits, rotated by up to 90 or 180 degrees: the learned angle rises from 5 and from 45, and ends a "
-        "little below 90, where the paper's is at least that, and just below 180, where the paper's is too low as well. "
-        "Dotted: from where it starts to the first evaluation.",
+        "Odd or even digits, rotated by up to 90 or 180 degrees: the learned angle rises from 5 and from 45, and "
+        "ends a little below 90, where the paper's is at least that, and just below 180, where the paper's is too "
+        "low as well. Dotted: from where it starts to the first evaluation.",
     ),
 )  # fmt: skip
