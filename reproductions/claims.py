@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpzoo.reproductions.printed import Printed
 
 #: Why something was not run whose data ``gpzoo`` could download.
-NO_DATA = "its data were not in the data folder of these runs, and were not downloaded"
+NO_DATA = "its data are not at hand, and the machine of these runs had no network to download them"
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,6 +140,7 @@ class Paper:
         beyond: writes further sections of its page.
         pictures: what draws figures of several experiments, by name; without their runs it is ``None``.
         drawn_by_runs: words for pictures that runs draw of their trained models, by name.
+        finding: says in a sentence what the page found besides its verdicts; empty without the runs for it.
         telling: names of the most telling figure, of which the first that is drawn is shown, and its words.
     """
 
@@ -156,6 +157,7 @@ class Paper:
     beyond: Callable[[Records], list[str]] | None = None
     pictures: Mapping[str, Callable[[Records], Callable[[], Figure] | None]] = field(default_factory=dict)
     drawn_by_runs: Mapping[str, str] = field(default_factory=dict)
+    finding: Callable[[Records], str] | None = None
     telling: tuple[Sequence[str], str] = ((), "")
 
     @property

@@ -27,6 +27,9 @@ def convergence(result: Mapping[str, Any], metric: str, printed: Printed, error:
         error: standard error of ours, if it is known.
     """
     model, _, name = metric.rpartition("_")
+    if model == "dnn+gp":
+        network = convergence(result, f"dnn_{name}", printed, error)
+        return f"built on a network which is {network}" if network.startswith("not converged") else ""
     if f"{model}-long_{name}" in result["metrics"]:
         change, spread = with_more_steps(result, model, name, error)
         before, after, during = 0.0, change, "with more steps"
@@ -46,6 +49,9 @@ def convergence(result: Mapping[str, Any], metric: str, printed: Printed, error:
     said = f"{'better' if gained > 0 else 'worse'} by {amount(gained, printed)} {during}"
     if spread is None:
         return f"{said}, error not known"
+    if "cosine" in str((result.get("settings") or {}).get("learning_rate")):
+        # A rate that falls brings some of it, however long the training is.
+        return f"{said}, as the rate fell"
     return f"not converged: {said}" if gained > 0 else said
 
 

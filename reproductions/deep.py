@@ -257,8 +257,8 @@ EXPERIMENTS = (
     Experiment(
         paper="deep",
         name="uci-natural",
-        description="The same sets by SGPR, which is SGP with a collapsed bound and by L-BFGS, and by two layers with "
-        "Adam alone or with natural gradients of the last one; not in the paper.",
+        description="The same sets by SGPR (under `cpu`), which is SGP with a collapsed bound and by L-BFGS, and by "
+        "two layers with Adam alone or with natural gradients of the last one; not in the paper.",
         variants={name: {} for name in UCI},
         run=uci_natural,
         default_variant="kin8nm",

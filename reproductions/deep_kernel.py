@@ -372,9 +372,9 @@ EXPERIMENTS = (
         variants={"covtype": {}, "airline": {}},
         run=scaling,
         figure=figure_2,
-        caption="Accuracy and time against rows, time of a step against grid points (figure 2). SV-DKL has three times "
-        "the network's epochs, and most of its lead is longer training: the page compares both after as many steps. "
-        "Beyond the grey line the covariance of q(u) is a diagonal plus one of rank 16.",
+        caption="Accuracy and time against rows, time of a step against grid points (figure 2). SV-DKL has three "
+        "times the network's epochs, and with all rows most of its lead is longer training: the page compares both "
+        "after as many steps. Beyond the grey line the covariance of q(u) is a diagonal plus one of rank 16.",
         default_variant="covtype",
         data=("covtype-subset", "airline-delayed"),
         presets=("quick", "cpu", "paper"),

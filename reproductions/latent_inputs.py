@@ -219,7 +219,8 @@ EXPERIMENTS = (
     Experiment(
         paper="latent_inputs",
         name="two-branches",
-        description="Data around either of two curves, by a deep GP with a latent variable of each row or without.",
+        description="Data around either of two curves, by a deep GP with a latent variable of each row or without; "
+        "weighted: by importance weights, whose bound is another one.",
         variants={"deep": {}, "latent-variable": {}, "latent-variable-weighted": {}},
         run=branches,
         default_variant="latent-variable",

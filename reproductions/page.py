@@ -114,7 +114,10 @@ def _told(answers: Answers) -> list[str]:
 
 
 def uncounted(answers: Answers) -> list[str]:
-    """Results that never count and yet are short or do not hold, and those beside readings, in a sentence each."""
+    """What verdicts that count leave out, in a sentence each.
+
+    Results that never count and yet are short or do not hold, what the page found besides, and those beside readings.
+    """
     worse = [
         each
         for each in answers.all
@@ -122,13 +125,15 @@ def uncounted(answers: Answers) -> list[str]:
     ]
     numbers = [each for each in worse if each.claim.printed is not None]
     short = [(each.claim, f"({each.verdict.distance.removeprefix('short ')})") for each in numbers]
-    false = [each.claim.what for each in worse if each.claim.printed is None]
+    false = [f"{each.claim.what} ({each.ours.partition(';')[0]})" for each in worse if each.claim.printed is None]
     read: dict[str, list[tuple[Claim, str]]] = {}
     for each in answers.all:
         if each.verdict.word == READING and each.claim.printed is not None:
             read.setdefault(each.size, []).append((each.claim, f"{each.ours}, there about {each.claim.printed.text}"))
     said = [f"Short, but not counted: {listed(short)}.", ""] if short else []
     said += [f"Does not hold, but is not counted: {'; '.join(false)}.", ""] if false else []
+    if answers.paper.finding is not None and (found_besides := answers.paper.finding(answers.records)):
+        said += [found_besides, ""]
     for size, found in read.items():
         said += [f"Beside the paper's figures, with {size}: {listed(found)}.", ""]
     return said
@@ -151,7 +156,8 @@ def _claims(answers: Answers) -> list[str]:
     if not rows:
         return ["None of them can be answered with the recorded results."]
     table = markdown(("claim", "where", "paper", "ours", "size used", "verdict"), rows)
-    said = "Rows are for training + testing, M is the number of inducing points; settings are ours unless said."
+    said = "Rows are for training + testing, M is the number of inducing points. Settings are ours unless said, and "
+    said += "were chosen by hand, perhaps with test results in sight, unless the table of all runs says how."
     if any(each.verdict.word in (SHORT, UNDECIDED) for each in answers.all):
         said += (
             " A row that is short or undecided says so where its training had not converged. Without a remark its file "
@@ -221,7 +227,7 @@ def _not_run(answers: Answers) -> list[str]:
             why = claim.why or paper.reasons.get(name, "no hours were left for it")
             groups.setdefault((name, why), []).append(each)
     if not groups:
-        return ["Everything was run."]
+        return ["Every claim has a run, if not at the paper's size: the table above says which."]
     rows = []
     for (name, why), found in groups.items():
         variants = dict.fromkeys(variant for each in found for variant in _variants(each))

@@ -39,9 +39,10 @@ def large_presets(experiment: Experiment) -> tuple[str, ...]:
 
 def pictures_of(experiment: Experiment, figures: Collection[str], presets: Collection[str]) -> Iterator[str]:
     """The figures of an experiment's runs of these presets, with their words."""
-    for preset in presets:
+    drawn = [preset for preset in presets if figure_name(experiment, preset) in figures]
+    for preset in drawn:
         curves = " Test metrics against time in training." if experiment.figure is None else ""
-        words = experiment.caption or experiment.description + curves
+        words = (experiment.caption or experiment.description + curves) + f" Preset `{preset}`." * (len(drawn) > 1)
         yield from picture(figure_name(experiment, preset), words, figures)
 
 

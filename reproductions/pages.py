@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gpzoo.reproductions.answers import Answers
+from gpzoo.reproductions.answers import Answered, Answers
 from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import Experiment
 from gpzoo.reproductions.figures import drawable
@@ -67,8 +67,8 @@ def _more(records: Records, experiments: Sequence[Experiment], figures: Collecti
         "# More models",
         "",
         "Experiments of models that no paper here has numbers for. Most are small runs of one seed, which show that a "
-        "program works and not which model is better in general. Some settings were chosen by hand, perhaps with the "
-        "test set in sight: the tables of all runs at the end say which.",
+        "program works and not which model is better in general. All settings were chosen by hand, and where the "
+        "tables of all runs at the end do not say on which data, perhaps with the test set in sight.",
         "",
     ]
     for experiment in experiments:
@@ -209,12 +209,18 @@ def _table_of_counts(answers: Sequence[Answers], links: str) -> list[str]:
     return markdown(("paper", "claims", *words), [*rows, ("all", *total)])
 
 
+def _distance(each: Answered) -> str:
+    """How far a number is off, and whether its training had converged."""
+    more = ", not converged" if each.trained.startswith("not converged") else ""
+    return f"({each.verdict.distance}{more})" if each.verdict.distance else ""
+
+
 def _shortest(answers: Answers) -> str:
     """The first few claims that hold, and all that fall short."""
     told = []
     for word in (REACHED, SHORT):
         found = [each for each in answers.all if each.verdict.word == word]
-        said = [(each.claim, f"({each.verdict.distance})" if each.verdict.distance else "") for each in found]
+        said = [(each.claim, _distance(each)) for each in found]
         if word == REACHED and not said:
             told.append("Reached: none.")
         if said:

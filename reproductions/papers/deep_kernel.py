@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpzoo.inference.inspection import plots
 from gpzoo.reproductions.claims import NO_DATA, Claim, Column, Judged, Paper, Table
 from gpzoo.reproductions.convergence import with_more_steps
 from gpzoo.reproductions.markdown import markdown, together
 from gpzoo.reproductions.printed import Printed
-from gpzoo.reproductions.records import Records, error_of, paired
+from gpzoo.reproductions.records import Records, error_of, paired, splits_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,45 +114,62 @@ _SETS = ("adult", "connect4", "diabetes", "covtype", "mnist-binary", "mnist", "c
 _PRESETS = ("quick", "cpu", "tuned", "paper")
 
 
-def _gain(records: Records) -> list[str]:
-    """SV-DKL less the network alone, as the paper compares them and after as many steps."""
-    rows, better, worse, judged, ahead, behind, dead = [], [], [], [], [], [], []
+def _finding(records: Records) -> str:
+    """On which sets SV-DKL is better than the network after as many steps, in a sentence."""
+    better, worse, judged, ahead, behind = [], [], [], [], []
+    for name, result in _first(records).items():
+        mean, error = paired(result, "nlpp", "svdkl", "dnn-long")
+        if error is None:
+            (ahead if mean < 0 else behind).append(name)
+            continue
+        judged.append(name)
+        (better if mean + 2 * error < 0 else worse if mean - 2 * error > 0 else []).append(
+            f"{name}, {splits_of(result)} splits"
+        )
+    if not judged and not ahead and not behind:
+        return ""
+    of = lambda names: "; ".join(names) or "none"  # noqa: E731
+    said = (
+        f"Of {len(judged)} data sets with several splits, SV-DKL's nlpp is better than that of the network alone "
+        f"after as many steps by more than two paired standard errors on {len(better)} ({of(better)}), and worse on "
+        f"{len(worse)} ({of(worse)})."
+    )
+    if ahead or behind:
+        said += (
+            f" By one run each, without a standard error, it is better on {', '.join(ahead) or 'none'}, and worse on "
+        )
+        said += f"{', '.join(behind) or 'none'}."
+    return said
+
+
+def _first(records: Records) -> dict[str, Mapping[str, Any]]:
+    """The run of every set that is compared with the paper's."""
+    found = {}
     for name in _SETS:
         for runs in records.compared("deep_kernel", name, "all", _PRESETS):
-            result = records.found[runs[0]]
-            metrics = result["metrics"]
-            if metrics.get("dnn+_accuracy", 1.0) < metrics["dnn_accuracy"] - 0.02:
-                dead.append(name)
-            cells = []
-            for other in ("dnn", "dnn-long"):
-                for metric in ("accuracy", "nlpp"):
-                    mean, error = paired(result, metric, "svdkl", other)
-                    cells.append(f"{mean:+.4f}" + ("" if error is None else f" ± {error:.4f}"))
-                    if (other, metric) == ("dnn-long", "nlpp"):
-                        if error is None:
-                            (ahead if mean < 0 else behind).append(name)
-                        else:
-                            judged.append(name)
-                            better += [name] * (mean + 2 * error < 0)
-                            worse += [name] * (mean - 2 * error > 0)
-            rows.append(f"| {name} | {' | '.join(cells)} |")
-            break
+            found.setdefault(name, records.found[runs[0]])
+    return found
+
+
+def _gain(records: Records) -> list[str]:
+    """SV-DKL less the network alone, as the paper compares them and after as many steps."""
+    rows, dead = [], []
+    for name, result in _first(records).items():
+        metrics, cells = result["metrics"], []
+        if metrics.get("dnn+_accuracy", 1.0) < metrics["dnn_accuracy"] - 0.02:
+            dead.append(name)
+        for other in ("dnn", "dnn-long"):
+            for metric in ("accuracy", "nlpp"):
+                mean, error = paired(result, metric, "svdkl", other)
+                cells.append(f"{mean:+.4f}" + ("" if error is None else f" ± {error:.4f}"))
+        rows.append(f"| {name} | {' | '.join(cells)} |")
     if not rows:
         return []
-    of = lambda names: ", ".join(names) or "none"  # noqa: E731
     return [
         "## What is left of the gain",
         "",
-        "SV-DKL begins with a trained network and trains it further, together with the GPs. The paper compares it with "
-        "the network before that. Here the same network, trained alone for as many steps, stands beside it. Of "
-        f"{len(judged)} data sets with several splits, SV-DKL's nlpp is better than that of the longer-trained network "
-        f"by more than two paired standard errors on {len(better)} ({of(better)}), and worse on {len(worse)} "
-        f"({of(worse)})."
-        + (
-            f" By one run each, without a standard error, it is better on {of(ahead)}, and worse on {of(behind)}."
-            if ahead or behind
-            else ""
-        ),
+        "SV-DKL begins with a trained network and trains it further, together with the GPs. The paper compares it "
+        "with the network before that. Here the same network, trained alone for as many steps, stands beside it.",
         "",
         "| SV-DKL minus | DNN: accuracy | DNN: nlpp | DNN, as many steps: accuracy | the same: nlpp |",
         "|---|---|---|---|---|",
@@ -170,15 +187,12 @@ def _gain(records: Records) -> list[str]:
 def _lengths(records: Records) -> list[str]:
     """For how long each network was trained, and what more steps would have brought it."""
     rows, short = [], []
-    for name in _SETS:
-        for runs in records.compared("deep_kernel", name, "all", _PRESETS):
-            result = records.found[runs[0]]
-            settings, train = result["settings"], result["data"]["sizes"]["train"]
-            epochs = [steps * settings["batch_size"] / train for steps in settings["steps_network_features_joint"]]
-            mean, error = with_more_steps(result, "dnn", "accuracy", error_of(result, "dnn_accuracy")[0])
-            short += [name] if mean > (error or 0.0) else []
-            rows.append((name, *(f"{number:.1f}" for number in epochs), f"{mean:+.4f}"))
-            break
+    for name, result in _first(records).items():
+        settings, train = result["settings"], result["data"]["sizes"]["train"]
+        epochs = [steps * settings["batch_size"] / train for steps in settings["steps_network_features_joint"]]
+        mean, error = with_more_steps(result, "dnn", "accuracy", error_of(result, "dnn_accuracy")[0])
+        short += [name] if mean > (error or 0.0) else []
+        rows.append((name, *(f"{number:.1f}" for number in epochs), f"{mean:+.4f}"))
     if not rows:
         return []
     return [
@@ -200,14 +214,11 @@ def _lengths(records: Records) -> list[str]:
 def _chosen(records: Records) -> list[str]:
     """What code chose for each split, and what it did not, in a sentence."""
     parts = []
-    for name in _SETS:
-        for runs in records.compared("deep_kernel", name, "all", _PRESETS):
-            result = records.found[runs[0]]
-            rates = result["settings"].get("rates_network_gps_joint")
-            if (result.get("selection") or {}).get("candidates"):
-                highest = sum(own[2] == own[0] for own in rates)
-                parts.append(f"on {highest} of {len(rates)} splits of {name}")
-            break
+    for name, result in _first(records).items():
+        if (result.get("selection") or {}).get("candidates"):
+            rates = result["settings"]["rates_network_gps_joint"]
+            highest = sum(own[2] == own[0] for own in rates)
+            parts.append(f"on {highest} of {len(rates)} splits of {name}")
     if not parts:
         return []
     return [
@@ -225,11 +236,10 @@ def _beyond(records: Records) -> list[str]:
 
 def _gain_drawn(records: Records) -> Callable[[], Figure] | None:
     """What draws the difference in nlpp of SV-DKL from the network before, and from the network after as many steps."""
-    found = {}
-    for name in _SETS:
-        for runs in records.compared("deep_kernel", name, "all", _PRESETS):
-            result = records.found[runs[0]]
-            found.setdefault(name, [paired(result, "nlpp", "svdkl", other) for other in ("dnn", "dnn-long")])
+    found = {
+        name: [paired(result, "nlpp", "svdkl", other) for other in ("dnn", "dnn-long")]
+        for name, result in _first(records).items()
+    }
     return partial(_gain_figure, found) if found else None
 
 
@@ -333,6 +343,7 @@ DEEP_KERNEL = Paper(
         "mnist-binary": "no hours were left for it",
     },
     beyond=_beyond,
+    finding=_finding,
     pictures={"gain": _gain_drawn},
     drawn_by_runs={"figure_3": "Kernels of test images sorted by class, and the weights of the mixing (figure 3)"},
     telling=(

@@ -110,6 +110,9 @@ def test_whether_a_training_had_converged():
     printed = Printed("1.2 %")
     said = "not converged: better by 1.00 points in the last 3 of 10 steps"
     assert convergence(result, "error", printed, 0.005) == said
+    falls = {"settings": {"learning_rate": "Adam, cosine from 0.01 to a hundredth of it"}}
+    told = convergence(result | falls, "error", printed, 0.005)
+    assert told == "better by 1.00 points in the last 3 of 10 steps, as the rate fell"
     assert convergence(result, "error", printed, 0.007) == "level, within the error, in the last 3 of 10 steps"
     assert convergence(result | {"curve": curve[2:]}, "error", printed, None) == ""
     assert convergence(result | {"curve": []}, "error", printed, None) == ""
@@ -118,6 +121,8 @@ def test_whether_a_training_had_converged():
     assert convergence(longer, "dnn_accuracy", printed, 0.01) == "not converged: better by 0.020 with more steps"
     assert convergence(longer, "dnn_accuracy", printed, 0.015) == "level, within the error, with more steps"
     assert convergence(longer, "svdkl_accuracy", printed, 0.01) == ""
+    built = {"metrics": {"dnn_accuracy": 0.9, "dnn-long_accuracy": 0.92, "dnn+gp_accuracy": 0.9}, "steps": 10}
+    assert convergence(built, "dnn+gp_accuracy", printed, 0.01).startswith("built on a network which is not converged")
     # Of an unknown error nothing is concluded, and what gets worse is not level.
     assert convergence(longer, "dnn_accuracy", printed, None) == "better by 0.020 with more steps, error not known"
     longer["metrics"]["dnn-long_accuracy"] = 0.88
