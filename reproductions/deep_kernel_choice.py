@@ -38,8 +38,8 @@ def choose(
 ) -> tuple[Phases, list[dict[str, Any]]]:
     """Settings with the decay and the rate that are best for a split, and the candidates.
 
-    A random tenth of the training rows judges trainings on the other rows; where splits keep a group of rows together,
-    this tenth does not. Test rows are not looked at. Steps and seconds of a run leave these trainings out.
+    A random tenth of the training rows judges trainings on the other rows; rows of a group stay together. Test rows are
+    not looked at. Steps and seconds of a run leave these trainings out.
 
     Args:
         run: the run, which keeps the candidates in a file for a later start.
@@ -56,8 +56,11 @@ def choose(
         ReproductionError: if the trainings of all decays, or of all rates, ended in numbers that are not finite.
     """
     seed = 1000 * run.seed + split
-    rows = np.random.RandomState(seed).permutation(len(data.y_train))
-    aside, used = np.split(rows, [max(1, len(rows) // 10)])
+    groups = np.arange(len(data.y_train)) if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
+    number = groups.max() + 1
+    place = np.argsort(np.random.RandomState(seed).permutation(number))[groups]
+    rows, kept_aside = np.argsort(place, kind="stable"), place < max(1, number // 10)
+    aside, used = np.split(rows, [kept_aside.sum()])
     X, y = data.X_train[used], data.y_train[used]
     held, answers = data.X_train[aside], data.y_train[aside]
 

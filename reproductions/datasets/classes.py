@@ -160,7 +160,8 @@ def table(name: str, split: int = 0) -> Dataset:
     held = np.zeros(number, bool)
     held[order(number)[: round(0.1 * number)]] = True
     test = held[groups]
-    return Dataset(name, X[~test], y[~test], X[test], y[test], source, sha256)
+    together = None if known.by is None else groups[~test]
+    return Dataset(name, X[~test], y[~test], X[test], y[test], source, sha256, groups=together)
 
 
 def _numbers(name: str, known: ClassTable) -> tuple[dict[str, np.ndarray], set[str], str, dict[str, str]]:

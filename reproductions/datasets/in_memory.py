@@ -26,9 +26,11 @@ class Dataset:
         sha256: sha256 of each file that was read, by file name; without files, of the arrays, by data set name.
         y_mean: mean that :meth:`standardised` subtracted from the targets, in their original units.
         y_std: standard deviation by which :meth:`standardised` divided them, in their original units.
+        groups: ``[N]`` groups of training rows that belong together, such as those of a patient; ``None`` if every row
+            stands for itself.
 
     Raises:
-        ValueError: if inputs and targets differ in length, or training and test inputs in the shape of a row.
+        ValueError: if inputs, targets and groups differ in length, or training and test inputs in the shape of a row.
     """
 
     name: str
@@ -40,11 +42,16 @@ class Dataset:
     sha256: Mapping[str, str]
     y_mean: float = 0.0
     y_std: float = 1.0
+    groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         for part, X, y in (("train", self.X_train, self.y_train), ("test", self.X_test, self.y_test)):
             if len(X) != len(y):
                 raise ValueError(f"X_{part} has {len(X)} rows but y_{part} has {len(y)}; they must match.")
+        if self.groups is not None and len(self.groups) != len(self.y_train):
+            raise ValueError(
+                f"groups has {len(self.groups)} rows but y_train has {len(self.y_train)}; they must match."
+            )
         if self.X_train.shape[1:] != self.X_test.shape[1:]:
             raise ValueError(
                 f"rows of X_train have shape {self.X_train.shape[1:]} but rows of X_test {self.X_test.shape[1:]}; "
@@ -115,6 +122,7 @@ class Dataset:
             y_train=self.y_train[train],
             X_test=self.X_test[test],
             y_test=self.y_test[test],
+            groups=None if self.groups is None else self.groups[train],
         )
 
     def classes(self, *labels: int) -> Dataset:
@@ -139,7 +147,8 @@ class Dataset:
             matches = y[keep, None] == np.asarray(labels)
             parts += [X[keep], matches.argmax(axis=1).astype(y.dtype)]
         X_train, y_train, X_test, y_test = parts
-        return replace(self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test)
+        groups = None if self.groups is None else self.groups[np.isin(self.y_train, labels)]
+        return replace(self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test, groups=groups)
 
 
 def _floating(dtype: np.dtype) -> np.dtype:

@@ -164,9 +164,24 @@ def test_settings_are_chosen_without_a_look_at_test_rows(few, monkeypatch, tmp_p
     assert choice.choose(run, 0, data, narrow, setting) == (found, candidates)
 
 
+def test_rows_that_belong_together_stay_together(few, monkeypatch, tmp_path):
+    """The rows of a patient judge or train; else the choice would lean towards overfitting."""
+    monkeypatch.setattr(choice, "DECAYS", (0.0,))
+    monkeypatch.setattr(choice, "RATES", (1e-3,))
+    data = replace(datasets.load("adult"), groups=np.arange(40) // 4)
+    judged, run = [], run_of("adult", tmp_path)
+    run.output.mkdir()
+    inner = choice.of_network_alone
+    monkeypatch.setattr(choice, "of_network_alone", lambda *a: judged.append(a[2]) or inner(*a))
+    choice.choose(run, 0, data, narrow, paper.Phases(batch_size=10))
+    rows = [int(np.flatnonzero((data.X_train == row).all(1))[0]) for row in judged[0]]
+    assert len(rows) == 4 and len({row // 4 for row in rows}) == 1
+
+
 def test_a_candidate_that_fails_is_not_chosen(few, monkeypatch, tmp_path):
     run, inner = run_of("adult", tmp_path), choice.fit_network
     run.output.mkdir()
+    monkeypatch.setattr(choice, "RATES", (1e-3,))
 
     def failing(*args, weight_decay, **options):
         if weight_decay == 0.0:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,11 @@ def test_patients_are_not_on_both_sides():
     held = np.isin(groups, order(len(distinct))[: round(0.1 * len(distinct))])
     assert held.sum() == len(data.y_test)
     np.testing.assert_array_equal(arrays["y"][held], data.y_test)
+    np.testing.assert_array_equal(groups[~held], data.groups)
+    few = data.standardised().subset(1000).classes(0, 1)
+    assert len(few.groups) == len(few.y_train) < 1000
+    with pytest.raises(ValueError, match="groups has 3 rows but y_train has"):
+        replace(few, groups=np.arange(3))
 
 
 def test_options_and_files_that_are_not_there(tmp_path, monkeypatch):
