@@ -145,11 +145,8 @@ def test_natural_gradients_are_compared_along_the_training(short, monkeypatch, t
     assert by_fold["dgp2"]["elbo"] != by_fold["dgp2-natural"]["elbo"]
     figure = benchmarks.figure_curves({"energy": result, "boston": result})
     assert [axes.get_title() for axes in figure.axes] == ["energy", "boston"]
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
-        "SGPR",
-        "DGP 2",
-        "DGP 2, natural gradients",
-    ]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["SGPR", "DGP 2", "DGP 2, natural gradients"]
 
 
 def test_few_steps_are_by_settings_with_the_highest_training_bound(short, monkeypatch, tmp_path):

@@ -73,13 +73,12 @@ from gpzoo.reproductions.many_runs import sweep
 child = '''
 import signal, sys, threading
 from gpzoo.reproductions.many_runs import _stops_with_the_sweep
-def stop(*_):
-    open(sys.argv[1], "w").write("stopped")
-    sys.exit()
-signal.signal(signal.SIGTERM, stop)
+# Blocked, so that a signal that comes before the wait is not lost.
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 threading.Thread(target=_stops_with_the_sweep, daemon=True).start()
 open(sys.argv[1], "w").write("started")
-signal.pause()
+signal.sigwait([signal.SIGTERM])
+open(sys.argv[1], "w").write("stopped")
 '''
 # Tests may run where an interrupt is ignored, as a shell has it in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
