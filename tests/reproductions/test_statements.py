@@ -8,6 +8,7 @@ from gpzoo.reproductions.answers import Answers
 from gpzoo.reproductions.experiment import all_experiments
 from gpzoo.reproductions.pages import outcome, pages, totals
 from gpzoo.reproductions.papers import PAPERS
+from gpzoo.reproductions.papers.deep import _DEPTHS, _less, _uci
 from gpzoo.reproductions.records import Records
 from gpzoo.reproductions.verdicts import WORDS
 from tests.conftest import ROOT
@@ -158,3 +159,13 @@ def test_outcomes_of_models_without_a_paper_name_the_best():
         "All have the same error (%), 2. One run of each."
     ]
     assert outcome(variants(a={"elbo": 1.0}, b={"elbo": 2.0})) == outcome(variants(a={"nlpp": 1.0})) == []
+
+
+def test_the_caption_of_figure_1_is_what_the_files_say(recorded):
+    """It names the sets on which SGPR is better than every deep GP; a new run may change them."""
+    runs = _uci(recorded)
+    against = [_less(recorded, runs, model, "sgpr") for model in ("sgp-500", *_DEPTHS)]
+    below = {name for name in against[0] if all(found[name][0] < 0 for found in against)}
+    assert below == {"energy", "naval"}
+    (paper,) = [paper for paper in PAPERS if paper.key == "deep"]
+    assert "on energy and naval SGPR, an SGP at its optimum, is better than all of them" in paper.telling[1]
