@@ -42,8 +42,8 @@ $(LOWEST)/installed: pyproject.toml
 	touch $@
 
 stress: $(STAMP)
-	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest -s tests/robustness
-	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest -s -m stress
+	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest --timeout 0 -s tests/robustness
+	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest --timeout 0 -s -m stress
 
 TYPING := build/typing/gpzoo
 
