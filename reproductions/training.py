@@ -77,7 +77,7 @@ def warmed(rate: float, steps: int) -> Rate:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a program is trained: by Adam, with natural gradients or without, or by L-BFGS on the collapsed bound.
+    """How a program is trained: by Adam, with natural gradients or without, or by L-BFGS.
 
     Attributes:
         steps: number of steps.
@@ -87,6 +87,7 @@ class Setting:
         start: initial hyperparameters, if they are not the program's defaults.
         evaluations: number of evaluations on the test set during training.
         collapsed: whether by L-BFGS, on all rows, with the optimal ``q(u)`` of Gaussian noise.
+        line_search: whether by L-BFGS, on all rows, and ``q(u)`` too.
         natural: length of natural-gradient steps of ``q(u)`` at the last GP sites, ``None`` for none.
         weighted: number of draws of the importance-weighted bound, ``None`` for the plain one.
         decay: what Adam keeps of its mean of squared gradients at every step.
@@ -99,6 +100,7 @@ class Setting:
     start: Mapping[str, float] = field(default_factory=dict)
     evaluations: int = 1
     collapsed: bool = False
+    line_search: bool = False
     natural: float | None = None
     weighted: int | None = None
     decay: float = ADAM
@@ -119,6 +121,11 @@ class Setting:
         """The rate with its name."""
         return self.rate if isinstance(self.rate, Rate) else cosine(self.rate, self.steps)
 
+    @property
+    def by_adam(self) -> bool:
+        """Whether Adam trains what natural gradients leave."""
+        return not (self.collapsed or self.line_search)
+
     def rows(self, of: int) -> int:
         """Rows per minibatch, for data of ``of`` rows."""
         return of if self.batch_size is None else min(self.batch_size, of)
@@ -128,7 +135,7 @@ class Setting:
         return {
             "num_inducing": self.num_inducing,
             "batch_size": self.rows(of),
-            "learning_rate": "L-BFGS with a line search" if self.collapsed else self.learning_rate.name,
+            "learning_rate": self.learning_rate.name if self.by_adam else "L-BFGS with a line search",
             "start": dict(self.start),
         } | self.added()
 
@@ -142,7 +149,8 @@ class Setting:
         if self.collapsed:
             return SVI(model, guide, lbfgs(), CollapsedELBO())
         bound = GaussianProcessELBO() if self.weighted is None else ImportanceWeightedELBO(self.weighted)
-        return SVI(model, guide, optax.adam(self.learning_rate.schedule, b2=self.decay), bound)
+        adam = optax.adam(self.learning_rate.schedule, b2=self.decay)
+        return SVI(model, guide, adam if self.by_adam else lbfgs(), bound)
 
 
 class Keys(NamedTuple):
