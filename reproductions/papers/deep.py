@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpzoo.reproductions.claims import NO_DATA, Claim, Column, Judged, Paper, Table
+from gpzoo.reproductions.kept import read_json
 from gpzoo.reproductions.markdown import markdown, together
 from gpzoo.reproductions.records import Key, Records, mean_of, paired, splits_of
 from gpzoo.reproductions.sweep import title_of
@@ -351,6 +352,40 @@ def _beside_published(records: Records) -> list[str]:
         *_in_few_steps(records),
         "",
         *markdown(headings, rows),
+        *_in_their_task(records),
+    ]
+
+
+def _in_their_task(records: Records) -> list[str]:
+    """Both models in the regression task of bayesian_benchmarks, by the file of our benchmark, as a table."""
+    path = records.folder.parent.parent / "benchmarks" / "results" / "regression_tasks.json"
+    if not path.is_file():
+        return []
+    found, rows, cells, far = read_json(path), [], 0, []
+    for name in sorted({name for scores in found["scores"].values() for name in scores}):
+        row = [name]
+        for i, (model, title) in enumerate((("sgpr", "SGPR"), ("dgp2", "two layers"))):
+            each = [score[_LL] for score in found["scores"].get(model, {}).get(name, [])]
+            mean, error = mean_of(each) if each else (None, None)
+            plus = "" if error is None else f" ± {error:.3f}"
+            row += ["–" if mean is None else f"{mean:.3f}{plus} ({len(each)})", _published(name)[i]]
+            theirs, spread = [*_PUBLISHED.get(name, ()), (0.0, 0.0), (0.0, 0.0)][i]
+            if mean is not None and spread:
+                cells += 1
+                far += [f"{title} on {name}"] if mean < theirs - spread else []
+        rows.append(row)
+    missed = f"; {together(far)} not" if far else ""
+    return [
+        "",
+        "## In the task of another package",
+        "",
+        "SGPR, and two layers with natural steps, as models with `fit`, `predict` and `sample`, in the regression task "
+        "of bayesian_benchmarks: test log likelihood, mean and standard error over splits, whose number is in "
+        "brackets. Beside them are the package's published numbers, with their standard deviation over ten other "
+        f"splits. Of {cells} cells {cells - len(far)} are better, or worse by no more than that{missed}. The last of "
+        f"them: `{found['command']}`, commit {found['commit'][:7]}.",
+        "",
+        *markdown(("set", "SGPR", "published", "DGP 2, natural", "published"), rows),
     ]
 
 

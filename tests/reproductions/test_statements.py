@@ -1,6 +1,7 @@
 """What is said of the papers' statements, by the recorded results and by some with other numbers."""
 
 import copy
+import json
 
 import pytest
 
@@ -8,7 +9,7 @@ from gpzoo.reproductions.answers import Answers
 from gpzoo.reproductions.experiment import all_experiments
 from gpzoo.reproductions.pages import outcome, pages, totals
 from gpzoo.reproductions.papers import PAPERS
-from gpzoo.reproductions.papers.deep import _DEPTHS, _less, _uci
+from gpzoo.reproductions.papers.deep import _DEPTHS, _in_their_task, _less, _uci
 from gpzoo.reproductions.records import Records
 from gpzoo.reproductions.verdicts import WORDS
 from tests.conftest import ROOT
@@ -169,3 +170,18 @@ def test_the_caption_of_figure_1_is_what_the_files_say(recorded):
     assert below == {"energy", "naval"}
     (paper,) = [paper for paper in PAPERS if paper.key == "deep"]
     assert "on energy and naval SGPR, an SGP at its optimum, is better than all of them" in paper.telling[1]
+
+
+def test_the_task_of_another_package_counts_what_is_worse_than_published(recorded, tmp_path):
+    records = copy.copy(recorded)
+    records.folder = tmp_path / "reproductions" / "results"
+    assert _in_their_task(records) == []
+    each = {"boston": [-2.45, -2.47], "energy": [-1.2, -1.1], "yacht": [0.0]}
+    scores = {"sgpr": {name: [{"test_log_likelihood": x} for x in values] for name, values in each.items()}}
+    path = tmp_path / "benchmarks" / "results" / "regression_tasks.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"scores": scores, "command": "python", "commit": "0" * 40}))
+    page = "\n".join(_in_their_task(records))
+    assert "Of 2 cells 1 are better, or worse by no more than that; SGPR on energy not." in page
+    assert "| boston | -2.460 ± 0.010 (2) | -2.398 (0.064) | – | -2.408 (0.052) |" in page
+    assert "| yacht | 0.000 (1) |  | – |  |" in page
