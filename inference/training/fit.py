@@ -34,6 +34,7 @@ from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.gp_sites import Bound, representing
 from gpzoo.inference.guide import InducingGuide
+from gpzoo.inference.lbfgs import LineSearched
 from gpzoo.inference.natural import NaturalGradients, Rate
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._diagnose import Watch, check_scales, expectations, explain_failure, extreme_data
@@ -162,6 +163,7 @@ def fit(
             of unknown names or other shapes, a ``checkpoint`` that is no folder's name, or a program that the objective
             cannot train
             (:class:`~gpzoo.inference.CollapsedELBO`); for ``natural`` with that objective, whose ``q(u)`` is optimal;
+            for minibatches with :func:`~gpzoo.inference.lbfgs`, whose line search follows one function;
             for a ``mesh`` of several axes, with several keys or with that objective, one whose devices do not divide
             ``batch_size``, and arguments that differ between its processes.
         DatasetError: when rows of a table cannot be read.
@@ -267,6 +269,11 @@ class _Training:
             if not source.full:
                 raise ValueError("CollapsedELBO needs all rows in every step: train without batch_size, on arrays.")
             self.optimal = svi.loss.solver(svi.guide, self.static | svi.static_kwargs)
+        if isinstance(svi.optim, LineSearched) and not source.full:
+            raise ValueError(
+                "lbfgs() needs the same bound at every step, of all rows: train without batch_size, on arrays, or with "
+                "an optimiser for minibatches, such as optax.adam(0.01)."
+            )
         states = []
         for k, key in enumerate(keys):
             try:

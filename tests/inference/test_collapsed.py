@@ -381,6 +381,22 @@ def test_lbfgs_wants_one_function_and_compiles_once():
         plain_svi.update(state, X, y, forward_mode_differentiation=True)
 
 
+def test_lbfgs_finds_the_optimal_posterior_of_labels_on_all_rows():
+    model, labels = partial(program, likelihood=classified), (Y[:, 0] > 0).astype(int)
+    guide = InducingGuide(model, InducingPoints(X))
+    by_lbfgs = fit(KEY, SVI(model, guide, lbfgs(), GaussianProcessELBO()), 60, X, labels, progress=False)
+    only = SVI(model, guide, optax.set_to_zero(), GaussianProcessELBO())
+    by_natural_steps = fit(KEY, only, 60, X, labels, natural=0.5, progress=False)
+    assert by_lbfgs.losses[0] - by_lbfgs.losses[-1] > 1.0
+    assert by_lbfgs.losses[-1] == pytest.approx(by_natural_steps.losses[-1], abs=1e-3)
+
+
+def test_lbfgs_and_minibatches_exclude_each_other():
+    svi = SVI(regression, InducingGuide(regression, kmeans(3)), lbfgs(), GaussianProcessELBO())
+    with pytest.raises(ValueError, match=r"lbfgs\(\) needs the same bound at every step, of all rows"):
+        fit(KEY, svi, 1, *sine(10), batch_size=5, progress=False)
+
+
 def test_float64_is_asked_for():
     X, y = sine(60, dtype=np.float32)
     model = partial(program, likelihood=plain, noise=1e-7)
