@@ -70,6 +70,9 @@ def test_the_preset_paper_has_the_settings_of_the_paper(monkeypatch, tmp_path):
         ours = replace(run, preset="tuned")
         EXPERIMENTS[name].run(ours)
         assert seen[ours].rate in (0.02, 0.03) and seen[ours].num_inducing == seen[run].num_inducing
+    run = Run("convolutional", "rectangles", "rbf", "paper", 0, tmp_path)
+    EXPERIMENTS["rectangles"].run(run)
+    assert not seen[run].by_adam and seen[run].num_inducing == 1200 and seen[run].start == {"lengthscale": 3.0}
     for variant, batch_size in (("multi-channel", 40), ("rbf", 200)):
         run = Run("convolutional", "cifar10", variant, "paper", 0, tmp_path)
         EXPERIMENTS["cifar10"].run(run)
