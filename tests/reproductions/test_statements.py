@@ -176,12 +176,13 @@ def test_the_task_of_another_package_counts_what_is_worse_than_published(recorde
     records = copy.copy(recorded)
     records.folder = tmp_path / "reproductions" / "results"
     assert _in_their_task(records) == []
-    each = {"boston": [-2.45, -2.47], "energy": [-1.2, -1.1], "yacht": [0.0]}
+    each = {"boston": [-2.45, -2.47], "energy": [-1.2, -1.1], "power": [-3.0] * 10 + [-2.6] * 10, "yacht": [0.0]}
     scores = {"sgpr": {name: [{"test_log_likelihood": x} for x in values] for name, values in each.items()}}
     path = tmp_path / "benchmarks" / "results" / "regression_tasks.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"scores": scores, "command": "python", "commit": "0" * 40}))
     page = "\n".join(_in_their_task(records))
-    assert "Of 2 cells 1 are better, or worse by no more than that; SGPR on energy not." in page
+    assert "Of 3 cells 2 are better, or worse by no more than that; SGPR on energy not." in page
+    assert "Over the first ten splits alone SGPR on power (-3.000) would not." in page
     assert "| boston | -2.460 ± 0.010 (2) | -2.398 (0.064) | – | -2.408 (0.052) |" in page
     assert "| yacht | 0.000 (1) |  | – |  |" in page
