@@ -11,7 +11,7 @@ from gpzoo.reproductions.claims import Answer, Claim, Judged, Paper
 from gpzoo.reproductions.printed import Printed
 from gpzoo.reproductions.records import Key, Records
 
-_PRESETS = ("quick", "cpu", "paper")
+_PRESETS = ("quick", "cpu", "tuned", "paper")
 _AFFINE = ("affine", "local")
 
 
