@@ -307,8 +307,8 @@ EXPERIMENTS = (
         "`...-sticks`, whose bounds are of other targets.",
         figure=figure_4,
         curves=True,
-        caption="MNIST: test error and bound over time (figure 4); the paper's figure shows errors of about 2 % for "
-        "the RBF and about 1 % for affine and local deformations, on six times the images. Names with sticks: a "
+        caption="MNIST: test error and bound over time (figure 4); the paper's figure, on all 60,000 images, shows "
+        "errors of about 2 % for the RBF and about 1 % for affine and local deformations. Names with sticks: a "
         "logistic likelihood, whose bounds are of other targets and not drawn.",
         variants={name: {} for name in ("rbf", "rotation", "affine", "local", "rbf-sticks", "affine-sticks")},
         run=mnist,
