@@ -43,20 +43,36 @@ def test_the_toy_of_our_own_never_counts(answer):
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "more"),
+    ("error", "bound", "said", "more"),
     [
-        (0.0392, "undecided", "local has the higher bound and an error that is higher by 0.12 ± 0.27 points"),
-        (0.0370, "it holds", "rbf 3.87 (5.8 %)"),
-        (0.0500, "it does not hold", "local has the higher bound and an error that is higher by 1.20"),
+        (0.0232, None, "undecided", "local and affine have the same bound but for 0.001, which is too close to call"),
+        (0.0232, 7.8, "short, it does not hold", "local has the higher bound and an error that is higher by 0.21 ± 0.21"),
+        (0.0225, 7.8, "undecided", "local has the higher bound and an error that is higher by 0.14 ± 0.21"),
+        (0.0200, 7.8, "reached", "rbf 6.01 (3.5 %)"),
     ],
 )
-def test_errors_that_hardly_differ_are_in_no_order(answer, error, said, more):
+def test_errors_and_bounds_that_hardly_differ_are_in_no_order(answer, error, bound, said, more):
     def change(run, result):
-        if run.experiment == "mnist" and run.variant == "local":
+        if run.experiment == "mnist" and run.variant == "local" and run.preset == "tuned":
             result["metrics"]["error"] = error
+            result["metrics"]["bound_per_point"] = bound or result["metrics"]["bound_per_point"]
 
     found = answer("invariant", "the bound orders the models", change)
-    assert found.verdict.distance == said and more in found.ours
+    assert str(found.verdict) == said and more in found.ours
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(0.0353, "undecided"), (0.0325, "undecided"), (0.0420, "short, it does not hold")],
+)
+def test_slightly_better_is_decided_by_more_than_the_errors(answer, error, said):
+    """Rotation at 2.84 %, the best at 2.11 %: the RBF is worse than rotation by as much, by less, or by far more."""
+
+    def change(run, result):
+        if run.experiment == "mnist" and run.variant == "rbf" and run.preset == "tuned":
+            result["metrics"]["error"] = error
+
+    assert str(answer("invariant", "only slightly better", change).verdict) == said
 
 
 def test_what_rests_on_models_that_are_not_converged_is_undecided(answer):
@@ -113,7 +129,7 @@ def test_results_beside_readings_and_uncounted_shortfalls_are_told(recorded):
     """A page of statements and readings would else say nothing of what falls short."""
     text = pages(recorded.folder, all_experiments(), PAPERS)
     for page in ("RESULTS.md", "docs/results/invariant.md"):
-        assert "MNIST, error: RBF 5.75 ± 0.23 % (binomial), there about 2 %" in text[page]
+        assert "MNIST, error: RBF 3.53 ± 0.18 % (binomial), there about 2 %" in text[page]
     assert "Does not hold, but is not counted: wine, naval and boston:" in text["RESULTS.md"]
 
 
