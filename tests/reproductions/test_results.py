@@ -34,8 +34,8 @@ def test_every_number_of_a_row_is_in_its_file():
         for each in answers.all:
             if each.number is None:
                 continue
-            key, answer = each.runs[0], each.claim.answer
-            metrics = json.loads(result_path(RESULTS, *key).read_text())["metrics"]
+            answer = each.claim.answer
+            seeds = [json.loads(result_path(RESULTS, *key).read_text())["metrics"][answer.metric] for key in each.runs]
             (row,) = [
                 line.split(" | ")
                 for line in text.splitlines()
@@ -44,7 +44,7 @@ def test_every_number_of_a_row_is_in_its_file():
             printed, ours = (float(re.match(r"-?[\d.]+", cell)[0]) for cell in row[2:4])
             scale = 100 if "%" in row[2] else 1
             decimals = len(re.match(r"-?\d+\.?(\d*)", row[3])[1])
-            assert ours == pytest.approx(scale * metrics[answer.metric], abs=0.5001 * 10**-decimals), row
+            assert ours == pytest.approx(scale * sum(seeds) / len(seeds), abs=0.5001 * 10**-decimals), row
             worse = ours - printed if re.search("error|nlpp|rmse", answer.metric) else printed - ours
             most = 0.02 if re.search("nlpp|likelihood", answer.metric) else 0.0015 * scale
             if "**reached**" in row[-1]:
