@@ -88,8 +88,8 @@ def _sizes(records: Records) -> list[str]:
         *markdown(("run", "inducing variables", "steps", "epochs", "learning rate"), [*rows, paper]),
         "",
         "The preset `paper` takes 90,000 steps (RBF 180,000, weighted + RBF 60,000), three of the stairs by which "
-        "the authors' rates fall. Where a run with fewer inducing patches and steps falls short, "
-        "whether these or the model are the reason cannot be told.",
+        "the authors' rates fall. Where a run falls short, fewer inducing patches or steps, its rates and the model "
+        "can each be the reason.",
     ]
 
 

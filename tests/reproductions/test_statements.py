@@ -45,7 +45,12 @@ def test_the_toy_of_our_own_never_counts(answer):
 @pytest.mark.parametrize(
     ("error", "bound", "said", "more"),
     [
-        (0.0232, None, "undecided", "local and affine have the same bound but for 0.001, which is too close to call"),
+        (
+            0.0232,
+            None,
+            "undecided",
+            "local and affine have the same bound but for 0.001 (too close to call, by our choice",
+        ),
         (0.0232, 7.8, "short, it does not hold", "local has the higher bound and an error that is higher by 0.21"),
         (0.0225, 7.8, "undecided", "local has the higher bound and an error that is higher by 0.14 ± 0.21"),
         (0.0200, 7.8, "reached", "rbf 6.01 (3.5 %)"),
@@ -62,14 +67,18 @@ def test_errors_and_bounds_that_hardly_differ_are_in_no_order(answer, error, bou
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
-    [(0.0353, "undecided"), (0.0325, "undecided"), (0.0420, "short, it does not hold")],
+    ("variant", "error", "said"),
+    [
+        ("rbf", 0.0353, "undecided"),  # as recorded: rotation gains 0.69 points, the best 0.73 more
+        ("rbf", 0.0325, "undecided"),  # rotation's own gain is within its error
+        ("rbf", 0.0420, "short, it does not hold"),  # rotation gains far more than the best on it
+        ("rbf", 0.0270, "short, it does not hold"),  # rotation is worse
+        ("affine", 0.0100, "reached"),
+    ],
 )
-def test_slightly_better_is_decided_by_more_than_the_errors(answer, error, said):
-    """Rotation at 2.84 %, the best at 2.11 %: the RBF is worse than rotation by as much, by less, or by far more."""
-
+def test_slightly_better_is_decided_by_more_than_the_errors(answer, variant, error, said):
     def change(run, result):
-        if run.experiment == "mnist" and run.variant == "rbf" and run.preset == "tuned":
+        if run.experiment == "mnist" and run.variant == variant and run.preset == "tuned":
             result["metrics"]["error"] = error
 
     assert str(answer("invariant", "only slightly better", change).verdict) == said
