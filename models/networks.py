@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from gpzoo._extras import needs
 
@@ -66,7 +66,7 @@ class LeNet(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """Features ``[N, c]``."""
         for layer in (self.first, self.second):
-            x = nnx.max_pool(layer(x), (2, 2), strides=(2, 2))
+            x = _max_pool(layer(x), 2, "VALID")
         return self.top(x)
 
 
@@ -99,8 +99,8 @@ class QuickCNN(nnx.Module):
         """Features ``[N, c]``."""
         for i, layer in enumerate(self.convolutions):
             # Padding does not count in a mean, as in Caffe.
-            pool = partial(nnx.avg_pool, count_include_pad=False) if i else nnx.max_pool
-            x = pool(nnx.relu(layer(x)), (3, 3), strides=(2, 2), padding="SAME")
+            mean = partial(nnx.avg_pool, window_shape=(3, 3), strides=(2, 2), padding="SAME", count_include_pad=False)
+            x = (mean if i else _max_pool)(nnx.relu(layer(x)))
         return self.top(x)
 
 
@@ -136,14 +136,22 @@ class AlexNet(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """Features ``[N, c]``."""
         for layer in (self.first, self.second):
-            x = _pooled(nnx.relu(layer(x)))
+            x = _max_pool(nnx.relu(layer(x)))
         for layer in self.rest:
             x = nnx.relu(layer(x))
-        return self.top(_pooled(x))
+        return self.top(_max_pool(x))
 
 
-def _pooled(x: Array) -> Array:
-    return nnx.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+def _max_pool(x: Array, width: int = 3, padding: str = "SAME") -> Array:
+    """The maxima of every other window.
+
+    XLA takes three times as long for the gradient of ``nnx.max_pool``: 159 ms, here 47 ms, for 100 images of 32x32 and
+    32 channels on one core.
+    """
+    window, strides = (1, width, width, 1), (1, 2, 2, 1)
+    x = jnp.pad(x, lax.padtype_to_pads(x.shape, window, strides, padding), constant_values=-jnp.inf)
+    H, W = ((size - width) // 2 * 2 + 1 for size in x.shape[1:3])
+    return reduce(jnp.maximum, [x[:, i : i + H : 2, j : j + W : 2] for i in range(width) for j in range(width)])
 
 
 class ResNet20(nnx.Module):

@@ -185,7 +185,7 @@ def rotated_binary(run: Run) -> Outcome:
     setting = {
         "quick": Setting(600, 100, 100, 0.02, _START),
         "cpu": Setting(6000, 200, 300, 0.005, _START, evaluations=8),
-        "tuned": Setting(20_000, 200, 300, 0.005, _START, evaluations=10),
+        "tuned": Setting(10_000, 200, 300, 0.005, _START, evaluations=10),
         "paper": Setting(60_000, 200, 750, 0.005, _START, evaluations=20),
     }[run.preset]
     start = {"from-5": 5.0, "from-45": 45.0}.get(variant)
