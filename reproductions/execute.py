@@ -150,10 +150,13 @@ def peak_memory_bytes() -> int:
 
 
 def device() -> str:
-    """JAX's device, and the number of CPU cores of the machine."""
+    """JAX's device, and the number of CPU cores of the machine, or how many of them this process may use."""
     first = jax.devices()[0]
     kind = platform.machine() if first.platform == "cpu" else first.device_kind
-    return f"{first.platform} ({kind}), {os.cpu_count()} CPU cores"
+    cores = os.cpu_count()
+    # A process may be bound to some of the machine's cores, as by taskset; not all systems can tell.
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    return f"{first.platform} ({kind}), {cores if usable == cores else f'{usable} of {cores}'} CPU cores"
 
 
 def versions() -> dict[str, str]:

@@ -9,7 +9,7 @@ from scipy.signal import correlate
 
 nnx = pytest.importorskip("flax.nnx")
 
-from gpzoo.models.networks import AlexNet, FullyConnected, LeNet, QuickCNN, ResNet20  # noqa: E402
+from gpzoo.models.networks import AlexNet, FullyConnected, LeNet, QuickCNN, ResNet20, _max_pool  # noqa: E402
 
 
 def made(make):
@@ -79,6 +79,24 @@ def test_lenet_is_caffes(images, standard_promotion):
     for layer in (network.first, network.second):
         x = pooled(convolved(x, layer, "VALID"), np.max, size=2)
     np.testing.assert_allclose(jax.jit(lambda x: network(x))(images), top(x, network.top), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding, width", [("SAME", 3), ("VALID", 2)])
+@pytest.mark.parametrize("size", [(8, 9), (7, 2)])
+def test_maxima_and_their_gradients_are_those_of_flax(size, padding, width):
+    rng = np.random.default_rng(0)
+    x = rng.permutation(4 * size[0] * size[1]).reshape(2, *size, 2).astype(np.float32)  # no ties
+
+    def flax(x):
+        return nnx.max_pool(x, (width, width), strides=(2, 2), padding=padding)
+
+    weights = rng.standard_normal(flax(x).shape).astype(np.float32)
+    found, wanted = (
+        jax.jit(jax.value_and_grad(lambda x, pool=pool: (weights * pool(x)).sum()))(x)
+        for pool in (lambda x: _max_pool(x, width, padding), flax)
+    )
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+    np.testing.assert_allclose(found[1], wanted[1], rtol=1e-5)
 
 
 def normalised(x, norm):

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gpzoo.reproductions import figures, kept, provenance
 from gpzoo.reproductions import terminal as report
-from gpzoo.reproductions.execute import execute, make_result
+from gpzoo.reproductions.execute import device, execute, make_result
 from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, Outcome, ReproductionError, Run, subset
 from gpzoo.reproductions.records import result_path
 from gpzoo.reproductions.training import Curve
@@ -82,6 +82,14 @@ def test_result_file_has_the_fields_and_nothing_else(run):
     assert 50 * 2**20 < result["peak_memory_bytes"] < 2**36
     assert result["device"].startswith(("cpu", "gpu", "tpu"))
     assert result["finished"].endswith("+00:00")
+
+
+def test_the_device_says_which_part_of_its_cores_a_bound_process_has(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 2}, raising=False)
+    assert device().endswith(", 2 of 4 CPU cores")
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(4)), raising=False)
+    assert device().endswith(", 4 CPU cores")
 
 
 def test_files_of_a_run(run):
