@@ -44,13 +44,14 @@ def convergence(result: Mapping[str, Any], metric: str, printed: Printed, error:
     gained = behind(metric, before, after)
     if gained is None:
         return ""
+    # A rate that falls brings some of a gain, and stills what a constant one would still change.
+    falls = "cosine" in str((result.get("settings") or {}).get("learning_rate"))
     if abs(gained) <= printed.rounding + (spread or 0.0):
-        return f"level{', within the error,' if spread else ''} {during}"
+        return f"level{', within the error,' if spread else ''} {during}" + ", where the rate is small" * falls
     said = f"{'better' if gained > 0 else 'worse'} by {amount(gained, printed)} {during}"
     if spread is None:
         return f"{said}, error not known"
-    if "cosine" in str((result.get("settings") or {}).get("learning_rate")):
-        # A rate that falls brings some of it, however long the training is.
+    if falls:
         return f"{said}, as the rate fell"
     return f"not converged: {said}" if gained > 0 else said
 

@@ -151,7 +151,7 @@ _RULES = (
     "run, which leaves out how trainings differ: most runs have one seed, and the tables of all runs say which. Where "
     "runs by the paper's settings and by ours answer a claim, it counts as reached if one of them reaches it; the "
     "other is among the numbers without a claim. Statements are judged on differences over the same splits where "
-    "models share them; what a paper says of all of many pairs fails by more than chance explains of so many."
+    "models share them; a claim about many pairs fails only by more than chance explains in so many."
     " `gpzoo results --check` compares all of this with the files."
 )
 

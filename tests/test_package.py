@@ -35,6 +35,20 @@ def modules() -> list[str]:
     return sorted(names)
 
 
+def test_no_string_stands_alone():
+    """A string on a line of its own continues the one above it only within brackets, and is else lost."""
+    lost = []
+    for path in (path for folder, _ in LAYERS.values() for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            for block in (getattr(node, name, ()) for name in ("body", "orelse", "finalbody")):
+                # The first of a block may be a docstring.
+                for each in block[1:] if isinstance(block, list) else ():
+                    value = each.value if isinstance(each, ast.Expr) else None
+                    if isinstance(value, ast.JoinedStr) or isinstance(getattr(value, "value", None), str):
+                        lost.append(f"{path}:{each.lineno}")
+    assert not lost
+
+
 def run(*command: str, **environment: str) -> str:
     """Run a command away from the source tree and return what it prints."""
     done = subprocess.run(command, env={**os.environ, **environment}, cwd="/", capture_output=True, text=True)

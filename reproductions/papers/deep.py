@@ -122,7 +122,7 @@ def _less(
 ) -> dict[str, tuple[float, float]]:
     """By how much a model is above one that was trained for longer, over splits that both have; with errors, by set.
 
-    Our SGP is held against SGPR, the same model at its optimum.
+    Our SGP is held against SGPR, the same model by its collapsed bound.
     """
     found = {}
     for key, result in records.of("deep", "uci-natural"):
@@ -173,7 +173,9 @@ def _deepest_is_best(records: Records) -> Judged | None:
     # Where the shallow models are not converged, that the deepest is best tells of the training.
     converged = set(runs) - set(_below(_less(records, runs, "sgp", "sgpr")))
     sure = [name for name in best if name in converged]
-    ours += _but(records, runs, f"; the deepest is best on {len(sure)} of the {len(converged)} other sets")
+    lead = "; on sets where it is not, the deepest may lead by training; "
+    lead += f"of the {len(converged)} others it is best on {len(sure) or 'none'}"
+    ours += _but(records, runs, lead)
     holds = True if len(sure) >= 5 else None if max(len(best), len(close)) >= 5 else False
     return Judged(ours, holds, [key for key, _ in runs.values()])
 
@@ -192,7 +194,7 @@ def _never_worse(records: Records) -> Judged | None:
     found = [*worse, *perhaps]
     ours = f"worse by more than a paired standard error in {len(found)} of {pairs} pairs"
     ours += f" ({', '.join(found)})" if found else ""
-    ours += f", in {len(worse)} by more than chance explains of so many" if found else ""
+    ours += f"; of these {len(worse) or 'none'} by more than chance explains in so many pairs" if found else ""
     holds = False if worse else None if perhaps else True
     return Judged(ours + _but(records, runs), holds, [key for key, _ in runs.values()])
 
@@ -277,7 +279,7 @@ def _figure_1_in_numbers(records: Records) -> list[str]:
         "table of all runs adds up those of all models and splits. Beside them is what others publish for the same "
         "sets (github.com/hughsalimbeni/bayesian_benchmarks, ten splits, standard deviations in brackets; kin8nm: "
         "the authors' notebook, one split): SGPR, which is the SGP with its optimal q(u), by L-BFGS, and two layers "
-        "with natural gradients, 100 inducing points each. Below are our own SGPR, which is SGP at its optimum, by "
+        "with natural gradients, 100 inducing points each. Below are our own SGPR, the same model, by "
         "L-BFGS on all rows in float64, and two layers for 10,000 steps at a constant rate. Over splits that both "
         "have, SGP is below SGPR by more than two paired standard errors on "
         f"{together(_below(against)) or 'no set'}, and DGP 2 below the two layers by Adam on "
@@ -325,7 +327,9 @@ def _beside_published(records: Records) -> list[str]:
             continue
         metrics, published = result["metrics"], _PUBLISHED.get(key.variant, ())
         ours = [(metrics[f"{model}_{_LL}"], metrics[f"{model}_{_LL}_se"]) for model in ("sgpr", "dgp2", "dgp2-natural")]
-        for model, (value, _), (theirs, spread) in zip(("SGPR", "two layers"), ours[::2], published, strict=False):
+        for model, (value, _), (theirs, spread) in zip(
+            ("SGPR", "two layers with natural steps"), ours[::2], published, strict=False
+        ):
             cells += bool(spread)
             far += [f"{model} on {key.variant}"] if spread and value < theirs - spread else []
             ahead += [f"{model} on {key.variant}"] if spread and value > theirs + 5 * spread else []
@@ -335,7 +339,7 @@ def _beside_published(records: Records) -> list[str]:
         rows.append((key.variant, str(splits_of(result)), sgpr, others[0], adam, natural, others[1], gained))
     if not rows:
         return []
-    missed = f", and {together(far)} not" if far else ""
+    missed = f"; {together(far)}: worse by more" if far else ""
     missed += f"; {together(ahead)}: better by more than five of them, and we do not know why" if ahead else ""
     headings = ("set", "splits", "SGPR", "published", "DGP 2, Adam", "natural", "published", "natural less Adam")
     return [
@@ -378,7 +382,7 @@ def _in_their_task(records: Records) -> list[str]:
                     at_ten.append(f"{title} on {name} ({first:.3f})")
         rows.append(row)
     before = f" Over the first ten splits alone {together(at_ten)} would not." if at_ten else ""
-    missed = f"; {together(far)} not" if far else ""
+    missed = f"; {together(far)}: worse by more" if far else ""
     return [
         "",
         "## In the task of another package",
@@ -387,7 +391,7 @@ def _in_their_task(records: Records) -> list[str]:
         "of bayesian_benchmarks: test log likelihood, mean and standard error over splits, whose number is in "
         "brackets. Beside them are the package's published numbers, with their standard deviation over ten other "
         f"splits. Of {cells} cells {cells - len(far)} are better, or worse by no more than that{missed}.{before} The "
-        f"last of them: `{found['command']}`, commit {found['commit'][:7]}.",
+        f"newest are from `{found['command']}` at commit {found['commit'][:7]}.",
         "",
         *markdown(("set", "SGPR", "published", "DGP 2, natural", "published"), rows),
     ]

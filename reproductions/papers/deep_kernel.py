@@ -116,30 +116,24 @@ _PRESETS = ("quick", "cpu", "tuned", "paper")
 
 def _finding(records: Records) -> str:
     """On which sets SV-DKL is better than the network after as many steps, in a sentence."""
-    better, worse, judged, ahead, behind = [], [], [], [], []
+    better, worse, level, ahead, behind = [], [], [], [], []
     for name, result in _first(records).items():
         mean, error = paired(result, "nlpp", "svdkl", "dnn-long")
         if error is None:
             (ahead if mean < 0 else behind).append(name)
             continue
-        judged.append(name)
-        (better if mean + 2 * error < 0 else worse if mean - 2 * error > 0 else []).append(
-            f"{name}, {splits_of(result)} splits"
+        (better if mean + 2 * error < 0 else worse if mean - 2 * error > 0 else level).append(
+            f"{name} ({splits_of(result)} splits)"
         )
-    if not judged and not ahead and not behind:
-        return ""
-    of = lambda names: "; ".join(names) or "none"  # noqa: E731
-    said = (
-        f"Of {len(judged)} data sets with several splits, SV-DKL's nlpp is better than that of the network alone "
-        f"after as many steps by more than two paired standard errors on {len(better)} ({of(better)}), and worse on "
-        f"{len(worse)} ({of(worse)})."
-    )
-    if ahead or behind:
-        said += (
-            f" By one run each, without a standard error, it is better on {', '.join(ahead) or 'none'}, and worse on "
-        )
-        said += f"{', '.join(behind) or 'none'}."
-    return said
+    groups = (("better on", better), ("worse on", worse), ("within two paired standard errors on", level))
+    found = [f"{word} {together(names)}" for word, names in groups if names]
+    single = [f"{word} {together(names)}" for word, names in (("better on", ahead), ("worse on", behind)) if names]
+    said = []
+    if found:
+        said.append(f"Beside the network alone after as many steps, SV-DKL's nlpp is {', '.join(found)}.")
+    if single:
+        said.append(f"By one run each, without a standard error, it is {' and '.join(single)}.")
+    return " ".join(said)
 
 
 def _first(records: Records) -> dict[str, Mapping[str, Any]]:
@@ -166,7 +160,7 @@ def _gain(records: Records) -> list[str]:
     if not rows:
         return []
     return [
-        "## What is left of the gain",
+        "## The gain over a network trained for as many steps",
         "",
         "SV-DKL begins with a trained network and trains it further, together with the GPs. The paper compares it "
         "with the network before that. Here the same network, trained alone for as many steps, stands beside it.",

@@ -114,6 +114,8 @@ def test_whether_a_training_had_converged():
     told = convergence(result | falls, "error", printed, 0.005)
     assert told == "better by 1.00 points in the last 3 of 10 steps, as the rate fell"
     assert convergence(result, "error", printed, 0.007) == "level, within the error, in the last 3 of 10 steps"
+    told = convergence(result | falls, "error", printed, 0.007)
+    assert told == "level, within the error, in the last 3 of 10 steps, where the rate is small"
     assert convergence(result | {"curve": curve[2:]}, "error", printed, None) == ""
     assert convergence(result | {"curve": []}, "error", printed, None) == ""
     longer = {"metrics": {"dnn_accuracy": 0.9, "dnn-long_accuracy": 0.92, "svdkl_accuracy": 0.9}, "steps": 10}
