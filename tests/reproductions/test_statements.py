@@ -131,6 +131,16 @@ def test_without_a_standard_error_nothing_is_better_by_more(recorded):
     assert "it is better on mnist-binary and mnist and worse on cifar10 and cifar10-resnet20." in text
 
 
+def test_a_length_of_training_chosen_by_test_results_is_told(recorded):
+    (paper,) = [paper for paper in PAPERS if paper.key == "deep"]
+    assert "24,000 steps, was chosen after the accuracy with 12,000 had been seen" in paper.finding(recorded)
+    records = copy.copy(recorded)
+    records.found = copy.deepcopy(recorded.found)
+    for run, result in records.found.items():
+        result["steps"] = 30_000 if run.variant == "sgp" else result["steps"]
+    assert paper.finding(records) == ""
+
+
 def test_statements_on_many_pairs_fail_by_more_than_chance(answer):
     """By a standard error or two some of 32 pairs are worse by chance; one pair by far is enough."""
     words = "a DGP is never worse than the SGP"
