@@ -48,13 +48,15 @@ def _angle(truth: int, records: Records) -> Judged | None:
     if runs is None:
         return None
     low, high = sorted(_metric(runs, "learned_angle_degrees").values())
-    holds = low >= 90 if truth == 90 else high < 180
+    margin = low - 90 if truth == 90 else 180 - high
     moved = max(_moved(result, "learned_angle_degrees") for _, result in runs.values())
     ours = (
         f"{low:.1f} and {high:.1f} degrees, one seed each, which moved by at most {moved:.1f} in the last quarter of "
         "the steps, where the rate is small"
     )
-    return Judged(ours, holds, _keys(runs))
+    if abs(margin) <= moved:
+        return Judged(f"{ours}: no less than the distance from the truth", None, _keys(runs))
+    return Judged(ours, margin > 0, _keys(runs))
 
 
 def _moved(result: dict[str, Any], metric: str) -> float:

@@ -85,6 +85,33 @@ def test_slightly_better_is_decided_by_more_than_the_errors(answer, variant, err
 
 
 @pytest.mark.parametrize(
+    ("truth", "angle", "said"),
+    [
+        (90, 95.0, "reached"),
+        (90, 91.5, "undecided"),  # its distance from the truth is no larger than what it moved at the end
+        (90, 85.0, "short, it does not hold"),
+        (180, 175.0, "reached"),
+        (180, 181.5, "undecided"),
+        (180, 190.0, "short, it does not hold"),
+    ],
+)
+def test_an_angle_is_on_a_side_of_the_truth_by_more_than_it_still_moves(answer, truth, angle, said):
+    def change(run, result):
+        if run.experiment == "rotated-binary" and "learned_angle_degrees" in result["metrics"]:
+            result |= {
+                "subset": None,
+                "steps": 100,
+                "data": result["data"] | {"sizes": {"train": 60_000, "test": 10_000}},
+            }
+            result["metrics"]["learned_angle_degrees"] = angle
+            steps = ((50, 0.0), (75, angle - 2.0), (100, angle))
+            result["curve"] = [{"step": step, "learned_angle_degrees": value} for step, value in steps]
+
+    which = "is at least the truth" if truth == 90 else "is below the truth"
+    assert str(answer("invariant", which, change).verdict) == said
+
+
+@pytest.mark.parametrize(
     ("metric", "value", "holds", "says"),
     [
         ("error", 0.094, True, "far, by our choice: by at least a quarter"),
