@@ -241,8 +241,8 @@ INVARIANT = Paper(
     },
     telling=(
         ("rotated-binary-paper", "rotated-binary-tuned", "rotated-binary-cpu"),
-        "Odd or even digits, rotated by up to 90 or 180 degrees: the learned angle rises from 5 and from 45, and "
-        "ends a little below 90, where the paper's is at least that, and just below 180, where the paper's is too "
-        "low as well. Dotted: from where it starts to the first evaluation.",
+        "Odd or even digits, rotated by up to 90 or 180 degrees: the learned angle rises from 5 and from 45. It "
+        "ends at 104 where the truth is 90, and at least that, as in the paper, and at 179 where it is 180, and the "
+        "paper's is too low. Dotted: from where it starts to the first evaluation.",
     ),
 )  # fmt: skip
