@@ -258,6 +258,18 @@ def test_the_caption_of_figure_1_is_what_the_files_say(recorded):
     assert "on energy and naval SGPR, an SGP at its optimum, is better than all of them" in paper.telling[1]
 
 
+def test_the_caption_of_learned_angles_is_what_the_files_say(recorded):
+    (paper,) = [paper for paper in PAPERS if paper.key == "invariant"]
+    found = {
+        run.variant: result["metrics"]["learned_angle_degrees"]
+        for run, result in recorded.of("invariant", "rotated-binary")
+        if run.preset == "tuned" and "from" in run.variant
+    }
+    for truth, angle in ((90, 104), (180, 179)):
+        assert {round(found[f"{truth}-from-{start}"]) for start in (5, 45)} == {angle}
+        assert f"at {angle} where " in paper.telling[1]
+
+
 def test_the_task_of_another_package_counts_what_is_worse_than_published(recorded, tmp_path):
     records = copy.copy(recorded)
     records.folder = tmp_path / "reproductions" / "results"
