@@ -88,7 +88,7 @@ def _sizes(records: Records) -> list[str]:
         *markdown(("run", "inducing variables", "steps", "epochs", "learning rate"), [*rows, paper]),
         "",
         "The preset `paper` takes 90,000 steps (RBF 180,000, weighted + RBF 60,000), and its rate falls as in the "
-        "authors' code: by 0.46 after each third of them. How many steps the authors took is not known. Where a run "
+        "authors' code: to 0.46 of itself after each third. How many steps the authors took is not known. Where a run "
         "falls short, fewer inducing patches or steps, its rates and the model can each be the reason.",
     ]
 

@@ -250,12 +250,8 @@ _UCI = ("uci", _SETS)
 def _finding(records: Records) -> str:
     """Which numbers rest on a length of training that was chosen with test results in sight."""
     runs = [Key("deep", "mnist", variant, "cpu") for variant in ("sgp", "sgp-500")]
-    if any(records.found.get(run, {}).get("steps") != 24_000 for run in runs):
-        return ""
-    return (
-        "The length of MNIST's trainings of one layer, 24,000 steps, was chosen after the accuracy with 12,000 had "
-        "been seen."
-    )
+    said = "The length of MNIST's trainings of one layer, 24,000 steps, was chosen after the accuracy with 12,000 had "
+    return f"{said}been seen." * all(records.found.get(run, {}).get("steps") == 24_000 for run in runs)
 
 
 def _figure_1_in_numbers(records: Records) -> list[str]:
@@ -338,9 +334,8 @@ def _beside_published(records: Records) -> list[str]:
             continue
         metrics, published = result["metrics"], _PUBLISHED.get(key.variant, ())
         ours = [(metrics[f"{model}_{_LL}"], metrics[f"{model}_{_LL}_se"]) for model in ("sgpr", "dgp2", "dgp2-natural")]
-        for model, (value, _), (theirs, spread) in zip(
-            ("SGPR", "two layers with natural steps"), ours[::2], published, strict=False
-        ):
+        titles = ("SGPR", "two layers with natural steps")
+        for model, (value, _), (theirs, spread) in zip(titles, ours[::2], published, strict=False):
             cells += bool(spread)
             far += [f"{model} on {key.variant}"] if spread and value < theirs - spread else []
             ahead += [f"{model} on {key.variant}"] if spread and value > theirs + 5 * spread else []
