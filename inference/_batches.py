@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+if TYPE_CHECKING:
+    from gpzoo.inference._rows import Layout
 
 #: Groups of arrays that are the same for all draws, of which one is kept.
 SHARED = ("observed_data", "masks")
@@ -35,6 +38,32 @@ def number_of_rows(args: tuple) -> int:
     """What all arrays have in common as their first axis; 0 if nothing."""
     rows = {np.shape(x)[0] if np.shape(x) else 0 for x in jax.tree.leaves(args)}
     return rows.pop() if len(rows) == 1 else 0
+
+
+def batches(args: Any, num_rows: int, batch_size: int) -> Iterator[tuple[np.ndarray, Any]]:
+    """Numbers of rows, and the arguments at these; the last batch repeats the last row, so that all have one shape."""
+    for start in range(0, num_rows, batch_size):
+        rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
+        yield rows, args if batch_size == num_rows else jax.tree.map(lambda x: x[rows], args)  # noqa: B023
+
+
+def joined(parts: Sequence[Any], layout: Layout | None, axis: int, num_rows: int) -> np.ndarray:
+    """An array of a site's rows along ``axis`` from its parts in each of :func:`batches`, and nothing but these.
+
+    Args:
+        parts: of every batch, or of the first where the site is the same in all.
+        layout: how the site follows the rows of the data; ``None`` where it is the same in all batches.
+        axis: of its rows.
+        num_rows: of the data.
+    """
+    if layout is None or len(parts) == 1:
+        return np.asarray(parts[0])
+    if not layout.strided:
+        whole = np.concatenate(parts, axis=axis)
+        return np.take(whole, range(layout.count * num_rows), axis) if whole.shape[axis] > num_rows else whole
+    apart = [np.reshape(x, (*x.shape[:axis], layout.count, -1, *x.shape[axis + 1 :])) for x in parts]
+    whole = np.concatenate(apart, axis=axis + 1).take(range(num_rows), axis + 1)
+    return whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2 :])
 
 
 def in_batches(

@@ -133,7 +133,7 @@ class Draws:
             random.fold_in(key, batch) if self.guide is None else key,
             *arguments,
             guide=self.guide,
-            model=conditioned(self.model if model is None else model, given, frozenset(), Representation()),
+            model=conditioned(self.model if model is None else model, given, lambda _: None, Representation()),
             values={name: x for name, x in (params | sample).items() if name not in given},
             representation=shown,
         )

@@ -117,7 +117,7 @@ class _PosteriorHandler(Messenger):
             )
             check_value(f"{name}_residual", residual, outputs)
         posterior = self.representation.posterior(
-            posterior, drawn=name in guide.sites.drawn, joint=name in guide.joint, residual=residual
+            posterior, drawn=guide.sites.drawn_as(name), joint=name in guide.joint, residual=residual
         )
         return numpyro.sample(name, posterior, infer=msg["infer"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,9 @@ from jax import Array, random
 from jax.core import Tracer
 from numpyro.distributions.constraints import Constraint
 
-from gpzoo import _platform
 from gpzoo._checks import is_concrete
-from gpzoo.inference._runs import Runs, Trace, at_once, given_value, run, shapes_of, unmasked
+from gpzoo.inference._rows import Layout, Part, SiteRows, rows_of
+from gpzoo.inference._runs import Runs, Trace, given_value, run, shapes_of, unmasked
 from gpzoo.inference.enumeration import check_mark, plate_depth, summed_out
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
@@ -38,6 +38,7 @@ class Sites:
             not depend on other values.
         enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
         plate_depth: see :func:`~gpzoo.inference.enumeration.plate_depth`.
+        within: for each drawn GP site of which something needs several rows of one row of the data, which these are.
     """
 
     latents: frozenset[str]
@@ -49,6 +50,11 @@ class Sites:
     constraints: Mapping[str, Constraint] = field(default_factory=dict)
     enumerated: frozenset[str] = frozenset()
     plate_depth: int = 0
+    within: Mapping[str, Layout] = field(default_factory=dict)
+
+    def drawn_as(self, site: str) -> Layout | None:
+        """Which inputs of a GP site are drawn together where it is drawn; ``None`` where it has marginals."""
+        return self.within.get(site, Layout()) if site in self.drawn else None
 
 
 @dataclass(frozen=True)
@@ -137,8 +143,9 @@ def find_sites(
 ) -> Sites:
     """Find a program's latent sites, and the GP sites that it uses as arrays.
 
-    If a site is drawn for one use, it is an array for all. Draws are independent over inputs in training, so that every
-    term of the program must depend on only one row of a drawn site; gradients at random draws check this.
+    If a site is drawn for one use, it is an array for all. Draws are independent over inputs in training, but for the
+    inputs of one row of the data where a term of the program, or a row of a later GP site's inputs, depends on several
+    of them. What depends on more is refused.
 
     Args:
         seen: a look at the program, on these arguments or on more rows.
@@ -189,7 +196,7 @@ def find_sites(
             f"InducingGuide(joint=...) names {estimated}, whose kernel samples views of its inputs: in training there "
             "are estimated moments and no draws. Enumerate the views (an Orbit), or leave the site out of joint."
         )
-    shapes = {name: unmasked(found[name]["fn"]).event_shape for name in sorted(drawn - joint)}
+    shapes = drawn - joint
     depth = plate_depth(found)
     if enumerated:
         for name in sorted(processes):
@@ -201,14 +208,26 @@ def find_sites(
         model = summed_out(model, depth)
         if not shapes:
             parameters_of(model, args, kwargs)  # for its refusals
-    _check_rows(model, args, kwargs, values, shapes)
+    within: dict[str, Layout] = {}
+    if shapes:
+        found_rows = rows_of_sites(model, args, kwargs, values, joint, shapes=False)
+        for name in sorted(shapes):
+            reason = found_rows.across.get(name)
+            if name in found_rows.within and name not in found_rows.layouts:
+                reason = f"something depends on several rows of GP site {name!r}"
+            if reason:
+                raise ValueError(
+                    f"In this program {reason}, but in training a GP site is drawn per input, or jointly for the "
+                    f"inputs of one row of the data. Draw it jointly: InducingGuide(..., joint={{{name!r}}})."
+                )
+        within = {name: found_rows.layouts[name] for name in found_rows.within & shapes}
     names = frozenset(name for name, site in found.items() if site["type"] in ("sample", "param"))
     limits = {name: unmasked(found[name]["fn"]).support for name in latents - processes}
     limits |= {n: s["kwargs"].get("constraint") for n, s in found.items() if s["type"] == "param"}
     limits = {name: x for name, x in limits.items() if x is not None and all(map(is_concrete, jax.tree.leaves(x)))}
     inner = frozenset().union(*(seen.needs.get(name, ()) for name in processes)) & processes
     known = frozenset(latents), frozenset(processes), drawn, inner, names, seen.parameters, limits
-    return Sites(*known, frozenset(enumerated), depth)
+    return Sites(*known, frozenset(enumerated), depth, within)
 
 
 def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> GaussianMarginals:
@@ -225,9 +244,11 @@ def parts_of(fn: GaussianProcess) -> dict[str, Any]:
     return {part: value for part, value in parts.items() if value is not None}
 
 
-def run_of_marginals(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Trace:
+def run_of_marginals(
+    model: Callable, args: tuple, kwargs: Mapping[str, Any], values: Mapping[str, Any] | None = None
+) -> Trace:
     """The sites of a program with unit marginals at latent GP sites, and parameters as they start."""
-    return _run(model, args, dict(kwargs), None, lambda name, fn: _unit_marginals(name, fn, None)).model
+    return _run(model, args, dict(kwargs), values, lambda name, fn: _unit_marginals(name, fn, None)).model
 
 
 def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
@@ -247,50 +268,29 @@ def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
     return {key: jnp.asarray(term) for key, term in terms.items()}
 
 
-def _check_rows(
-    model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] | None, sites: Mapping[str, tuple[int, ...]]
-) -> None:
-    """Refuse a term that depends on several rows of a site; ``sites`` are their shapes, possibly with more rows."""
-    if not sites:
-        return
-    args, kwargs = jax.tree.map(concrete, (args, kwargs))
+def rows_of_sites(
+    model: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    values: Mapping[str, Any] | None = None,
+    joint: frozenset[str] = frozenset(),
+    *,
+    shapes: bool = True,
+) -> SiteRows:
+    """Which rows of the program's sites go with which rows of its positional arguments; see :func:`rows_of`."""
+    args, kwargs = jax.tree.map(concrete, (args, dict(kwargs)))
 
-    def terms_of(draws: dict[str, Array]) -> dict[tuple[str, str], Array]:
-        def value_of(name: str, fn: GaussianProcess) -> Any:
-            if name not in draws:
-                return _unit_marginals(name, fn, None)
-            return draws[name][: fn.event_shape[0]].astype(fn.X.dtype)
+    def parts(args: tuple) -> Iterator[Part]:
+        trace = run_of_marginals(model, args, kwargs, values)
+        for name, site in trace.items():
+            value = site["value"].mean if isinstance(site["value"], GaussianMarginals) else site["value"]
+            if site["type"] in ("sample", "deterministic") and isinstance(value, Array | np.ndarray):
+                yield Part(name, "value", value)
+        for (name, what), term in _terms(trace).items():
+            own = what == "inputs" and trace[name]["fn"].kernel.has_outputs(term)
+            yield Part(name, what, term, own)
 
-        return _terms(_run(model, args, kwargs, values, value_of).model)
-
-    def rows_reached() -> dict[tuple[tuple[str, str], int], dict[str, Array]]:
-        """The rows of every site on which an entry of a term depends, by term and entry."""
-        terms, pull_back = jax.vjp(terms_of, draws)
-        found = {}
-        for term, value in terms.items():
-            if not jnp.issubdtype(value.dtype, jnp.floating):
-                continue
-            for position in sorted({0, value.size // 2, value.size - 1}):
-                one = jnp.zeros(value.size, value.dtype).at[position].set(1).reshape(value.shape)
-                (gradient,) = pull_back({name: one if name == term else jnp.zeros_like(v) for name, v in terms.items()})
-                found[term, position] = {site: (g != 0).reshape(len(g), -1).any(1) for site, g in gradient.items()}
-        return found
-
-    noise = {name: np.random.default_rng(i) for i, name in enumerate(sites)}
-    with jax.ensure_compile_time_eval():
-        draws = {name: jnp.asarray(noise[name].standard_normal(shape)) for name, shape in sites.items()}
-    with _platform.compiled_for_one_run():
-        found = at_once(rows_reached, concretely=True)
-    for (term, position), of_sites in found.items():
-        for site, each in of_sites.items():
-            rows = np.flatnonzero(each)
-            if len(rows) > 1:
-                part = f"the {term[1].rstrip(' 0123456789')} of {term[0]}"
-                raise ValueError(
-                    f"In this program {part} depends on several rows of GP site {site!r} (rows {rows[0]}, "
-                    f"{rows[1]}, ... for its entry {position}), but in training a GP site is drawn per input. "
-                    f"Draw it jointly: InducingGuide(..., joint={{{site!r}}})."
-                )
+    return rows_of(parts, args, joint=joint, shapes=shapes)
 
 
 def _check_observed(name: str, fn: Any, value: Any) -> None:

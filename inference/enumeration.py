@@ -18,7 +18,7 @@ import numpy as np
 import numpyro
 from jax import Array, random
 from jax.core import Tracer
-from jaxtyping import Float, Integer, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, MaskedDistribution, Unit
 
 from gpzoo._numpyro import Messenger, enumerated_axes, markov_factors
@@ -28,6 +28,7 @@ from gpzoo.processes.process import GaussianProcess
 
 if TYPE_CHECKING:
     from gpzoo.inference._program import Sites
+    from gpzoo.inference.gp_sites import BatchRows
 
 #: Before the names of the first steps of a chain that :func:`numpyro.contrib.control_flow.scan` runs.
 _PREVIOUS = "_PREV_"
@@ -202,11 +203,11 @@ class DrawnByRow(Messenger):
 
     Args:
         names: of the sites.
-        rows: ``[N]``, the numbers of the rows.
+        rows: those of the whole data that the run has.
         key: of the draws.
     """
 
-    def __init__(self, names: frozenset[str], rows: Integer[Array, " N"], key: PRNGKeyArray) -> None:
+    def __init__(self, names: frozenset[str], rows: BatchRows, key: PRNGKeyArray) -> None:
         super().__init__(None)
         self.names, self.rows, self.key = names, rows, key
 
@@ -219,12 +220,12 @@ class DrawnByRow(Messenger):
         if msg["type"] != "sample" or msg["name"] not in self.names or msg["value"] is not None:
             return  # a chain was drawn where it ran
         name, fn = msg["name"], unmasked(msg["fn"])
-        axis = next((frame.dim for frame in msg["cond_indep_stack"] if frame.size == len(self.rows)), None)
-        if axis is None:
+        if name not in self.rows.layouts:
             raise ValueError(
                 f"Discrete site {name!r} has no value for each row, and what the data of training say of the value "
                 "that rows share is not kept. Put it into the plate of the data to predict, or make it continuous."
             )
+        axis, rows = -len(fn.batch_shape), self.rows.of(name, fn.batch_shape[0])
         support = fn.enumerate_support(expand=False)
         with drawing():
             logits = jnp.moveaxis(fn.log_prob(support), axis, -1)
@@ -232,7 +233,7 @@ class DrawnByRow(Messenger):
         draw = jax.vmap(
             lambda row: random.gumbel(random.fold_in(key, row), logits.shape[:-1], logits.dtype), out_axes=-1
         )
-        msg["value"] = jnp.ravel(support)[jnp.moveaxis(jnp.argmax(logits + draw(self.rows), axis=0), -1, axis)]
+        msg["value"] = jnp.ravel(support)[jnp.moveaxis(jnp.argmax(logits + draw(rows), axis=0), -1, axis)]
 
 
 def _refuse_bare(name: str, shape: tuple[int, ...], frames: Iterable[Any]) -> None:

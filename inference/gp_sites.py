@@ -16,8 +16,9 @@ run                      used for             value of a GP site                
 =======================  ===================  =======================================  =======================
 
 (*) A draw where the program takes an array of the site anywhere, which the guide found out when it was set up, or where
-``InducingGuide(joint=...)`` names it (then jointly). With importance weights, a draw is joint over the inputs of a
-row: :mod:`gpzoo.inference.importance`.
+``InducingGuide(joint=...)`` names it (then jointly). The draw is joint over the inputs of one row of the data where
+something needs several of them, and over the ``K`` inputs of a row with importance weights,
+:mod:`gpzoo.inference.importance`.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpyro
 from jax import Array, random
 from jax.tree_util import Partial
 from jaxtyping import Float, Integer, PRNGKeyArray
 
+from gpzoo import linalg
 from gpzoo.inference._keys import named_key
+from gpzoo.inference._rows import Layout
 from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals, VarianceParts
@@ -102,6 +106,66 @@ def draw_per_input(
     return GaussianMarginals(mean, variance, key, sites=frozenset({posterior.site}), rows=rows).draws(1)[0]
 
 
+class DrawnWithin(NamedTuple):
+    """A draw of the event's shape, joint over the inputs of each row of the data and independent between these rows.
+
+    Its cost grows with the square of the inputs of a row.
+
+    Attributes:
+        layout: which inputs are those of a row.
+    """
+
+    layout: Layout
+
+    def __call__(
+        self, posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
+    ) -> Float[Array, "N *D"]:
+        """The draw; see :func:`draw_per_input`."""
+        size, count = self.layout.count, posterior.event_shape[0]
+        if size == 1:
+            return draw_per_input(posterior, key, rows)
+        if posterior.conditional.deterministic:  # a function of ``u`` alone
+            return posterior.as_joint().sample(key)
+        if count % size:
+            raise ValueError(
+                f"GP site {posterior.site!r} has {count} inputs, which are not {size} for each row of the data as when "
+                "its guide was set up: build a new guide for this call, or name the site in InducingGuide(joint=...)."
+            )
+        X, by_row = posterior.prior.X, self.layout.by_row
+        X = by_row(X, int(posterior.prior.kernel.has_outputs(X)))
+        draw = draws_in_groups(posterior, key, X, size, None if rows is None else by_row(rows)[::size])
+        return posterior._with_loc(by_row(draw.reshape(len(draw), count), 1, back=True))
+
+
+def draws_in_groups(
+    posterior: InducingPosterior,
+    key: PRNGKeyArray,
+    X: Float[Array, "..."],
+    size: int,
+    rows: Integer[Array, " G"] | None = None,
+) -> Float[Array, "D G {size}"]:
+    """A draw of the zero-mean part of ``f``, joint over groups of ``size`` inputs that follow each other.
+
+    Args:
+        posterior: of the site.
+        key: of the draw.
+        X: inputs ``[G size, ...]``, or ``[D, G size, ...]``.
+        size: of a group.
+        rows: numbers of the groups, by which they are drawn.
+    """
+    prior, m, form = posterior.prior, *posterior._q()
+    everywhere = GaussianProcess(prior.kernel, X, num_outputs=posterior.num_outputs, jitter=prior.jitter)
+    mean, covariance = posterior.conditional._with_fields(prior=everywhere).moments_in_groups(m, form, size)
+    root = linalg.root(covariance, f"the covariance of draws of site {posterior.site!r} within a row")
+    shape = (*mean.shape[:1], mean.shape[1] // size, size)
+    if rows is None:
+        noise = random.normal(key, shape, mean.dtype)
+    else:
+        own = lambda row: random.normal(random.fold_in(key, row), (shape[0], size), mean.dtype)  # noqa: E731
+        noise = jax.vmap(own, out_axes=1)(rows)
+    return mean.reshape(shape) + jnp.einsum("dnij,dnj->dni", root, noise)
+
+
 def estimates(posterior: InducingPosterior, key: PRNGKeyArray) -> EstimatedMarginals:
     """Moments estimated from views that ``key`` draws (learning invariances, eq. 16-21)."""
     return EstimatedMarginals(*posterior.estimates(key), sites=frozenset({posterior.site}))
@@ -123,19 +187,42 @@ def prior_mean(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, 
 # -- representations: which site has which -----------------------------------------------------------------------------
 
 
+class BatchRows(NamedTuple):
+    """Which rows of the whole data a run has.
+
+    Attributes:
+        numbers: of the rows of the data.
+        count: of all rows.
+        layouts: of the sites that follow them, by name; others have all of their rows.
+    """
+
+    numbers: Integer[Array, " N"]
+    count: Integer[Array, ""] | int
+    layouts: Mapping[str, Layout]
+
+    def of(self, site: str, size: int) -> Integer[Array, " M"]:
+        """Numbers of the ``size`` rows that a site has in this run."""
+        layout = self.layouts.get(site)
+        return jnp.arange(size) if layout is None else layout.rows(self.numbers, self.count)
+
+
 class Representation:
     """The value of GP sites in a run: here draws over all inputs together. Each subclass is another answer.
 
     Args:
-        rows: ``[N]`` integers that identify the inputs' rows, see :class:`~gpzoo.GaussianMarginals`.
+        rows: those of the whole data that a run has; by their numbers draws are the same in any batch.
         views: the key by which sampled views are drawn, once and for all inputs; the run's own if ``None``.
     """
 
     #: Whether parameters without a value start here, so that initialisers see inputs.
     starts: ClassVar[bool] = False
 
-    def __init__(self, rows: Integer[Array, " N"] | None = None, views: PRNGKeyArray | None = None) -> None:
+    def __init__(self, rows: BatchRows | None = None, views: PRNGKeyArray | None = None) -> None:
         self.rows, self.views = rows, views
+
+    def rows_of(self, posterior: InducingPosterior) -> Integer[Array, " N"] | None:
+        """Numbers of the rows of a site, see :class:`~gpzoo.GaussianMarginals`."""
+        return None if self.rows is None else self.rows.of(posterior.site, posterior.event_shape[0])
 
     def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
         """The site's prior, its sampled views drawn."""
@@ -147,17 +234,18 @@ class Representation:
         """Keys of latent sites of rows where they have keys of their own: those of a batch differ between batches."""
         if self.rows is None:
             return {}
-        key = random.fold_in(numpyro.prng_key(), self.rows[0])
+        key = random.fold_in(numpyro.prng_key(), self.rows.numbers[0])
         return {name: named_key(key, name) for name in names}
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """The distribution from which the site is sampled.
 
         Args:
             posterior: of the site, with joint draws.
-            drawn: whether the program takes an array of the site anywhere.
+            drawn: where the program takes an array of the site anywhere, which inputs are drawn together, else
+                ``None``.
             joint: whether the guide is told to draw it jointly in any case.
             residual: the guide's factor of residual variances, see :func:`marginals_in_parts`.
         """
@@ -165,27 +253,30 @@ class Representation:
 
 
 class Marginals(Representation):
-    """Marginals where the program allows, else a draw per input, which suffices for the moments at each input."""
+    """Marginals where the program allows, else a draw per input, or one joint over the inputs of a row of the data.
+
+    That suffices for the moments at each input, and for each datum.
+    """
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if joint:
             return posterior
-        return posterior.valued(Partial(draw_per_input if drawn else marginals, rows=self.rows))
+        return posterior.valued(Partial(DrawnWithin(drawn) if drawn else marginals, rows=self.rows_of(posterior)))
 
 
 class Means(Marginals):
     """:class:`Marginals` of which the means alone are wanted."""
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if drawn or joint:
             return super().posterior(posterior, drawn=drawn, joint=joint)
-        return posterior.valued(Partial(means, rows=self.rows))
+        return posterior.valued(Partial(means, rows=self.rows_of(posterior)))
 
 
 class Bound(Marginals):
@@ -196,7 +287,7 @@ class Bound(Marginals):
         return prior
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if posterior.prior.samples_views:
@@ -213,7 +304,7 @@ class TightBound(Bound):
     """
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if posterior.prior.samples_views:
@@ -224,7 +315,7 @@ class TightBound(Bound):
             )
         if drawn or joint:
             return super().posterior(posterior, drawn=drawn, joint=joint)
-        return posterior.valued(Partial(marginals_in_parts, rows=self.rows, residual=residual))
+        return posterior.valued(Partial(marginals_in_parts, rows=self.rows_of(posterior), residual=residual))
 
 
 class Online(Bound):
@@ -239,7 +330,7 @@ class Online(Bound):
         self.earlier = earlier
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         posterior = posterior.after(self.earlier.get(posterior.site))
@@ -263,7 +354,7 @@ class Given(Representation):
         return prior
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         return posterior.valued(self.value)
@@ -288,7 +379,7 @@ class Start(Representation):
         return prior
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         return posterior.valued(Partial(prior_mean))
@@ -323,7 +414,7 @@ class Recorded(Representation):
         self.q: dict[str, InducingPosterior] = {}
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         self.q[posterior.site] = posterior
@@ -348,17 +439,17 @@ class Functions(Representation):
     def __init__(
         self,
         value: Callable[..., Array],
-        rows: Integer[Array, " N"] | None = None,
+        rows: BatchRows | None = None,
         views: PRNGKeyArray | None = None,
     ) -> None:
         super().__init__(rows, views)
-        self.value = Partial(value, rows=rows)
+        self.value = value
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
-        return posterior.valued(self.value)
+        return posterior.valued(Partial(self.value, rows=self.rows_of(posterior)))
 
 
 _CURRENT: ContextVar[Representation] = ContextVar("representation", default=Representation())  # noqa: B039 (it is never changed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,14 +19,14 @@ from numpyro import handlers
 from numpyro.distributions.kl import kl_divergence
 
 from gpzoo import _checks as checks
-from gpzoo import linalg
 from gpzoo._numpyro import Messenger
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Look, look
+from gpzoo.inference._rows import Layout
 from gpzoo.inference._runs import Trace, unmasked
 from gpzoo.inference.elbo import GaussianProcessELBO, _equal
 from gpzoo.inference.enumeration import is_enumerated
-from gpzoo.inference.gp_sites import Bound, Residual
+from gpzoo.inference.gp_sites import Bound, Residual, draws_in_groups
 from gpzoo.likelihoods import Likelihood
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
@@ -163,23 +164,18 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
 # -- values of GP sites -----------------------------------------------------------------------------------------------
 
 
-def draw_together(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
+def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
     """A draw at every input, independent over rows, and one function for the inputs of a row on all of the axis.
 
     It runs under ``vmap`` over :data:`WEIGHTS`: each of ``K`` runs has an input for each row.
     """
     if posterior.conditional.deterministic:  # a function of ``u`` alone, of which all runs draw the same
         return posterior.as_joint().sample(key)
-    prior, m, form = posterior.prior, *posterior._q()
-    N, own = posterior.event_shape[0], prior.kernel.has_outputs(prior.X)
-    X = lax.all_gather(prior.X, WEIGHTS, axis=own + 1)  # [*D, N, K, ...], the same in all runs
-    K = X.shape[own + 1]
-    X = X.reshape(*X.shape[:own], N * K, *X.shape[own + 2 :])
-    everywhere = GaussianProcess(prior.kernel, X, num_outputs=posterior.num_outputs, jitter=prior.jitter)
-    mean, covariance = posterior.conditional._with_fields(prior=everywhere).moments_in_groups(m, form, K)
-    root = linalg.root(covariance, f"the covariance of draws of site {posterior.site!r} within a row")
-    noise = random.normal(key, (*mean.shape[:1], N, K), mean.dtype)
-    draws = mean.reshape(noise.shape) + jnp.einsum("dnij,dnj->dni", root, noise)
+    X, own = posterior.prior.X, int(posterior.prior.kernel.has_outputs(posterior.prior.X))
+    X = lax.all_gather(layout.by_row(X, own), WEIGHTS, axis=own + 1)  # [*D, N, K, ...], the same in all runs
+    N, K = X.shape[own : own + 2]
+    draws = draws_in_groups(posterior, key, X.reshape(*X.shape[:own], N * K, *X.shape[own + 2 :]), K * layout.count)
+    draws = layout.by_row(draws.reshape(len(draws), N, K), 1, back=True)
     return posterior._with_loc(lax.dynamic_index_in_dim(draws, lax.axis_index(WEIGHTS), 2, keepdims=False))
 
 
@@ -205,7 +201,7 @@ class Weighted(Bound):
         return {name: named_key(key, name) for name in names & self.latents}
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Residual = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         site = posterior.site
@@ -220,7 +216,7 @@ class Weighted(Bound):
                 " a row has no importance weights of its own then. Use GaussianProcessELBO()."
             )
         if drawn and site in self.after:
-            return posterior.valued(Partial(draw_together))
+            return posterior.valued(Partial(partial(draw_together, drawn)))
         return super().posterior(posterior, drawn=drawn, joint=joint)
 
 

@@ -17,6 +17,7 @@ from numpyro.distributions.transforms import biject_to
 from gpzoo import linalg
 from gpzoo._platform import one_blas_thread
 from gpzoo.inference._keys import named_key
+from gpzoo.inference._rows import Layout
 from gpzoo.inference._runs import given_value, run, unmasked
 from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.enumeration import scored
@@ -252,7 +253,7 @@ class _Weighted(Marginals):
     """A draw of ``u ~ q(u)`` and the marginals given it; ``<site>_log_weight`` is ``log p(u) - log q(u)``."""
 
     def posterior(
-        self, posterior: InducingPosterior, *, drawn: bool, joint: bool, residual: Array | None = None
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Array | None = None
     ) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         conditional: Any = posterior.conditional

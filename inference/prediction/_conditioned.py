@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from gpzoo._numpyro import Messenger
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
+from gpzoo.inference._rows import Layout
 from gpzoo.inference.gp_sites import Representation
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
@@ -39,14 +40,17 @@ def given_at(prior: GaussianProcess, value: Float[Array, "N *D"], site: str) -> 
 
 
 def conditioned(
-    model: Callable, given: Mapping[str, Given], drawn: frozenset[str], representation: Representation
+    model: Callable,
+    given: Mapping[str, Given],
+    drawn_as: Callable[[str], Layout | None],
+    representation: Representation,
 ) -> Callable:
     """The program with ``p(f | u)`` in place of the prior of GP sites.
 
     Args:
         model: the program.
         given: ``u`` of each site to be conditioned, by name.
-        drawn: names of sites whose array the program takes.
+        drawn_as: of a site whose array the program takes, which inputs are drawn together; ``None`` for others.
         representation: gives the values of conditioned sites.
     """
 
@@ -57,7 +61,7 @@ def conditioned(
             name, (inducing, u, factor) = msg["name"], given[msg["name"]]
             projection = Projection(msg["fn"], inducing, whiten=False, site=name, factor=factor)
             posterior = InducingPosterior(projection, u, Diagonal(jnp.zeros_like(u)))
-            msg["fn"] = representation.posterior(posterior, drawn=name in drawn, joint=False)
+            msg["fn"] = representation.posterior(posterior, drawn=drawn_as(name), joint=False)
             msg["value"], msg["is_observed"] = None, False
 
     def run(*args: Any, **kwargs: Any) -> Any:

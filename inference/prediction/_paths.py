@@ -18,9 +18,10 @@ from numpyro.distributions.distribution import Unit
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Sites
+from gpzoo.inference._rows import Layout
 from gpzoo.inference._runs import drawing, run, unmasked
 from gpzoo.inference.enumeration import DrawnByRow, scored
-from gpzoo.inference.gp_sites import Marginals, Means
+from gpzoo.inference.gp_sites import BatchRows, Marginals, Means
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._conditioned import Given, conditioned, given_at
 from gpzoo.inference.prediction.summaries import Asked, Path, SitePrediction
@@ -38,7 +39,8 @@ class Runner:
     """One draw at one batch: the guide or the samples give the latent sites, training data condition GP sites.
 
     ``inducing`` are the inducing variables of sites whose samples are of ``u``, named ``<site>_u``. ``sites`` are those
-    of the program: discrete latent ones are drawn from their prior at new inputs.
+    of the program: discrete latent ones are drawn from their prior at new inputs. ``layouts`` says how sites follow the
+    rows of the inputs.
     """
 
     def __init__(
@@ -50,10 +52,10 @@ class Runner:
         train_static: dict,
         asked: Asked,
         inducing: Mapping[str, InducingVariable],
+        layouts: Mapping[str, Layout],
     ) -> None:
         self.model, self.guide, self.sites, self.inducing = model, guide, sites, inducing
-        self.drawn = frozenset() if guide is not None else sites.drawn
-        self.static, self.train_static, self.asked = static, train_static, asked
+        self.static, self.train_static, self.asked, self.layouts = static, train_static, asked, layouts
 
     def at_training(
         self, key: PRNGKeyArray, samples: dict, params: dict, train: tuple, views: PRNGKeyArray
@@ -84,7 +86,7 @@ class Runner:
         key: PRNGKeyArray,
         samples: dict,
         training: AtTraining | None,
-        rows: Integer[Array, " N"],
+        rows: BatchRows,
         batch: tuple,
         tests: dict,
         arrays: dict,
@@ -94,7 +96,7 @@ class Runner:
     ) -> dict[str, Path]:
         """Every GP site and data site by name.
 
-        ``rows`` are the numbers of the batch's rows in the whole input, and sampled views are drawn by ``views``.
+        ``rows`` are those of the batch in the whole input, and sampled views are drawn by ``views``.
         ``training`` is what :meth:`at_training` gives, if that was computed before.
         """
         known, given = self._known(params, samples), self._sparse(samples)
@@ -132,12 +134,7 @@ class Runner:
             }
         if wanted := {name for name, path in paths.items() if path.draws is None and _needs_draws(path, self.asked)}:
             key = named_key(key, "data")
-            plates = {frame.name for name in data for frame in trace[name]["cond_indep_stack"]}
-            # Samples may have names that this run of the program does not.
-            inside = {n for n in latents if n in trace and _is_in(plates, trace[n])}
-            of_rows = {n for n in inside if jnp.shape(latents[n])[:1] == rows.shape}
-            by_row = set(found) | set(chosen) | of_rows
-            draws = self._draws(key, data, wanted, by_row, params | latents | chosen, rows, batch, arrays)
+            draws = self._draws(key, data, wanted, params | latents | chosen, rows, batch, arrays)
             paths |= {name: paths[name]._replace(draws=draw) for name, draw in draws.items()}
         return found | paths
 
@@ -146,39 +143,40 @@ class Runner:
         key: PRNGKeyArray,
         data: dict,
         wanted: set[str],
-        by_row: set[str],
         values: dict,
-        rows: Integer[Array, " N"],
+        rows: BatchRows,
         batch: tuple,
         arrays: dict,
-    ) -> dict[str, Shaped[Array, "S N ..."]]:
-        """Draws of the wanted data sites, each row's by its own key, so that they do not depend on the batch.
+    ) -> dict[str, Shaped[Array, "S M ..."]]:
+        """Draws of the wanted data sites, those of each row of the inputs by its own key, the same in any batch."""
 
-        ``by_row`` are the values with an entry for each row.
-        """
+        def draws_of(fns: dict, names: set[str], key: PRNGKeyArray) -> dict[str, Shaped[Array, "S M ..."]]:
+            return {name: _draw(fns[name], named_key(key, name), self.asked.draws_per_path) for name in names}
 
-        def draws_of(fns: dict, key: PRNGKeyArray) -> dict[str, Shaped[Array, "S N ..."]]:
-            return {name: _draw(fns[name], named_key(key, name), self.asked.draws_per_path) for name in wanted}
-
-        if self.guide is not None and self.guide.joint:
-            return draws_of(data, key)
+        layouts, count = self.layouts, len(rows.numbers)
+        by_row = wanted & layouts.keys()
+        if (self.guide is not None and self.guide.joint) or not by_row:
+            return draws_of(data, wanted, key)
 
         # Only the program knows which parameters of a distribution have an entry per row: it runs on single rows.
         def of_row(i: Integer[Array, ""]) -> dict[str, Shaped[Array, "S ..."]]:
-            own = {name: value[i[None]] if name in by_row else value for name, value in values.items()}
-            data_key, model_key = random.split(random.fold_in(key, rows[i]))
-            row = jax.tree.map(lambda x: x[i[None]], batch)
+            place = i[None]
+            own = {n: x[layouts[n].rows(place, count)] if n in layouts else x for n, x in values.items()}
+            data_key, model_key = random.split(random.fold_in(key, rows.numbers[i]))
+            row = jax.tree.map(lambda x: x[place], batch)
             trace = run(model_key, row, arrays | self.static, model=self.model, values=own).model
-            draws = draws_of({name: trace[name]["fn"] for name in wanted}, data_key)
-            return {name: draw[:, 0] for name, draw in draws.items()}
+            return draws_of({name: trace[name]["fn"] for name in by_row}, by_row, data_key)
 
-        return jax.vmap(of_row, out_axes=1)(jnp.arange(len(rows)))
+        each = jax.vmap(of_row, out_axes=1)(jnp.arange(count))  # [S, N, count, ...]
+        places = {n: layouts[n].by_row(jnp.arange(x.shape[1] * x.shape[2]), back=True) for n, x in each.items()}
+        found = {n: x.reshape(len(x), -1, *x.shape[3:])[:, places[n]] for n, x in each.items()}
+        return found | draws_of(data, wanted - by_row, key)
 
     def _traces(
         self,
         key: PRNGKeyArray,
         known: dict,
-        rows: Integer[Array, " N"] | None,
+        rows: BatchRows | None,
         args: tuple,
         kwargs: dict,
         given: dict,
@@ -187,12 +185,13 @@ class Runner:
     ) -> tuple[dict, dict]:
         model = self._chosen(key, rows) if model is None else model
         represented = Means if self.asked.mean_only else Marginals
+        drawn_as = self.sites.drawn_as if self.guide is None else lambda _: None
         guide_trace, trace, _ = run(
             key,
             args,
             kwargs,
             guide=self.guide,
-            model=conditioned(model, given, self.drawn, represented(rows)),
+            model=conditioned(model, given, drawn_as, represented(rows)),
             values=known,
             representation=represented(rows, views),
         )
@@ -201,7 +200,7 @@ class Runner:
         self._check_sites(guide_trace | trace, known_now, drawn, training=rows is None)
         return guide_trace, trace
 
-    def _chosen(self, key: PRNGKeyArray, rows: Integer[Array, " N"] | None) -> Callable:
+    def _chosen(self, key: PRNGKeyArray, rows: BatchRows | None) -> Callable:
         """The program, with discrete latent sites drawn by row."""
         if rows is None or not self.sites.enumerated:
             return self.model
@@ -277,10 +276,6 @@ def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | N
 
 def _with_density(path: Path, density: Float[Array, " N"]) -> Path:
     return path._replace(prediction=path.prediction._replace(log_density=density))
-
-
-def _is_in(plates: set[str], site: dict[str, Any]) -> bool:
-    return any(frame.name in plates for frame in site["cond_indep_stack"])
 
 
 def _needs_draws(path: Path, asked: Asked) -> bool:

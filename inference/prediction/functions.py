@@ -19,13 +19,14 @@ from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import Kuu, block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference._arguments import arguments
+from gpzoo.inference._batches import batches, joined
 from gpzoo.inference._calls import RUNNING
 from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import run
-from gpzoo.inference.gp_sites import Functions
+from gpzoo.inference.gp_sites import BatchRows, Functions
 from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.prediction.predict import check_run, count_rows, identity_of
+from gpzoo.inference.prediction.predict import check_run, count_rows, followed, identity_of
 from gpzoo.inference.training._sources import split_arrays
 from gpzoo.kernels import Kernel, Scaled
 from gpzoo.kernels.combine import addends
@@ -54,35 +55,44 @@ def values_of_functions(
     params = guide.checked_params(params, args, kwargs)
     batch_size = min(batch_size, num_rows)
     arrays, static = split_arrays(kwargs)
-    value_of = partial(pathwise, num_features=num_features)
+    follow = followed(compiled, guide.model, args, kwargs, None)
+    value_of, layouts = partial(pathwise, num_features=num_features), follow.layouts
+    fixed = guide.sites.processes - frozenset(layouts) if batch_size < num_rows else frozenset()
+    follow.refuse_untold(fixed, batch_size)
 
-    @jax.jit
+    @partial(jax.jit, static_argnums=0)
     def of_batch(
-        keys: Shaped[Array, "S ..."], rows: Integer[Array, " N"], batch: tuple, arrays: dict, params: dict
-    ) -> dict[str, Float[Array, "S N ..."]]:
-        def one(key: PRNGKeyArray) -> dict[str, Float[Array, "N ..."]]:
-            shown = Functions(value_of, rows)
+        names: frozenset[str],
+        keys: Shaped[Array, "S ..."],
+        rows: tuple[Integer[Array, " N"], Integer[Array, ""]],
+        batch: tuple,
+        arrays: dict,
+        params: dict,
+    ) -> dict[str, Float[Array, "S M ..."]]:
+        def one(key: PRNGKeyArray) -> dict[str, Float[Array, "M ..."]]:
+            shown = Functions(value_of, BatchRows(*rows, layouts))
             found = run(key, batch, arrays | static, guide=guide, values=params, representation=shown).guide
-            return {name: found[name]["value"] for name in guide.sites.processes}
+            return {name: found[name]["value"] for name in names}
 
         # One draw at a time: the features of a batch are the largest array.
         return jax.lax.map(one, keys)
 
-    one_batch = compiled.setdefault(("functions", identity_of(static), num_features), of_batch)
+    one_batch = compiled.setdefault(("functions", identity_of(static), num_features, identity_of(layouts)), of_batch)
 
     def explain() -> None:
-        guide.posteriors(rng_key, params, jax.tree.map(lambda x: x[:1], args), kwargs)
+        guide.posteriors(rng_key, params, args, kwargs)
 
     keys = random.split(named_key(rng_key, "functions"), num_draws)
-    found: dict[str, np.ndarray] = {}
+    parts: dict[str, list[np.ndarray]] = {}
     with one_blas_thread():
-        for start in range(0, num_rows, batch_size):
-            rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
-            part = one_batch(keys, rows, jax.tree.map(lambda x: x[rows], args), arrays, params)  # noqa: B023
+        for rows, batch in batches(args, num_rows, batch_size):
+            given = keys, (rows, num_rows), batch, arrays, params
+            part = one_batch(guide.sites.processes - fixed, *given)
+            if fixed and not parts:
+                part |= one_batch(fixed, *given)
             for name, values in part.items():
-                if not start:
-                    found[name] = np.empty((num_draws, num_rows, *values.shape[2:]), values.dtype)
-                found[name][:, start : start + batch_size] = np.asarray(values)[:, : num_rows - start]
+                parts.setdefault(name, []).append(np.asarray(values))
+        found = {name: joined(each, layouts.get(name), 1, num_rows) for name, each in parts.items()}
         for name, values in found.items():
             refuse_not_finite(name, "values of functions", values, guide.sites.processes, explain)
     return found
@@ -105,8 +115,8 @@ def one_function(
 
     def function(*new: Argument) -> dict[str, Array]:
         args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
-        num_rows = count_rows(args, None, 1)
-        shown = Functions(value_of, jnp.arange(num_rows))
+        num_rows = max(map(len, jax.tree.leaves(args)), default=0)
+        shown = Functions(value_of, BatchRows(jnp.arange(num_rows), num_rows, {}))
         with RUNNING:
             values = guide.checked_params(params, args, kwargs)
             found = run(key, args, kwargs, guide=guide, values=values, representation=shown).guide

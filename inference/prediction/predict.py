@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import jax
@@ -16,10 +17,13 @@ from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.errors import GPZooError
 from gpzoo.inference._arguments import arguments, test_arrays
+from gpzoo.inference._batches import batches, joined
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._keys import named_key
-from gpzoo.inference._program import find_sites, look, parameters_of
+from gpzoo.inference._program import find_sites, look, parameters_of, rows_of_sites
+from gpzoo.inference._rows import Layout, SiteRows
+from gpzoo.inference.gp_sites import BatchRows
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.prediction._paths import Runner
 from gpzoo.inference.prediction.summaries import (
@@ -152,7 +156,7 @@ def predictions(
     if not isinstance(train_args, tuple | None):
         raise TypeError(f"train_args must be a tuple such as (X, y), got {type(train_args).__name__}.")
     train = None if train_args is None else arguments(model, train_args, train_kwargs)
-    num_rows = count_rows((args, test_data), guide, batch_size)
+    num_rows = count_rows(args, guide, batch_size)
     batch_size = min(batch_size, num_rows)
     params = checks.parameters("params", params) if guide is None else guide.checked_params(params, args, kwargs)
     samples = {name: jnp.asarray(value) for name, value in posterior_samples.items()}
@@ -180,31 +184,37 @@ def predictions(
     if several:
         draws = num_draws
     asked = Asked(quantiles, keep_draws, 1 if samples or several else num_draws, bool(mean_only))
-    run = Runner(model, guide, sites, static, train_static, asked, inducing)
-    key = ("predict", identity_of(static), identity_of(train_static), asked, draws)
-    at_training, one_batch = compiled[key] = compiled.get(key) or _compile(run, draws)
+    values = None if guide is not None else {name: value[0] for name, value in samples.items()} | params
+    follow = followed(compiled, model, args, kwargs, values)
+    tests = _test_rows(test_data, follow, num_rows)
+    run = Runner(model, guide, sites, static, train_static, asked, inducing, follow.layouts)
+    key = ("predict", identity_of(static), identity_of(train_static), asked, draws, identity_of(follow.layouts))
+    at_training, one_batch, fixed = compiled[key] = compiled.get(key) or _compile(run, draws)
     keys = random.split(named_key(rng_key, "draws"), draws)
     rest = (params, None if train is None else (train[0], train_arrays), named_key(rng_key, "views"))
-    found: dict[str, SitePrediction] = {}
+    parts: dict[str, list[SitePrediction]] = {}
     with one_blas_thread():
-        training = None
-        if train is not None and batch_size < num_rows and _bytes(at_training, keys, samples, rest) <= _MOST_KEPT:
-            training = at_training(keys, samples, rest)
-        for start in range(0, num_rows, batch_size):
-            # The last batch is filled up, so that all have one shape and one compiled program.
-            rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
-            batch, tests = jax.tree.map(lambda x: x[rows], (args, test_data))  # noqa: B023
-            part = one_batch(keys, samples, training, rows, batch, tests, arrays, rest)
-            if unknown := sorted(set(test_data) - set(part)):
-                raise ValueError(f"test_data names {unknown}, but the sites are {sorted(part)}.")
-            found = found or {name: _empty(site, num_rows) for name, site in part.items()}
+        training, which = None, "all"
+        if batch_size < num_rows:
+            which = "of rows"
+            if train is not None and _bytes(at_training, keys, samples, rest) <= _MOST_KEPT:
+                training = at_training(keys, samples, rest)
+        for rows, (batch, test) in batches((args, {}), num_rows, batch_size):
+            test = {n: x if layout is None else x[layout.rows(rows, num_rows)] for n, (x, layout) in tests.items()}
+            given = keys, samples, training, (rows, num_rows), batch, test, arrays, rest
+            part = one_batch(which, *given)
+            if not parts and which != "all":
+                follow.refuse_untold(fixed, batch_size)
+                part |= one_batch("fixed", *given) if fixed else {}
             for name, site in part.items():
-                _store(found[name], site, start)
+                parts.setdefault(name, []).append(jax.tree.map(np.asarray, site))
+        if unknown := sorted(set(test_data) - set(parts)):
+            raise ValueError(f"test_data names {unknown}, but the sites are {sorted(parts)}.")
+        found = {name: _joined(each, follow.layouts.get(name), num_rows) for name, each in parts.items()}
 
         def explain() -> None:
-            row, one, test = jax.tree.map(lambda x: x[:1], (rows, batch, tests))
             key, sample = jax.tree.map(lambda x: x[0], (keys, samples))
-            run(key, sample, None, row, one, test, arrays, *rest)
+            run(key, sample, None, BatchRows(rows, num_rows, follow.layouts), batch, test, arrays, *rest)
 
         try:
             return {n: _finite(n, site, test_data.get(n), sites.processes, explain) for n, site in found.items()}
@@ -234,19 +244,23 @@ def _finite(name: str, site: SitePrediction, test: Any, processes: frozenset[str
     return site._replace(**dict.fromkeys(lacking))
 
 
-def count_rows(arrays: Any, guide: InducingGuide | None, batch_size: int) -> int:
-    """The number of rows that all arrays share, if the guide can take them ``batch_size`` at a time.
+def count_rows(args: Any, guide: InducingGuide | None, batch_size: int) -> int:
+    """The number of rows of the inputs, if they can be taken ``batch_size`` at a time.
 
     Raises:
-        ValueError: if the arrays do not share one, or the guide draws sites jointly and there is more than one batch.
+        ValueError: if there are none, or there is more than one batch and arrays have different numbers of rows or the
+            guide draws sites jointly.
     """
-    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(arrays)]
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(args)]
     rows = {shape[0] if shape else 0 for shape in shapes}
-    if len(rows) != 1 or 0 in rows:
+    if not rows or 0 in rows:
+        raise ValueError(f"The new inputs must be arrays with a positive number of rows; got shapes {shapes}.")
+    num_rows = max(rows)
+    if len(rows) > 1 and batch_size < num_rows:
         raise ValueError(
-            f"The new inputs and test data must be arrays with the same, positive number of rows; got shapes {shapes}."
+            f"The new inputs have different numbers of rows, {sorted(rows)}, and so no batches of {batch_size}: pass "
+            f"batch_size={num_rows} or more, or inputs that are the same for all batches in model_kwargs."
         )
-    num_rows = rows.pop()
     if guide is not None and guide.joint and batch_size < num_rows:
         raise ValueError(
             f"The guide draws {sorted(guide.joint)} jointly over the inputs, so that a prediction depends on its "
@@ -255,18 +269,38 @@ def count_rows(arrays: Any, guide: InducingGuide | None, batch_size: int) -> int
     return num_rows
 
 
-def _empty(site: SitePrediction, num_rows: int) -> SitePrediction:
-    def of(x: Any, axis: Any) -> Any:
-        return None if x is None else np.empty((*x.shape[:axis], num_rows, *x.shape[axis + 1 :]), x.dtype)
+def followed(
+    compiled: dict[tuple, Any], model: Callable, args: tuple, kwargs: dict[str, Any], values: Mapping[str, Any] | None
+) -> SiteRows:
+    """How the program's sites follow the rows of its inputs; ``compiled`` keeps it for other inputs of these shapes."""
+    shapes = jax.tree.map(lambda x: (np.shape(x), np.result_type(x).str), (args, split_arrays(kwargs)[0]))
+    key = ("rows", identity_of(split_arrays(kwargs)[1]), identity_of({"shapes": shapes}))
+    if key not in compiled:
+        compiled[key] = rows_of_sites(model, args, kwargs, values)
+    return compiled[key]
 
-    return SitePrediction(*(of(x, axis) for x, axis in zip(site, ROW_AXES, strict=True)))
+
+def _test_rows(
+    test_data: Mapping[str, Array], follow: SiteRows, num_rows: int
+) -> dict[str, tuple[np.ndarray, Layout | None]]:
+    """Test data, and which of their rows are those of a batch.
+
+    Raises:
+        ValueError: naming data of another number of rows than their site has.
+    """
+    for name, values in test_data.items():
+        size = follow.sizes.get(name, len(values))
+        if len(values) != size:
+            raise ValueError(
+                f"test_data[{name!r}] has {len(values)} rows, but site {name!r} has {size} at these {num_rows} inputs: "
+                "pass the same number of rows."
+            )
+    return {name: (np.asarray(values), follow.layouts.get(name)) for name, values in test_data.items()}
 
 
-def _store(whole: SitePrediction, part: SitePrediction, start: int) -> None:
-    for out, x, axis in zip(whole, part, ROW_AXES, strict=True):
-        if out is not None:
-            out, x = np.swapaxes(out, 0, axis), np.swapaxes(np.asarray(x), 0, axis)
-            out[start : start + len(x)] = x[: len(out) - start]
+def _joined(parts: Sequence[SitePrediction], layout: Layout | None, num_rows: int) -> SitePrediction:
+    fields = zip(zip(*parts, strict=True), ROW_AXES, strict=True)
+    return SitePrediction(*(None if x[0] is None else joined(x, layout, axis, num_rows) for x, axis in fields))
 
 
 def check_run(guide: InducingGuide | None, **counts: int) -> None:
@@ -327,8 +361,12 @@ def _bytes(function: Callable, *args: Any) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(function, *args)))
 
 
-def _compile(run: Runner, draws: int) -> tuple[Callable, Callable]:
-    """What the draws say at the training inputs, and what follows for a batch of new inputs."""
+def _compile(run: Runner, draws: int) -> tuple[Callable, Callable, set[str]]:
+    """What the draws say at the training inputs, what follows for a batch of new inputs, and sites without batches.
+
+    These are known after the first batch ``"of rows"``.
+    """
+    fixed: set[str] = set()
 
     @jax.jit
     def at_training(keys: Shaped[Array, "S ..."], samples: dict, rest: _Rest) -> Any:
@@ -339,19 +377,24 @@ def _compile(run: Runner, draws: int) -> tuple[Callable, Callable]:
 
         return jax.lax.map(one_draw, (keys, samples), batch_size=min(10, draws))
 
-    @jax.jit
+    @partial(jax.jit, static_argnums=0)
     def one_batch(
+        which: str,
         keys: Shaped[Array, "S ..."],
         samples: dict,
         training: Any,
-        rows: Integer[Array, " N"],
+        rows: tuple[Integer[Array, " N"], Integer[Array, ""]],
         batch: tuple,
         tests: dict,
         arrays: dict,
         rest: _Rest,
     ) -> Any:
         def one_draw(draw: tuple[Any, Any, Any]) -> dict[str, Path]:
-            paths = run(*draw, rows, batch, tests, arrays, *rest)
+            paths = run(*draw, BatchRows(*rows, run.layouts), batch, tests, arrays, *rest)
+            if which != "all":
+                fixed.update(name for name in paths if name not in run.layouts)
+                # What is left out here is not computed.
+                paths = {name: path for name, path in paths.items() if (name in fixed) == (which == "fixed")}
             return {name: without_variance(path) for name, path in paths.items()} if run.asked.mean_only else paths
 
         if draws == 1:
@@ -360,4 +403,4 @@ def _compile(run: Runner, draws: int) -> tuple[Callable, Callable]:
         each = jax.lax.map(one_draw, (keys, samples, training), batch_size=min(10, draws))
         return {name: of_paths(site, run.asked) for name, site in each.items()}
 
-    return at_training, one_batch
+    return at_training, one_batch, fixed

@@ -280,19 +280,28 @@ def draws_at_each(
         By site a pair of ``[S, N]`` or ``[S, N, D]``.
     """
     processes = trained.guide.sites.processes
-    same = jnp.zeros(len(jax.tree.leaves(inputs)[0]), int)
 
     def what(found: Runs) -> dict[str, tuple[Array, Array]]:
         values = {}
         for name in processes:
             posterior, value = unmasked(found.guide[name]["fn"]), found.guide[name]["value"]
             if isinstance(value, GaussianMarginals) and value.key is not None:
-                value = draw_per_input(posterior, value.key, same)
+                value = draw_per_input(posterior, value.key, jnp.zeros(posterior.event_shape[0], int))
             values[name] = value, posterior.prior.mean
         return values
 
-    shown = partial(Marginals, rows=same)
-    return many(key, trained, inputs, model_kwargs, num_draws, what, shown, name=f"draws at each of {len(same)}")
+    shown = partial(Marginals, rows=_OneRow())
+    return many(key, trained, inputs, model_kwargs, num_draws, what, shown, name="draws at each input")
+
+
+class _OneRow:
+    """All inputs have the number of one row."""
+
+    numbers = np.zeros(1, int)
+
+    def of(self, site: str, size: int) -> Array:
+        """See :meth:`gpzoo.inference.gp_sites.BatchRows.of`."""
+        return jnp.zeros(size, int)
 
 
 def many(
