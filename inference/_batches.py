@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 if TYPE_CHECKING:
-    from gpzoo.inference._rows import Layout
+    from gpzoo.inference._rows import Layout, SiteRows
 
 #: Groups of arrays that are the same for all draws, of which one is kept.
 SHARED = ("observed_data", "masks")
@@ -67,57 +67,33 @@ def joined(parts: Sequence[Any], layout: Layout | None, axis: int, num_rows: int
 
 
 def in_batches(
-    function: Callable[..., dict[str, Any]], draws: Any, args: tuple, *rest: Any, batch_size: float
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """What a function of all rows would give, on the host.
+    function: Callable[..., dict[str, Any]], draws: Any, args: tuple, *rest: Any, batch_size: float, follow: SiteRows
+) -> dict[str, Any]:
+    """What a function of all rows would give, on the host: arrays by site in groups.
 
-    The axis that grows with the rows is found from the shapes that two numbers of rows give. What has none is taken
-    from the first batch.
+    What is the same in all batches is taken from the first.
 
     Args:
-        function: as :func:`over_draws` makes it.
+        function: as :func:`over_draws` makes it, also of the number of a batch.
         draws: of the posterior.
         args: arrays with one row per datum.
         *rest: further arguments.
         batch_size: most rows at a time.
+        follow: how sites follow the rows.
 
-    Returns:
-        The arrays, and that axis of each, -1 where there is none; or ``None`` in place of the axes if there was one
-        batch.
+    Raises:
+        ValueError: in several batches, naming a site whose rows cannot be told from those of the data.
     """
-    num_rows = number_of_rows(args)
-    count = -(-num_rows // int(min(batch_size, max(num_rows, 1)))) if num_rows else 1
+    num_rows = max(follow.count, 1)
+    size = -(-num_rows // -(-num_rows // int(min(batch_size, num_rows))))
+    each: list[dict[str, Any]] = []
+    for number, (_, batch) in enumerate(batches(args, num_rows, size)):
+        each.append(jax.tree.map(np.asarray, function(draws, jnp.asarray(number), batch, *rest)))
+        if size < num_rows and not number:
+            follow.refuse_untold({name for group in each[0].values() for name in group}, size)
 
-    def batch(start: int, size: int) -> tuple:
-        # The last one is filled up, so that all have one shape.
-        rows = np.minimum(np.arange(start, start + size), num_rows - 1)
-        return jax.tree.map(lambda x: x[rows], args)
+    def whole(group: str, name: str) -> np.ndarray:
+        parts = [found[group][name] for found in each]
+        return joined(parts, follow.layouts.get(name), 0 if group in SHARED else 1, num_rows)
 
-    if count == 1:
-        return jax.tree.map(np.asarray, function(draws, jnp.asarray(0), args, *rest)), None
-    size = -(-num_rows // count)
-    of = lambda size: jax.eval_shape(function, draws, jnp.asarray(0), batch(0, size), *rest)  # noqa: E731
-    axes = jax.tree.map(_growing, of(size), of(size - 1))
-    whole: Any = None
-    for number in range(count):
-        start = number * size
-        part = jax.tree.map(np.asarray, function(draws, jnp.asarray(number), batch(start, size), *rest))
-        if whole is None:
-            whole = jax.tree.map(lambda x, axis: _longer(x, axis, num_rows), part, axes)
-        jax.tree.map(lambda x, new, axis: _store(x, new, axis, start), whole, part, axes)  # noqa: B023
-    return whole, axes
-
-
-def _growing(large: Any, small: Any) -> int:
-    axes = [i for i, (a, b) in enumerate(zip(large.shape, small.shape, strict=True)) if a != b]
-    return axes[0] if axes else -1
-
-
-def _longer(x: np.ndarray, axis: int, length: int) -> np.ndarray:
-    return x if axis < 0 else np.empty((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype)
-
-
-def _store(whole: np.ndarray, part: np.ndarray, axis: int, start: int) -> None:
-    if axis >= 0:
-        whole, part = np.moveaxis(whole, axis, 0), np.moveaxis(part, axis, 0)
-        whole[start : start + len(part)] = part[: len(whole) - start]
+    return {group: {name: whole(group, name) for name in found} for group, found in each[0].items()}

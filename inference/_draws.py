@@ -13,6 +13,7 @@ from gpzoo import linalg
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._densities import posterior_log_density, prior_log_density
 from gpzoo.inference._keys import named_key
+from gpzoo.inference._rows import Layout
 from gpzoo.inference._runs import Runs, Trace, entries_of, observed, run, unmasked
 from gpzoo.inference.enumeration import summed_out
 from gpzoo.inference.gp_sites import Recorded, Representation
@@ -47,6 +48,7 @@ class Draws:
         plate_depth: of a program with discrete latent sites, which its densities are summed over; else ``None``.
         views: the key of sampled views, which are the same for all draws.
         inducing: the inducing variables of sites whose given draws are of ``u``, named ``<site>_u``.
+        layouts: how sites follow the rows of the data, by name.
         axes: names of the axes of every array, ``None`` for those without one; known after the first draw.
         rows: which of these names count rows of the data; likewise.
         seen: names of observed GP sites; likewise.
@@ -59,6 +61,7 @@ class Draws:
     plate_depth: int | None = None
     views: Array | None = None
     inducing: Mapping[str, InducingVariable] = field(default_factory=dict)
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
     axes: dict[str, list[str | None]] = field(default_factory=dict)
     rows: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
@@ -127,7 +130,7 @@ class Draws:
         model: Callable | None = None,
     ) -> tuple[Runs, Recorded]:
         key, sample = draw
-        shown = Recorded(self.views, batch)
+        shown = Recorded(self.views, batch, frozenset(self.layouts))
         found = run(
             # A guide's draw is the same in all batches.
             random.fold_in(key, batch) if self.guide is None else key,
@@ -147,8 +150,12 @@ class Draws:
         return name in self.latents or recorded
 
     def _densities(self, found: Runs, shown: Recorded) -> tuple[dict[str, Array], dict[str, Array]]:
-        """``log p`` and ``log q`` of each latent site; of ``u`` where there is one, since ``f`` given ``u`` cancels."""
+        """``log p`` and ``log q`` of each latent site; of ``u`` where there is one, since ``f`` given ``u`` cancels.
+
+        Those of latents of rows have a term for each row.
+        """
         log_prior, log_q = {}, {}
+        total = lambda name, x: jnp.asarray(x) if name in self.layouts else jnp.sum(x)  # noqa: E731
         for name in self.latents:
             prior, site = found.model[name]["fn"], found.guide.get(name)
             posterior = prior if site is None else site["fn"]
@@ -158,9 +165,9 @@ class Draws:
                     log_q[f"{name}_u"] = posterior_log_density(shown.q[name], posterior.u_mean)
                 continue
             value = found.model[name]["value"]
-            log_prior[name] = jnp.sum(prior.log_prob(value))
+            log_prior[name] = total(name, prior.log_prob(value))
             if site is not None:
-                log_q[name] = jnp.sum(posterior.log_prob(value))
+                log_q[name] = total(name, posterior.log_prob(value))
         for name, site in found.guide.items():  # of auxiliary sites, of which latent sites are functions
             if site["type"] == "sample" and site["infer"].get("is_auxiliary"):
                 log_q[name] = jnp.sum(site["fn"].log_prob(site["value"]))

@@ -122,8 +122,8 @@ class _Scope:
 
         def compute() -> list[Any]:
             if not found:
-                given = [self.number(x) for x in equation.invars]
-                functions, params = equation.primitive.get_bind_params(equation.params)
+                given, bound = map(self.number, equation.invars), equation.primitive.get_bind_params(equation.params)
+                functions, params = bound if isinstance(bound, tuple) else ((), bound)  # of earlier versions
                 with jax.ensure_compile_time_eval():
                     value = equation.primitive.bind(*functions, *given, **params)
                 found.extend(value if equation.primitive.multiple_results else [value])

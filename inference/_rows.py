@@ -61,7 +61,7 @@ class SiteRows:
         untold: why the rows of a site cannot be told from those of the data, by name.
         within: names of the GP sites of which something needs several rows of one row of the data together.
         across: what needs rows of several rows of the data together, by the name of the GP site.
-        sizes: first axes of sites at all rows of the data, by name, as far as they are known.
+        sizes: lengths of the first axes of sites at all rows of the data, by name.
         count: number of rows of the data; 0 where arguments have different ones.
     """
 

@@ -31,6 +31,7 @@ from gpzoo.inducing.initialisers import Initialiser, blocks
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference import _files
 from gpzoo.inference._program import Sites
+from gpzoo.inference._rows import Layout
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.posteriors import forms
 from gpzoo.posteriors.forms import Form
@@ -130,7 +131,8 @@ def _of_sites(sites: Sites) -> dict[str, Any]:
         name: None if parts is None else {at: list(shape) for at, shape in parts.items()}
         for name, parts in sites.parameters.items()
     }
-    return named | {"parameters": shapes, "constraints": limits, "plate_depth": sites.plate_depth}
+    within = {name: list(layout) for name, layout in sites.within.items()}
+    return named | {"parameters": shapes, "constraints": limits, "plate_depth": sites.plate_depth, "within": within}
 
 
 def _constraint_name(constraint: Any) -> str | None:
@@ -311,7 +313,10 @@ def _sites(described: Mapping[str, Any]) -> Sites:
     if not set(limits.values()) <= set(constraints.__all__):
         raise ValueError("constraints")
     known = {name: getattr(constraints, x) for name, x in limits.items()}
-    return Sites(**named, parameters=shapes, constraints=known, plate_depth=int(depth))
+    within = {name: Layout(int(count), bool(strided)) for name, (count, strided) in described.get("within", {}).items()}
+    if not within.keys() <= named["drawn"] or any(layout.count < 1 for layout in within.values()):
+        raise ValueError("sites")
+    return Sites(**named, parameters=shapes, constraints=known, plate_depth=int(depth), within=within)
 
 
 def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:

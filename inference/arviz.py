@@ -24,9 +24,10 @@ from gpzoo.inference._draws import Arguments, Draw, Draws, Found
 from gpzoo.inference._finite import is_finite, refuse_not_finite
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import look
+from gpzoo.inference._rows import Layout
 from gpzoo.inference.enumeration import is_enumerated, plate_depth
 from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.prediction.predict import identity_of
+from gpzoo.inference.prediction.predict import followed, identity_of
 from gpzoo.inference.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.training._sources import split_arrays
 
@@ -57,6 +58,7 @@ class Options:
 
 
 def exported(
+    compiled: dict[tuple, Any],
     rng_key: Array,
     model: Callable,
     guide: InducingGuide,
@@ -68,7 +70,10 @@ def exported(
     losses: np.ndarray | None,
     options: Options,
 ) -> Any:
-    """:meth:`gpzoo.inference.Trained.to_arviz`; negative ``losses`` are kept as ``elbo`` in ``constant_data``."""
+    """:meth:`gpzoo.inference.Trained.to_arviz`; ``compiled`` keeps the compiled programs, of earlier calls too.
+
+    Negative ``losses`` are kept as ``elbo`` in ``constant_data``.
+    """
     args, kwargs = arguments(model, args, model_kwargs, new=True)
     rng_key, num_draws = checks.rng_key(rng_key), checks.positive_int("num_draws", num_draws)
     guide.sites_for(args, kwargs)
@@ -76,7 +81,8 @@ def exported(
     constants = {n: x for n, x in params.items() if n not in guide.variational_parameters()}
     depth = guide.sites.plate_depth if guide.sites.enumerated else None
     return _export(
-        Draws(model, guide.sites.latents, guide, depth, named_key(rng_key, "views")),
+        compiled,
+        Draws(model, guide.sites.latents, guide, depth),
         rng_key,
         (random.split(named_key(rng_key, "export"), num_draws), {}),
         (1, num_draws),
@@ -128,27 +134,27 @@ def densities(
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
     arrays, static = split_arrays(kwargs)
-    views = named_key(rng_key, "views")
+    follow = followed(compiled, model, args, kwargs, None)
     depth = guide.sites.plate_depth if guide.sites.enumerated else None
-    source = Draws(model, guide.sites.latents, guide, depth, views)
+    source = Draws(model, guide.sites.latents, guide, depth, layouts=follow.layouts)
     draws = random.split(named_key(rng_key, "export"), num_draws), {}
 
     def at_data(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict, views: Array) -> Found:
         found = replace(source, views=views).at_data(draw, batch, (args, arrays | static), params)
         return {group: found[group] for group in _DENSITIES}
 
-    rest, rows = (arrays, params, views), number_of_rows(args)
+    rest = (arrays, params, named_key(rng_key, "views"))
     # A loop compiles in less time than vmap, and of few rows factors cost nothing.
-    alone = guide.draws_anything or rows <= _FEW
-    key = ("densities", alone, identity_of(static))
+    alone = guide.draws_anything or follow.count <= _FEW
+    key = ("densities", alone, identity_of(static), identity_of(follow.layouts))
     many = compiled[key] = compiled.get(key) or over_draws(at_data, alone)
     with one_blas_thread():
-        found, by_row = in_batches(many, draws, args, *rest, batch_size=Options.batch_size)
-        _refuse_batches(source, by_row, rows)
+        found = in_batches(many, draws, args, *rest, batch_size=Options.batch_size, follow=follow)
+        _refuse_batches(source, found, follow.count, Options.batch_size)
+        _sum_over_rows(found)
 
         def explain() -> None:
-            one = args if by_row is None else jax.tree.map(lambda x: x[:1], args)
-            at_data((draws[0][0], {}), jnp.asarray(0), one, *rest)
+            at_data((draws[0][0], {}), jnp.asarray(0), args, *rest)
 
         _refuse_not_finite(source, found, explain)
     stats = _log_densities(found, {})
@@ -232,6 +238,7 @@ def draws_to_arviz(
         variables = {f"{name}_inducing": jax.tree.leaves(at) for name, at in inducing.items()}
         variables = {name: leaves[0] if len(leaves) == 1 else tuple(leaves) for name, leaves in variables.items()}
         return _export(
+            {},
             Draws(model, latents, plate_depth=depth, inducing=inducing),
             rng_key,
             (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), flat),
@@ -245,6 +252,7 @@ def draws_to_arviz(
 
 
 def _export(
+    compiled: dict[tuple, Any],
     source: Draws,
     rng_key: Array,
     draws: Draw,
@@ -259,6 +267,7 @@ def _export(
     """The groups of a posterior.
 
     Args:
+        compiled: keeps the compiled programs.
         source: the posterior.
         rng_key: of the export.
         draws: ``chains * draws`` of them.
@@ -272,7 +281,7 @@ def _export(
     batch_size = checks.positive_int("batch_size", options.batch_size)
     new = _new_arguments(source.model, arguments[1], options)
     keys = random.split(named_key(rng_key, "prior"), shape[1])
-    found, few = _computed(source, draws, keys, arguments, new, params, batch_size)
+    source, found, few = _computed(compiled, source, rng_key, draws, keys, arguments, new, params, batch_size)
     fixed = _constants(constants, source) | _arguments(source, arguments)
     axes, labels = _without_masked(found, source.axes, fixed)
 
@@ -311,55 +320,84 @@ def _as_drawn(found: Found) -> dict[str, np.ndarray]:
 
 
 def _computed(
+    compiled: dict[tuple, Any],
     source: Draws,
+    rng_key: Array,
     draws: Draw,
     prior_keys: Array,
     arguments: Arguments,
     new: Arguments | None,
     params: dict[str, Any],
     batch_size: int,
-) -> tuple[Found, int]:
+) -> tuple[Draws, Found, int]:
     """All that is drawn, on the host, each kind by one compiled program; and the number of rows of the prior.
+
+    Returns:
+        The source, which has seen the program; what is drawn; and that number.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
     (args, kwargs), (new_args, new_kwargs) = arguments, new or ((), {})
     (arrays, static), (new_arrays, new_static) = split_arrays(kwargs), split_arrays(new_kwargs)
-    # Where kernels are the same for all draws, so are their factors: vmap forms those once.
-    each_alone = source.guide is None or source.guide.draws_anything
-
-    def at_data(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict) -> Found:
-        return source.at_data(draw, batch, (args, arrays | static), params)
-
-    def of_prior(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict) -> Found:
-        return source.of_prior(draw[0], (args, arrays | static), params)
-
-    def at_new(draw: Draw, batch: Array, new_args: tuple, new_arrays: dict, *known: Any) -> Found:
-        args, arrays, params = known
-        return source.at_new(draw, batch, (new_args, new_arrays | new_static), (args, arrays | static), params)
+    values = params if source.guide is not None else params | {name: x[0] for name, x in draws[1].items()}
+    follow = followed(compiled, source.model, args, kwargs, values)
+    of_new = followed(compiled, source.model, new_args, new_kwargs, values) if new is not None else follow
+    key = ("export", *map(identity_of, (static, new_static, follow.layouts, of_new.layouts)))
+    if key not in compiled:
+        programs = _programs(replace(source, layouts=follow.layouts), of_new.layouts, static, new_static)
+        compiled[key] = programs
+    source, at_data, of_prior, at_new = compiled[key]
+    known, rows = (arrays, params, named_key(rng_key, "views")), follow.count
 
     def explain() -> None:
-        one = args if by_row is None else jax.tree.map(lambda x: x[:1], args)
-        at_data(jax.tree.map(lambda x: x[0], draws), jnp.asarray(0), one, arrays, params)
+        one = jax.tree.map(lambda x: x[0], draws)
+        replace(source, views=known[-1]).at_data(one, jnp.asarray(0), (args, kwargs), params)
 
-    known, rows = (arrays, params), number_of_rows(args)
     with one_blas_thread():
-        most = rows if source.guide is None else batch_size
-        found, by_row = in_batches(over_draws(at_data, each_alone), draws, args, *known, batch_size=most)
-        _refuse_batches(source, by_row, rows)
+        most = max(rows, 1) if source.guide is None else batch_size
+        found = in_batches(at_data, draws, args, *known, batch_size=most, follow=follow)
+        _refuse_batches(source, found, rows, most)
+        _sum_over_rows(found)
         _refuse_not_finite(source, found, explain)
-        few = rows if by_row is None else batch_size
-        first = args if by_row is None else jax.tree.map(lambda x: x[:few], args)
-        prior = over_draws(of_prior, each_alone)((prior_keys, {}), jnp.asarray(0), first, *known)
+        few = min(rows, most)
+        first = jax.tree.map(lambda x: x[:few], args) if few < rows else args
+        prior = of_prior((prior_keys, {}), jnp.asarray(0), first, *known)
         found |= jax.tree.map(np.asarray, prior) | {"predictions": {}}
         _warn_not_finite(found)
         if new is not None:
-            many, rest = over_draws(at_new, each_alone), (new_arrays, args, *known)
-            found |= in_batches(many, draws, new_args, *rest, batch_size=batch_size)[0]
+            found |= in_batches(at_new, draws, new_args, new_arrays, args, *known, batch_size=batch_size, follow=of_new)
         for name, values in found["predictions"].items():
             refuse_not_finite(name, "predictions", values, source.processes, explain)
-    return found, few
+    return source, found, few
+
+
+def _programs(
+    source: Draws, of_new: Mapping[str, Layout], static: dict[str, Any], new_static: dict[str, Any]
+) -> tuple[Draws, Callable, Callable, Callable]:
+    """The source, which notes what it sees in a trace, and compiled functions of many draws: at data, prior, at new."""
+    # Where kernels are the same for all draws, so are their factors: vmap forms those once.
+    each_alone = source.guide is None or source.guide.draws_anything
+    at_new_inputs = replace(source, layouts=of_new)
+
+    def at_data(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict, views: Array) -> Found:
+        return replace(source, views=views).at_data(draw, batch, (args, arrays | static), params)
+
+    def of_prior(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict, views: Array) -> Found:
+        return source.of_prior(draw[0], (args, arrays | static), params)
+
+    def at_new(draw: Draw, batch: Array, new_args: tuple, new_arrays: dict, *known: Any) -> Found:
+        args, arrays, params, views = known
+        new, known = (new_args, new_arrays | new_static), (args, arrays | static)
+        return replace(at_new_inputs, views=views).at_new(draw, batch, new, known, params)
+
+    return source, *(over_draws(of, each_alone) for of in (at_data, of_prior, at_new))
+
+
+def _sum_over_rows(found: Found) -> None:
+    """Of densities that have a term for each row."""
+    for group in ("log_prior", "log_q"):
+        found[group] = {name: x.reshape(len(x), -1).sum(axis=1) for name, x in found[group].items()}
 
 
 def _without_masked(found: Found, axes: Mapping[str, Any], constants: _Named) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -391,15 +429,15 @@ def _new_arguments(model: Callable, kwargs: dict[str, Any], options: Options) ->
     return arguments(model, options.new_args, given, new=True)
 
 
-def _refuse_batches(source: Draws, by_row: Found | None, rows: int) -> None:
+def _refuse_batches(source: Draws, found: Found, rows: int, batch_size: float) -> None:
     """Refuse densities of all rows together where rows came in batches.
 
     Raises:
         ValueError: naming the site.
     """
-    if by_row is None:
+    if rows <= batch_size:
         return
-    together = {name for name, axis in by_row["others"].items() if axis < 0}
+    together = {name for name in found["others"] if name not in source.layouts}
     if source.guide is not None:
         together |= source.guide.joint
     if together:

@@ -403,14 +403,17 @@ class Recorded(Representation):
     Args:
         views: see :class:`Representation`.
         batch: number of the batch of rows. The draw of ``u`` does not depend on it, that of ``f`` given ``u`` does.
+        of_rows: names of the sites whose rows are those of the batch; others are the same in all batches.
 
     Attributes:
         q: the posteriors of the sites that were drawn, by name.
     """
 
-    def __init__(self, views: Array | None = None, batch: Array | int = 0) -> None:
+    def __init__(
+        self, views: Array | None = None, batch: Array | int = 0, of_rows: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(views=views)
-        self.value = Partial(_joint_in_batch, batch=batch)
+        self.batch, self.of_rows = batch, of_rows
         self.q: dict[str, InducingPosterior] = {}
 
     def posterior(
@@ -420,7 +423,7 @@ class Recorded(Representation):
         self.q[posterior.site] = posterior
         posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
         numpyro.deterministic(f"{posterior.site}_u", posterior.inducing_moments()[0])
-        return posterior.valued(self.value)
+        return posterior.valued(Partial(_joint_in_batch, batch=self.batch if posterior.site in self.of_rows else 0))
 
 
 def _joint_in_batch(posterior: InducingPosterior, key: Array, batch: Array | int) -> Array:

@@ -466,6 +466,7 @@ class Trained:
         """
         losses = self.losses if self.losses.size else None
         return exported(
+            self._compiled,
             rng_key,
             self.model,
             self._usable_guide(),

@@ -115,7 +115,7 @@ def one_function(
 
     def function(*new: Argument) -> dict[str, Array]:
         args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
-        num_rows = max(map(len, jax.tree.leaves(args)), default=0)
+        num_rows = count_rows(args, None, 1)
         shown = Functions(value_of, BatchRows(jnp.arange(num_rows), num_rows, {}))
         with RUNNING:
             values = guide.checked_params(params, args, kwargs)

@@ -245,22 +245,19 @@ def _finite(name: str, site: SitePrediction, test: Any, processes: frozenset[str
 
 
 def count_rows(args: Any, guide: InducingGuide | None, batch_size: int) -> int:
-    """The number of rows of the inputs, if they can be taken ``batch_size`` at a time.
+    """The number of rows that all inputs share, if the guide can take them ``batch_size`` at a time.
 
     Raises:
-        ValueError: if there are none, or there is more than one batch and arrays have different numbers of rows or the
-            guide draws sites jointly.
+        ValueError: if they do not share one, or the guide draws sites jointly and there is more than one batch.
     """
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(args)]
     rows = {shape[0] if shape else 0 for shape in shapes}
-    if not rows or 0 in rows:
-        raise ValueError(f"The new inputs must be arrays with a positive number of rows; got shapes {shapes}.")
-    num_rows = max(rows)
-    if len(rows) > 1 and batch_size < num_rows:
+    if len(rows) != 1 or 0 in rows:
         raise ValueError(
-            f"The new inputs have different numbers of rows, {sorted(rows)}, and so no batches of {batch_size}: pass "
-            f"batch_size={num_rows} or more, or inputs that are the same for all batches in model_kwargs."
+            f"The new inputs must be arrays with the same, positive number of rows; got shapes {shapes}. Pass inputs "
+            "that have rows of their own in model_kwargs."
         )
+    num_rows = rows.pop()
     if guide is not None and guide.joint and batch_size < num_rows:
         raise ValueError(
             f"The guide draws {sorted(guide.joint)} jointly over the inputs, so that a prediction depends on its "
@@ -273,7 +270,7 @@ def followed(
     compiled: dict[tuple, Any], model: Callable, args: tuple, kwargs: dict[str, Any], values: Mapping[str, Any] | None
 ) -> SiteRows:
     """How the program's sites follow the rows of its inputs; ``compiled`` keeps it for other inputs of these shapes."""
-    shapes = jax.tree.map(lambda x: (np.shape(x), np.result_type(x).str), (args, split_arrays(kwargs)[0]))
+    shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), (args, split_arrays(kwargs)[0]))
     key = ("rows", identity_of(split_arrays(kwargs)[1]), identity_of({"shapes": shapes}))
     if key not in compiled:
         compiled[key] = rows_of_sites(model, args, kwargs, values)

@@ -16,6 +16,7 @@ from scipy.stats import multivariate_normal, norm
 
 from gpzoo import GaussianProcess, InducingPoints, kmeans
 from gpzoo.inference import Amortised, GaussianProcessELBO, ImportanceWeightedELBO, InducingGuide, PerRow, fit
+from gpzoo.inference._rows import Layout
 from gpzoo.inference.importance import WEIGHTS, draw_together
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian, Softmax
@@ -156,7 +157,7 @@ def test_inner_layers_are_one_function_within_a_row(own):
         return InducingPosterior(Projection(prior, InducingPoints(Z)), m, forms.Full(S))
 
     def draws(key):
-        return jax.vmap(lambda X: draw_together(posterior(X), key), axis_name=WEIGHTS)(inputs)
+        return jax.vmap(lambda X: draw_together(Layout(), posterior(X), key), axis_name=WEIGHTS)(inputs)
 
     found = np.asarray(jax.jit(jax.vmap(draws))(random.split(KEY, 4000)))
     assert found.shape == (4000, 3, 2, 2)

@@ -18,7 +18,7 @@ from gpzoo import linalg
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained, predict
 from gpzoo.inference._keys import named_key
-from gpzoo.inference.gp_sites import Marginals, representing
+from gpzoo.inference.gp_sites import BatchRows, Marginals, representing
 from gpzoo.inference.prediction import predict as prediction
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
@@ -107,7 +107,7 @@ def test_draws_of_inner_layers_make_a_mixture():
     found = Trained(deep, guide, params).predict(KEY, NEW, test_data={"y": TARGETS}, num_draws=S)
 
     def one(key):
-        with handlers.block(), representing(Marginals(jnp.arange(7))):
+        with handlers.block(), representing(Marginals(BatchRows(jnp.arange(7), 7, {}))):
             run = handlers.substitute(handlers.seed(guide, random.split(key)[1]), data=params)
             trace = handlers.trace(run).get_trace(NEW)
         return trace["f"]["fn"].marginals()
@@ -210,7 +210,7 @@ def test_arguments_that_do_not_go_together_are_refused(samples):
         Trained(regression, guide, params).predict(KEY, NEW, train_args=(X, y), posterior_samples=samples)
     with pytest.raises(ValueError, match=r"lives at the training inputs.*train_args=\(X, y\)"):
         predict(KEY, regression, NEW, posterior_samples=samples)
-    with pytest.raises(ValueError, match=r"same, positive number of rows; got shapes \[\(7, 1\), \(5,\)\]"):
+    with pytest.raises(ValueError, match=r"test_data\['y'\] has 5 rows, but site 'y' has 7 at these 7 inputs"):
         Trained(regression, guide, params).predict(KEY, NEW, test_data={"y": TARGETS[:5]})
     with pytest.raises(ValueError, match=r"X is empty: its shape is \(0, 1\)"):
         Trained(regression, guide, params).predict(KEY, NEW[:0])
