@@ -20,12 +20,13 @@ from gpzoo._platform import one_blas_thread
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._program import Look, look
+from gpzoo.inference._rows import SiteRows
 from gpzoo.inference._runs import Trace, run
 from gpzoo.inference.gp_sites import Start
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.more_inducing import check_forms
 from gpzoo.inference.online import AfterEarlier
-from gpzoo.inference.prediction.predict import identity_of
+from gpzoo.inference.prediction.predict import followed, identity_of
 from gpzoo.inference.training._sources import Resident, split_arrays
 from gpzoo.linalg import total
 from gpzoo.posteriors.earlier import Earlier
@@ -107,6 +108,8 @@ def conditioned(
     cuts = np.linspace(0, num_rows, -(-num_rows // min(batch_size or num_rows, num_rows)) + 1).astype(int).tolist()
     seen = look(guide.model, args, of_rows(num_rows))
     _check_data(seen if len(cuts) == 2 else look(guide.model, _cut(args, 0, cuts[1]), of_rows(cuts[1])))
+    if len(cuts) > 2:
+        _refuse_counted_often(seen, followed(compiled, guide.model, args, of_rows(num_rows), None))
     processes = guide.sites_for(args, kwargs, seen).processes
     if not processes:
         raise ValueError("The program has no latent GP site, whose q(u) could take in new data.")
@@ -210,6 +213,20 @@ def _check_data(seen: Look) -> None:
             raise ValueError(
                 f"Plate {name!r} has {taken} of {size} rows, but new data count once: the program's plate must have "
                 "their number, numpyro.plate('data', num_data, subsample_size=len(X)) with an argument num_data."
+            )
+
+
+def _refuse_counted_often(seen: Look, follow: SiteRows) -> None:
+    """Refuse batches of rows where data are the same in all of them.
+
+    Raises:
+        ValueError: naming their site.
+    """
+    for name, site in seen.trace.items():
+        if site["type"] == "sample" and site["is_observed"] and name not in follow.layouts:
+            raise ValueError(
+                f"The data of site {name!r} are the same in every batch of rows, in each of which they would count. "
+                "Pass all rows at once, without batch_size, or leave these data out."
             )
 
 

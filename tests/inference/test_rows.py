@@ -1,0 +1,406 @@
+"""Rows are followed through programs: sites on other inputs than the batch, patches, tasks, and what needs several."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from jax import random
+
+from gpzoo import GaussianProcess, InducingPoints, kernels
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
+from gpzoo.inference._following import NONE, Follow
+from gpzoo.inference._program import rows_of_sites
+from gpzoo.inference._rows import Layout, _numbered
+from gpzoo.inference.gp_sites import DrawnWithin
+from gpzoo.models import gaussian
+
+KEY = random.key(0)
+RNG = np.random.default_rng(0)
+X3 = RNG.standard_normal((3, 4))
+
+
+# -- through one function ----------------------------------------------------------------------------------------------
+
+
+def _network(x):
+    h = jax.nn.gelu(x @ jnp.full((4, 3), 0.3))
+    return jax.nn.softmax(h) + jax.nn.relu(h) / jnp.linalg.norm(h, axis=1, keepdims=True)
+
+
+def _convolution(x):
+    images = jnp.reshape(x, (3, 2, 2, 1))
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(images, jnp.ones((2, 2, 1, 2)), (1, 1), "SAME", dimension_numbers=numbers)
+
+
+def _pooled(x):
+    images = jnp.reshape(x, (3, 2, 2, 1))
+    return jax.lax.reduce_window(images, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+def _recurrent(x):
+    return jax.lax.scan(lambda h, column: (jnp.tanh(h + column), h), jnp.zeros(3), x.T)[1]
+
+
+def _long(x):
+    columns = jnp.tile(x, (1, 10)).T
+    return jax.lax.scan(lambda h, column: (jnp.tanh(h + column), h), jnp.zeros(3), columns)[0]
+
+
+def _newton(x):
+    return jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, (s[1] + 2 / s[1]) / 2), (0, jnp.abs(x) + 1))[1]
+
+
+def _solved(x):
+    K = jnp.eye(4) + x[:, :, None] * x[:, None, :]
+    return jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(K), x[:, :, None], lower=True)
+
+
+FUNCTIONS = {
+    "network": _network,
+    "convolution": _convolution,
+    "pooled": _pooled,
+    "recurrent": _recurrent,
+    "a long loop": _long,
+    "newton": _newton,
+    "solved": _solved,
+    "patches": lambda x: jnp.stack([x[:, i : i + 2] for i in range(3)], 1).reshape(-1, 2),
+    "apart": lambda x: jnp.concatenate([x[:, :2], x[:, 2:]]),
+    "transposed": lambda x: jnp.einsum("nd,ed->en", x, jnp.ones((5, 4))),
+    "chosen": lambda x: x[np.array([2, 0, 1, 1])],
+    "by label": lambda x: x[jnp.arange(3), jnp.array([0, 3, 1])],
+    "each alone": lambda x: jax.lax.map(lambda row: jnp.sort(row)[::-1].cumsum(), x),
+    "mapped": jax.vmap(lambda row: jnp.where(row > 0, row, 0).max() + jnp.roll(row, 1)),
+    "one hot": lambda x: jnp.zeros((3, 4)).at[:, 1].add(x[:, 0]),
+    "split": lambda x: sum(jnp.split(x, 2, axis=1)),
+    "padded": lambda x: jnp.pad(x, ((0, 0), (1, 2)))[:, 1:-1],
+    "special": lambda x: jax.scipy.special.gammaln(jnp.abs(x) + 1) + jax.scipy.special.erf(x) + jnp.nan_to_num(x),
+    "rematerialised": jax.checkpoint(_network),
+    "chosen branch": lambda x: jax.lax.cond(True, jnp.sin, jnp.cos, x),
+    # These depend on several rows.
+    "centred": lambda x: x - x.mean(0),
+    "largest": lambda x: jnp.max(x),
+    "sorted": lambda x: jnp.sort(x, axis=0),
+    "running": lambda x: jnp.cumsum(x, axis=0),
+    "moving": lambda x: x[:-1] + x[1:],
+    "covariance": lambda x: x @ x.T,
+    "by the values": lambda x: x[jnp.argsort(x[:, 0])],
+    "a transform": lambda x: jnp.abs(jnp.fft.fft(x, axis=0)),
+}
+ACROSS = list(FUNCTIONS)[-8:]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_row_that_an_entry_depends_on_is_missed(name):
+    function = FUNCTIONS[name]
+    trace = jax.make_jaxpr(function)(X3)
+    follow = Follow(trace, [X3], [{"row": _numbered(X3.shape)}], {})
+    found = follow(trace.jaxpr.outvars[0]).get("row")
+    value = np.asarray(function(X3))
+    first, last = (found[0], -found[1]) if found is not None else (np.full(value.shape, NONE), np.zeros(value.shape))
+    for row in range(3):
+        for change in RNG.standard_normal((5, 4)):
+            other = np.asarray(function(jnp.asarray(X3).at[row].set(2 * change)))
+            changed = ~np.isclose(value, other, rtol=1e-12, atol=1e-12)
+            assert not (changed & ((row < first) | (row > last))).any()
+    # Where one row suffices, no more are thought of.
+    assert (first >= last).all() == (name not in ACROSS)
+
+
+# -- through programs --------------------------------------------------------------------------------------------------
+
+
+def two_plates(X, y=None, Z=None, w=None):
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(1.3, 0.7), X))
+    g = numpyro.sample("g", GaussianProcess(kernels.RBF(0.8, 1.1), Z))
+    with numpyro.plate("rows", len(X)):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+    with numpyro.plate("others", len(Z)):
+        numpyro.sample("w", gaussian(g, 0.2), obs=w)
+
+
+def three_tasks(X, y=None, inputs=(), targets=(None, None)):
+    for task, (x, values) in enumerate(zip((X, *inputs), (y, *targets), strict=True)):
+        f = numpyro.sample(f"f{task}", GaussianProcess(kernels.RBF(1.0 + task, 0.7), x))
+        with numpyro.plate(f"rows{task}", len(x)):
+            numpyro.sample(f"y{task}", gaussian(f, 0.1 + task), obs=values)
+
+
+def patches(X, y=None):
+    """Inputs ``[N, P, d]``, each patch of which has a datum."""
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(1.3, 0.7), X.reshape(-1, X.shape[-1])))
+    with numpyro.plate("patches", len(f)):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+
+def apart(X, y=None):
+    """The same, first all first patches, then all second ones."""
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(1.3, 0.7), jnp.moveaxis(X, 1, 0).reshape(-1, X.shape[-1])))
+    with numpyro.plate("patches", len(f)):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+
+X, Z = RNG.standard_normal((9, 1)), RNG.standard_normal((4, 1))
+INPUTS = RNG.standard_normal((5, 1)), RNG.standard_normal((9, 1))
+PATCHES = RNG.standard_normal((9, 2, 1))
+U = RNG.standard_normal((3, 1))
+
+PROGRAMS = {
+    "two plates": (two_plates, X, {"Z": Z}, {"f": (X, 1.3, 0.7), "g": (Z, 0.8, 1.1)}),
+    "three tasks": (
+        three_tasks,
+        X,
+        {"inputs": INPUTS},
+        {f"f{i}": (x, 1.0 + i, 0.7) for i, x in enumerate((X, *INPUTS))},
+    ),
+    "patches": (patches, PATCHES, {}, {"f": (PATCHES.reshape(-1, 1), 1.3, 0.7)}),
+    "patches apart": (apart, PATCHES, {}, {"f": (np.moveaxis(PATCHES, 1, 0).reshape(-1, 1), 1.3, 0.7)}),
+}
+
+
+def trained_on(program, inputs, kwargs):
+    guide = InducingGuide(program, InducingPoints(U))
+    data = (
+        {"w": np.zeros(4)} if "Z" in kwargs else {"targets": (np.zeros(5), np.zeros(9))} if "inputs" in kwargs else {}
+    )
+    rows = inputs.size if inputs.ndim == 3 else len(inputs)
+    params = guide.init_params(KEY, inputs, np.zeros(rows), model_kwargs=kwargs | data)
+    params |= {k: RNG.standard_normal(np.shape(v)) for k, v in params.items() if k.endswith("_mean")}
+    return Trained(program, guide, params)
+
+
+def dense(params, site, x, variance, lengthscale):
+    """Mean and variance of a whitened posterior whose covariance is the identity, which leaves the prior's variance."""
+    of = lambda a, b: variance * np.exp(-np.square(a - b.T) / (2 * lengthscale**2))  # noqa: E731
+    L = np.linalg.cholesky(of(U, U) + 1e-6 * variance * np.eye(3))
+    return np.linalg.solve(L, of(U, x)).T @ params[f"{site}_mean"], np.full(len(x), variance)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_batches_of_any_size_predict_the_same_and_what_a_dense_computation_gives(name):
+    program, inputs, kwargs, sites = PROGRAMS[name]
+    trained = trained_on(program, inputs, kwargs)
+    found = {}
+    for size in (1, 2, 7, 100):
+        options = {"batch_size": size, "model_kwargs": kwargs}
+        at = trained.predict(KEY, inputs, quantiles=(0.1, 0.9), keep_draws=True, num_draws=3, **options)
+        drawn = trained.functions(KEY, inputs, num_draws=3, num_features=16, **options)
+        found[size] = at, drawn
+    whole, drawn = found[100]
+    for site, (x, variance, lengthscale) in sites.items():
+        mean, prior = dense(trained.params, site, x, variance, lengthscale)
+        np.testing.assert_allclose(whole[site].mean, mean, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(whole[site].variance, prior, rtol=1e-6)
+        assert drawn[site].shape == (3, len(x))
+    for other, functions in found.values():
+        for site, prediction in whole.items():
+            for ours, theirs in zip(prediction, other[site], strict=True):
+                if ours is not None:
+                    np.testing.assert_allclose(theirs, ours, rtol=1e-10, atol=1e-10)
+        for site, values in drawn.items():
+            np.testing.assert_allclose(functions[site], values, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["two plates", "patches apart"])
+def test_exports_in_batches_are_those_of_all_rows(name):
+    program, inputs, kwargs, _ = PROGRAMS[name]
+    trained = trained_on(program, inputs, kwargs)
+    targets = RNG.standard_normal(18 if inputs.ndim == 3 else 9)
+    data = kwargs | ({"w": np.ones(4)} if "Z" in kwargs else {})
+    of = lambda size: trained.to_arviz(KEY, inputs, targets, num_draws=4, batch_size=size, model_kwargs=data)  # noqa: E731
+    whole, parts = of(100), of(4)
+    for group in ("posterior", "log_likelihood", "observed_data", "posterior_predictive"):
+        for site, values in whole[group].data_vars.items():
+            assert parts[group][site].shape == values.shape
+            assert np.isfinite(parts[group][site].values).all()
+            if site in ("g", "w", "g_u", "f_u") or group == "observed_data":  # the same in all batches
+                np.testing.assert_allclose(parts[group][site].values, values.values, rtol=1e-12)
+
+
+def test_test_data_go_with_the_rows_of_their_site():
+    program, inputs, kwargs, _ = PROGRAMS["two plates"]
+    trained = trained_on(program, inputs, kwargs)
+    tests = {"y": RNG.standard_normal(9), "w": RNG.standard_normal(4)}
+    whole, parts = (
+        trained.predict(KEY, inputs, test_data=tests, batch_size=size, model_kwargs=kwargs) for size in (50, 2)
+    )
+    for site in ("y", "w"):
+        np.testing.assert_allclose(parts[site].log_density, whole[site].log_density, rtol=1e-10)
+    with pytest.raises(ValueError, match=r"test_data\['w'\] has 9 rows, but site 'w' has 4"):
+        trained.predict(KEY, inputs, test_data={"w": tests["y"]}, model_kwargs=kwargs)
+
+
+def test_data_that_every_batch_would_count_are_refused():
+    program, inputs, kwargs, _ = PROGRAMS["two plates"]
+    trained, data = trained_on(program, inputs, kwargs), kwargs | {"w": np.ones(4)}
+    with pytest.raises(ValueError, match="data of site 'w' are the same in every batch"):
+        trained.condition(KEY, inputs, np.ones(9), batch_size=3, model_kwargs=data)
+    assert np.isfinite(trained.condition(KEY, inputs, np.ones(9), model_kwargs=data).losses).all()
+
+
+def reversed_rows(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(), X[::-1]))
+    with numpyro.plate("rows", len(X)):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+
+def centred(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(), X - X.mean(0)))
+    with numpyro.plate("rows", len(X)):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+
+def first_three(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(), X[:3]))
+    with numpyro.plate("rows", 3):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (reversed_rows, r"its rows are those of rows \[2, 1, 0\]"),
+        (centred, "its row 0 depends on the rows 0 to 2 of the data together"),
+        (first_three, r"it has shape \[3\] at any number of rows, and depends on them"),
+    ],
+)
+def test_batches_that_cannot_be_told_are_refused_by_name(program, reason):
+    guide = InducingGuide(program, InducingPoints(U))
+    data = np.zeros(9 if program is not first_three else 3)
+    trained = Trained(program, guide, guide.init_params(KEY, X, model_kwargs={"y": data}))
+    with pytest.raises(ValueError, match=f"Site 'f' does not come in batches of 4 rows: {reason}.*batch_size=9"):
+        trained.predict(KEY, X, batch_size=4)
+    with pytest.raises(ValueError, match="Site 'f' does not come in batches"):
+        trained.functions(KEY, X, batch_size=4)
+    assert np.isfinite(trained.predict(KEY, X)["f"].mean).all()
+
+
+# -- several rows of a site --------------------------------------------------------------------------------------------
+
+
+def patchwise(X, y=None, strided=False):
+    """Two layers: every row of the second layer's inputs has the values at three patches of a row."""
+    each = [X[:, i : i + 2] for i in range(3)]
+    windows = jnp.concatenate(each) if strided else jnp.stack(each, 1).reshape(-1, 2)
+    h = jnp.asarray(numpyro.sample("h", GaussianProcess(kernels.RBF(1.0, 2.0), windows, mean=windows[:, 0])))
+    rows = h.reshape(3, -1).T if strided else h.reshape(-1, 3)
+    f = numpyro.sample("f", GaussianProcess(kernels.Linear(1.0), rows))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+
+IMAGES, TARGETS = RNG.standard_normal((6, 4)), RNG.standard_normal(6)
+
+
+FAR = np.full((1, 2), 10.0)
+PARTICLES = 20_000
+
+
+def bounds(program, change=lambda guide: None, **options):
+    """Of many draws."""
+    guide = InducingGuide(program, {"h": InducingPoints(FAR), "f": InducingPoints(np.ones((1, 3)))}, **options)
+    params = guide.init_params(KEY, IMAGES, TARGETS)
+    params |= {"f_mean": jnp.array([2.0]), "f_scale": 1e-3 * params["f_scale"]}
+    change(guide)
+    loss = jax.vmap(lambda key: GaussianProcessELBO().loss(key, params, program, guide, IMAGES, TARGETS))
+    found = np.asarray(jax.jit(loss)(random.split(random.key(1), PARTICLES)))
+    return found.mean(), found.std() / np.sqrt(PARTICLES)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_the_bound_of_patches_under_a_second_layer_is_that_of_joint_draws(strided):
+    def program(X, y=None):
+        patchwise(X, y, strided)
+
+    (within, error), (joint, other) = bounds(program), bounds(program, joint={"h"})
+    assert abs(within - joint) < 3 * np.hypot(error, other)
+    alone, _ = bounds(program, lambda guide: guide.sites.within.clear())  # as if one row of ``h`` sufficed
+    assert abs(alone - joint) > 30 * np.hypot(error, other)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_patches_under_a_second_layer_predict_and_export_in_batches(strided):
+    def program(X, y=None):
+        patchwise(X, y, strided)
+
+    guide = InducingGuide(program, {"h": InducingPoints(FAR), "f": InducingPoints(np.ones((1, 3)))})
+    trained = Trained(program, guide, guide.init_params(KEY, IMAGES, TARGETS))
+    whole, parts = (
+        trained.predict(KEY, IMAGES, num_draws=5, keep_draws=True, batch_size=size, test_data={"y": TARGETS})
+        for size in (6, 4)
+    )
+    for site, prediction in whole.items():
+        for ours, theirs in zip(prediction, parts[site], strict=True):
+            if ours is not None:
+                np.testing.assert_allclose(theirs, ours, rtol=1e-10, atol=1e-10)
+    assert trained.to_arviz(KEY, IMAGES, TARGETS, num_draws=2, batch_size=4)["posterior"]["h"].shape == (1, 2, 18)
+
+
+def test_draws_within_a_row_have_their_joint_law():
+    guide = InducingGuide(patchwise, {"h": InducingPoints(RNG.standard_normal((2, 2))), "f": InducingPoints(np.eye(3))})
+    params = guide.init_params(KEY, IMAGES, TARGETS)
+    trained = Trained(patchwise, guide, params)
+    posterior = trained.posterior(KEY, IMAGES[:2])["h"]
+    _, covariance = posterior.moments()
+    keys = random.split(KEY, 40_000)
+    draws = np.asarray(jax.vmap(lambda key: DrawnWithin(Layout(3))(posterior, key))(keys))
+    seen = np.cov(draws.T)
+    block = np.kron(np.eye(2), np.ones((3, 3))) > 0
+    np.testing.assert_allclose(seen[block], np.asarray(covariance)[block], atol=0.03)
+    assert np.abs(seen[~block]).max() < 0.03 < np.abs(np.asarray(covariance)[~block]).max()
+
+
+def summed_over_rows(X, y=None):
+    h = jnp.asarray(numpyro.sample("h", GaussianProcess(kernels.RBF(), X)))
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(), jnp.stack([h, jnp.roll(h, 1)], 1)))
+    with numpyro.plate("rows", len(X)):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+
+def largest_of_neighbours(X, y=None):
+    h = jnp.asarray(numpyro.sample("h", GaussianProcess(kernels.RBF(), X)))
+    with numpyro.plate("rows", len(X)):
+        numpyro.sample("y", gaussian(jnp.maximum(h, jnp.roll(h, 1)), 0.1), obs=y)
+
+
+def kernel_of_all(X, y=None):
+    h = jnp.asarray(numpyro.sample("h", GaussianProcess(kernels.RBF(), X)))
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(jnp.exp(h.mean())), X))
+    with numpyro.plate("rows", len(X)):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+
+@pytest.mark.parametrize("program", [summed_over_rows, largest_of_neighbours, kernel_of_all])
+def test_what_needs_several_rows_of_the_data_is_refused(program):
+    guide = InducingGuide(program, InducingPoints(U))
+    with pytest.raises(ValueError, match=r"depends on several rows of GP site 'h'.*joint=\{'h'\}"):
+        guide.setup(X, np.zeros(9))
+
+
+def test_rows_are_told_without_computing_anything():
+    found = rows_of_sites(three_tasks, (X,), {"inputs": INPUTS, "targets": (None, None)})
+    assert found.layouts == {"f0": Layout(), "y0": Layout()}
+    assert found.sizes == {"f0": 9, "y0": 9, "f1": 5, "y1": 5, "f2": 9, "y2": 9}
+    assert rows_of_sites(apart, (PATCHES,), {}).layouts["f"] == Layout(2, strided=True)
+
+
+def test_a_second_call_at_the_same_shapes_compiles_nothing():
+    program, inputs, kwargs, _ = PROGRAMS["two plates"]
+    trained, data = trained_on(program, inputs, kwargs), kwargs | {"w": np.ones(4)}
+    calls = [
+        lambda key: trained.to_arviz(key, inputs, np.ones(9), num_draws=2, new_args=(inputs,), model_kwargs=data),
+        lambda key: trained.functions(key, inputs, num_draws=2, num_features=8, model_kwargs=kwargs),
+        lambda key: trained.posterior(key, inputs, model_kwargs=kwargs),
+        lambda key: trained.predict(key, inputs, model_kwargs=kwargs),
+    ]
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, seconds, **_: compiled.append(name) if name.endswith("backend_compile_duration") else None
+    )
+    for call in calls:
+        call(KEY)
+        count = len(compiled)
+        assert count
+        call(random.key(1))
+        assert len(compiled) == count
