@@ -65,8 +65,8 @@ class Trained:
         expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
             ``"draw"``; with ``" given draws of h"`` where the likelihood depends on draws of the latent site ``h``,
             over which it was not integrated.
-        backed_off: of each site with natural gradients, how many steps led to no covariance and were shortened; like
-            ``state`` not kept by :meth:`save`.
+        backed_off: of each site with natural gradients, how many steps were shortened, because at the length asked for
+            they lowered the bound or led to no covariance; like ``state`` not kept by :meth:`save`.
         data: what it was trained on: type, shape and sha256 of every array, by name; empty where a training failed.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from functools import partial
@@ -35,7 +36,7 @@ from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.gp_sites import Bound, representing
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.lbfgs import LineSearched
-from gpzoo.inference.natural import NaturalGradients, Rate
+from gpzoo.inference.natural import NaturalGradients, Rate, shortened
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._diagnose import Watch, check_scales, expectations, explain_failure, extreme_data
 from gpzoo.inference.training._mesh import Placement
@@ -137,7 +138,8 @@ def fit(
             initialiser such as k-means looks at inputs, else on the first minibatch.
         natural: step length, or a schedule, of natural gradients of ``q(u)``, for the GP sites on which no other
             depends; or by site name. ``None`` for none. The returned ``state`` is then that of
-            :class:`~gpzoo.inference.NaturalGradients`.
+            :class:`~gpzoo.inference.NaturalGradients`. Steps that would lower the bound are shortened, and a
+            warning at the end says so if most were.
         checkpoint: folder for checkpoints, of which the newest two are kept. A training that was stopped goes on from
             there when started again with the same arguments, and ends with the same bits; with other data, told by the
             sha256 of each array's bytes, it is refused. Of a table only the first and last rows are looked at, 128 MB
@@ -438,10 +440,18 @@ class _Training:
             if self.failed:
                 self._explain(num_steps)
             self._describe()
+            self._warn_of_shortened()
         except BaseException as error:
             keep_in(error, "result", lambda: self.result, f"Training ended after step {self.done} of {num_steps}.")
             raise
         return self.result
+
+    def _warn_of_shortened(self) -> None:
+        """Warn once if most natural steps were shorter than asked for, of the member with the most."""
+        counts = self.result.backed_off
+        said = [shortened(site, int(np.max(count)), self.done) for site, count in counts.items()]
+        if any(said):
+            warnings.warn(" ".join(filter(None, said)), UserWarning, stacklevel=5)
 
     def _refuse_coinciding(self) -> None:
         """Refuse sites that are not whitened and have more inducing variables that coincide than others.
