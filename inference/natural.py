@@ -76,8 +76,8 @@ class NaturalGradients(Optimizer):
     Args:
         optimizer: of all other parameters: a transformation of optax, or one of NumPyro's.
         guide: the program's :class:`~gpzoo.inference.InducingGuide`.
-        rate: step length of up to 1, or a schedule, for the GP sites on which no other depends; or by site name, inner layers
-            among them.
+        rate: step length of up to 1, or a schedule, for the GP sites on which no other depends; or by site name, inner
+            layers among them.
 
     Raises:
         TypeError: for a guide of another kind, or rates that are none.
