@@ -26,7 +26,7 @@ from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument
-from gpzoo.errors import FactorisationError, keep_in
+from gpzoo.errors import CheckpointError, FactorisationError, keep_in
 from gpzoo.inference._arguments import refuse_absent
 from gpzoo.inference._calls import RUNNING, entry_point, others_may_run
 from gpzoo.inference._keys import named_key
@@ -176,7 +176,7 @@ def fit(
             initial parameters as ``result``, when more than half of a site's inducing variables coincide with earlier
             ones up to the jitter and ``whiten=False``: such a training could stay finite and get worse.
         CheckpointError: when no checkpoint in the folder is whole, naming what is damaged, or the newest that is
-            belongs to another training.
+            belongs to another training; or when another training holds the folder.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
 
     Every error that ends the training has the result so far as ``.result``, also one of a callback or an interruption.
@@ -207,7 +207,9 @@ def fit(
     tables = any(isinstance(x, Table) for x in data)
     absent: checks.Absent = []
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
-    with one_blas_thread(), closing(source_of(args, batch_size, keys, several, in_axes, placement)) as source:
+    with ExitStack() as held:
+        held.enter_context(one_blas_thread())
+        source = held.enter_context(closing(source_of(args, batch_size, keys, several, in_axes, placement)))
         if absent:
             own = {name: _first(x) if several and name in member_kwargs else x for name, x in kwargs.items()}
             refuse_absent(partial(svi.model, **svi.static_kwargs), args, kwargs, absent, (source.all_rows(0), own))
@@ -222,6 +224,7 @@ def fit(
         keeper = None
         if checkpoint is not None:
             keeper = Checkpoints(checkpoint, training.settings(kwargs), writes=placement.first)
+            training.claim(keeper, held)
             training.restore(keeper, num_steps)
         return training.run(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
 
@@ -381,6 +384,21 @@ class _Training:
             self.data |= self.source.settings(checks.positional(self.svi.model, self.source.num_arguments)[0])
             for name, value in self.arrays.items():
                 self.data |= described(f"argument {name}", value)
+
+    def claim(self, keeper: Checkpoints, held: ExitStack) -> None:
+        """Hold the folder of checkpoints until ``held`` is closed.
+
+        Raises:
+            CheckpointError: in every process, if the one that writes cannot have it.
+        """
+        error = None
+        try:
+            held.enter_context(keeper.alone())
+        except CheckpointError as refused:
+            error = refused
+        (refusals,) = self.placement.agreed(float(error is not None))
+        if refusals:
+            raise error or CheckpointError(f"The first process cannot use {keeper.directory}: its error says why.")
 
     def restore(self, keeper: Checkpoints, num_steps: int) -> None:
         """Go on from the newest checkpoint, if there is one.

@@ -24,6 +24,7 @@ import numpy as np
 
 from gpzoo._extras import needs
 from gpzoo.errors import DatasetError, plain
+from gpzoo.inference._files import target
 from gpzoo.tables.files import opened, reason, unlike, unreadable
 
 VARIABLE = "GPZOO_DATA"
@@ -239,12 +240,12 @@ def written(folder: Path, file: str) -> Iterator[Path]:
         file: its name, or path relative to the folder.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if it cannot be written, or is no regular file.
         DatasetError: if a link leads out of the folder, where nothing may be written.
     """
     path = folder / file
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.parent.resolve().is_relative_to(folder.resolve()):
+    if not (whole := target(path)).is_relative_to(folder.resolve()):
         raise DatasetError(
             f"cannot write {path}: a link leads out of {folder}. Put a folder in its place, or {path.name} into it."
         )
@@ -252,7 +253,7 @@ def written(folder: Path, file: str) -> Iterator[Path]:
     unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=path.parent))
     try:
         yield unfinished / path.name
-        os.replace(unfinished / path.name, path)
+        os.replace(unfinished / path.name, whole)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
