@@ -45,6 +45,16 @@ def check_folder(checkpoint: str | os.PathLike[str]) -> None:
         raise ValueError(f"checkpoint must be the path of a folder, got {checkpoint!r}; the current one is '.'.")
 
 
+def kept_in_state(state: Any) -> dict[str, list[str]]:
+    """Initial hyperparameters that an optimiser keeps in its state, by their paths: no program tells them.
+
+    A training that goes on has those of its state, whatever its optimiser was made with. So they are settings.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    injected = ((path, x) for path, x in leaves if any(getattr(key, "name", "") == "hyperparams" for key in path))
+    return {f"optimiser{keystr(path)}": [str(value) for value in np.ravel(x)] for path, x in injected}
+
+
 class Restored(NamedTuple):
     """The content of a checkpoint: steps taken, their seconds, ``losses`` as given, and the state."""
 

@@ -55,7 +55,7 @@ from gpzoo.inference.training._sources import (
     split_keys,
 )
 from gpzoo.inference.training._steps import all_finite, initial, one_step, step_loop
-from gpzoo.inference.training.checkpoints import Checkpoints, check_folder
+from gpzoo.inference.training.checkpoints import Checkpoints, check_folder, kept_in_state
 from gpzoo.tables.table import Table
 
 #: Intended seconds between two visits of the host.
@@ -141,11 +141,13 @@ def fit(
             :class:`~gpzoo.inference.NaturalGradients`. Steps that would lower the bound are shortened, and a
             warning at the end says so if most were.
         checkpoint: folder for checkpoints, of which the newest two are kept. A training that was stopped goes on from
-            there when started again with the same arguments, and ends with the same bits; with other data, told by the
-            sha256 of each array's bytes, it is refused. Of a table only the first and last rows are looked at, 128 MB
-            of each. ``init_params`` and what the guide's initialisers give are not compared: a training that goes on
-            has no use for them. Written within the first 30 seconds, then every ``checkpoint_seconds``, at the end, on
-            SIGINT and SIGTERM, and when the callback or the reading of a table fails.
+            there when started again with the same arguments, and ends with the same bits. It is refused with other
+            data, told by the sha256 of each array's bytes (of a table only the first and last rows are looked at, 128
+            MB of each), and with other settings, such as a learning rate, also one that the optimiser keeps in its
+            state (``optax.inject_hyperparams``). ``init_params`` and what the guide's initialisers give are not
+            compared: a training that goes on has no use for them. Written within the first 30 seconds, then every
+            ``checkpoint_seconds``, at the end, on SIGINT and SIGTERM, and when the callback or the reading of a table
+            fails. A folder has one training at a time.
         checkpoint_seconds: seconds between checkpoints.
         callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and the last, to
             evaluate the parameters so far; ``seconds`` is the time in training, without the time in callbacks. A
@@ -372,6 +374,7 @@ class _Training:
         settings = dict(self.data)
         plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
         settings |= {f"argument {name}": value for name, value in plain.items()}
+        settings |= kept_in_state(self.state.optim_state)
         settings["rng_key"] = [word for key in self.keys for word in key_words(key)]
         # Without their devices, since a training may go on on others.
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self._inputs())

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from jax import random
 from numpyro.infer import SVI
@@ -559,6 +560,24 @@ def test_kills_at_random_moments_change_nothing(tmp_path):
     assert_same(resumed, train(steps))
     print(f"{steps} steps; {unfinished} of 30 kills came during a write")
     assert unfinished
+
+
+# -- hyperparameters in the optimiser's state --------------------------------------------------------------------------
+
+
+def test_a_rate_that_the_optimiser_keeps_in_its_state_tells_trainings_apart(tmp_path):
+    def run(steps, directory=None, rate=0.02):
+        chained = optax.chain(optax.clip(1e3), optax.inject_hyperparams(optax.adam)(learning_rate=rate))
+        with jax.numpy_dtype_promotion("standard"):
+            return train(steps, directory, svi=SVI(constant, around, chained, GaussianProcessELBO()))
+
+    decaying = optax.exponential_decay(0.02, 5, 0.5)
+    for number, rate in enumerate((0.02, decaying)):
+        folder = tmp_path / str(number)
+        run(7, folder, rate)
+        assert_same(run(12, folder, rate), run(12, rate=rate))
+        with pytest.raises(CheckpointError, match=r"hyperparams\['learning_rate'\] is \[\"0.2\"\] here and .*0.02"):
+            run(12, folder, 0.2)
 
 
 # -- two trainings, one folder -----------------------------------------------------------------------------------------
