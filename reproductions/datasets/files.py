@@ -245,15 +245,17 @@ def written(folder: Path, file: str) -> Iterator[Path]:
     """
     path = folder / file
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not (whole := target(path)).is_relative_to(folder.resolve()):
+    if not path.parent.resolve().is_relative_to(folder.resolve()):
         raise DatasetError(
             f"cannot write {path}: a link leads out of {folder}. Put a folder in its place, or {path.name} into it."
         )
+    if not path.is_symlink():  # a link itself is replaced: it could lead anywhere
+        target(path)
     _sweep(path.parent)
     unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=path.parent))
     try:
         yield unfinished / path.name
-        os.replace(unfinished / path.name, whole)
+        os.replace(unfinished / path.name, path)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
