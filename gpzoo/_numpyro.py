@@ -15,6 +15,7 @@ import numpyro
 try:
     from numpyro.infer.util import _unconstrain_params
     from numpyro.optim import _NumPyroOptim as Optimizer
+    from numpyro.optim import _value_and_grad as value_and_grad
     from numpyro.primitives import _PYRO_STACK, Messenger
 except ImportError as error:
     raise ImportError(
@@ -22,7 +23,15 @@ except ImportError as error:
         "NumPyro 0.22: install that, or a newer gpzoo."
     ) from error
 
-__all__ = ["Messenger", "Optimizer", "enumerated_axes", "handlers_around_mcmc", "markov_factors", "outside"]
+__all__ = [
+    "Messenger",
+    "Optimizer",
+    "enumerated_axes",
+    "handlers_around_mcmc",
+    "markov_factors",
+    "outside",
+    "value_and_grad",
+]
 
 
 @contextmanager

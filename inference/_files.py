@@ -1,4 +1,4 @@
-"""How are named arrays and a description of them kept in one file, every byte under a hash, written in one step?
+"""How are files written in one step, and how are named arrays kept in one, every byte under a hash?
 
 The first line is the sha256 of the second. The second line is the description in JSON, with type, shape and sha256 of
 each array; the bytes of the arrays follow. Nothing in a file is interpreted before its hash is checked, and no more is
@@ -7,12 +7,14 @@ read than the file holds. A file contains only numbers and JSON, so that reading
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,33 +28,108 @@ _MOST_DESCRIBED = 2**26
 #: Largest number of arrays that a message names.
 _MOST_NAMED = 4
 
+_KINDS = {
+    "a folder": stat.S_ISDIR,
+    "a pipe": stat.S_ISFIFO,
+    "a socket": stat.S_ISSOCK,
+    "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
+}
 
-def write(path: Path, unfinished: Path, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+
+def target(path: Path) -> Path:
+    """The file that is written for ``path``: itself, or where a symbolic link leads.
+
+    Raises:
+        OSError: if there is something other than a regular file, which would be replaced by one.
+    """
+    found = Path(os.path.realpath(path))
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(mode := os.stat(found).st_mode):
+            kind = next((name for name, is_one in _KINDS.items() if is_one(mode)), "no regular file")
+            what = f"it leads to {found}, {kind}" if path.is_symlink() else f"it is {kind}"
+            raise OSError(errno.EINVAL, f"{what}, and only a regular file is replaced; give another path", str(path))
+    return found
+
+
+@contextmanager
+def replacing(path: Path, unfinished: str | None = None) -> Iterator[Path]:
+    """A temporary path, whose file replaces that of ``path`` if the block succeeds and is removed otherwise.
+
+    Args:
+        path: path of a regular file, of a symbolic link to one, or of none.
+        unfinished: name of the temporary file, which lies beside the one that it replaces.
+
+    Raises:
+        OSError: as :func:`target`.
+    """
+    file = target(path)
+    temporary = file.with_name(unfinished or f".{file.name}.{os.getpid()}.part")
+    try:
+        temporary.unlink(missing_ok=True)  # a pipe there would be waited for
+        yield temporary
+        os.replace(temporary, file)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write(path: Path, unfinished: str, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Write a file in one step: a reader of ``path`` finds either the previous file or the whole new one.
 
     Args:
         path: path of the file.
-        unfinished: a temporary path in the same folder, which is removed at the end.
+        unfinished: name of a temporary file in the same folder, which is removed at the end.
         description: plain values by name, without ``"arrays"``.
         arrays: arrays by name.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if it cannot be written, or is no regular file.
     """
     described = [[name, str(x.dtype), list(x.shape), _sha256(_bytes(x))] for name, x in arrays.items()]
     line = json.dumps(description | {"arrays": described}).encode() + b"\n"
-    try:
-        with open(unfinished, "wb") as file:
+    with replacing(path, unfinished) as temporary:
+        with open(temporary, "wb") as file:
             file.write(_sha256(line).encode() + b"\n" + line)
             for array in arrays.values():
                 file.write(_bytes(array))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(unfinished, path)
-        _sync(path.parent)
+        directory = temporary.parent
+    _sync(directory)
+
+
+@contextmanager
+def alone_in(folder: Path, busy: Callable[[], object] | None = None) -> Iterator[None]:
+    """Hold a folder as long as the block runs, and at most as long as this process lives.
+
+    Args:
+        folder: the folder.
+        busy: called if another process, or another thread, holds it; then it is waited for.
+
+    Raises:
+        BlockingIOError: if another one holds it, without ``busy``.
+        OSError: if the folder cannot be opened.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if busy is None:
+                raise
+            busy()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF):  # file systems without such locks
+                raise
+        yield
     finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -79,7 +79,7 @@ def save(path: Path, trained: Any) -> None:
         **_of_guide(trained.guide, arrays),
     }
     try:
-        _files.write(path, path.with_name(f"{path.name}-unfinished"), description, arrays)
+        _files.write(path, f"{path.name}-unfinished", description, arrays)
     except OSError as error:
         raise CheckpointError(f"{path} could not be written: {error}.") from error
 

@@ -185,7 +185,8 @@ def draws_to_arviz(
     ``posterior`` holds GP sites, ``f``, whether the program was :func:`~gpzoo.inference.whitened` or not, and the white
     noise of none. Where a site is sparse, ``f`` is drawn jointly given each draw of ``f_u``, and ``log_likelihood`` is
     given that draw. ``az.from_numpyro(mcmc)`` does for sites that are not sparse, with the noise. ``sample_stats`` has
-    ``log_p`` beside what is given; of an observed GP site ``log_p`` has the marginal likelihood.
+    ``log_p``, and ``log_p_f`` of a GP site, beside what is given; of an observed GP site ``log_p`` has the marginal
+    likelihood.
 
     Example:
         >>> import jax, numpy as np
@@ -292,14 +293,16 @@ def _export(
         return Group({n: x for n, (x, _) in values.items()}, {n: x for n, (_, x) in values.items()}, drawn=False, **of)
 
     terms, from_prior = found["log_likelihood"] | found["left_out"], _said_of_prior(source, params, arguments[0], few)
+    # Tools that scale the prior (az.psense_summary) take all of log_prior, and mean that of hyperparameters.
+    of_gps = {f"log_p_{n}": x for n, x in found["log_prior"].items() if n.removesuffix("_u") in source.processes}
     groups = {
         "posterior": drawn(found["posterior"], attributes={} if source.guide is None else {"approximation": "svi"}),
         "posterior_predictive": drawn(found["posterior_predictive"]),
         "predictions": replace(drawn(found["predictions"], rows="new"), dims=source.axes),  # no data, none masked
         # PSIS fits tails to differences of log densities, which float32 rounds to none.
         "log_likelihood": drawn({name: x.astype(np.float64) for name, x in terms.items()}),
-        "log_prior": drawn(found["log_prior"]),
-        "sample_stats": drawn(_log_densities(found, sample_stats)),
+        "log_prior": drawn({n: x for n, x in found["log_prior"].items() if f"log_p_{n}" not in of_gps}),
+        "sample_stats": drawn(_log_densities(found, sample_stats) | of_gps),
         "prior": drawn(found["prior"], (1, -1), rows="first", attributes=from_prior),
         "prior_predictive": drawn(found["prior_predictive"], (1, -1), rows="first", attributes=from_prior),
         "observed_data": Group(_as_drawn(found), axes, drawn=False),

@@ -65,8 +65,8 @@ class Trained:
         expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
             ``"draw"``; with ``" given draws of h"`` where the likelihood depends on draws of the latent site ``h``,
             over which it was not integrated.
-        backed_off: of each site with natural gradients, how many steps led to no covariance and were shortened; like
-            ``state`` not kept by :meth:`save`.
+        backed_off: of each site with natural gradients, how many steps were shortened, because at the length asked for
+            they lowered the bound or led to no covariance; like ``state`` not kept by :meth:`save`.
         data: what it was trained on: type, shape and sha256 of every array, by name; empty where a training failed.
     """
 
@@ -419,8 +419,10 @@ class Trained:
         ``posterior_predictive``  data drawn anew; of an observed GP site given what was observed
         ``predictions``           GP sites and data at ``new_args``; ``predictions_constant_data`` has these
         ``log_likelihood``        ``log p(y_n | f_n)``; of an observed GP site ``log p(y_n | y_-n)``
-        ``log_prior``             ``log p`` of hyperparameters and of ``u``, each summed over its entries
-        ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for ``az.loo_approximate_posterior``
+        ``log_prior``             ``log p`` of hyperparameters and other latent sites that are no GPs, each summed over
+                                  its entries: what ``az.psense_summary`` scales
+        ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for ``az.loo_approximate_posterior``;
+                                  ``log_p_<site>_u``, the part of ``u`` in ``log_p``
         ``prior``                 what the program draws, at the trained values of its parameters (attributes name them)
         ``prior_predictive``      data drawn with these
         ``observed_data``         the data

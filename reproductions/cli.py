@@ -467,6 +467,7 @@ def results_command(folder: Path, output: Path, only_check: bool, debug: bool) -
     with the experiment that answers it.
     """
     with known_failures(debug):
+        from gpzoo.inference._files import replacing
         from gpzoo.reproductions.checking import check
         from gpzoo.reproductions.figures import draw_figures
         from gpzoo.reproductions.pages import pages
@@ -480,7 +481,8 @@ def results_command(folder: Path, output: Path, only_check: bool, debug: bool) -
         for name, text in pages(folder, experiments, PAPERS).items():
             path = output / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            with replacing(path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
             written.append(path)
         written += draw_figures(folder, experiments, PAPERS)
     click.echo(f"Written to {', '.join(map(str, written))}")

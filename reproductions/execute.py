@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ import jax
 import gpzoo
 from gpzoo._extras import needs
 from gpzoo.inference import Trained
+from gpzoo.inference._files import alone_in, replacing
 from gpzoo.reproductions import provenance
 from gpzoo.reproductions.experiment import (
     FIELDS,
@@ -32,7 +33,7 @@ from gpzoo.reproductions.experiment import (
     Run,
     data_record,
 )
-from gpzoo.reproductions.kept import as_json, read_json, replacing, write_json
+from gpzoo.reproductions.kept import as_json, read_json, write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -189,29 +190,6 @@ def _steps_taken(folder: Path) -> int:
     return taken
 
 
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold a folder: two processes in it would write over each other's checkpoints. The second one waits."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"Another process runs in {folder}; waiting until it ends.", file=sys.stderr, flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF):  # file systems without such locks
-                raise
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
     """Mark the output folder as this run's, so that no run resumes from another one's checkpoint.
 
@@ -223,9 +201,10 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
         The starts of this run: the earlier ones, if they left a checkpoint, and this one.
     """
     path, started = run.output / "run.json", []
+    waiting = f"Another process runs in {run.output}; waiting until it ends."
     try:
         run.output.mkdir(parents=True, exist_ok=True)
-        claims.enter_context(_alone_in(run.output))
+        claims.enter_context(alone_in(run.output, partial(print, waiting, file=sys.stderr, flush=True)))
         if path.exists():
             try:
                 found = read_json(path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from jax.typing import ArrayLike
 
+from gpzoo.inference._files import replacing
 from gpzoo.inference.inspection import plots
 from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import Experiment
@@ -153,6 +154,7 @@ def draw_figures(folder: Path, experiments: Sequence[Experiment], papers: Sequen
     written = []
     for name, draw in drawable(Records(folder, experiments), experiments, papers).items():
         path = folder / f"{name}.png"
-        draw().savefig(path, format="png", dpi=130, metadata={"Software": None})
+        with replacing(path) as temporary:
+            draw().savefig(temporary, format="png", dpi=130, metadata={"Software": None})
         written.append(path)
     return written

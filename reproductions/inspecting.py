@@ -17,6 +17,7 @@ from jax import random
 
 from gpzoo.errors import CheckpointError
 from gpzoo.inference import load
+from gpzoo.inference._files import replacing
 from gpzoo.inference.inspection import plots
 from gpzoo.inference.inspection.document import Block, Code, Part, Picture, page
 from gpzoo.inference.inspection.drawn import address, picture
@@ -25,7 +26,7 @@ from gpzoo.inference.inspection.report import BOUND, data_of_training, environme
 from gpzoo.reproductions import terminal as results
 from gpzoo.reproductions.experiment import Experiment, ReproductionError, Run
 from gpzoo.reproductions.figures import test_curves
-from gpzoo.reproductions.kept import read_json, replacing
+from gpzoo.reproductions.kept import read_json
 
 # -- a run -------------------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpzoo.inference._files import replacing
 from gpzoo.reproductions import provenance
 from gpzoo.reproductions.experiment import ReproductionError
 
@@ -17,23 +17,13 @@ def write_json(path: Path, content: Any) -> None:
     """Write JSON under ``path`` in one step: a reader sees the old file or the whole new one.
 
     Raises:
-        OSError: if the folder cannot be written or the disk is full; ``path`` is then unchanged.
+        OSError: if the folder cannot be written, the disk is full, or ``path`` is no regular file; ``path`` is then
+            unchanged.
     """
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``, which replaces it if the block succeeds and is removed otherwise."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpzoo.inference.inspection.findings import Diagnosis, Finding, Section
 from gpzoo.inference.inspection.measure import Measured, Process
+from gpzoo.inference.natural import shortened
 
 #: Share of its prior variance that a row has left given ``u`` from where on the model says nothing of it. A row at 2.1
 #: lengthscales (RBF) from the nearest of well-separated inducing points has as much.
@@ -267,15 +268,8 @@ def course(losses: np.ndarray, rows: int, backed_off: Mapping[str, Any]) -> Diag
             )
         )
     for site, count in backed_off.items():
-        if int(count) > len(losses) / 2:
-            findings.append(
-                Finding(
-                    "natural steps shortened",
-                    site,
-                    f"{int(count)} of {len(losses)} natural steps led to no covariance and were shortened: lower their "
-                    "rate.",
-                )
-            )
+        if said := shortened(site, int(count), len(losses)):
+            findings.append(Finding("natural steps shortened", site, said))
     note = "Nats; of minibatches, estimates of the bound on all rows."
     return Diagnosis(tuple(findings), (Section("Training", ("what", "value"), tuple(table), note),))
 

@@ -18,9 +18,9 @@ import gpzoo
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
 from gpzoo._types import Argument
+from gpzoo.inference import _files
 from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
-from gpzoo.inference._files import is_key
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Look, look
 from gpzoo.inference._runs import unmasked
@@ -88,14 +88,15 @@ def report(
         TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
         ValueError: for no data, data that are not finite, or parameters that are missing or of another shape.
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
-        OSError: if the file cannot be written.
+        OSError: if the file cannot be written, or ``path`` is no regular file or link to one.
     """
-    path = checked_path(path)
+    _files.target(path := checked_path(path))
     if not args:
         raise ValueError("report needs the program's arguments, data included: report(key, trained, X, y, path=...).")
     name = named(trained.model)
     found = parts(rng_key, trained, args, model_kwargs, train_args=train_args)
-    path.write_text(page(f"Report: {name}", subtitle(args), found), encoding="utf-8")
+    with _files.replacing(path) as temporary:
+        temporary.write_text(page(f"Report: {name}", subtitle(args), found), encoding="utf-8")
     return path
 
 
@@ -291,7 +292,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _value(leaf: Any) -> str:
-    if is_key(leaf):
+    if _files.is_key(leaf):
         return "a random key"
     values = np.ravel(np.asarray(leaf)).astype(np.float64)
     if values.size <= _WRITTEN:
@@ -419,7 +420,7 @@ def _layers(plots: Any, key: Array, trained: Trained, args: tuple, kwargs: dict)
 
 def environment(trained: Trained) -> Section:
     """Versions, device and precision of this report, and the length of the training."""
-    leaves = [x for x in jax.tree.leaves(dict(trained.params)) if not is_key(x)]
+    leaves = [x for x in jax.tree.leaves(dict(trained.params)) if not _files.is_key(x)]
     kinds = sorted({str(np.asarray(x).dtype) for x in leaves})
     device = jax.devices()[0]
     rows = [

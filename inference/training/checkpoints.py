@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +45,16 @@ def check_folder(checkpoint: str | os.PathLike[str]) -> None:
         raise ValueError(f"checkpoint must be the path of a folder, got {checkpoint!r}; the current one is '.'.")
 
 
+def kept_in_state(state: Any) -> dict[str, list[str]]:
+    """Initial hyperparameters that an optimiser keeps in its state, by their paths: no program tells them.
+
+    A training that goes on has those of its state, whatever its optimiser was made with. So they are settings.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    injected = ((path, x) for path, x in leaves if any(getattr(key, "name", "") == "hyperparams" for key in path))
+    return {f"optimiser{keystr(path)}": [str(value) for value in np.ravel(x)] for path, x in injected}
+
+
 class Restored(NamedTuple):
     """The content of a checkpoint: steps taken, their seconds, ``losses`` as given, and the state."""
 
@@ -57,7 +68,7 @@ class Checkpoints:
     """The two newest states of one training, in one folder, ``12.checkpoint`` after 12 steps.
 
     Args:
-        directory: their folder; made if absent. Remains of killed writes in it are removed.
+        directory: their folder; made if absent.
         settings: settings that a continued training must share, as a flat dictionary of plain values.
         writes: whether this process writes, of several that share the folder.
 
@@ -71,9 +82,6 @@ class Checkpoints:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             earlier = sorted(path.name for path in self.directory.iterdir() if _of_orbax(path))
-            if not earlier and writes:
-                for left in self.directory.glob(f"*{_UNFINISHED}"):
-                    left.unlink()
         except (OSError, ValueError) as error:
             raise CheckpointError(f"Cannot use {self.directory} for checkpoints: {error}.") from error
         if earlier:
@@ -81,6 +89,30 @@ class Checkpoints:
                 f"{self.directory} holds checkpoints written by an earlier gpzoo, {', '.join(earlier[:_MOST_NAMED])}, "
                 "which this one cannot read. Finish the training with the gpzoo that began it, or use another folder."
             )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder while the block runs, and remove what killed writes have left in it.
+
+        Only the process that writes does so.
+
+        Raises:
+            CheckpointError: if another training holds it.
+        """
+        with ExitStack() as held:
+            if self.writes:
+                try:
+                    held.enter_context(_files.alone_in(self.directory))
+                    for left in self.directory.glob(f"*{_UNFINISHED}"):
+                        left.unlink()
+                except BlockingIOError:
+                    raise CheckpointError(
+                        f"Another training runs with its checkpoints in {self.directory}, and each would remove those "
+                        "of the other. Wait until it ends, or use another folder."
+                    ) from None
+                except OSError as error:
+                    raise CheckpointError(f"Cannot use {self.directory} for checkpoints: {error}.") from error
+            yield
 
     def save(self, step: int, seconds: float, losses: Float[np.ndarray, "*K steps"], state: Any) -> bool:
         """Write the state after ``step`` steps; the two before it stay until this one is complete.
@@ -94,11 +126,10 @@ class Checkpoints:
         if self._good[-1:] == [step] or not self.writes:
             return True
         arrays = {"losses": losses} | _named(state)
-        unfinished = self.directory / f"{step}{_UNFINISHED}"
         description = {"step": step, "seconds": seconds, "settings": self.settings}
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            _files.write(self._path(step), unfinished, description, arrays)
+            _files.write(self._path(step), f"{step}{_UNFINISHED}", description, arrays)
         except OSError as error:
             warnings.warn(
                 f"No checkpoint was written to {self.directory} at step {step}: {error}. Training goes on; free some "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from functools import partial
@@ -25,7 +26,7 @@ from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument
-from gpzoo.errors import FactorisationError, keep_in
+from gpzoo.errors import CheckpointError, FactorisationError, keep_in
 from gpzoo.inference._arguments import refuse_absent
 from gpzoo.inference._calls import RUNNING, entry_point, others_may_run
 from gpzoo.inference._keys import named_key
@@ -35,7 +36,7 @@ from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.gp_sites import Bound, representing
 from gpzoo.inference.guide import InducingGuide
 from gpzoo.inference.lbfgs import LineSearched
-from gpzoo.inference.natural import NaturalGradients, Rate
+from gpzoo.inference.natural import NaturalGradients, Rate, shortened
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._diagnose import Watch, check_scales, expectations, explain_failure, extreme_data
 from gpzoo.inference.training._mesh import Placement
@@ -54,7 +55,7 @@ from gpzoo.inference.training._sources import (
     split_keys,
 )
 from gpzoo.inference.training._steps import all_finite, initial, one_step, step_loop
-from gpzoo.inference.training.checkpoints import Checkpoints, check_folder
+from gpzoo.inference.training.checkpoints import Checkpoints, check_folder, kept_in_state
 from gpzoo.tables.table import Table
 
 #: Intended seconds between two visits of the host.
@@ -137,13 +138,16 @@ def fit(
             initialiser such as k-means looks at inputs, else on the first minibatch.
         natural: step length, or a schedule, of natural gradients of ``q(u)``, for the GP sites on which no other
             depends; or by site name. ``None`` for none. The returned ``state`` is then that of
-            :class:`~gpzoo.inference.NaturalGradients`.
+            :class:`~gpzoo.inference.NaturalGradients`. Steps that would lower the bound are shortened, and a
+            warning at the end says so if most were.
         checkpoint: folder for checkpoints, of which the newest two are kept. A training that was stopped goes on from
-            there when started again with the same arguments, and ends with the same bits; with other data, told by the
-            sha256 of each array's bytes, it is refused. Of a table only the first and last rows are looked at, 128 MB
-            of each. ``init_params`` and what the guide's initialisers give are not compared: a training that goes on
-            has no use for them. Written within the first 30 seconds, then every ``checkpoint_seconds``, at the end, on
-            SIGINT and SIGTERM, and when the callback or the reading of a table fails.
+            there when started again with the same arguments, and ends with the same bits. It is refused with other
+            data, told by the sha256 of each array's bytes (of a table only the first and last rows are looked at, 128
+            MB of each), and with other settings, such as a learning rate, also one that the optimiser keeps in its
+            state (``optax.inject_hyperparams``). ``init_params`` and what the guide's initialisers give are not
+            compared: a training that goes on has no use for them. Written within the first 30 seconds, then every
+            ``checkpoint_seconds``, at the end, on SIGINT and SIGTERM, and when the callback or the reading of a table
+            fails. A folder has one training at a time.
         checkpoint_seconds: seconds between checkpoints.
         callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and the last, to
             evaluate the parameters so far; ``seconds`` is the time in training, without the time in callbacks. A
@@ -174,7 +178,7 @@ def fit(
             initial parameters as ``result``, when more than half of a site's inducing variables coincide with earlier
             ones up to the jitter and ``whiten=False``: such a training could stay finite and get worse.
         CheckpointError: when no checkpoint in the folder is whole, naming what is damaged, or the newest that is
-            belongs to another training.
+            belongs to another training; or when another training holds the folder.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
 
     Every error that ends the training has the result so far as ``.result``, also one of a callback or an interruption.
@@ -205,7 +209,9 @@ def fit(
     tables = any(isinstance(x, Table) for x in data)
     absent: checks.Absent = []
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
-    with one_blas_thread(), closing(source_of(args, batch_size, keys, several, in_axes, placement)) as source:
+    with ExitStack() as held:
+        held.enter_context(one_blas_thread())
+        source = held.enter_context(closing(source_of(args, batch_size, keys, several, in_axes, placement)))
         if absent:
             own = {name: _first(x) if several and name in member_kwargs else x for name, x in kwargs.items()}
             refuse_absent(partial(svi.model, **svi.static_kwargs), args, kwargs, absent, (source.all_rows(0), own))
@@ -220,6 +226,7 @@ def fit(
         keeper = None
         if checkpoint is not None:
             keeper = Checkpoints(checkpoint, training.settings(kwargs), writes=placement.first)
+            training.claim(keeper, held)
             training.restore(keeper, num_steps)
         return training.run(num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
 
@@ -367,6 +374,7 @@ class _Training:
         settings = dict(self.data)
         plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int | float | str)}
         settings |= {f"argument {name}": value for name, value in plain.items()}
+        settings |= kept_in_state(self.state.optim_state)
         settings["rng_key"] = [word for key in self.keys for word in key_words(key)]
         # Without their devices, since a training may go on on others.
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self._inputs())
@@ -379,6 +387,21 @@ class _Training:
             self.data |= self.source.settings(checks.positional(self.svi.model, self.source.num_arguments)[0])
             for name, value in self.arrays.items():
                 self.data |= described(f"argument {name}", value)
+
+    def claim(self, keeper: Checkpoints, held: ExitStack) -> None:
+        """Hold the folder of checkpoints until ``held`` is closed.
+
+        Raises:
+            CheckpointError: in every process, if the one that writes cannot have it.
+        """
+        error = None
+        try:
+            held.enter_context(keeper.alone())
+        except CheckpointError as refused:
+            error = refused
+        (refusals,) = self.placement.agreed(float(error is not None))
+        if refusals:
+            raise error or CheckpointError(f"The first process cannot use {keeper.directory}: its error says why.")
 
     def restore(self, keeper: Checkpoints, num_steps: int) -> None:
         """Go on from the newest checkpoint, if there is one.
@@ -438,10 +461,18 @@ class _Training:
             if self.failed:
                 self._explain(num_steps)
             self._describe()
+            self._warn_of_shortened()
         except BaseException as error:
             keep_in(error, "result", lambda: self.result, f"Training ended after step {self.done} of {num_steps}.")
             raise
         return self.result
+
+    def _warn_of_shortened(self) -> None:
+        """Warn once if most natural steps were shorter than asked for, of the member with the most."""
+        counts = self.result.backed_off
+        said = [shortened(site, int(np.max(count)), self.done) for site, count in counts.items()]
+        if any(said):
+            warnings.warn(" ".join(filter(None, said)), UserWarning, stacklevel=5)
 
     def _refuse_coinciding(self) -> None:
         """Refuse sites that are not whitened and have more inducing variables that coincide than others.

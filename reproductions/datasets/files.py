@@ -24,6 +24,7 @@ import numpy as np
 
 from gpzoo._extras import needs
 from gpzoo.errors import DatasetError, plain
+from gpzoo.inference._files import target
 from gpzoo.tables.files import opened, reason, unlike, unreadable
 
 VARIABLE = "GPZOO_DATA"
@@ -239,7 +240,7 @@ def written(folder: Path, file: str) -> Iterator[Path]:
         file: its name, or path relative to the folder.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if it cannot be written, or is no regular file.
         DatasetError: if a link leads out of the folder, where nothing may be written.
     """
     path = folder / file
@@ -248,6 +249,8 @@ def written(folder: Path, file: str) -> Iterator[Path]:
         raise DatasetError(
             f"cannot write {path}: a link leads out of {folder}. Put a folder in its place, or {path.name} into it."
         )
+    if not path.is_symlink():  # a link itself is replaced: it could lead anywhere
+        target(path)
     _sweep(path.parent)
     unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=path.parent))
     try:

@@ -59,7 +59,7 @@ def exported():
 def test_groups_and_shapes(exported):
     _, _, data = exported
     assert names(data) == {
-        *("posterior", "posterior_predictive", "prior", "prior_predictive", "log_likelihood", "log_prior"),
+        *("posterior", "posterior_predictive", "prior", "prior_predictive", "log_likelihood"),  # and no hyperparameters
         *("sample_stats", "observed_data", "constant_data"),
     }
     posterior = group(data, "posterior")

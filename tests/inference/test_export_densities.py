@@ -59,6 +59,18 @@ def check_data(data, log_likelihood):
     np.testing.assert_allclose(draws_of(data, "log_likelihood", "y")[0], log_likelihood, **CLOSE)
 
 
+def check_priors(data, priors, process):
+    """Tools that scale the prior, such as ``az.psense_summary``, weight draws by ``sum(log_prior)`` to a power."""
+    theta = {name: values for name, values in priors.items() if name != process}
+    assert set(data["log_prior"].data_vars) == set(theta)
+    for name, found in zip(theta, draws_of(data, "log_prior", *theta), strict=True):
+        np.testing.assert_allclose(found, theta[name], **CLOSE)
+    np.testing.assert_allclose(draws_of(data, "sample_stats", f"log_p_{process}")[0], priors[process], **CLOSE)
+    az = pytest.importorskip("arviz")
+    if hasattr(az, "psense_summary"):  # ArviZ 1
+        assert set(az.psense_summary(data, var_names=list(theta)).index) == set(theta)
+
+
 # -- hyperparameters ---------------------------------------------------------------------------------------------------
 
 
@@ -75,8 +87,7 @@ def test_regression_with_priors_is_what_numpy_makes_of_it(hyperparameters):
     check_data(data, likelihood)
     priors = {"lengthscale": lognorm(1.0).logpdf(scale), "noise": lognorm(1.0, scale=np.exp(-2.0)).logpdf(noise)}
     priors["f_u"] = np.array([normal(v, np.zeros(4), gram(Z, s)) for v, s in zip(u, scale, strict=True)])
-    for name, found in zip(priors, draws_of(data, "log_prior", *priors), strict=True):
-        np.testing.assert_allclose(found, priors[name], **CLOSE)
+    check_priors(data, priors, "f_u")
     S = params["f_scale"] @ params["f_scale"].T
     L = [np.linalg.cholesky(gram(Z, s)) for s in scale]
     q = np.array([normal(v, R @ params["f_mean"], R @ S @ R.T) for v, R in zip(u, L, strict=True)])
@@ -120,9 +131,8 @@ def test_draws_of_nuts_are_what_numpy_makes_of_them(kind, chains):
     np.testing.assert_allclose(values, np.asarray(samples[name])[0])
     priors = {"lengthscale": lognorm(1.0).logpdf(scale), "noise": lognorm(1.0, scale=np.exp(-2.0)).logpdf(noise)}
     priors[name] = np.array([normal(v, np.zeros(len(at)), gram(at, s)) for v, s in zip(values, scale, strict=True)])
-    for prior, found in zip(priors, draws_of(data, "log_prior", *priors), strict=True):
-        np.testing.assert_allclose(found, priors[prior], **CLOSE)
-    assert set(data["sample_stats"].data_vars) == {"log_p"}
+    check_priors(data, priors, name)
+    assert set(data["sample_stats"].data_vars) == {"log_p", f"log_p_{name}"}
     (log_p,) = draws_of(data, "sample_stats", "log_p")
     np.testing.assert_allclose(log_p, likelihood.sum(1) + sum(priors.values()), **CLOSE)
 
@@ -169,7 +179,7 @@ def test_every_form_is_what_numpy_makes_of_it(name):
         prior += [normal(v, np.zeros(len(v)), K) for v in u[:, :, d]]
         q += [normal(v, mean[:, d], covariance[d]) for v in u[:, :, d]]
     log_p, log_q = draws_of(data, "sample_stats", "log_p", "log_q")
-    np.testing.assert_allclose(draws_of(data, "log_prior", "f_u")[0], prior, **CLOSE)
+    np.testing.assert_allclose(draws_of(data, "sample_stats", "log_p_f_u")[0], prior, **CLOSE)
     np.testing.assert_allclose(log_q, q, **CLOSE)
     np.testing.assert_allclose(log_p, likelihood.sum(1) + prior, **CLOSE)
 

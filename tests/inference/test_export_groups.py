@@ -113,7 +113,12 @@ def test_the_prior_is_that_of_the_program(exported):
 
 def test_rows_in_batches_have_the_same_draws_of_u(trained, exported):
     data = trained.to_arviz(KEY, X, Y, LABELS, num_draws=S, batch_size=5)
-    for group, name in (("posterior", "f_u"), ("posterior", "scale"), ("sample_stats", "log_q"), ("log_prior", "g_u")):
+    for group, name in (
+        ("posterior", "f_u"),
+        ("posterior", "scale"),
+        ("sample_stats", "log_q"),
+        ("sample_stats", "log_p_g_u"),
+    ):
         np.testing.assert_allclose(data[group][name], exported[group][name], rtol=1e-10)
     np.testing.assert_array_equal(data["observed_data"]["y"], Y)
     assert data["posterior"]["noise"].shape == (1, S, 2) and data["posterior"]["f"].shape == (1, S, 12, 3)
@@ -123,7 +128,8 @@ def test_rows_in_batches_have_the_same_draws_of_u(trained, exported):
     by_hand = norm(g, np.sqrt(0.1)).logpdf(Y).sum(-1)
     np.testing.assert_allclose(draws(data, "log_likelihood", "y"), by_hand, rtol=1e-8)
     total = sum(draws(data, "log_likelihood", name).sum(-1) for name in ("y", "labels"))
-    total = total + sum(draws(data, "log_prior", name) for name in ("f_u", "g_u", "scale"))
+    total = total + sum(draws(data, "sample_stats", f"log_p_{name}_u") for name in "fg")
+    total = total + draws(data, "log_prior", "scale")
     np.testing.assert_allclose(draws(data, "sample_stats", "log_p"), total, rtol=1e-10)
     # The noise of one batch is not that of another.
     left = g - draws(exported, "posterior", "g")
@@ -175,7 +181,7 @@ def test_a_density_of_all_rows_does_not_come_in_batches():
     with pytest.raises(ValueError, match=r"site\(s\) \['f', 'level'\] is one of all 12 rows.*pass batch_size=12"):
         trained.to_arviz(KEY, X, numbers, num_draws=2, batch_size=6)
     data = trained.to_arviz(KEY, X, numbers, num_draws=2)
-    total = draws(data, "log_likelihood", "y").sum(-1) + draws(data, "log_prior", "f_u")
+    total = draws(data, "log_likelihood", "y").sum(-1) + draws(data, "sample_stats", "log_p_f_u")
     total = total - draws(data, "posterior", "f").sum(-1) ** 2
     np.testing.assert_allclose(draws(data, "sample_stats", "log_p"), total, rtol=1e-8)
 

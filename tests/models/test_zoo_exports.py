@@ -151,7 +151,7 @@ def test_an_export_is_finite_and_complete(name, standard_promotion):
 
 
 GROUPS = (
-    *("posterior", "posterior_predictive", "predictions", "prior", "prior_predictive", "log_likelihood", "log_prior"),
+    *("posterior", "posterior_predictive", "predictions", "prior", "prior_predictive", "log_likelihood"),
     *("sample_stats", "observed_data", "constant_data", "predictions_constant_data"),
 )
 

@@ -752,3 +752,86 @@ def test_a_kernel_is_a_function_and_noise(name):
     np.testing.assert_allclose(of_cross, cross, rtol=1e-12)
     np.testing.assert_allclose(found, variance * np.eye(len(X)) if variance else 0, rtol=1e-12)
     np.testing.assert_allclose(of_gram + found, gram, rtol=1e-12)
+
+
+# -- second derivatives, and far inputs --------------------------------------------------------------------------------
+
+SMOOTHNESS = {
+    # The second derivative of k(x, z) by x at z = x, of lengthscale 0.5 and variance 2; of kinks what is said of them.
+    "Matern12": (Matern12(2.0, 0.5), 0.0),
+    "Matern32": (Matern32(2.0, 0.5), -2.0 * 3 / 0.25),
+    "Matern52": (Matern52(2.0, 0.5), -2.0 * (5 / 3) / 0.25),
+    "RBF": (RBF(2.0, 0.5), -2.0 / 0.25),
+    "RationalQuadratic": (RationalQuadratic(2.0, 0.5, 1.5), -2.0 / 0.25),
+    "Periodic": (Periodic(2.0, 0.5, 3.0), -2.0 * (np.pi / 3.0) ** 2 / 0.25),
+    "ArcCosine 0": (ArcCosine(order=0), 0.0),
+    "ArcCosine 1": (ArcCosine(order=1), None),
+    "ArcCosine 2": (ArcCosine(order=2), None),
+}
+
+
+def of_pair(kernel):
+    return lambda x, z: kernel(jnp.atleast_2d(x), jnp.atleast_2d(z))[0, 0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", SMOOTHNESS)
+def test_second_derivatives_at_coincident_inputs(name, dtype):
+    kernel, limit = SMOOTHNESS[name]
+    kernel = jax.tree.map(lambda x: jnp.asarray(x, dtype), kernel)
+    k, x = of_pair(kernel), jnp.asarray([0.7, -0.3], dtype)
+    kinked = limit == 0.0
+    for arguments in ((0, 0), (0, 1), (1, 1)):
+        found = np.asarray(jax.jit(jax.jacfwd(jax.grad(k, arguments[0]), arguments[1]))(x, x))
+        assert np.isfinite(found).all(), arguments
+        if limit is not None:
+            sign = 1 if arguments[0] == arguments[1] else -1
+            np.testing.assert_allclose(found, sign * limit * np.eye(2), rtol=1e-4, atol=1e-4)
+    if not kinked and dtype == np.float64:
+        h, found = 1e-4, np.asarray(jax.hessian(k)(x, x))
+        e = h * np.eye(2)
+        central = [
+            [(k(x + a + b, x) - k(x + a - b, x) - k(x - a + b, x) + k(x - a - b, x)) / (4 * h * h) for b in e]
+            for a in e
+        ]
+        np.testing.assert_allclose(found, central, rtol=2e-3, atol=2e-3)
+    hessian_of_gram = jax.jit(jax.hessian(lambda X: jnp.sum(jnp.sin(kernel(X)))))(jnp.stack([x, x, x + 1]))
+    assert np.isfinite(hessian_of_gram).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kernel", [Matern12, Matern32, Matern52, RBF, RationalQuadratic])
+def test_infinite_squares_are_far(kernel, dtype):
+    k = of_pair(jax.tree.map(lambda x: jnp.asarray(x, dtype), kernel(2.0, 0.5)))
+    for away in (1e10, 1e18, 1e25, 1e30):
+        x, z = jnp.zeros(2, dtype), jnp.full(2, away, dtype)
+        found = [k(x, z), jax.grad(k)(x, z), jax.hessian(k)(x, z)]
+        for values in found:
+            np.testing.assert_allclose(values, 0, atol=1e-15)
+
+
+@pytest.mark.parametrize(("period", "far"), [(7.0, 7.0 * 2**20), (0.375, 0.375 * (2**22 - 1)), (0.1, None)])
+def test_multiples_of_the_period_are_one_input(period, far):
+    period = np.float32(period)
+    many = np.float32([3, 1e3, 12345, 1e5, 1e6])
+    x = np.float32([0.0, 0.25]) * period
+    z = np.float32([far]) if far else (many * period).astype(np.float32)
+    kernel = Periodic(np.float32(1), np.float32(0.3), period)
+    turns = (x.astype(float)[:, None] - z.astype(float)) / float(
+        period
+    )  # of the numbers as they are, in double precision
+    expected = np.exp(-0.5 * (np.sin(np.pi * turns) / float(np.float32(0.3))) ** 2)
+    with jax.numpy_dtype_promotion("standard"):
+        np.testing.assert_allclose(kernel(x[:, None], z[:, None]), expected, atol=2e-6)
+        np.testing.assert_allclose(kernel(np.concatenate([x, z])[:, None])[:2, 2:], expected, atol=2e-6)
+    if far:
+        np.testing.assert_allclose(expected[0], 1, rtol=1e-12)
+
+
+def test_derivatives_of_a_periodic_kernel_count_all_periods():
+    k = lambda x, z, period: Periodic(1.3, 0.6, period)(x[None, None], z[None, None])[0, 0]  # noqa: E731
+    direct = lambda x, z, period: 1.3 * jnp.exp(-0.5 * (jnp.sin(jnp.pi * (x - z) / period) / 0.6) ** 2)  # noqa: E731
+    at = tuple(map(jnp.asarray, (12.3, -4.1, 2.7)))
+    for derivative in (jax.grad, jax.hessian):
+        found, expected = (derivative(f, (0, 1, 2))(*at) for f in (k, direct))
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9), found, expected)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from jax import random
 from numpyro.infer import SVI
@@ -457,7 +458,8 @@ def test_what_a_killed_write_left_is_swept(plain, tmp_path, monkeypatch):
     directory, template, newest, _ = plain
     work = copy(directory, tmp_path)
     (work / "13.checkpoint-unfinished").write_bytes(b"half")
-    assert restored(work, template) == (newest, [])
+    with Checkpoints(work, {}).alone():
+        assert restored(work, template) == (newest, [])
     assert names(work) == names(directory)
 
 
@@ -558,3 +560,68 @@ def test_kills_at_random_moments_change_nothing(tmp_path):
     assert_same(resumed, train(steps))
     print(f"{steps} steps; {unfinished} of 30 kills came during a write")
     assert unfinished
+
+
+# -- hyperparameters in the optimiser's state --------------------------------------------------------------------------
+
+
+def test_a_rate_that_the_optimiser_keeps_in_its_state_tells_trainings_apart(tmp_path):
+    def run(steps, directory=None, rate=0.02):
+        chained = optax.chain(optax.clip(1e3), optax.inject_hyperparams(optax.adam)(learning_rate=rate))
+        with jax.numpy_dtype_promotion("standard"):
+            return train(steps, directory, svi=SVI(constant, around, chained, GaussianProcessELBO()))
+
+    decaying = optax.exponential_decay(0.02, 5, 0.5)
+    for number, rate in enumerate((0.02, decaying)):
+        folder = tmp_path / str(number)
+        run(7, folder, rate)
+        assert_same(run(12, folder, rate), run(12, rate=rate))
+        with pytest.raises(CheckpointError, match=r"hyperparams\['learning_rate'\] is \[\"0.2\"\] here and .*0.02"):
+            run(12, folder, 0.2)
+
+
+# -- two trainings, one folder -----------------------------------------------------------------------------------------
+
+
+def test_a_second_training_into_the_folder_of_a_running_one_is_refused_and_takes_nothing(tmp_path):
+    whole, refusals = train(12), []
+
+    def at_the_same_time(step, seconds, params):
+        for other in ({"data": (X, y + 1.0)}, {}):
+            with pytest.raises(CheckpointError, match=f"Another training runs with its checkpoints in {tmp_path}"):
+                train(3, tmp_path, **other)
+            refusals.append(names(tmp_path))
+
+    options = {"callback": at_the_same_time, "callback_steps": 5, "checkpoint_seconds": 0.0}
+    assert_same(train(12, tmp_path, **options), whole)
+    assert len(refusals) == 6 and refusals[-1]  # the first come before any checkpoint
+    assert names(tmp_path) == ["10.checkpoint", "12.checkpoint"]
+    assert_same(train(12, tmp_path), whole)
+
+
+def test_a_killed_process_holds_no_folder(tmp_path):
+    hold = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], **pipes) as other:
+        other.stdout.readline()
+        with pytest.raises(CheckpointError, match=f"Another training runs .* in {tmp_path}"):
+            train(3, tmp_path)
+        other.kill()
+        other.wait()
+    assert_same(train(3, tmp_path), train(3))
+
+
+def test_of_several_processes_only_the_one_that_writes_holds_the_folder(tmp_path):
+    with Checkpoints(tmp_path, {}).alone(), Checkpoints(tmp_path, {}, writes=False).alone():
+        with pytest.raises(CheckpointError, match="use another folder"), Checkpoints(tmp_path, {}).alone():
+            pass
+
+
+def test_folders_that_cannot_be_locked_are_used_all_the_same(tmp_path, monkeypatch):
+    import fcntl
+
+    def unsupported(*args):
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    assert_same(train(3, tmp_path), train(3))
