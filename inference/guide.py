@@ -81,8 +81,9 @@ class InducingGuide:
             parameters are named ``auto_...``; or a function such as ``lambda program: my_guide``. A guide of yours
             takes the program's arguments and samples these very sites. It may hold parameters for each row, or compute
             them from the data, so that local latent sites in a subsampled plate are possible.
-        joint: names of GP sites to draw jointly over inputs in training too, for programs in which a likelihood term
-            depends on several rows.
+        joint: names of GP sites to draw jointly over all inputs in training too, for programs in which a datum depends
+            on the site at several rows of the data. Several inputs of one row, such as the patches of an image under a
+            second layer, are drawn together without it, at a cost that grows with the square of their number.
         residual: names of GP sites with a factor of their residual variances, the positive parameter
             ``<site>_residual`` (one for each output), which starts at 1. Only ``GaussianProcessELBO(tight=True)`` has a
             use for it, with likelihoods that are not Gaussian.
@@ -92,7 +93,7 @@ class InducingGuide:
         TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables.
         ValueError: if another option is out of range; at the first call, for an unknown site name in any argument, a
             site without an initialiser, a discrete latent site that is not to be summed out, a likelihood without data,
-            or a term that depends on several rows of a site.
+            or a term that depends on a site at several rows of the data.
     """
 
     def __init__(

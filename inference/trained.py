@@ -128,13 +128,18 @@ class Trained:
         values. Densities of test data are summed over the values of those that each row has of its own. A chain of them
         begins anew at the first of the new rows.
 
+        Sites have rows of their own: the program says which go with the rows of the inputs, one for each or several
+        (patches), and those are predicted in batches. Others, such as a site at inputs from ``model_kwargs``, are the
+        same in every batch and computed once. Several batches are refused where the rows of a site depend on several
+        rows of the inputs.
+
         For draws of functions, joint over the inputs, use :meth:`functions`, or :class:`numpyro.infer.Predictive` with
         the same guide at up to a few thousand inputs.
 
         Args:
             rng_key: key of the draws.
             *new: the model's positional arguments at the new inputs, one row per input.
-            test_data: observed values by site name, ``[N, ...]``, for ``log_density``.
+            test_data: observed values by site name, one for each row of the site, for ``log_density``.
             num_draws: draws of the sites that must be drawn; programs without any need one pass.
             quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles
                 of the mixture of Gaussians over draws, others those of the draws of ``y``, one for each draw of the
@@ -158,9 +163,9 @@ class Trained:
             TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
             ValueError: for data that are not finite; rows that disagree; unknown names in ``test_data``; parameters
                 that are missing, unknown or of another shape; a guide that has not seen data; an observed GP site
-                without ``train_args``; sites that the guide draws jointly, in several batches; ``quantiles`` that are
-                not between 0 and 1; ``mean_only`` with ``quantiles``, ``keep_draws`` or
-                ``test_data``.
+                without ``train_args``; sites that the guide draws jointly, or whose rows cannot be told from those of
+                the inputs, in several batches; ``quantiles`` that are not between 0 and 1; ``mean_only`` with
+                ``quantiles``, ``keep_draws`` or ``test_data``.
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
         """
