@@ -442,15 +442,23 @@ def _looked_up(scope: _Scope, equation: Any, given: list[Rows], shapes: list) ->
     except (_NoNumber, KeyError):
         return None
     by_place = union([together(given[i]) for i in places], ())
+    if name == "gather":  # each entry has its own place
+        offsets = set(equation.params["dimension_numbers"].offset_dims)
+        own = [axis for axis in range(len(shapes[0])) if axis not in offsets]
+        by_place = {}
+        for kind, x in together(given[1], [equation.invars[1].aval.ndim - 1]).items():
+            sizes = np.ones(len(shapes[0]), int)
+            sizes[own] = x.shape[1:]
+            by_place[kind] = x.reshape(2, *sizes)
     kinds = set().union(*(rows for i, rows in enumerate(given) if i not in places))
-    sizes = [(2, *x.aval.shape) for x in equation.invars]
+    whole = [(2, *x.aval.shape) for x in equation.invars]
     params = dict(equation.params)
     if name == "gather":
         params["fill_value"] = NONE
     found: Rows = {}
     for kind in kinds:
         moving = [i for i in range(len(given)) if i not in places]
-        numbers = [np.asarray(given[i].get(kind, np.full(sizes[i], NONE, np.int32))) for i in moving]
+        numbers = [np.asarray(given[i].get(kind, np.full(whole[i], NONE, np.int32))) for i in moving]
 
         def once(*x: Any) -> Any:
             each = dict(zip(moving, x, strict=True)) | at  # noqa: B023

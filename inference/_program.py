@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -230,9 +231,9 @@ def find_sites(
     return Sites(*known, frozenset(enumerated), depth, within)
 
 
-def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None) -> GaussianMarginals:
+def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True) -> GaussianMarginals:
     shape, dtype, sites = fn.event_shape, fn.X.dtype, frozenset({name})
-    if fn.samples_views:
+    if fn.samples_views and estimated:
         return EstimatedMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), sites=sites)
     return GaussianMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=sites, log=log)
 
@@ -244,15 +245,16 @@ def parts_of(fn: GaussianProcess) -> dict[str, Any]:
     return {part: value for part, value in parts.items() if value is not None}
 
 
-def run_of_marginals(
-    model: Callable, args: tuple, kwargs: Mapping[str, Any], values: Mapping[str, Any] | None = None
-) -> Trace:
+def run_of_marginals(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Trace:
     """The sites of a program with unit marginals at latent GP sites, and parameters as they start."""
-    return _run(model, args, dict(kwargs), values, lambda name, fn: _unit_marginals(name, fn, None)).model
+    return _run(model, args, dict(kwargs), None, lambda name, fn: _unit_marginals(name, fn, None)).model
 
 
-def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
-    """All terms that a draw can enter, by site and part: log densities, and a GP site's inputs, mean and kernel."""
+def _terms(trace: Trace, data: bool = True) -> dict[tuple[str, str], Array]:
+    """All terms that a draw can enter, by site and part: log densities, and a GP site's inputs, mean and kernel.
+
+    Without ``data`` there are no log densities.
+    """
     terms: dict[tuple[str, str], Any] = {}
     for name, site in trace.items():
         if site["type"] != "sample":
@@ -260,6 +262,8 @@ def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
         fn = site["fn"]
         if isinstance(fn, GaussianProcess):
             terms |= {(name, part): value for part, value in parts_of(fn).items()}
+        if not data:
+            continue
         if site["is_observed"]:
             _check_observed(name, fn, site["value"])
             terms[name, "log density"] = fn.log_prob(site["value"])
@@ -281,12 +285,13 @@ def rows_of_sites(
     args, kwargs = jax.tree.map(concrete, (args, dict(kwargs)))
 
     def parts(args: tuple) -> Iterator[Part]:
-        trace = run_of_marginals(model, args, kwargs, values)
+        of = _unit_marginals if not shapes else partial(_unit_marginals, estimated=False)
+        trace = _run(model, args, kwargs, values, lambda name, fn: of(name, fn, None)).model
         for name, site in trace.items():
             value = site["value"].mean if isinstance(site["value"], GaussianMarginals) else site["value"]
             if site["type"] in ("sample", "deterministic") and isinstance(value, Array | np.ndarray):
                 yield Part(name, "value", value)
-        for (name, what), term in _terms(trace).items():
+        for (name, what), term in _terms(trace, data=not shapes).items():
             own = what == "inputs" and trace[name]["fn"].kernel.has_outputs(term)
             yield Part(name, what, term, own)
 

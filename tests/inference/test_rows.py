@@ -70,6 +70,7 @@ FUNCTIONS = {
     "transposed": lambda x: jnp.einsum("nd,ed->en", x, jnp.ones((5, 4))),
     "chosen": lambda x: x[np.array([2, 0, 1, 1])],
     "by label": lambda x: x[jnp.arange(3), jnp.array([0, 3, 1])],
+    "by its own label": lambda x: jnp.arange(12.0).reshape(3, 4)[jnp.argmax(x, axis=1)],
     "each alone": lambda x: jax.lax.map(lambda row: jnp.sort(row)[::-1].cumsum(), x),
     "mapped": jax.vmap(lambda row: jnp.where(row > 0, row, 0).max() + jnp.roll(row, 1)),
     "one hot": lambda x: jnp.zeros((3, 4)).at[:, 1].add(x[:, 0]),
