@@ -20,6 +20,7 @@ from gpzoo import (
     NonFiniteError,
     PrecisionWarning,
     blocks,
+    draws,
     kmeans,
     unique_patches,
 )
@@ -265,7 +266,7 @@ def classified(f, y, noise):
 
 
 def drawn(f, y, noise):
-    numpyro.sample("y", Gaussian(jnp.exp(f), noise), obs=y)
+    numpyro.sample("y", Gaussian(jnp.exp(draws(f)), noise), obs=y)
 
 
 def mixed(f, y, noise):

@@ -12,6 +12,7 @@ from jax import random
 from numpyro import handlers
 from scipy.stats import norm
 
+from gpzoo import draws
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained
 from gpzoo.inference._keys import named_key
@@ -152,7 +153,7 @@ def test_sites_drawn_jointly():
     def centred(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
         with numpyro.plate("data", len(X)):
-            numpyro.sample("y", dist.Normal(f - jnp.mean(f), 1e-3), obs=y)
+            numpyro.sample("y", dist.Normal(draws(f) - jnp.mean(draws(f)), 1e-3), obs=y)
 
     guide, params = prepared(centred, X, X[:, 0], joint={"f"})
     found = Trained(centred, guide, params).predict(KEY, NEW, num_draws=3, keep_draws=True)
