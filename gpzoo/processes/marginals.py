@@ -154,11 +154,11 @@ class GaussianMarginals(Fields):
     """Marginals ``N(mean_n, variance_n)`` of one or more GP sites at ``N`` inputs, with a reparameterised draw.
 
     A value of a GP site under :class:`~gpzoo.inference.GaussianProcessELBO`. These operations are exact and give
-    marginals again: ``f + c``, ``f - c``, ``f * c``, each from both sides, ``f / c`` and ``-f`` with a number or an array
-    that broadcasts with ``f`` to one row per row of ``f``, whoever made it, NumPy, JAX or a transformation of JAX;
-    ``f @ A``, ``f.dot(A)`` and ``f.sum(axis=-1)`` (maps over outputs); ``f[rows]``, ``f[:, k]``; and ``f + g``, ``f - g``
-    where the two come from different sites. Everything else, any ``jnp`` function included, raises ``TypeError`` with
-    the way out: :func:`~gpzoo.draws`, ``jnp.exp(draws(f))``. Marginals without site names may come from any site, so
+    marginals again: ``f + c``, ``f - c``, ``f * c``, each from both sides, ``f / c`` and ``-f``, with a number or an
+    array that broadcasts with ``f`` to its rows, of Python, NumPy or JAX, traced or not; ``f @ A``, ``f.dot(A)`` and
+    ``f.sum(axis=-1)`` (maps over outputs); ``f[rows]``, ``f[:, k]``, ``f[:, None]``; and ``f + g``, ``f - g`` where the
+    two come from different sites. Everything else, any function of ``jnp`` included, raises ``TypeError`` with the way
+    out, which is :func:`~gpzoo.draws`: ``jnp.exp(draws(f))``. Marginals without site names may come from any site, so
     that a sum of two of them is refused.
 
     A draw of ``f`` and a draw of marginals made from ``f`` are each right, but not jointly. To combine several pieces
@@ -297,8 +297,8 @@ class GaussianMarginals(Fields):
         return TypeError(
             f"{what} ({line_of_program()}) has no exact result for the marginals of {_named(self.sites)}, which are "
             f"its value here. {way}To compute with a random draw write draws(f), from gpzoo import draws, as in "
-            "jnp.exp(draws(f)). f + c, f * c, f / c, f @ A, f[rows], f[:, k] and sums of different sites stay exact, and "
-            "likelihoods such as likelihoods.Gaussian(f, noise_variance) and likelihoods.Expected(fn, f) take the "
+            "jnp.exp(draws(f)). f + c, f * c, f / c, f @ A, f[rows], f[:, k] and sums of different sites stay exact, "
+            "and likelihoods such as likelihoods.Gaussian(f, noise_variance) and likelihoods.Expected(fn, f) take the "
             "expectation over f."
         )
 
@@ -338,6 +338,8 @@ class GaussianMarginals(Fields):
 
     def _with_constant(self, other: Any, change: Callable[[GaussianMarginals], Any], symbol: str) -> Any:
         """``change`` of these marginals, repeated over columns where a constant has more."""
+        if isinstance(other, GaussianMarginals):
+            raise self._refused(f"f {symbol} g, of {_named(self.sites)} and {_named(other.sites)},")
         if not isinstance(other, (int, float, np.ndarray, np.generic, Array)):
             return NotImplemented
         shape = jnp.shape(other)
@@ -539,8 +541,8 @@ class EstimatedMarginals(GaussianMarginals):
     def _refuse(self, what: str) -> TypeError:
         return TypeError(
             f"The kernel of {_named(self.sites)} samples views of its inputs, so that its moments are estimates in "
-            f"training (the variance may be negative): it cannot be {what}. Enumerate the views (an Orbit), or keep the "
-            "site's value to f + c, f * c, and the likelihoods Gaussian, PolyaGamma and StickBreaking."
+            f"training (the variance may be negative): it cannot be {what}. Enumerate the views (an Orbit), or keep "
+            "the site's value to f + c, f * c, and the likelihoods Gaussian, PolyaGamma and StickBreaking."
         )
 
     def _refused(self, what: str, way: str = "") -> TypeError:
@@ -562,7 +564,7 @@ class _NoArray:
             raise AttributeError(name)
         raise self._marginals._refused("A function of JAX")
 
-    __repr__ = __str__ = lambda self: self.__getattr__("")  # noqa: E731
+    __repr__ = __str__ = lambda self: self.__getattr__("")
 
 
 def _named(sites: frozenset[str]) -> str:
@@ -601,7 +603,13 @@ def _refusing(what: str) -> Callable[..., NoReturn]:
 _OTHERS = {"abs": "abs(f)", "pow": "f ** c", "mod": "f % c", "floordiv": "f // c", "divmod": "divmod(f, c)"}
 _OTHERS |= {"rtruediv": "c / f", "rpow": "c ** f", "rmod": "c % f", "rfloordiv": "c // f", "rdivmod": "divmod(c, f)"}
 _OTHERS |= {"lt": "f < c", "le": "f <= c", "gt": "f > c", "ge": "f >= c", "eq": "f == c", "ne": "f != c"}
-_OTHERS |= {"bool": "A condition on f", "iter": "A loop over f", "float": "float(f)", "int": "int(f)"}
+_OTHERS |= {
+    "bool": "A condition on f",
+    "iter": "A loop over f",
+    "contains": "c in f",
+    "float": "float(f)",
+    "int": "int(f)",
+}
 for _name, _what in _OTHERS.items():
     setattr(GaussianMarginals, f"__{_name}__", _refusing(_what))
 

@@ -102,9 +102,9 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
 
 def _drawn(lines: tuple[str, ...]) -> str:
     return (
-        f"the program draws it ({' and '.join(lines)}), by draws(f) or as the inputs or the mean of another GP: the bound "
-        "is a mean over draws, and noisier than a closed form. Inputs of a GP have no other way; for the rest keep to "
-        "f + c, f * c, f @ A, f + g and likelihoods of gpzoo, such as likelihoods.Expected(fn, f), where they suffice."
+        f"the program draws it ({' and '.join(lines)}), by draws(f) or as the inputs or the mean of another GP: the "
+        "bound is a mean over draws, and noisier than a closed form. Inputs of a GP have no other way; for the rest "
+        "keep to f + c, f * c, f @ A, f + g and likelihoods such as likelihoods.Expected(fn, f), where they suffice."
     )
 
 

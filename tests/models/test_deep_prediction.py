@@ -72,8 +72,8 @@ def test_three_layers_are_the_mixture_of_their_paths(three):
     by_hand = np.log(np.mean(np.exp(norm.logpdf(TARGETS, means, np.sqrt(noisy))), axis=0))
     np.testing.assert_allclose(found["y"].log_density, by_hand, rtol=1e-9)
     assert set(inner) == {"layer_0", "layer_1"}
-    for name, (mean, variance, draws) in inner.items():
-        np.testing.assert_allclose(found[name].draws, draws, rtol=1e-9, atol=1e-11)
+    for name, (mean, variance, own) in inner.items():
+        np.testing.assert_allclose(found[name].draws, own, rtol=1e-9, atol=1e-11)
         check_quantiles(found[name].quantiles, mean, variance)
     check_quantiles(found["f"].quantiles, means, variances)
     check_quantiles(found["y"].quantiles, means, noisy)
