@@ -48,16 +48,25 @@ _PROGRAMS = "gpzoo.models.", "gpzoo.reproductions."
 
 def line_of_program() -> str:
     """Where the program is now, ``file:line``: the innermost code that belongs to no library it is run by."""
+    return _place()[0]
+
+
+def _place() -> tuple[str, bool]:
+    """:func:`line_of_program`, and whether it is a distribution of NumPyro that asks."""
     frame: Any = sys._getframe(1)
+    nearest = ""
     while frame.f_back is not None:
         name = frame.f_globals.get("__name__", "")
         if name.startswith(_PROGRAMS) or name.partition(".")[0] not in _BETWEEN:
             break
+        if name.startswith(("gpzoo", "numpyro")) and name != __name__:
+            nearest = nearest or name
         frame = frame.f_back
+    of_numpyro = nearest.startswith("numpyro.distributions")
     file = frame.f_code.co_filename
     if "ipykernel" in file or file.startswith("<"):
-        return f"line {frame.f_lineno} of a cell"
-    return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{frame.f_lineno}"
+        return f"line {frame.f_lineno} of a cell", of_numpyro
+    return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{frame.f_lineno}", of_numpyro
 
 
 def draws(f: Array | GaussianMarginals) -> Float[Array, "N *K"]:
@@ -294,8 +303,10 @@ class GaussianMarginals(Fields):
 
     def _refused(self, what: str, way: str = "") -> TypeError:
         """The error for what needs the numbers of a draw."""
+        line, of_numpyro = _place()
+        what = "A distribution of NumPyro" if of_numpyro else what
         return TypeError(
-            f"{what} ({line_of_program()}) has no exact result for the marginals of {_named(self.sites)}, which are "
+            f"{what} ({line}) has no exact result for the marginals of {_named(self.sites)}, which are "
             f"its value here. {way}To compute with a random draw write draws(f), from gpzoo import draws, as in "
             "jnp.exp(draws(f)). f + c, f * c, f / c, f @ A, f[rows], f[:, k] and sums of different sites stay exact, "
             "and likelihoods such as likelihoods.Gaussian(f, noise_variance) and likelihoods.Expected(fn, f) take the "
@@ -404,6 +415,8 @@ class GaussianMarginals(Fields):
         return self._with(self.mean * c, self.source_variance * (c * c), self.loading, scaled)
 
     def __matmul__(self, A: Any) -> Any:
+        if not isinstance(A, GaussianMarginals | np.ndarray | Array):
+            return NotImplemented
         if isinstance(A, GaussianMarginals) or self.ndim != 2 or jnp.ndim(A) not in (1, 2):
             raise self._refused("f @ A", "A must be a matrix or a vector of numbers, and f have a column per output. ")
         A = jnp.asarray(A)
