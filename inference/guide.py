@@ -424,8 +424,8 @@ class InducingGuide:
                 )
         if drawn := sorted(self.residual & (sites.drawn | self.joint)):
             raise ValueError(
-                f"InducingGuide(residual=...) names {drawn}, which are drawn: the program takes an array of them, or "
-                "joint=... names them. Draws have their full variance: leave these sites out."
+                f"InducingGuide(residual=...) names {drawn}, which are drawn: the program draws them, or joint=... "
+                "names them. Draws have their full variance: leave these sites out."
             )
         own = self._own_parameters(sites)
         if taken := sorted(own & sites.names):

@@ -13,6 +13,7 @@ from jax import Array, random
 from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo._pytree import Fields, static
+from gpzoo._types import ArrayLike
 
 
 class DrawLog:
@@ -69,7 +70,7 @@ def _place() -> tuple[str, bool]:
     return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{frame.f_lineno}", of_numpyro
 
 
-def draws(f: Array | GaussianMarginals) -> Float[Array, "N *K"]:
+def draws(f: ArrayLike | GaussianMarginals) -> Any:
     """A random draw of a GP site's value, where a program needs an array: one entry for each of ``f``.
 
     Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is :class:`~gpzoo.GaussianMarginals`, which
@@ -87,11 +88,11 @@ def draws(f: Array | GaussianMarginals) -> Float[Array, "N *K"]:
         array([1., 1.])
 
     Args:
-        f: ``[N]`` or ``[N, K]``, an array or marginals.
+        f: marginals ``[N]`` or ``[N, K]``, or an array.
 
     Returns:
-        ``[N]`` or ``[N, K]``: the array, or a reparameterised draw, independent over rows. The same marginals give the
-        same draw; those made from ``f`` by an operation give one of their own, so draw before you combine them.
+        An array of the shape of ``f``: the array, or a reparameterised draw, independent over rows. The same marginals
+        give the same draw; those made from ``f`` by an operation give one of their own, so draw before you combine.
 
     Raises:
         TypeError: for :class:`~gpzoo.EstimatedMarginals`, of which there is no draw.
