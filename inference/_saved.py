@@ -130,7 +130,8 @@ def _of_sites(sites: Sites) -> dict[str, Any]:
         name: None if parts is None else {at: list(shape) for at, shape in parts.items()}
         for name, parts in sites.parameters.items()
     }
-    return named | {"parameters": shapes, "constraints": limits, "plate_depth": sites.plate_depth}
+    lines = {name: list(found) for name, found in sites.lines.items()}
+    return named | {"parameters": shapes, "constraints": limits, "plate_depth": sites.plate_depth, "lines": lines}
 
 
 def _constraint_name(constraint: Any) -> str | None:
@@ -310,8 +311,11 @@ def _sites(described: Mapping[str, Any]) -> Sites:
     }
     if not set(limits.values()) <= set(constraints.__all__):
         raise ValueError("constraints")
-    known = {name: getattr(constraints, x) for name, x in limits.items()}
-    return Sites(**named, parameters=shapes, constraints=known, plate_depth=int(depth))
+    lines = {name: tuple(found) for name, found in described.get("lines", {}).items()}
+    if not set(lines) <= named["processes"] or not all(isinstance(x, str) for found in lines.values() for x in found):
+        raise ValueError("lines")
+    known: dict[str, Any] = {"constraints": {name: getattr(constraints, x) for name, x in limits.items()}}
+    return Sites(**named, **known, parameters=shapes, plate_depth=int(depth), lines=lines)
 
 
 def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:

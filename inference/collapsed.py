@@ -329,7 +329,7 @@ def _site_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> str:
         raise _refused(f"it must have one latent GP site and has {len(sites.processes)} ({found})", "Make it one.")
     (site,) = sites.processes
     if site in sites.drawn | guide.joint:
-        lines = " and ".join(sites.lines[site])
+        lines = " and ".join(sites.lines.get(site, ()))
         why = "InducingGuide(joint=...) draws it" if site in guide.joint else f"the program draws it ({lines})"
         raise _refused(
             f"GP site {site!r} is drawn, as {why}",

@@ -578,7 +578,8 @@ class _NoArray:
             raise AttributeError(name)
         raise self._marginals._refused("A function of JAX")
 
-    __repr__ = __str__ = lambda self: self.__getattr__("")
+    def __repr__(self) -> str:
+        raise self._marginals._refused("A function of JAX")
 
 
 def _named(sites: frozenset[str]) -> str:
