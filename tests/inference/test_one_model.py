@@ -16,7 +16,9 @@ from numpyro.infer import SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
 from gpzoo import GaussianProcess, InducingBlocks, InducingPoints, draws
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, check, fit, report
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, check, fit, load
+from gpzoo.inference._program import look
+from gpzoo.inference.inspection.report import _sites, environment
 from gpzoo.kernels import RBF, Matern32
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import deep_gp, linear_layers
@@ -268,7 +270,13 @@ def test_a_draw_is_seen_with_its_line(tmp_path):
     assert trained.expectations == {"y": f"draw of f ({line})"}
     (finding,) = check(drawn, X, COUNTS)
     assert (finding.name, finding.site) == ("drawn", "f") and f"({line})" in finding.text
-    assert f"draw of f ({line})" in report(KEY, trained, X, COUNTS, path=tmp_path / "report.html").read_text()
+    # In the tables of a report, of the model as it is and of its file.
+    seen = look(drawn, (X, COUNTS), {})
+    assert ("f", f"GP, drawn ({line})") in [row[:2] for row in _sites(drawn, seen).rows]
+    trained.save(tmp_path / "model.gpzoo")
+    for model in (trained, load(tmp_path / "model.gpzoo", drawn)):
+        assert ("expectation of y", f"draw of f ({line})") in environment(model).rows
+        assert model.guide.sites.lines == {"f": (line,)}
     jointly = fit(KEY, SVI(drawn, InducingGuide(drawn, Z, joint={"f"}), adam(0.1), GaussianProcessELBO()), 0, X, COUNTS)
     assert jointly.expectations == {"y": f"draw of f ({line} and InducingGuide(joint=...))"}
 
