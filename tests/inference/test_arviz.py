@@ -202,7 +202,7 @@ def test_masked_data_are_left_out():
 def counted(X, counts=None, *, mask=True):
     f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.7), X))
     with numpyro.plate("data", len(X)), numpyro.handlers.mask(mask=mask):
-        numpyro.sample("counts", dist.Poisson(jnp.exp(f)), obs=counts)
+        numpyro.sample("counts", dist.Poisson(jnp.exp(draws(f))), obs=counts)
 
 
 def test_an_argument_may_be_named_like_its_masked_site():

@@ -108,7 +108,7 @@ def counts(X, y=None, w=None, z=None):
     exposure = 10 * jnp.square(X[:, 1])
     with numpyro.plate("data", 500, subsample_size=len(X)):
         numpyro.sample("y", Expected(poisson, f, exposure), obs=y)
-        numpyro.sample("w", dist.Poisson(exposure * jnp.exp(g)), obs=w)
+        numpyro.sample("w", dist.Poisson(exposure * jnp.exp(draws(g))), obs=w)
         with handlers.mask(mask=X[:, 0] > 0):
             numpyro.sample("z", Gaussian(f, 0.1), obs=z)
 
