@@ -188,7 +188,8 @@ class GaussianMarginals(Fields):
         >>> try:
         ...     jnp.exp(g)
         ... except TypeError as error:
-        ...     print(str(error)[-45:])
+        ...     print("write draws(f)" in str(error))
+        True
 
     Args:
         mean: ``[N]`` or ``[N, K]``.
