@@ -19,7 +19,7 @@ from .inducing import (
     unique_patches,
 )
 from .posteriors import InducingPosterior
-from .processes import EstimatedMarginals, GaussianMarginals, GaussianProcess
+from .processes import EstimatedMarginals, GaussianMarginals, GaussianProcess, draws
 from .views import Affine, Deformation, Orbit, Patches, Rotation, SampledView, Subsampled, View
 
 __version__: str
@@ -52,6 +52,7 @@ __all__ = [
     "Subsampled",
     "View",
     "blocks",
+    "draws",
     "errors",
     "inducing",
     "kernels",

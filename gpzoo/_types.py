@@ -28,7 +28,7 @@ import jax.typing
 
 
 class SupportsArray(Protocol):
-    """What NumPy makes an array of: arrays of pandas, PyTorch and others, and marginals, whose array is a draw."""
+    """What NumPy makes an array of: arrays of pandas, PyTorch and others."""
 
     def __array__(self) -> Any:
         """The array."""

@@ -40,6 +40,7 @@ class Sites:
         enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
         plate_depth: see :func:`~gpzoo.inference.enumeration.plate_depth`.
         within: for each drawn GP site of which something needs several rows of one row of the data, which these are.
+        lines: what draws a GP site, lines of the program or the guide's ``joint``, by name.
     """
 
     latents: frozenset[str]
@@ -52,6 +53,7 @@ class Sites:
     enumerated: frozenset[str] = frozenset()
     plate_depth: int = 0
     within: Mapping[str, Layout] = field(default_factory=dict)
+    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def drawn_as(self, site: str) -> Layout | None:
         """Which inputs of a GP site are drawn together where it is drawn; ``None`` where it has marginals."""
@@ -65,17 +67,24 @@ class Look:
     Attributes:
         trace: the sites by name; their values are tracers, which only have shapes.
         parameters: see :class:`Sites`.
-        arrays: names of the GP sites whose value the program uses as an array.
+        lines: the lines that draw a GP site, by the names of the sites that the program uses as arrays.
         needs: for each GP site and each data site, the latent sites on which it depends, directly or indirectly.
     """
 
     trace: Trace
     parameters: Mapping[str, Any]
-    arrays: frozenset[str]
+    lines: Mapping[str, tuple[str, ...]]
     needs: Mapping[str, frozenset[str]]
 
+    @property
+    def arrays(self) -> frozenset[str]:
+        """Names of the GP sites whose value the program uses as an array."""
+        return frozenset(self.lines)
 
-def look(model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] | None = None) -> Look:
+
+def look(
+    model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] | None = None, *, arrays: bool = False
+) -> Look:
     """Trace a program once without computing; likelihoods check their data, which are constants in the trace.
 
     Args:
@@ -83,15 +92,20 @@ def look(model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] |
         args: its positional arguments, data included.
         kwargs: its keyword arguments.
         values: known values of parameters and of latent sites that are not GPs, by name.
+        arrays: whether GP sites are arrays, as under MCMC and guides that are no InducingGuide.
 
     Raises:
+        TypeError: naming a GP site whose marginals the program uses as an array without drawing them.
         ValueError: if a likelihood refuses its data.
     """
     log, runs = DrawLog(), Runs({}, {}, frozenset())
 
+    def value_of(name: str, fn: GaussianProcess) -> Any:
+        return jnp.ones(fn.event_shape, fn.X.dtype) if arrays else _unit_marginals(name, fn, log)
+
     def once() -> tuple[dict[str, Array], dict[tuple[str, str], Array]]:
         nonlocal runs
-        runs = _run(model, args, kwargs, values, lambda name, fn: _unit_marginals(name, fn, log))
+        runs = _run(model, args, kwargs, values, value_of)
         latent = {n: s["value"] for n, s in runs.model.items() if s["type"] == "sample" and not s["is_observed"]}
         return {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}, _terms(runs.model)
 
@@ -105,7 +119,7 @@ def look(model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] |
             needs[site] = needs.get(site, frozenset()) | (names - {site})
     for site in filter(needs.__contains__, runs.model):  # in the order of the program
         needs[site] = needs[site].union(*(needs[name] for name in needs[site] if name in needs))
-    return Look(runs.model, _parameters(runs), frozenset(log.sites), needs)
+    return Look(runs.model, _parameters(runs), log.lines, needs)
 
 
 def reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]]) -> list[frozenset[str]]:
@@ -228,7 +242,8 @@ def find_sites(
     limits = {name: x for name, x in limits.items() if x is not None and all(map(is_concrete, jax.tree.leaves(x)))}
     inner = frozenset().union(*(seen.needs.get(name, ()) for name in processes)) & processes
     known = frozenset(latents), frozenset(processes), drawn, inner, names, seen.parameters, limits
-    return Sites(*known, frozenset(enumerated), depth, within)
+    lines = {site: (*seen.lines.get(site, ()), "InducingGuide(joint=...)") for site in joint & processes}
+    return Sites(*known, frozenset(enumerated), depth, within, {**seen.lines, **lines})
 
 
 def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True) -> GaussianMarginals:
@@ -299,9 +314,20 @@ def rows_of_sites(
 
 
 def _check_observed(name: str, fn: Any, value: Any) -> None:
-    """Refuse data that would broadcast their site's density, such as ``[N, 1]`` for a site ``[N]`` to ``[N, N]``."""
+    """Refuse data that would broadcast their site's density, such as ``[N, 1]`` for a site ``[N]`` to ``[N, N]``.
+
+    And distributions of NumPyro around marginals.
+    """
     if isinstance(unmasked(fn), Likelihood | GaussianProcess):
         return  # these check their own data
+    given = jax.tree.leaves((fn, value), is_leaf=lambda x: isinstance(x, GaussianMarginals))
+    if sites := sorted(frozenset().union(*(x.sites for x in given if isinstance(x, GaussianMarginals)))):
+        raise TypeError(
+            f"Data site {name!r} is a distribution of NumPyro ({type(unmasked(fn)).__name__}) that is given GP site(s) "
+            f"{', '.join(sites)}, whose value is marginals in training. Give them to a likelihood, which takes the "
+            "expectation over f: likelihoods.Gaussian(f, noise_variance), or likelihoods.Expected(fn, f) with "
+            "fn(f) -> distribution. Or give the distribution a random draw: draws(f), from gpzoo import draws."
+        )
     shape, wanted = tuple(np.shape(value)), tuple(fn.shape())
     try:
         fits = np.broadcast_shapes(shape, wanted) == wanted

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -84,7 +84,7 @@ def run(
             handlers.substitute(seeded, substitute_fn=given)(*args, **kwargs)
         return found
 
-    with handlers.block(), ParameterNames() as seen, representing(representation or Representation()):
+    with handlers.block(), ParameterNames() as seen, representing(representation or Representation()), _in_our_words():
         if guide is not None:
             of_guide = trace(guide, guide_key)
         if model is not None:
@@ -93,6 +93,20 @@ def run(
         known = set() if callable(values) else set(values)
         checks.names("params", known, needed=seen.loose("param", "mutable"), known=known)
     return Runs(of_guide, of_model, loose=frozenset(seen.loose("param")))
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """JAX's primitives refuse marginals before they ask these for an array, and speak of the protocol."""
+    try:
+        yield
+    except ValueError as error:
+        if "Triggering __jax_array__()" not in str(error):
+            raise
+        raise TypeError(
+            "The program gives marginals of a GP site to a function of jax.lax, or takes them as an index. To compute "
+            "with a random draw write draws(f), from gpzoo import draws."
+        ) from error
 
 
 def at_once(function: Callable[[], Any], *, concretely: bool = False) -> Any:

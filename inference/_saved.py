@@ -132,7 +132,9 @@ def _of_sites(sites: Sites) -> dict[str, Any]:
         for name, parts in sites.parameters.items()
     }
     within = {name: list(layout) for name, layout in sites.within.items()}
-    return named | {"parameters": shapes, "constraints": limits, "plate_depth": sites.plate_depth, "within": within}
+    lines = {name: list(found) for name, found in sites.lines.items()}
+    drawn = {"plate_depth": sites.plate_depth, "within": within, "lines": lines}
+    return named | {"parameters": shapes, "constraints": limits} | drawn
 
 
 def _constraint_name(constraint: Any) -> str | None:
@@ -312,11 +314,14 @@ def _sites(described: Mapping[str, Any]) -> Sites:
     }
     if not set(limits.values()) <= set(constraints.__all__):
         raise ValueError("constraints")
-    known = {name: getattr(constraints, x) for name, x in limits.items()}
     within = {name: Layout(int(count), bool(strided)) for name, (count, strided) in described.get("within", {}).items()}
     if not within.keys() <= named["drawn"] or any(layout.count < 1 for layout in within.values()):
         raise ValueError("sites")
-    return Sites(**named, parameters=shapes, constraints=known, plate_depth=int(depth), within=within)
+    lines = {name: tuple(found) for name, found in described.get("lines", {}).items()}
+    if not set(lines) <= named["processes"] or not all(isinstance(x, str) for found in lines.values() for x in found):
+        raise ValueError("lines")
+    known: dict[str, Any] = {"constraints": {name: getattr(constraints, x) for name, x in limits.items()}}
+    return Sites(**named, **known, parameters=shapes, plate_depth=int(depth), within=within, lines=lines)
 
 
 def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:

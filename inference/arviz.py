@@ -229,7 +229,8 @@ def draws_to_arviz(
         )
     flat = {name: jnp.reshape(value, (-1, *np.shape(value)[2:])) for name, value in samples.items()}
     with as_they_stand():
-        seen = look(model, args, kwargs, {name: value[0] for name, value in flat.items()} | params).trace
+        values = {name: value[0] for name, value in flat.items()} | params
+        seen = look(model, args, kwargs, values, arrays=True).trace
         inducing = inducing_variables(seen, samples)
         unobserved = {n: s for n, s in seen.items() if s["type"] == "sample" and not s["is_observed"]}
         latents = frozenset(n for n, s in unobserved.items() if not is_enumerated(s))

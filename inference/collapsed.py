@@ -329,7 +329,8 @@ def _site_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> str:
         raise _refused(f"it must have one latent GP site and has {len(sites.processes)} ({found})", "Make it one.")
     (site,) = sites.processes
     if site in sites.drawn | guide.joint:
-        why = "InducingGuide(joint=...) draws it" if site in guide.joint else "the program takes an array of it"
+        lines = " and ".join(sites.lines.get(site, ()))
+        why = "InducingGuide(joint=...) draws it" if site in guide.joint else f"the program draws it ({lines})"
         raise _refused(
             f"GP site {site!r} is drawn, as {why}",
             "Keep to likelihoods.Gaussian and to what is exact on marginals: f * c, f + c, f @ A, f[rows], f[:, k].",

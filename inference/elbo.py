@@ -45,7 +45,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
     Discrete latent sites with ``infer={"enumerate": "parallel"}``, or those of a program under NumPyro's
     ``config_enumerate``, are summed out: the data that depend on them have the term ``log sum_z p(z) p(y | z, f)``, and
-    its average over draws of ``f`` counts, since ``f[rows, z]`` is an array. Chains of them run under NumPyro's
+    its average over draws of ``f`` counts, ``draws(f)[rows, z]``. Chains of them run under NumPyro's
     ``scan``, with GP sites drawn jointly, ``InducingGuide(joint={"f"})``, and without minibatches.
 
     Example:

@@ -95,8 +95,8 @@ def summed_out(model: Callable, depth: int) -> Callable:
             except (TypeError, ValueError, IndexError) as error:
                 error.add_note(
                     f"The program ran with all values of its enumerated sites at once, on axes left of its {depth} "
-                    "plate(s): [K, 1] in one. Index rows explicitly, f[jnp.arange(len(X)), z], and give values that "
-                    "depend on these sites to distributions of NumPyro: those of gpzoo take one row per datum."
+                    "plate(s): [K, 1] in one. Index rows explicitly, draws(f)[jnp.arange(len(X)), z], and give values "
+                    "that depend on these sites to distributions of NumPyro: those of gpzoo take one row per datum."
                 )
                 raise
         for group in _connected(held.sites):

@@ -15,7 +15,7 @@ run                      used for             value of a GP site                
 :class:`Functions`       draws of functions   a function of the posterior and a key    drawn once for all rows
 =======================  ===================  =======================================  =======================
 
-(*) A draw where the program takes an array of the site anywhere, which the guide found out when it was set up, or where
+(*) A draw where the program draws the site anywhere, which the guide found out when it was set up, or where
 ``InducingGuide(joint=...)`` names it (then jointly). The draw is joint over the inputs of one row of the data where
 something needs several of them, and over the ``K`` inputs of a row with importance weights,
 :mod:`gpzoo.inference.importance`.
@@ -52,7 +52,7 @@ Residual: TypeAlias = Float[Array, "*D"] | None
 def marginals(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
-    """Marginals that refuse to be drawn: at set-up the program took no array of them."""
+    """Marginals that refuse to be drawn: at set-up the program did not draw them."""
     mean, variance = posterior.marginals()
     sites = frozenset({posterior.site})
     return GaussianMarginals(mean, variance, key, sites=sites, log=DrawLog(refuse=True), rows=rows)
@@ -244,8 +244,7 @@ class Representation:
 
         Args:
             posterior: of the site, with joint draws.
-            drawn: where the program takes an array of the site anywhere, which inputs are drawn together, else
-                ``None``.
+            drawn: where the program draws the site anywhere, which inputs are drawn together, else ``None``.
             joint: whether the guide is told to draw it jointly in any case.
             residual: the guide's factor of residual variances, see :func:`marginals_in_parts`.
         """

@@ -47,8 +47,9 @@ class InducingGuide:
     Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and those of the
     covariance's form, usually ``<site>_scale``; any other site has ``<site>_loc`` (and ``<site>_scale``).
 
-    Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is its marginals if the program uses it in
-    exact operations only, and one draw per input otherwise. Everywhere else it is a joint draw over the inputs.
+    Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is its marginals, or one draw per input if the
+    program draws it anywhere: by :func:`~gpzoo.draws`, or as the inputs or the mean of another GP. Everywhere else it
+    is a joint draw over the inputs.
 
     Example:
         >>> import jax, numpy as np
@@ -90,7 +91,8 @@ class InducingGuide:
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
 
     Raises:
-        TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables.
+        TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables; at
+            the first call, if the program uses a GP site's marginals as an array, naming the site and the line.
         ValueError: if another option is out of range; at the first call, for an unknown site name in any argument, a
             site without an initialiser, a discrete latent site that is not to be summed out, a likelihood without data,
             or a term that depends on a site at several rows of the data.
@@ -425,8 +427,8 @@ class InducingGuide:
                 )
         if drawn := sorted(self.residual & (sites.drawn | self.joint)):
             raise ValueError(
-                f"InducingGuide(residual=...) names {drawn}, which are drawn: the program takes an array of them, or "
-                "joint=... names them. Draws have their full variance: leave these sites out."
+                f"InducingGuide(residual=...) names {drawn}, which are drawn: the program draws them, or joint=... "
+                "names them. Draws have their full variance: leave these sites out."
             )
         own = self._own_parameters(sites)
         if taken := sorted(own & sites.names):

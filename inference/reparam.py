@@ -38,7 +38,7 @@ from gpzoo.linalg.operators import BlockDiagonal
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
-from gpzoo.processes.marginals import DrawLog, GaussianMarginals
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals, line_of_program
 from gpzoo.processes.process import GaussianProcess
 
 _LOG_2PI = 1.8378770664093453
@@ -76,7 +76,7 @@ class WhitenReparam(Reparam):
 
     Raises:
         TypeError: for an ``inducing`` that is neither, or a grid; when the program runs, for a site that is no GP, a
-            kernel with sampled views, inputs that an initialiser cannot look at, or an array of a sparse site.
+            kernel with sampled views, inputs that an initialiser cannot look at, or a draw of a sparse site.
         ValueError: for an observed site, or values of ``<site>_base`` that belong to other inputs.
     """
 
@@ -121,7 +121,7 @@ class WhitenReparam(Reparam):
         mean, variance = (jnp.where(conditional.factorised, x, 1) for x in given_u.marginals())
         # The same noise at every step, or the density would be no function of the state.
         key = named_key(random.key(0), name)
-        return Unit(0.0), GaussianMarginals(mean, variance, key, sites=frozenset({name}), log=_NO_ARRAYS)
+        return Unit(0.0), GaussianMarginals(mean, variance, key, sites=frozenset({name}), log=_NO_DRAWS)
 
     def _variable(self, name: str, prior: GaussianProcess) -> InducingVariable:
         if not isinstance(self.inducing, Initialiser):
@@ -176,7 +176,7 @@ class whitened(handlers.reparam):
     Args:
         fn: a NumPyro program.
         inducing: see :class:`WhitenReparam`; for all GP sites, or by site name, where the sites not named are exact. A
-            site that another GP, or any other function, takes an array of must be exact.
+            site that the program draws, as the inputs of another GP or by :func:`~gpzoo.draws`, must be exact.
 
     Raises:
         ValueError: when the program runs, for names of sites that it does not have; see :class:`WhitenReparam`.
@@ -327,18 +327,17 @@ class _Guarded(Projection):
         self.factorised = jnp.all(jnp.stack([factorised for _, factorised in found.values()]))
 
 
-class _NoArrays(DrawLog):
-    """Refuses arrays of sparse sites: a draw of ``f`` given ``u`` would be new noise at every step."""
+class _NoDraws(DrawLog):
+    """Refuses draws of sparse sites: those of ``f`` given ``u`` would be new noise at every step."""
 
     def asked(self, sites: frozenset[str]) -> None:
         """See :meth:`DrawLog.asked`."""
         names = ", ".join(map(repr, sorted(sites)))
         raise TypeError(
-            f"The program takes an array of GP site {names}, as another GP, a distribution of NumPyro or a function "
-            "such as jnp.exp does, but under MCMC a site with inducing variables is marginals: give inducing variables "
-            "to other sites only, whitened(program, {site: ...}), take the likelihood Expected(fn, f), or, with an "
-            "array c, write f + c and f * c, not c + f and c * f."
+            f"The program draws GP site {names} ({line_of_program()}), by draws(f) or as the inputs of another GP, but "
+            "under MCMC a site with inducing variables is marginals: give inducing variables to other sites only, "
+            "whitened(program, {site: ...}), or take the likelihood Expected(fn, f)."
         )
 
 
-_NO_ARRAYS = _NoArrays()
+_NO_DRAWS = _NoDraws()

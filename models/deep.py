@@ -16,6 +16,7 @@ from gpzoo._checks import positive_int
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel, White
 from gpzoo.models.parameters import gaussian, positive, precision, rbf
+from gpzoo.processes.marginals import draws
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -83,7 +84,7 @@ def deep_gp(
             prior = GaussianProcess(covariance, h, h @ W, num_outputs=W.shape[1], jitter=jitter)
         h = numpyro.sample(name, prior)
         if propagate_inputs:
-            h = jnp.concatenate([X, jnp.asarray(h)], axis=-1)
+            h = jnp.concatenate([X, draws(h)], axis=-1)
     f = numpyro.sample("f", GaussianProcess(kernel("f", h), h, num_outputs=num_outputs, jitter=jitter))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", likelihood(f), obs=y)

@@ -21,6 +21,7 @@ from gpzoo.kernels import RBF, Convolutional, Flattened, Invariant, Kernel
 from gpzoo.likelihoods import PolyaGamma, StickBreaking
 from gpzoo.models.parameters import gaussian, positive, precision, rbf
 from gpzoo.models.recognition import recognition
+from gpzoo.processes.marginals import draws
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.views.base import SampledView, View
 from gpzoo.views.patches import Patches
@@ -232,7 +233,7 @@ def invariant_deep_gp(
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
     prior = GaussianProcess(_kernel("features", X, view, variance, lengthscale), X, num_outputs=width, jitter=jitter)
-    h = jnp.asarray(numpyro.sample("features", prior))
+    h = draws(numpyro.sample("features", prior))
     f = numpyro.sample("f", GaussianProcess(rbf("f", h), h, num_outputs=num_outputs, jitter=jitter))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", likelihood(f), obs=y)

@@ -12,6 +12,7 @@ from numpyro.distributions import constraints
 
 from gpzoo.kernels import Kernel
 from gpzoo.models.parameters import positive, precision, rbf
+from gpzoo.processes.marginals import draws
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -57,4 +58,4 @@ def mixture_of_gps(
     noise = positive("noise_variance", noise_variance, X)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         z = numpyro.sample("z", dist.CategoricalProbs(weights), infer={"enumerate": "parallel"})
-        numpyro.sample("y", dist.Normal(f[jnp.arange(len(X)), z], jnp.sqrt(noise)), obs=y)
+        numpyro.sample("y", dist.Normal(draws(f)[jnp.arange(len(X)), z], jnp.sqrt(noise)), obs=y)

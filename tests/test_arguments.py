@@ -14,6 +14,7 @@ from numpyro import handlers
 from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
+from gpzoo import draws
 from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import kmeans
@@ -381,7 +382,7 @@ def test_columns_are_not_spread_over_rows():
 
     def program(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(), X))
-        numpyro.sample("y", dist.Normal(f, 0.1), obs=y)
+        numpyro.sample("y", dist.Normal(draws(f), 0.1), obs=y)
 
     with pytest.raises(ValueError, match=r"data of site 'y' have shape \(6, 1\), but the site has shape \(6,\): drop"):
         InducingGuide(program, kmeans(3)).setup(X, y[:, None])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator
-from typing import Any
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,11 @@ from jax import Array, random
 from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo._pytree import Fields, static
+from gpzoo._types import ArrayLike
 
 
 class DrawLog:
-    """Notes the GP sites whose array a program asks for, or refuses to give it.
+    """Notes the GP sites that a program draws with the lines that did it, or refuses.
 
     Args:
         refuse: whether to raise instead.
@@ -24,18 +25,85 @@ class DrawLog:
 
     def __init__(self, refuse: bool = False) -> None:
         self.refuse = refuse
-        self.sites: set[str] = set()
+        #: Lines of the program, each ``file:line``, by the site that they drew.
+        self.lines: dict[str, tuple[str, ...]] = {}
 
     def asked(self, sites: frozenset[str]) -> None:
-        """Called whenever marginals of ``sites`` are turned into an array."""
+        """Called whenever a draw of marginals of ``sites`` is taken."""
+        line = line_of_program()
         if self.refuse:
-            names = ", ".join(sorted(sites))
             raise RuntimeError(
-                f"The program took an array of GP site(s) {names}, which it did not do when its guide was set up, so "
-                "they are marginals here. A program's use of a site must not depend on its arguments: build a new "
-                "guide for this call, or name the site in InducingGuide(joint=...)."
+                f"The program draws {_named(sites)} ({line}), which it did not do when its guide was set up, so that "
+                "the value is marginals here. A program must draw the same sites whatever its arguments are: take "
+                "draws(f) in every call, build a new guide for this one, or name the site in InducingGuide(joint=...)."
             )
-        self.sites |= sites
+        for site in sites:
+            known = self.lines.get(site, ())
+            self.lines[site] = known if line in known else (*known, line)
+
+
+#: Modules between a program and a draw that it takes; the models of the zoo are programs themselves.
+_BETWEEN = "gpzoo", "jax", "jaxlib", "jaxtyping", "beartype", "numpy", "numpyro", "functools", "contextlib"
+_PROGRAMS = "gpzoo.models.", "gpzoo.reproductions."
+
+
+def line_of_program() -> str:
+    """Where the program is now, ``file:line``: the innermost code that belongs to no library it is run by."""
+    return _place()[0]
+
+
+def _place() -> tuple[str, bool]:
+    """:func:`line_of_program`, and whether it is a distribution of NumPyro that asks."""
+    frame: Any = sys._getframe(1)
+    nearest = ""
+    while frame.f_back is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith(_PROGRAMS) or name.partition(".")[0] not in _BETWEEN:
+            break
+        if name.startswith(("gpzoo", "numpyro")) and name != __name__:
+            nearest = nearest or name
+        frame = frame.f_back
+    of_numpyro = nearest.startswith("numpyro.distributions")
+    file = frame.f_code.co_filename
+    if "ipykernel" in file or file.startswith("<"):
+        return f"line {frame.f_lineno} of a cell", of_numpyro
+    return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{frame.f_lineno}", of_numpyro
+
+
+def draws(f: ArrayLike | GaussianMarginals) -> Any:
+    """A random draw of a GP site's value, where a program needs an array: one entry for each of ``f``.
+
+    Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is :class:`~gpzoo.GaussianMarginals`, which
+    gpzoo's likelihoods and affine operations take exactly. Everything else needs numbers, ``jnp.exp(draws(f))``: the
+    bound is then a mean over draws, noisier than a closed form, and the site is drawn wherever it is used. Where a
+    site's value is an array already, as under MCMC or in a draw from the prior, it is returned as it is.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np
+        >>> from gpzoo import GaussianMarginals, draws
+        >>> f = GaussianMarginals(np.zeros(3, np.float32), np.ones(3, np.float32), jax.random.key(0))
+        >>> jnp.exp(draws(f)).shape
+        (3,)
+        >>> draws(np.ones(2))
+        array([1., 1.])
+
+    Args:
+        f: marginals ``[N]`` or ``[N, K]``, or an array.
+
+    Returns:
+        An array of the shape of ``f``: the array, or a reparameterised draw, independent over rows. The same marginals
+        give the same draw; those made from ``f`` by an operation give one of their own, so draw before you combine.
+
+    Raises:
+        TypeError: for :class:`~gpzoo.EstimatedMarginals`, of which there is no draw.
+        ValueError: for marginals without a key.
+        RuntimeError: if the program did not draw the site when its guide was set up.
+    """
+    if not isinstance(f, GaussianMarginals):
+        return f
+    if f.log is not None:
+        f.log.asked(f.sites)
+    return f.draws(1)[0]
 
 
 def standard_deviation(variance: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -96,14 +164,15 @@ class GaussianMarginals(Fields):
     """Marginals ``N(mean_n, variance_n)`` of one or more GP sites at ``N`` inputs, with a reparameterised draw.
 
     A value of a GP site under :class:`~gpzoo.inference.GaussianProcessELBO`. These operations are exact and give
-    marginals again: ``f + c``, ``f - c``, ``-f``, ``f * c``, ``f / c`` with a number or an array that broadcasts to
-    the shape of ``f``; ``f @ A`` (a map over outputs); ``f[rows]``, ``f[:, k]``; and ``f + g``, ``f - g`` where the
-    two come from different sites. Everything else, any ``jnp`` function included, sees a draw. A JAX array on the left
-    of an operator takes the draw too: write ``f * c``, not ``c * f``, where ``c`` is one. Marginals without site names
-    may come from any site, so a sum of two of them is a draw.
+    marginals again: ``f + c``, ``f - c``, ``f * c``, each from both sides, ``f / c`` and ``-f``, with a number or an
+    array that broadcasts with ``f`` to its rows, of Python, NumPy or JAX, traced or not; ``f @ A``, ``f.dot(A)`` and
+    ``f.sum(axis=-1)`` (maps over outputs); ``f[rows]``, ``f[:, k]``, ``f[:, None]``; and ``f + g``, ``f - g`` where the
+    two come from different sites. Everything else, any function of ``jnp`` included, raises ``TypeError`` with the way
+    out, which is :func:`~gpzoo.draws`: ``jnp.exp(draws(f))``. Marginals without site names may come from any site, so
+    that a sum of two of them is refused.
 
     A draw of ``f`` and a draw of marginals made from ``f`` are each right, but not jointly. To combine several pieces
-    of a site, take the draw of the site first.
+    of a site, draw the site first, ``f = draws(f)``.
 
     After ``f @ A`` the outputs of a row are correlated: ``mean`` has ``K`` columns while ``source_variance`` keeps the
     ``J`` independent sources, and ``Cov[f_n] = loading^T diag(source_variance_n) loading``. Likelihoods that
@@ -113,11 +182,14 @@ class GaussianMarginals(Fields):
         >>> import jax, jax.numpy as jnp, numpy as np
         >>> from gpzoo import GaussianMarginals
         >>> f = GaussianMarginals(np.zeros(3, np.float32), np.ones(3, np.float32), jax.random.key(0))
-        >>> g = f * 2.0 + 1.0
-        >>> g.mean, g.variance
-        (array([1., 1., 1.], dtype=float32), array([4., 4., 4.], dtype=float32))
-        >>> type(g).__name__, type(jnp.exp(g)).__name__, jnp.exp(g).shape
-        ('GaussianMarginals', 'ArrayImpl', (3,))
+        >>> g = 1.0 + jnp.float32(2.0) * f
+        >>> type(g).__name__, np.asarray(g.mean), np.asarray(g.variance)
+        ('GaussianMarginals', array([1., 1., 1.], dtype=float32), array([4., 4., 4.], dtype=float32))
+        >>> try:
+        ...     jnp.exp(g)
+        ... except TypeError as error:
+        ...     print("write draws(f)" in str(error))
+        True
 
     Args:
         mean: ``[N]`` or ``[N, K]``.
@@ -125,7 +197,7 @@ class GaussianMarginals(Fields):
         key: the site's random key, from which its draws are made; ``None`` if it is never drawn.
         loading: ``[J, K]``, or ``None`` for independent outputs (``J = K``).
         sites: names of the GP sites these marginals come from.
-        log: notes, or refuses, that an array is taken.
+        log: notes, or refuses, that a draw is taken.
         rows: ``[N]`` integers that identify the rows; given, a row's draws do not depend on the batch it is in.
         parts: parts of the variance, one entry for each site; only the tighter bounds have them.
     """
@@ -138,9 +210,6 @@ class GaussianMarginals(Fields):
     parts: tuple[VarianceParts, ...]
     sites: frozenset[str] = static()
     log: DrawLog | None = static()
-
-    # NumPy arrays on the left of an operator then defer to the methods below.
-    __array_ufunc__ = None
 
     def __init__(
         self,
@@ -232,19 +301,41 @@ class GaussianMarginals(Fields):
             deviation = deviation @ self.loading
         return self.mean + deviation
 
-    def __jax_array__(self) -> Float[Array, "N *K"]:
-        if self.log is not None:
-            self.log.asked(self.sites)
-        return self.draws(1)[0]
+    # -- no arrays by themselves -------------------------------------------------------------------------------------
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.__jax_array__(), dtype=dtype)
+    def _refused(self, what: str, way: str = "") -> TypeError:
+        """The error for what needs the numbers of a draw."""
+        line, of_numpyro = _place()
+        what = "A distribution of NumPyro" if of_numpyro else what
+        return TypeError(
+            f"{what} ({line}) has no exact result for the marginals of {_named(self.sites)}, which are "
+            f"its value here. {way}To compute with a random draw write draws(f), from gpzoo import draws, as in "
+            "jnp.exp(draws(f)). f + c, f * c, f / c, f @ A, f[rows], f[:, k] and sums of different sites stay exact, "
+            "and likelihoods such as likelihoods.Gaussian(f, noise_variance) and likelihoods.Expected(fn, f) take the "
+            "expectation over f."
+        )
+
+    def __jax_array__(self) -> Any:
+        return _NoArray(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise self._refused("A NumPy function")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        # NumPy's operators come here, whose functions have other names than the methods.
+        name = _OF_NUMPY.get(ufunc)
+        in_place = len(options) == 1 and options.get("out", (None,))[0] is inputs[0]  # total += f
+        if name is None or method != "__call__" or (options and not in_place):
+            raise self._refused(f"numpy.{ufunc.__name__}")
+        left, right = inputs
+        if isinstance(left, GaussianMarginals):
+            return getattr(left, f"__{name}__")(right)
+        return getattr(right, f"__r{name}__")(left)
 
     def __getattr__(self, name: str) -> Any:
-        # Array methods (f.reshape, f.sum, f.T) see a draw, like every operation that is not exact on marginals.
         if name.startswith("_") or not hasattr(Array, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(jnp.asarray(self), name)
+        raise self._refused(f"f.{name}")
 
     # -- operations that keep them exact -----------------------------------------------------------------------------
 
@@ -258,52 +349,61 @@ class GaussianMarginals(Fields):
         parts = tuple(map(change, self.parts))
         return type(self)(mean, source_variance, self.key, loading, self.sites, self.log, self.rows, parts)
 
-    def _fits(self, other: Any) -> bool:
-        """Whether a constant broadcasts to the shape of these marginals without changing it."""
-        if isinstance(other, GaussianMarginals) or not isinstance(other, (int, float, np.ndarray, np.generic, Array)):
-            return False
+    def _with_constant(self, other: Any, change: Callable[[GaussianMarginals], Any], symbol: str) -> Any:
+        """``change`` of these marginals, repeated over columns where a constant has more."""
+        if isinstance(other, GaussianMarginals):
+            raise self._refused(f"f {symbol} g, of {_named(self.sites)} and {_named(other.sites)},")
+        if not isinstance(other, (int, float, np.ndarray, np.generic, Array)):
+            return NotImplemented
+        shape = jnp.shape(other)
         try:
-            return jnp.broadcast_shapes(jnp.shape(other), self.shape) == self.shape
+            wanted = jnp.broadcast_shapes(shape, self.shape)
         except ValueError:
-            return False
+            wanted = None
+        if wanted is None or wanted[:-1] != self.shape[:-1] or (self.ndim == 1 and wanted != self.shape):
+            raise self._refused(
+                f"f {symbol} c, where f has shape {self.shape} and c {shape},",
+                "c must have a number for each row of f, or for each output, or be one number. ",
+            )
+        return change(self._repeated(wanted))
+
+    def _repeated(self, shape: tuple[int, ...]) -> GaussianMarginals:
+        """These marginals, the only output of which is repeated to a number of outputs."""
+        return self if self.shape == shape else self @ jnp.ones((1, shape[1]), self.dtype)
+
+    def _moved(self, c: Any) -> GaussianMarginals:
+        return self._with(self.mean + c, self.source_variance, self.loading)
 
     def __add__(self, other: Any) -> Any:
         if isinstance(other, GaussianMarginals):
             return self._plus(other, 1)
-        if self._fits(other):
-            return self._with(self.mean + other, self.source_variance, self.loading)
-        return jnp.asarray(self) + other
+        return self._with_constant(other, lambda f: f._moved(other), "+")
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         if isinstance(other, GaussianMarginals):
             return self._plus(other, -1)
-        if self._fits(other):
-            return self._with(self.mean - other, self.source_variance, self.loading)
-        return jnp.asarray(self) - other
+        return self._with_constant(other, lambda f: f._with(f.mean - other, f.source_variance, f.loading), "-")
 
     def __rsub__(self, other: Any) -> Any:
-        return -self + other if self._fits(other) else other - jnp.asarray(self)
+        return self._with_constant(other, lambda f: (-f)._moved(other), "-")
 
     def __neg__(self) -> GaussianMarginals:
-        return self._scale(-1)
+        return self._scaled(-1)
+
+    def __pos__(self) -> GaussianMarginals:
+        return self
 
     def __mul__(self, other: Any) -> Any:
-        if self._fits(other):
-            scaled = self._scale(other)
-            if scaled is not None:
-                return scaled
-        return jnp.asarray(self) * other
+        return self._with_constant(other, lambda f: f._scaled(other), "*")
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
-        if self._fits(other):
-            return self * (1 / other)
-        return jnp.asarray(self) / other
+        return self._with_constant(other, lambda f: f._scaled(jnp.ones((), f.dtype) / other), "/")
 
-    def _scale(self, c: Any) -> Any:
+    def _scaled(self, c: Any) -> GaussianMarginals:
         rows = jnp.ndim(c) == 2 and jnp.shape(c)[0] != 1
         columns = jnp.ndim(c) > 0 and jnp.shape(c)[-1] != 1
         shape = (-1, 1) if self.ndim == 1 else (-1, jnp.shape(c)[-1]) if jnp.ndim(c) else ()
@@ -311,31 +411,55 @@ class GaussianMarginals(Fields):
         if self.loading is None:
             return self._with(self.mean * c, self.source_variance * (c * c), None, scaled)
         if rows and columns:
-            return None  # every row would need a loading of its own
+            raise self._refused("(f @ A) * c, with a number in c for each row and output,")
         if columns:
             return self._with(self.mean * c, self.source_variance, self.loading * jnp.reshape(c, (1, -1)), scaled)
         return self._with(self.mean * c, self.source_variance * (c * c), self.loading, scaled)
 
     def __matmul__(self, A: Any) -> Any:
+        if not isinstance(A, GaussianMarginals | np.ndarray | Array):
+            return NotImplemented
+        if isinstance(A, GaussianMarginals) or self.ndim != 2 or jnp.ndim(A) not in (1, 2):
+            raise self._refused("f @ A", "A must be a matrix or a vector of numbers, and f have a column per output. ")
         A = jnp.asarray(A)
-        if self.ndim != 2 or A.ndim not in (1, 2):
-            return jnp.matmul(jnp.asarray(self), A)
         loading = A if self.loading is None else self.loading @ A
         mixed = lambda part: part.mixed(A if A.ndim == 2 else A[:, None])  # noqa: E731
         if A.ndim == 1:
             return self._with(self.mean @ A, self.source_variance @ jnp.square(loading), None, mixed)
         return self._with(self.mean @ A, self.source_variance, loading, mixed)
 
-    def __iter__(self) -> Iterator[Array]:
-        return iter(jnp.asarray(self))
+    def __rmatmul__(self, A: Any) -> NoReturn:
+        raise self._refused("A @ f", "It mixes the rows of f, whose covariances marginals do not have. ")
 
-    def __bool__(self) -> bool:
-        return bool(jnp.asarray(self))
+    def dot(self, A: Any) -> Any:
+        """``f @ A``, a map over outputs.
+
+        Args:
+            A: ``[K, L]`` or ``[K]``.
+        """
+        return self @ A
+
+    def sum(self, axis: int | None = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """The sum over outputs, ``f.sum(axis=-1)``, which is ``f @ ones``.
+
+        Args:
+            axis: ``-1`` or ``1``; a sum over rows is refused.
+            dtype: as NumPy's; refused.
+            out: as NumPy's; refused.
+            keepdims: whether the axis stays.
+        """
+        if self.ndim != 2 or axis not in (-1, 1) or dtype is not None or out is not None:
+            raise self._refused(f"f.sum(axis={axis})", "Over outputs it is f.sum(axis=-1). ")
+        total = self @ jnp.ones(self.shape[1], self.dtype)
+        return total[:, None] if keepdims else total
 
     def __getitem__(self, index: Any) -> Any:
+        if self.ndim == 1 and isinstance(index, tuple) and len(index) == 2 and _is_full(index[0]) and index[1] is None:
+            mean, variance = self.mean[:, None], self.source_variance[:, None]
+            return self._with(mean, variance, None)
         rows, columns = self._rows_and_columns(index)
         if rows is None:
-            return jnp.asarray(self)[index]
+            raise self._refused("f[index], whose index is none of these,", "Rows are a slice or a vector of numbers. ")
         mean = self.mean[rows] if columns is None else self.mean[:, columns]
         if columns is None:
             own = None if self.rows is None else self.rows[rows]
@@ -359,12 +483,19 @@ class GaussianMarginals(Fields):
                 return slice(None), index[1]
         return None, None
 
-    def _plus(self, other: GaussianMarginals, sign: int) -> Any:
-        disjoint = self.sites and other.sites and not self.sites & other.sites
-        kinds = {type(self), type(other)}
-        same_keys = EstimatedMarginals in kinds or (self.key is None) == (other.key is None)
-        if self.shape != other.shape or not disjoint or not same_keys:
-            return jnp.asarray(self) + sign * jnp.asarray(other)
+    def _plus(self, other: GaussianMarginals, sign: int) -> GaussianMarginals:
+        symbol = "f + g" if sign == 1 else "f - g"
+        if not self.sites or not other.sites or self.sites & other.sites:
+            raise self._refused(
+                f"{symbol}, of {_named(self.sites)} and {_named(other.sites)},",
+                "Two pieces of one site depend on each other: draw the site first, f = draws(f), or map its outputs, "
+                "f @ A. ",
+            )
+        columns = {f.shape[-1] for f in (self, other)}
+        if self.shape[:-1] != other.shape[:-1] or (len(columns) > 1 and (self.ndim == 1 or 1 not in columns)):
+            raise self._refused(f"{symbol}, of shapes {self.shape} and {other.shape},")
+        if len(columns) > 1:
+            self, other = (f._repeated((*f.shape[:-1], max(columns))) for f in (self, other))
         mean = self.mean + sign * other.mean
         if self.loading is None and other.loading is None:
             variance, loading = self.source_variance + other.source_variance, None
@@ -372,7 +503,8 @@ class GaussianMarginals(Fields):
             eye = jnp.eye(self.shape[-1], dtype=self.dtype)
             loading = jnp.concatenate([eye if m.loading is None else m.loading for m in (self, other)])
             variance = jnp.concatenate([self.source_variance, other.source_variance], axis=-1)
-        kind = EstimatedMarginals if EstimatedMarginals in kinds else GaussianMarginals
+        estimated = isinstance(self, EstimatedMarginals) or isinstance(other, EstimatedMarginals)
+        kind = EstimatedMarginals if estimated else GaussianMarginals
         return kind(
             mean,
             variance,
@@ -406,8 +538,8 @@ class EstimatedMarginals(GaussianMarginals):
         >>> try:
         ...     jnp.exp(f)
         ... except TypeError as error:
-        ...     print(str(error)[:45])
-        The kernel of site 'a GP' samples views of it
+        ...     print(str(error)[:49])
+        The kernel of GP site without a name samples view
     """
 
     def noise(self, num_draws: int) -> Array:
@@ -422,13 +554,39 @@ class EstimatedMarginals(GaussianMarginals):
         raise self._refuse("mixed by a matrix, which needs covariances of its outputs")
 
     def _refuse(self, what: str) -> TypeError:
-        names = ", ".join(sorted(self.sites)) or "a GP"
         return TypeError(
-            f"The kernel of site {names!r} samples views of its inputs, so that its moments are estimates in training "
-            f"(the variance may be negative): it cannot be {what}. Enumerate the views (an Orbit), or keep the site's "
-            "value to the likelihoods Gaussian, PolyaGamma and StickBreaking; with an array c, write f * c and f + c, "
-            "not c * f and c + f."
+            f"The kernel of {_named(self.sites)} samples views of its inputs, so that its moments are estimates in "
+            f"training (the variance may be negative): it cannot be {what}. Enumerate the views (an Orbit), or keep "
+            "the site's value to f + c, f * c, and the likelihoods Gaussian, PolyaGamma and StickBreaking."
         )
+
+    def _refused(self, what: str, way: str = "") -> TypeError:
+        return self._refuse(f"used in {what} ({line_of_program()})")
+
+
+class _NoArray:
+    """What JAX is given when it asks marginals for an array, which is none.
+
+    Its operators leave the operation to the marginals then, and its functions look for the array's type, or write what
+    they were given into an error of their own: either raises ours.
+    """
+
+    def __init__(self, marginals: GaussianMarginals) -> None:
+        self._marginals = marginals
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "_marginals":  # not set yet, in a copy
+            raise AttributeError(name)
+        raise self._marginals._refused("A function of JAX")
+
+    def __repr__(self) -> str:
+        raise self._marginals._refused("A function of JAX")
+
+
+def _named(sites: frozenset[str]) -> str:
+    if not sites:
+        return "GP site without a name"
+    return f"GP site{'s' if len(sites) > 1 else ''} {', '.join(map(repr, sorted(sites)))}"
 
 
 def _keeps_axis(index: Any) -> bool:
@@ -450,14 +608,27 @@ def _combine(first: Array, second: Array) -> Array:
     return random.fold_in(first, random.bits(second, (), jnp.uint32))
 
 
-def _drawn(operation: Any, reflected: bool = False) -> Any:
-    if reflected:
-        return lambda self, other: operation(other, jnp.asarray(self))
-    return lambda self, *others: operation(jnp.asarray(self), *others)
+def _refusing(what: str) -> Callable[..., NoReturn]:
+    def operation(self: GaussianMarginals, *others: Any) -> NoReturn:
+        raise self._refused(what)
+
+    return operation
 
 
-# Operators that are not exact on marginals see a draw, as a jnp function would.
-for _name in ("abs", "pow", "mod", "floordiv", "lt", "le", "gt", "ge", "eq", "ne"):
-    setattr(GaussianMarginals, f"__{_name}__", _drawn(getattr(operator, f"__{_name}__")))
-for _name in ("truediv", "pow", "matmul", "mod", "floordiv"):
-    setattr(GaussianMarginals, f"__r{_name}__", _drawn(getattr(operator, f"__{_name}__"), reflected=True))
+#: Python's other operators, with words for them.
+_OTHERS = {"abs": "abs(f)", "pow": "f ** c", "mod": "f % c", "floordiv": "f // c", "divmod": "divmod(f, c)"}
+_OTHERS |= {"rtruediv": "c / f", "rpow": "c ** f", "rmod": "c % f", "rfloordiv": "c // f", "rdivmod": "divmod(c, f)"}
+_OTHERS |= {"lt": "f < c", "le": "f <= c", "gt": "f > c", "ge": "f >= c", "eq": "f == c", "ne": "f != c"}
+_OTHERS |= {
+    "bool": "A condition on f",
+    "iter": "A loop over f",
+    "contains": "c in f",
+    "float": "float(f)",
+    "int": "int(f)",
+}
+for _name, _what in _OTHERS.items():
+    setattr(GaussianMarginals, f"__{_name}__", _refusing(_what))
+
+#: Methods of NumPy's operators.
+_OF_NUMPY = {np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide: "truediv", np.matmul: "matmul"}
+_OF_NUMPY |= {np.power: "pow", np.remainder: "mod", np.floor_divide: "floordiv", np.divmod: "divmod"}

@@ -17,6 +17,7 @@ from gpzoo._checks import positive_int
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel
 from gpzoo.kernels.double_sum import has_sampled_views, with_fixed_views
+from gpzoo.processes.marginals import GaussianMarginals, draws
 
 _LOG_2PI = 1.8378770664093453
 
@@ -166,9 +167,11 @@ class GaussianProcess(ProcessAtInputs):
 
     Args:
         kernel: covariance function; with a leading axis ``D`` on its leaves, one kernel per output.
-        X: inputs ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per output.
+        X: inputs ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per output. The value of another GP site, of
+            which a deep GP is made, is drawn: :func:`~gpzoo.draws`.
         mean: prior mean at ``X``, an array that broadcasts to the shape of the site; zero if ``None``. It is known only
-            at ``X``, so that inducing variables always belong to the zero-mean part of the process.
+            at ``X``, so that inducing variables always belong to the zero-mean part of the process. The value of
+            another GP site is drawn; to add two sites exactly, add their values, ``f + g``.
         num_outputs: number ``D`` of independent functions. ``None`` gives a site ``[N]``, a number ``[N, D]``.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default
             (:data:`gpzoo.linalg.factorise.RELATIVE_JITTER`).
@@ -186,8 +189,8 @@ class GaussianProcess(ProcessAtInputs):
     def __init__(
         self,
         kernel: Kernel,
-        X: ArrayLike,
-        mean: ArrayLike | None = None,
+        X: ArrayLike | GaussianMarginals,
+        mean: ArrayLike | GaussianMarginals | None = None,
         *,
         num_outputs: int | None = None,
         jitter: float | Array | None = None,
@@ -198,7 +201,7 @@ class GaussianProcess(ProcessAtInputs):
         if num_outputs is not None:
             num_outputs = positive_int("num_outputs", num_outputs)
         self.kernel, self.jitter = kernel, jitter
-        self.X = kernel.check_inputs(X)
+        self.X = kernel.check_inputs(draws(X))
         own_axis = kernel.has_outputs(self.X)
         inputs = self.X[0] if own_axis else self.X
         checks.not_empty("X", inputs)
@@ -216,7 +219,7 @@ class GaussianProcess(ProcessAtInputs):
         self._init_events(inputs.shape[0], num_outputs)
         self.loc = None
         if mean is not None:
-            self.loc = checks.floating("mean", mean)
+            self.loc = checks.floating("mean", draws(mean))
             checks.finite("mean", self.loc)
             try:
                 fits = jnp.broadcast_shapes(self.loc.shape, self.event_shape) == self.event_shape

@@ -46,7 +46,7 @@ REPEATED = 0.1
 
 @entry_point
 def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
-    """What will hurt: data that the program refuses, unscaled or constant columns, repeated rows, labels, outliers.
+    """What will hurt: data that the program refuses, unscaled columns, repeated rows, outliers; GP sites it draws.
 
     Nothing is computed but one abstract run of the program.
 
@@ -65,7 +65,8 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
         model_kwargs: its keyword arguments, by name.
 
     Returns:
-        Findings, none if all is well. Their ``site`` is the name of the argument.
+        Findings, none if all is well. Their ``site`` is the name of the argument, or of a GP site that the program
+        draws, with the line that does.
     """
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -73,12 +74,13 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
             if len(args) == 1 and isinstance(args[0], Table):
                 args = _some_blocks(args[0])
             args, kwargs = arguments(program, args, model_kwargs)
-        seen = look(program, args, kwargs).trace
+        looked = look(program, args, kwargs)
     except (TypeError, ValueError, GPZooError, DatasetError) as error:
         return (Finding("refused", None, str(error)),)
     lost = [str(w.message) for w in caught if issubclass(w.category, PrecisionWarning)]
     findings = [Finding("lost in float32", None, f"{text} Standardise it or use float64.") for text in lost]
     names, optional = checks.positional(program, len(args))
+    seen = looked.trace
     data = data_sites(seen)
     # Exact regression: a GP site is observed itself.
     exact = [
@@ -95,7 +97,15 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
                 findings += _targets(of, array, {kind_of(site) for site in sites} or {"numbers"}, gaussian)
             elif name not in optional:
                 findings += _inputs(of, array)
-    return tuple(findings)
+    return (*findings, *(Finding("drawn", site, _drawn(lines)) for site, lines in looked.lines.items()))
+
+
+def _drawn(lines: tuple[str, ...]) -> str:
+    return (
+        f"the program draws it ({' and '.join(lines)}), by draws(f) or as the inputs or the mean of another GP: the "
+        "bound is a mean over draws, and noisier than a closed form. Inputs of a GP have no other way; for the rest "
+        "keep to f + c, f * c, f @ A, f + g and likelihoods such as likelihoods.Expected(fn, f), where they suffice."
+    )
 
 
 def _some_blocks(table: Table) -> tuple[np.ndarray, ...]:

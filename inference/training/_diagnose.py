@@ -64,17 +64,26 @@ class Watch(Messenger):
             self.guide.setdefault(msg["name"], _is_drawn(msg))
 
 
-def expectations(step: Watch, needs: Mapping[str, frozenset[str]]) -> dict[str, str]:
-    """How each data site's expectation is computed, by name; ``needs`` as in a look at the program."""
+def expectations(
+    step: Watch, needs: Mapping[str, frozenset[str]], lines: Mapping[str, tuple[str, ...]]
+) -> dict[str, str]:
+    """How each data site's expectation is computed, by name.
+
+    Args:
+        step: a step that was watched.
+        needs: as in a look at the program.
+        lines: the lines that draw GP sites, by site.
+    """
     found: dict[str, str] = {}
     for name, site in step.data.items():
         fn = unmasked(site["fn"])
-        found[name] = "closed form" if isinstance(fn, GaussianProcess) else "draw"
-        if isinstance(fn, Likelihood):
-            found[name] = fn.expectation
+        exact = isinstance(fn, GaussianProcess)
+        found[name] = "closed form" if exact else fn.expectation if isinstance(fn, Likelihood) else "draw"
         given = [other for other, drawn in step.guide.items() if drawn and other in needs.get(name, ())]
-        if given and found[name] != "draw":
-            found[name] += f" given draws of {', '.join(given)}"
+        if given:
+            integrates = exact or (isinstance(fn, Likelihood) and fn.is_marginal)
+            said = [f"{other} ({' and '.join(lines[other])})" if other in lines else other for other in given]
+            found[name] += f"{' given draws' if integrates else ''} of {', '.join(said)}"
     return found
 
 

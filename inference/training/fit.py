@@ -301,7 +301,8 @@ class _Training:
         with Watch() as seen, self.placement.tracing():
             self.stepwise = _platform.steps_on_host(self.all.trace(*self._inputs()).jaxpr)
         check_scales(seen, source.size, source.num_rows)
-        self.ways = expectations(seen, self.needs)
+        lines = svi.guide.sites.lines if isinstance(svi.guide, InducingGuide) else {}
+        self.ways = expectations(seen, self.needs, lines)
 
     def _start(self, k: int, key: PRNGKeyArray, given: Mapping[str, Any] | None) -> SVIState:
         """The initial state of a member, once its data and its program are checked."""
@@ -314,7 +315,7 @@ class _Training:
             # A guide of another kind may set parameters that the program has no start for.
             self.init = self.init or jax.jit(self._init)
             state = self.init(training, given, first, arrays)
-            self._look(k, svi.model, whole, kwargs, svi.get_params(state))
+            self._look(k, svi.model, whole, kwargs, svi.get_params(state), arrays=True)
             return state
         looked = self._look(k, svi.guide.model, whole, kwargs)
         # On all rows at once the program may not fit in memory, such as a network on images. Two rows are enough to
@@ -333,13 +334,20 @@ class _Training:
         return self.init(training, values)
 
     def _look(
-        self, k: int, program: Callable, args: tuple, kwargs: dict[str, Any], values: dict[str, Any] | None = None
+        self,
+        k: int,
+        program: Callable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        values: dict[str, Any] | None = None,
+        *,
+        arrays: bool = False,
     ) -> Look | None:
         """A look at the program on the data of a member; ``None`` where they are those of the one before."""
         if k > 0 and not any(self.source.axes or ()) and not any((self.array_axes or {}).values()):
             return None
         # The data are constants here, so that likelihoods check their numbers.
-        looked = look(program, args, kwargs | self.svi.static_kwargs, values)
+        looked = look(program, args, kwargs | self.svi.static_kwargs, values, arrays=arrays)
         # Nothing else is kept, because it holds the data, which are many rows of a table.
         self.needs = looked.needs
         return looked

@@ -12,7 +12,7 @@ from jax import random
 from numpyro.handlers import scope
 from scipy.stats import norm
 
-from gpzoo import GaussianProcess, InducingPoints
+from gpzoo import GaussianProcess, InducingPoints, draws
 from gpzoo.inference import InducingGuide, Trained
 from gpzoo.inference import _arviz_container as export
 from gpzoo.kernels import RBF
@@ -165,7 +165,7 @@ def masked_regression(X, y=None, *, mask=True):
         numpyro.sample("whole", Gaussian(f[:, 0], 0.1), obs=y[:, 0])
     # The order of plates is that of their axes, whichever is entered first.
     with numpyro.plate("row", len(X), dim=-2), numpyro.plate("output", 2, dim=-1), numpyro.handlers.mask(mask=mask):
-        numpyro.sample("entries", dist.Normal(jnp.asarray(f), 0.3), obs=y)
+        numpyro.sample("entries", dist.Normal(draws(f), 0.3), obs=y)
 
 
 def test_masked_data_are_left_out():
@@ -202,7 +202,7 @@ def test_masked_data_are_left_out():
 def counted(X, counts=None, *, mask=True):
     f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.7), X))
     with numpyro.plate("data", len(X)), numpyro.handlers.mask(mask=mask):
-        numpyro.sample("counts", dist.Poisson(jnp.exp(f)), obs=counts)
+        numpyro.sample("counts", dist.Poisson(jnp.exp(draws(f))), obs=counts)
 
 
 def test_an_argument_may_be_named_like_its_masked_site():

@@ -20,6 +20,7 @@ from gpzoo import (
     NonFiniteError,
     PrecisionWarning,
     blocks,
+    draws,
     kmeans,
     unique_patches,
 )
@@ -265,7 +266,7 @@ def classified(f, y, noise):
 
 
 def drawn(f, y, noise):
-    numpyro.sample("y", Gaussian(jnp.exp(f), noise), obs=y)
+    numpyro.sample("y", Gaussian(jnp.exp(draws(f)), noise), obs=y)
 
 
 def mixed(f, y, noise):
@@ -298,7 +299,7 @@ REFUSED = {
     "no GP site": (no_site, {"inducing": kmeans(3)}, "one latent GP site and has 0"),
     "two GP sites": (two_sites, {}, r"one latent GP site and has 2 \('f', 'g'\)"),
     "layers": (deep, {}, "one latent GP site and has 2"),
-    "drawn": (OF_F(likelihood=drawn), {}, "takes an array of it"),
+    "drawn": (OF_F(likelihood=drawn), {}, r"the program draws it \(test_collapsed.py:\d+\)"),
     "joint": (OF_F(likelihood=plain), {"joint": "f"}, r"InducingGuide\(joint=...\) draws it"),
     "drawn hyperparameters": (bayesian_regression, {"hyperparameters": "normal"}, "'lengthscale', 'noise' are drawn"),
     "form": (regression, {"covariance": "diagonal"}, "'f' is Diagonal, and the optimal one is full"),

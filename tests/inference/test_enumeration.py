@@ -17,7 +17,7 @@ from numpyro.infer import MCMC, NUTS, SVI
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from gpzoo import GaussianProcess, InducingPoints, likelihoods
+from gpzoo import GaussianProcess, InducingPoints, draws, likelihoods
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, fit, predict
 from gpzoo.inference.gp_sites import Bound, representing
 from gpzoo.kernels import RBF
@@ -45,14 +45,14 @@ def mixture(X, y=None, *, by_hand=False, seen=True, num_data=None):
     f = functions(X)
     with plate(X, num_data), handlers.mask(mask=jnp.broadcast_to(seen, len(X))):
         if by_hand:
-            numpyro.sample("y", dist.MixtureSameFamily(dist.Categorical(WEIGHTS), dist.Normal(f, 0.3)), obs=y)
+            numpyro.sample("y", dist.MixtureSameFamily(dist.Categorical(WEIGHTS), dist.Normal(draws(f), 0.3)), obs=y)
         else:
             z = numpyro.sample("z", dist.Categorical(WEIGHTS), infer=PARALLEL)
-            numpyro.sample("y", dist.Normal(f[jnp.arange(len(X)), z], 0.3), obs=y)
+            numpyro.sample("y", dist.Normal(draws(f)[jnp.arange(len(X)), z], 0.3), obs=y)
 
 
 def outliers(X, y=None, *, by_hand=False, num_data=None):
-    f = functions(X, None)
+    f = draws(functions(X, None))
     with plate(X, num_data):
         if by_hand:
             parts = [jnp.log(0.9) + dist.Normal(f, 0.3).log_prob(y), jnp.log(0.1) + dist.Normal(0.0, 5.0).log_prob(y)]
@@ -64,7 +64,7 @@ def outliers(X, y=None, *, by_hand=False, num_data=None):
 
 def chain(X, y=None, *, num_chains=None):
     """A hidden Markov model, or several with the same emissions, ``y [T, S]``."""
-    f = jnp.asarray(functions(X))
+    f = draws(functions(X))
     several = 0 if y is None else y.ndim - 1
 
     def step(z, at):
@@ -78,7 +78,7 @@ def chain(X, y=None, *, num_chains=None):
 
 def shared(X, y=None, w=None):
     """A variable that all rows share, one for each row that depends on it, and two sites of data."""
-    f = jnp.asarray(functions(X))
+    f = draws(functions(X))
     c = numpyro.sample("c", dist.Bernoulli(0.3), infer=PARALLEL)
     with plate(X):
         z = numpyro.sample("z", dist.Categorical(jnp.array([[0.5, 0.5], [0.1, 0.9]])[c]), infer=PARALLEL)
@@ -158,13 +158,15 @@ def with_site(sampled, data=None, **infer):
         z = numpyro.sample("z", sampled, infer=infer)
         f = functions(X)
         with plate(X, num_data):
-            numpyro.sample("y", (data or (lambda f, z: dist.Normal(f[:, 0] + z, 0.3)))(f, z.astype(X.dtype)), obs=y)
+            numpyro.sample(
+                "y", (data or (lambda f, z: dist.Normal(draws(f)[:, 0] + z, 0.3)))(f, z.astype(X.dtype)), obs=y
+            )
 
     return program
 
 
 def without_plate(X, y=None):
-    f = functions(X)
+    f = draws(functions(X))
     z = numpyro.sample("z", dist.Categorical(jnp.broadcast_to(WEIGHTS, (len(X), 2))), infer=PARALLEL)
     numpyro.sample("y", dist.Normal(f[jnp.arange(len(X)), z], 0.3), obs=y)
 
@@ -173,7 +175,7 @@ def kernel_by_site(X, y=None):
     z = numpyro.sample("z", dist.Bernoulli(0.5), infer=PARALLEL)
     f = numpyro.sample("f", GaussianProcess(RBF(1.0, jnp.array([0.5, 1.0])[z]), X))
     with plate(X):
-        numpyro.sample("y", dist.Normal(jnp.asarray(f), 0.3), obs=y)
+        numpyro.sample("y", dist.Normal(draws(f), 0.3), obs=y)
 
 
 def latent_by_site(X, y=None):
@@ -181,7 +183,7 @@ def latent_by_site(X, y=None):
     with plate(X):
         z = numpyro.sample("z", dist.Bernoulli(0.5), infer=PARALLEL)
         a = numpyro.sample("a", dist.Normal(jnp.where(z, 1.0, 0.0), 1.0))
-        numpyro.sample("y", dist.Normal(jnp.asarray(f)[:, 0] + a, 0.3), obs=y)
+        numpyro.sample("y", dist.Normal(draws(f)[:, 0] + a, 0.3), obs=y)
 
 
 @pytest.mark.parametrize(

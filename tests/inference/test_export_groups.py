@@ -10,6 +10,7 @@ import pytest
 import xarray
 from scipy.stats import lognorm, multivariate_normal, norm
 
+import gpzoo
 from gpzoo import GaussianProcess, InducingPoints
 from gpzoo.inference import InducingGuide, Trained, draws_to_arviz, predict
 from gpzoo.inference._arviz_container import Group, container
@@ -172,7 +173,7 @@ def test_options_are_checked_first(trained):
 def test_a_density_of_all_rows_does_not_come_in_batches():
     def summed(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        numpyro.factor("level", -jnp.square(jnp.sum(jnp.asarray(f))))
+        numpyro.factor("level", -jnp.square(jnp.sum(gpzoo.draws(f))))
         with numpyro.plate("data", len(X)):
             numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
@@ -191,7 +192,7 @@ def test_a_prior_that_overflows_gives_a_warning():
         scale = numpyro.sample("scale", dist.LogNormal(400.0, 400.0))
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
         with numpyro.plate("data", len(X)):
-            numpyro.sample("y", dist.Normal(jnp.asarray(f), scale), obs=y)
+            numpyro.sample("y", dist.Normal(gpzoo.draws(f), scale), obs=y)
 
     guide = InducingGuide(wide, InducingPoints(Z))
     params = guide.init_params(KEY, X, numbers) | {"scale_loc": jnp.array(1.0)}

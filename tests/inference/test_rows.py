@@ -7,7 +7,7 @@ import numpyro
 import pytest
 from jax import random
 
-from gpzoo import GaussianProcess, InducingPoints, kernels
+from gpzoo import GaussianProcess, InducingPoints, draws, kernels
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.inference._following import NONE, Follow
 from gpzoo.inference._program import rows_of_sites
@@ -284,7 +284,7 @@ def patchwise(X, y=None, strided=False):
     """Two layers: every row of the second layer's inputs has the values at three patches of a row."""
     each = [X[:, i : i + 2] for i in range(3)]
     windows = jnp.concatenate(each) if strided else jnp.stack(each, 1).reshape(-1, 2)
-    h = jnp.asarray(numpyro.sample("h", GaussianProcess(kernels.RBF(1.0, 2.0), windows, mean=windows[:, 0])))
+    h = draws(numpyro.sample("h", GaussianProcess(kernels.RBF(1.0, 2.0), windows, mean=windows[:, 0])))
     rows = h.reshape(3, -1).T if strided else h.reshape(-1, 3)
     f = numpyro.sample("f", GaussianProcess(kernels.Linear(1.0), rows))
     with numpyro.plate("data", len(X)):
@@ -345,28 +345,28 @@ def test_draws_within_a_row_have_their_joint_law():
     posterior = trained.posterior(KEY, IMAGES[:2])["h"]
     _, covariance = posterior.moments()
     keys = random.split(KEY, 40_000)
-    draws = np.asarray(jax.vmap(lambda key: DrawnWithin(Layout(3))(posterior, key))(keys))
-    seen = np.cov(draws.T)
+    drawn = np.asarray(jax.vmap(lambda key: DrawnWithin(Layout(3))(posterior, key))(keys))
+    seen = np.cov(drawn.T)
     block = np.kron(np.eye(2), np.ones((3, 3))) > 0
     np.testing.assert_allclose(seen[block], np.asarray(covariance)[block], atol=0.03)
     assert np.abs(seen[~block]).max() < 0.03 < np.abs(np.asarray(covariance)[~block]).max()
 
 
 def summed_over_rows(X, y=None):
-    h = jnp.asarray(numpyro.sample("h", GaussianProcess(kernels.RBF(), X)))
+    h = draws(numpyro.sample("h", GaussianProcess(kernels.RBF(), X)))
     f = numpyro.sample("f", GaussianProcess(kernels.RBF(), jnp.stack([h, jnp.roll(h, 1)], 1)))
     with numpyro.plate("rows", len(X)):
         numpyro.sample("y", gaussian(f, 0.1), obs=y)
 
 
 def largest_of_neighbours(X, y=None):
-    h = jnp.asarray(numpyro.sample("h", GaussianProcess(kernels.RBF(), X)))
+    h = draws(numpyro.sample("h", GaussianProcess(kernels.RBF(), X)))
     with numpyro.plate("rows", len(X)):
         numpyro.sample("y", gaussian(jnp.maximum(h, jnp.roll(h, 1)), 0.1), obs=y)
 
 
 def kernel_of_all(X, y=None):
-    h = jnp.asarray(numpyro.sample("h", GaussianProcess(kernels.RBF(), X)))
+    h = draws(numpyro.sample("h", GaussianProcess(kernels.RBF(), X)))
     f = numpyro.sample("f", GaussianProcess(kernels.RBF(jnp.exp(h.mean())), X))
     with numpyro.plate("rows", len(X)):
         numpyro.sample("y", gaussian(f, 0.1), obs=y)

@@ -13,6 +13,7 @@ from jax import lax, random
 from jax.test_util import check_grads
 from numpyro.infer import SVI
 
+import gpzoo
 from gpzoo import GaussianProcess, InducingGrid, InducingPatches, InducingPoints, Orbit, Subsampled
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, load
 from gpzoo.kernels import RBF, Invariant
@@ -366,11 +367,15 @@ REFUSED = {
     "estimates": (program_of(lambda f: Gaussian(f, 0.1), Invariant(RBF(1.0, 1.0), VIEWS)), "samples views", TypeError),
     "grid": (program_of(lambda f: Gaussian(f, 0.1)), "interpolated from a grid", ValueError),
     "draws": (
-        program_of(lambda f: Gaussian(jnp.exp(f), 0.1)),
+        program_of(lambda f: Gaussian(jnp.exp(gpzoo.draws(f)), 0.1)),
         r"given an array, and the program draws \['f'\]",
         ValueError,
     ),
-    "draws in NumPyro's": (program_of(lambda f: dist.Normal(f, 0.1)), r"given an array, and the program", ValueError),
+    "draws in NumPyro's": (
+        program_of(lambda f: dist.Normal(gpzoo.draws(f), 0.1)),
+        r"given an array, and the program",
+        ValueError,
+    ),
     "no factor": (program_of(lambda f: Expected(poisson, f)), r"residual=\['f'\]", ValueError),
 }
 

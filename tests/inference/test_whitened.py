@@ -15,6 +15,7 @@ from numpyro.distributions import constraints
 from numpyro.infer import MCMC, NUTS, Predictive
 from numpyro.infer.util import log_density
 
+import gpzoo
 from gpzoo import GaussianProcess, InducingGrid, InducingPoints, Orbit, blocks, kmeans, likelihoods, unique_patches
 from gpzoo.inference import WhitenReparam, draws_to_arviz, predict, whitened
 from gpzoo.kernels import RBF, White
@@ -329,7 +330,7 @@ def test_params_become_priors_in_every_program_of_the_zoo(name):
 def exponential(X, y=None):
     f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
     with numpyro.plate("data", len(X)):
-        numpyro.sample("y", dist.Poisson(jnp.exp(f)), obs=y)
+        numpyro.sample("y", dist.Poisson(jnp.exp(gpzoo.draws(f))), obs=y)
 
 
 def counts(X, y=None):
@@ -371,12 +372,12 @@ REFUSED = {
     "array of a sparse site": (
         lambda: shapes(whitened(exponential, InducingPoints(X[:3])), X, np.arange(8)),
         TypeError,
-        r"takes an array of GP site 'f'.*whitened\(program, {site: ...}\).*Expected\(fn, f\)",
+        r"draws GP site 'f' \(test_whitened.py:\d+\).*whitened\(program, {site: ...}\).*Expected\(fn, f\)",
     ),
     "inner layer": (
         lambda: shapes(whitened(ZOO["deep"][0], InducingPoints(INPUTS[:3])), INPUTS),
         TypeError,
-        "takes an array of GP site 'layer_0', as another GP",
+        r"draws GP site 'layer_0' \(deep.py:\d+\), by draws\(f\) or as the inputs of another GP",
     ),
     "initialiser under jit": (
         lambda: jax.eval_shape(lambda X: shapes(whitened(counts, kmeans(3)), X)["f_u"]["value"], X),

@@ -9,7 +9,7 @@ from numpyro.contrib.control_flow import scan
 from numpyro.infer import SVI
 from scipy.stats import norm
 
-from gpzoo import GaussianProcess, kmeans
+from gpzoo import GaussianProcess, draws, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF
 from tests.programs import KEY, adam, positive
@@ -26,7 +26,7 @@ def program(X, y=None):
     """One of two functions of the input at each time, by a state that mostly stays."""
     stay = numpyro.sample("stay", dist.Beta(2.0, 2.0))
     moves = jnp.array([[stay, 1 - stay], [1 - stay, stay]])
-    f = jnp.asarray(numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=2)))
+    f = draws(numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=2)))
     noise = positive("noise", 0.3)
 
     def step(z, at):

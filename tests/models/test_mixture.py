@@ -13,7 +13,7 @@ from numpyro.infer import SVI
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from gpzoo import GaussianProcess, kmeans
+from gpzoo import GaussianProcess, draws, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, load
 from gpzoo.kernels import RBF
 from gpzoo.models import mixture_of_gps
@@ -80,7 +80,7 @@ def test_exports_have_densities_summed_over_the_functions(trained):
 
 
 def with_outliers(X, y=None):
-    f = jnp.asarray(numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X)))
+    f = draws(numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X)))
     with numpyro.plate("data", len(X)):
         wrong = numpyro.sample("wrong", dist.Bernoulli(0.1), infer={"enumerate": "parallel"})
         numpyro.sample("y", dist.Normal(jnp.where(wrong, 0.0, f), jnp.where(wrong, 5.0, 0.1)), obs=y)

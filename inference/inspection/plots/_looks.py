@@ -154,7 +154,7 @@ def seen_by_mcmc(
     """
     args, kwargs = arguments(model, args, kwargs)
     with as_they_stand():
-        trace = look(model, args, kwargs, values).trace
+        trace = look(model, args, kwargs, values, arrays=True).trace
     sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
     latent = [name for name, site in sites.items() if not site["is_observed"]]
     processes = tuple(name for name in latent if isinstance(unmasked(sites[name]["fn"]), GaussianProcess))

@@ -1,4 +1,4 @@
-"""Gaussian marginals: what is exact on them, what takes a draw, and what the draws are."""
+"""Gaussian marginals: what is exact on them, what they refuse, and what their draws are."""
 
 import copy
 
@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from gpzoo.processes.marginals import DrawLog, GaussianMarginals, standard_deviation
+from gpzoo.kernels import RBF
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals, draws, standard_deviation
+from gpzoo.processes.process import GaussianProcess
+from tests.programs import line_with
 from tests.statistics import assert_gaussian_moments
 
 N, J = 6, 3
@@ -47,7 +50,7 @@ def assert_law(f, mean, covariance):
     """The moments of ``f`` are these, and its draws map white noise to exactly this law."""
     assert isinstance(f, GaussianMarginals)
     assert f.shape == mean.shape
-    found, variance, noise, draws = (np.asarray(x) for x in account(f))
+    found, variance, noise, drawn = (np.asarray(x) for x in account(f))
     np.testing.assert_allclose(found, mean, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(row_covariance(f), covariance, rtol=1e-12, atol=1e-12)
     diagonal = np.diagonal(covariance, axis1=-2, axis2=-1)
@@ -56,7 +59,7 @@ def assert_law(f, mean, covariance):
     deviation = np.sqrt(np.asarray(f.source_variance)) * noise
     if f.loading is not None:
         deviation = deviation @ np.asarray(f.loading)
-    np.testing.assert_allclose(draws, mean + deviation, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(drawn, mean + deviation, rtol=1e-12, atol=1e-12)
 
 
 A_SQUARE, A_WIDE = rng_array(7, J, J), rng_array(8, J, 5)
@@ -73,6 +76,14 @@ AFFINE = {
     "f * number": (lambda f: f * -3.0, -3.0 * np.eye(J), 0.0),
     "numpy * f": (lambda f: np.asarray(ROW) * f, np.diag(ROW), 0.0),
     "f * row": (lambda f: f * ROW, np.diag(ROW), 0.0),
+    "jax row * f": (lambda f: ROW * f, np.diag(ROW), 0.0),
+    "jax array + f": (lambda f: FULL + f, np.eye(J), FULL),
+    "jax row - f": (lambda f: ROW - f, -np.eye(J), ROW),
+    "jax number * f": (lambda f: jnp.float64(-3.0) * f, -3.0 * np.eye(J), 0.0),
+    "numpy number - f": (lambda f: np.float64(2.0) - f, -np.eye(J), 2.0),
+    "numpy.multiply": (lambda f: np.multiply(np.asarray(ROW), f), np.diag(ROW), 0.0),
+    "f / whole number": (lambda f: f / 4, np.eye(J) / 4, 0.0),
+    "+f": (lambda f: +f, np.eye(J), 0.0),
     "f / row": (lambda f: f / ROW, np.diag(1 / ROW), 0.0),
     "f / number": (lambda f: f / 4.0, np.eye(J) / 4, 0.0),
     "f @ A": (lambda f: f @ A_WIDE, A_WIDE, 0.0),
@@ -109,10 +120,10 @@ def test_noise_is_white_and_draws_have_the_moments(rows):
     f = make()
     f.rows = jnp.arange(N) if rows else None
     f = f @ A_SQUARE
-    noise, draws = (np.asarray(x) for x in jax.jit(lambda f: (f.noise(S), f.draws(S)))(f))
+    noise, drawn = (np.asarray(x) for x in jax.jit(lambda f: (f.noise(S), f.draws(S)))(f))
     for values, mean, covariance in (
         (noise, np.zeros((N, J)), np.broadcast_to(np.eye(J), (N, J, J))),
-        (draws, np.asarray(f.mean), row_covariance(f)),
+        (drawn, np.asarray(f.mean), row_covariance(f)),
     ):
         for n in range(N):
             assert_gaussian_moments(values[:, n], mean[n], covariance[n], sigmas=6)
@@ -180,102 +191,139 @@ def test_sum_keeps_the_log_and_rows_of_either_side():
     assert total.log is log and total.rows is g.rows
 
 
-def test_sums_within_a_site_take_a_draw():
-    log = DrawLog()
-    f = make(log=log)
-    total = f + f
-    assert not isinstance(total, GaussianMarginals) and log.sites == {"f"}
-    np.testing.assert_allclose(total, 2 * np.asarray(f.draws(1))[0])
+def test_sums_that_marginals_cannot_say_are_refused():
+    f, g = make(), make(1, site="g")
+    with pytest.raises(TypeError, match="Two pieces of one site depend on each other: draw the site first, f = draws"):
+        f[:, 0] + f[:, 1]
+    with pytest.raises(TypeError, match=r"of shapes \(6, 3\) and \(6, 2\)"):
+        f - g[:, :2]
+    f.sites = g.sites = frozenset()
+    with pytest.raises(TypeError, match="of GP site without a name and GP site without a name"):
+        f + g
 
 
-def test_sums_of_unnamed_marginals_take_a_draw():
-    f = make(columns=None)
-    f.sites = frozenset()
-    total, difference, draws = jax.jit(lambda f: (f + f, f - f, f.draws(1)))(f)
-    np.testing.assert_allclose(total, 2 * np.asarray(draws)[0])
-    np.testing.assert_allclose(difference, 0.0)
+def test_one_function_for_all_outputs_adds_to_each():
+    f, shared = make(log=REFUSING), make(1, columns=1, site="g", log=REFUSING)
+    ones = np.ones((1, J))
+    covariance = row_covariance(f) + row_covariance(shared) * np.ones((J, J))
+    found = jax.jit(lambda f, g: (f + g, g + f, f - g, g * ROW, ROW + g, g[:, 0][:, None] + f))(f, shared)
+    mean, other = np.asarray(f.mean), np.asarray(shared.mean)
+    for total in (found[0], found[1], found[5]):
+        assert_law(total, mean + other, covariance)
+    assert_law(found[2], mean - other, covariance)
+    assert_law(found[3], other * np.asarray(ROW), row_covariance(shared) * np.outer(ROW, ROW))
+    assert_law(found[4], other @ ones + np.asarray(ROW), row_covariance(shared) * np.ones((J, J)))
 
 
-DRAWN = {
-    "jnp function": lambda f: jnp.exp(f),
-    "jax array on the left": lambda f: FULL * f,
-    "jax array @ f": lambda f: jnp.ones((2, N)) @ f,
-    "constant that changes the shape": lambda f: f + jnp.ones((2, N, J)),
-    "method": lambda f: f.sum(),
-    "attribute": lambda f: f.T,
-    "power": lambda f: f**2,
-    "number / f": lambda f: 1.0 / f,
-    "number ** f": lambda f: 2.0**f,
-    "comparison": lambda f: f > 0.0,
-    "equality": lambda f: f == f,
-    "absolute value": lambda f: abs(f),
-    "modulo": lambda f: f % 1.0,
-    "product": lambda f: f * f,
-    "integer row": lambda f: f[0],
-    "entry": lambda f: f[0, 1],
-    "new axis": lambda f: f[None],
-    "mask of entries": lambda f: f[np.ones((N, J), bool)],
-    "numpy": lambda f: np.asarray(f),
-    "numpy function": lambda f: np.exp(np.asarray(f)),
-    "rows and columns": lambda f: (f @ A_SQUARE) * FULL,
-    "iteration": lambda f: jnp.stack(list(f)),
-    "jit": lambda f: jax.jit(lambda g: jnp.exp(g))(f),
+def test_sums_and_dots_over_outputs_are_maps():
+    f = make(log=REFUSING)
+    found, expected = jax.jit(
+        lambda f: (
+            (f.sum(-1), f.sum(axis=1, keepdims=True), f.dot(A_WIDE)),
+            (f @ jnp.ones(J), f @ jnp.ones((J, 1)), f @ A_WIDE),
+        )
+    )(f)
+    for one, two in zip(found, expected, strict=True):
+        assert_law(one, np.asarray(two.mean), row_covariance(two))
+    total = np.zeros((N, J))
+    total += f
+    assert_law(total, np.asarray(f.mean), row_covariance(f))
+
+
+#: What has no exact result, by words of the error.
+REFUSED = {
+    "A function of JAX": [
+        lambda f: jnp.exp(f),
+        lambda f: jnp.asarray(f),
+        lambda f: jnp.array([f, f]),
+        lambda f: jnp.where(f.mean > 0, f, 0.0),
+        lambda f: jnp.stack([f, f]),
+        lambda f: jnp.concatenate([f, f.mean]),
+        lambda f: jnp.sum(f),
+        lambda f: jnp.einsum("nj,nj", f.mean, f),
+        lambda f: jnp.matmul(f, A_SQUARE),
+        lambda f: jnp.multiply(2.0, f),
+        lambda f: jax.nn.softmax(f),
+        lambda f: jax.nn.relu(f),
+        lambda f: jax.scipy.special.gammaln(f),
+        lambda f: jax.nn.logsumexp(f, axis=-1),
+        lambda f: f.mean.at[:].set(f),
+        lambda f: jax.jit(lambda g: jnp.exp(g))(f),
+    ],
+    "A NumPy function": [lambda f: np.asarray(f), lambda f: np.dot(np.ones((2, N)), f), lambda f: np.stack([f, f])],
+    "numpy.exp": [lambda f: np.exp(f)],
+    "numpy.greater": [lambda f: np.ones((N, J)) > f],
+    "numpy.add": [lambda f: np.add(f, 1.0, out=np.zeros((N, J))), lambda f: np.add.reduce(f)],
+    "A @ f": [lambda f: jnp.ones((2, N)) @ f, lambda f: np.ones((2, N)) @ f],
+    "f @ A": [lambda f: f @ f, lambda f: f[:, 0] @ jnp.ones(N), lambda f: f @ jnp.ones((2, J, J))],
+    r"f \+ c, where f has shape \(6, 3\) and c \(2, 6, 3\)": [lambda f: f + jnp.ones((2, N, J))],
+    r"f \* c, where f has shape \(6,\) and c \(6, 1\)": [lambda f: f[:, 0] * COLUMN],
+    r"f - c, where f has shape \(6, 3\) and c \(5,\)": [lambda f: np.ones(5) - f],
+    r"f.sum\(axis=None\)": [lambda f: f.sum(), lambda f: np.sum(f)],
+    r"f.sum\(axis=0\)": [lambda f: f.sum(axis=0)],
+    "f.T": [lambda f: f.T],
+    "f.reshape": [lambda f: f.reshape(-1), lambda f: jnp.reshape(f, -1)],
+    r"f \*\* c": [lambda f: f**2],
+    r"c \*\* f": [lambda f: 2.0**f, lambda f: ROW**f],
+    "c / f": [lambda f: 1.0 / f, lambda f: ROW / f, lambda f: np.asarray(ROW) / f],
+    "f > c": [lambda f: f > 0.0, lambda f: ROW < f],
+    "f == c": [lambda f: f == f, lambda f: ROW == f],
+    r"abs\(f\)": [lambda f: abs(f)],
+    "f % c": [lambda f: f % 1.0],
+    "c // f": [lambda f: 1.0 // f],
+    r"divmod\(f, c\)": [lambda f: divmod(f, 1.0)],
+    r"float\(f\)": [lambda f: float(f)],
+    r"f \* g": [lambda f: f * f],
+    "f / g": [lambda f: f / f],
+    r"f\[index\]": [lambda f: f[0], lambda f: f[0, 1], lambda f: f[None], lambda f: f[np.ones((N, J), bool)]],
+    r"\(f @ A\) \* c": [lambda f: (f @ A_SQUARE) * FULL],
+    "A loop over f": [lambda f: list(f)],
+    "c in f": [lambda f: 1.0 in f],
+    "A condition on f": [lambda f: 1 if f else 0],
 }
 
 
-@pytest.fixture(scope="module")
-def drawn():
-    """What each operation gives, which sites it noted, and the operation on the draw itself, by one program."""
-    noted = {}
-
-    def all_of_them(f):
-        found = {}
-        for case, operation in DRAWN.items():
-            if "numpy" not in case:
-                own = f._with(f.mean, f.source_variance, f.loading)
-                own.log = noted[case] = DrawLog()
-                value, draw = operation(own), f.draws(1)[0]
-                if case == "rows and columns":
-                    expected = (f @ A_SQUARE).draws(1)[0] * FULL
-                elif case == "equality":
-                    expected = jnp.ones((N, J), bool)
-                else:
-                    expected = operation(draw)
-                found[case] = value, expected
-        return found
-
-    return jax.jit(all_of_them)(make()), noted
-
-
-@pytest.mark.parametrize("case", DRAWN)
-def test_everything_else_takes_a_draw_and_notes_it(case, drawn):
-    if "numpy" in case:  # which runs outside of any program
+@pytest.mark.parametrize("words", REFUSED)
+def test_everything_else_names_the_site_the_line_and_the_way_out(words):
+    for operation in REFUSED[words]:
         log = DrawLog()
-        f = make(log=log)
-        value, expected = DRAWN[case](f), DRAWN[case](f.draws(1)[0])
-    else:
-        (value, expected), log = drawn[0][case], drawn[1][case]
-    assert log.sites == {"f"}
-    assert not isinstance(value, GaussianMarginals)
-    np.testing.assert_allclose(value, expected, rtol=1e-12)
+        with pytest.raises(TypeError, match=rf"{words}.* \(test_marginals.py:\d+\) .* GP site 'f'.* draws\(f\)"):
+            operation(make(log=log))
+        assert not log.lines
 
 
-@pytest.mark.parametrize("case", DRAWN)
-def test_refusing_log_raises_naming_the_site(case):
-    with pytest.raises(RuntimeError, match=r"took an array of GP site\(s\) f,"):
-        DRAWN[case](make(log=DrawLog(refuse=True)))
+def test_what_is_no_number_is_pythons_to_refuse():
+    for other in ({}, None, 1j):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            make() * other
 
 
-def test_jax_array_on_the_left_draws_and_on_the_right_does_not():
+def test_a_draw_is_noted_with_its_line():
     log = DrawLog()
-    f = make(log=log)
-    assert isinstance(f * FULL, GaussianMarginals) and not log.sites
-    assert isinstance(FULL * f, jax.Array) and log.sites == {"f"}
+    f, g = make(log=log), make(1, site="g", log=log)
+    one = draws(f)  # here
+    np.testing.assert_array_equal(one, f.draws(1)[0])
+    for _ in range(2):
+        draws(2.0 * f + g)  # and here
+    here, there = (line_with(text, __file__) for text in ("# here", "# and here"))
+    assert log.lines == {"f": (here, there), "g": (there,)}
+    # An array is the draw that it is.
+    x = np.ones(2)
+    assert draws(x) is x and draws(one) is one
 
 
-def test_truth_value_of_several_entries_is_refused():
-    with pytest.raises(ValueError, match="ambiguous"):
-        bool(make())
+def test_a_gp_draws_its_inputs_and_its_mean():
+    log = DrawLog()
+    h, f = make(log=log), make(1, columns=None, site="f0", log=log)
+    process = GaussianProcess(RBF(1.0, 1.0), h, f)  # both
+    np.testing.assert_array_equal(process.X, h.draws(1)[0])
+    np.testing.assert_array_equal(process.loc, f.draws(1)[0])
+    assert log.lines == dict.fromkeys(("f", "f0"), (line_with("# both", __file__),))
+
+
+def test_a_log_that_refuses_names_the_site_and_the_line():
+    with pytest.raises(RuntimeError, match=r"draws GP site 'f' \(test_marginals.py:\d+\), which it did not do when"):
+        draws(make(log=DrawLog(refuse=True)))
 
 
 def test_unknown_attributes_raise():
@@ -289,16 +337,16 @@ def test_unknown_attributes_raise():
 def test_draws_are_reproducible_and_follow_the_dtype():
     @jax.jit
     def some(f, A):
-        return f.draws(4), (f @ A).draws(2), jnp.asarray(f), jnp.asarray(f)
+        return f.draws(4), (f @ A).draws(2), draws(f), draws(f)
 
     for dtype in (jnp.float32, jnp.float64):
         A = A_WIDE.astype(dtype)
-        draws, wide, one, two = some(make(dtype=dtype), A)
-        assert draws.shape == (4, N, J) and draws.dtype == dtype
-        np.testing.assert_array_equal(draws, some(make(dtype=dtype), A)[0])
+        four, wide, one, two = some(make(dtype=dtype), A)
+        assert four.shape == (4, N, J) and four.dtype == dtype
+        np.testing.assert_array_equal(four, some(make(dtype=dtype), A)[0])
         np.testing.assert_array_equal(one, two)
         assert wide.shape == (2, N, 5)
-    assert not np.allclose(draws[0], draws[1])
+    assert not np.allclose(four[0], four[1])
 
 
 def test_draws_of_named_rows_do_not_depend_on_the_batch():
@@ -324,7 +372,7 @@ def test_gradients_through_draws_are_reparameterised():
     @jax.jit
     def loss(mean, variance, A):
         g = GaussianMarginals(mean, variance, key) @ A
-        return jnp.sum(jnp.sin(jnp.asarray(g)))
+        return jnp.sum(jnp.sin(draws(g)))
 
     f = make()
     check_grads(loss, (f.mean, f.source_variance, A_SQUARE), order=1, modes=["rev"], rtol=1e-6, atol=1e-6)
@@ -357,7 +405,7 @@ def test_jit_and_vmap_round_trips(loading):
         totals = jax.vmap(lambda m: m.variance.sum())(stacked)
         return g, g.draws(3), stacked, totals, f.variance.sum(), f.draws(2)
 
-    g, inside, stacked, totals, total, draws = doubled(f)
+    g, inside, stacked, totals, total, two = doubled(f)
     assert g.sites == f.sites and g.log is f.log
     np.testing.assert_allclose(g.mean, np.asarray(f.mean) * 2)
     np.testing.assert_allclose(inside, (f * 2.0).draws(3))
@@ -365,7 +413,7 @@ def test_jit_and_vmap_round_trips(loading):
     np.testing.assert_allclose(totals, np.asarray(total) * np.arange(1, 4) ** 2)
     leaves, structure = jax.tree.flatten(f)
     again = jax.tree.unflatten(structure, leaves)
-    np.testing.assert_array_equal(jax.jit(lambda f: f.draws(2))(again), draws)
+    np.testing.assert_array_equal(jax.jit(lambda f: f.draws(2))(again), two)
     assert (again.loading is None) == (not loading)
 
 

@@ -53,7 +53,7 @@ def test_other_programs_take_good_data_too():
     labels = RNG.integers(0, 3, 200)
     images = RNG.uniform(size=(20, 6, 6, 1))
     assert names(gp_classification, X, labels, model_kwargs={"num_classes": 3}) == []
-    assert names(deep_gp, X, Y, model_kwargs={"layers": linear_layers(X, [2])}) == []
+    assert names(deep_gp, X, Y, model_kwargs={"layers": linear_layers(X, [2])}) == ["drawn"]
     assert names(partial(convolutional_gp, patch_shape=(3, 3)), images, RNG.integers(0, 2, 20)) == []
     assert names(exact, X, Y) == []
     assert names(gp_regression, RNG.uniform(size=(100, 2)), np.sin(RNG.uniform(size=100) * 6)) == []

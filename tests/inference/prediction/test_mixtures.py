@@ -12,6 +12,7 @@ from jax import random
 from numpyro import handlers
 from scipy.stats import norm
 
+from gpzoo import draws
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained, predict
 from gpzoo.inference.prediction.summaries import empirical_quantiles, mixture_quantiles
@@ -82,7 +83,7 @@ def test_samples_give_one_draw_each():
 def test_samples_of_programs_that_take_arrays_and_record_deterministic_sites():
     def rates(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.1), X))
-        rate = numpyro.deterministic("rate", jnp.exp(f))
+        rate = numpyro.deterministic("rate", jnp.exp(draws(f)))
         with numpyro.plate("data", len(X)):
             numpyro.sample("y", dist.Poisson(rate), obs=y)
 

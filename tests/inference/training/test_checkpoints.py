@@ -24,6 +24,7 @@ import pytest
 from jax import random
 from numpyro.infer import SVI
 
+from gpzoo import draws
 from gpzoo._checks import positional
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, _files, fit
@@ -42,7 +43,7 @@ def drawn(X, y=None, *, num_data=None, df=4.0):
     """A program whose bound is estimated from draws, so that keys matter too."""
     f = numpyro.sample("f", GaussianProcess(RBF(1.0, numpyro.param("lengthscale", jnp.array(1.0))), X))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        numpyro.sample("y", dist.StudentT(df, f, 0.1), obs=y)
+        numpyro.sample("y", dist.StudentT(df, draws(f), 0.1), obs=y)
 
 
 def constant(X, y=None, *, num_data=None, df=4.0):

@@ -14,6 +14,7 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
+from gpzoo import draws
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
@@ -24,7 +25,19 @@ from gpzoo.inference.training._steps import one_step, step_loop
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
 from gpzoo.processes.process import GaussianProcess
-from tests.programs import adam, around_constant, constant, deep, positive, regression, relaxed, sine, with_model_kwargs
+from tests.programs import (
+    OF_DEEP,
+    adam,
+    around_constant,
+    constant,
+    deep,
+    line_with,
+    positive,
+    regression,
+    relaxed,
+    sine,
+    with_model_kwargs,
+)
 
 KEY = random.key(0)
 
@@ -71,7 +84,7 @@ def test_other_guides_and_objectives_train_too():
     svi = SVI(regression, AutoNormal(regression), adam(0.05), Trace_ELBO())
     with jax.numpy_dtype_promotion("standard"):
         result = train(svi, 3, X, y)
-    assert np.isfinite(result.losses).all() and result.expectations == {"y": "draw"}
+    assert np.isfinite(result.losses).all() and result.expectations == {"y": "draw of f"}
     assert result.params["f_auto_loc"].shape == (4,)
 
 
@@ -153,7 +166,7 @@ def test_a_program_that_draws_runs_once_more():
 
     result = train(make(counted), 1, *sine(12))
     # Whether a term depends on several rows of a draw is checked on numbers.
-    assert len(calls) == 5 and result.expectations == {"y": "closed form given draws of h"}
+    assert len(calls) == 5 and result.expectations == {"y": f"closed form given draws of h ({OF_DEEP})"}
 
 
 # -- what is said --------------------------------------------------------------------------------------------------
@@ -174,7 +187,7 @@ def several(X, y=None, labels=None):
 def plain(X, y=None):
     f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
     with numpyro.plate("data", len(X)):
-        numpyro.sample("y", dist.StudentT(4.0, f, 0.1), obs=y)
+        numpyro.sample("y", dist.StudentT(4.0, draws(f), 0.1), obs=y)  # drawn
 
 
 def apart(X, y=None):
@@ -201,9 +214,9 @@ def test_how_expectations_are_taken_is_reported():
         "softmax": "draw",
         "robustmax": "quadrature",
     }
-    assert train(make(plain), 0, X, y).expectations == {"y": "draw"}
+    assert train(make(plain), 0, X, y).expectations == {"y": f"draw of f ({line_with('# drawn', __file__)})"}
     # What a likelihood depends on beside the f that it integrates over.
-    assert train(make(deep), 0, X, y).expectations == {"y": "closed form given draws of h"}
+    assert train(make(deep), 0, X, y).expectations == {"y": f"closed form given draws of h ({OF_DEEP})"}
     assert train(make(apart), 0, X, y).expectations == {"y": "closed form", "z": "quadrature"}
     drawn = train(make(apart, hyperparameters="normal"), 0, X, y).expectations
     assert drawn == {"y": "closed form", "z": "quadrature given draws of lengthscale, rate"}
@@ -214,7 +227,7 @@ def test_a_term_of_several_rows_is_refused_for_any_batch_size(batch_size):
     def mixing(X, y=None, num_data=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
         with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-            numpyro.sample("y", dist.Normal(jnp.tanh(f).mean() * jnp.ones(len(X)), 1.0), obs=y)
+            numpyro.sample("y", dist.Normal(jnp.tanh(draws(f)).mean() * jnp.ones(len(X)), 1.0), obs=y)
 
     X, y = sine(12)
     with pytest.raises(ValueError, match="the log density of y depends on several rows of GP site 'f'"):
