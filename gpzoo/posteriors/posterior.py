@@ -12,6 +12,7 @@ from jaxtyping import Float
 from numpyro.distributions.kl import kl_divergence
 
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.linalg.factorise import relative_jitter
 from gpzoo.posteriors.conditional import Conditional
 from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.forms import Diagonal, Form
@@ -115,6 +116,17 @@ class InducingPosterior(ProcessAtInputs):
     def _joint_jitter(self) -> None:
         """The prior's jitter is meant for ``Kuu``: on a posterior covariance it could outweigh the posterior itself."""
         return None
+
+    @property
+    def _density_jitter(self) -> Float[Array, "..."]:
+        """The prior's jitter, so that ``log q(f) - log p(f)`` has none of what ``u`` says nothing about.
+
+        A covariance that the data have made small has less than that left where the inputs are close, and no factor in
+        float32. Draws have no jitter: on average this ``log q`` is no smaller than one that is consistent with theirs.
+        """
+        if self.jitter is not None:
+            return self.jitter
+        return relative_jitter(jnp.mean(self._prior_variance(), axis=-1))
 
     def _covariance_name(self) -> str:
         return f"the joint posterior covariance of site {self.site!r} at {self.event_shape[0]} inputs"
