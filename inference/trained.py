@@ -421,7 +421,7 @@ class Trained:
         ``predictions``           GP sites and data at ``new_args``; ``predictions_constant_data`` has these
         ``log_likelihood``        ``log p(y_n | f_n)``; of an observed GP site ``log p(y_n | y_-n)``
         ``log_prior``             ``log p`` of hyperparameters and of ``u``, each summed over its entries
-        ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for ``az.loo_approximate_posterior``
+        ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for PSIS (in ArviZ 1.x, approximate posteriors)
         ``prior``                 what the program draws, at the trained values of its parameters (attributes name them)
         ``prior_predictive``      data drawn with these
         ``observed_data``         the data

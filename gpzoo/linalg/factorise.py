@@ -223,8 +223,8 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     L = _identity_unless(jnp.broadcast_to(factorised, L.shape[:-2]), L)
     eye = jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)
 
-    # dR = left (weights * (inner dK inner^T)) right. What is chosen does not depend on dK: JAX 0.10 does not transpose a
-    # choice under vmap.
+    # dR = left (weights * (inner dK inner^T)) right. What is chosen does not depend on dK: JAX 0.10 does not
+    # transpose a choice under vmap.
     def lower() -> tuple[Array, ...]:
         return L, L, jnp.tril(eye / 2 + jnp.tril(jnp.ones_like(L), -1)), _inverse_of_lower(L), eye
 
@@ -311,9 +311,11 @@ def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> st
     finite = np.isfinite(K).all(axis=(1, 2))
     text = f"The Cholesky factorisation of {name} failed ({K.shape[-1]} x {K.shape[-1]}, {K.dtype}"
     if not finite.all():
+        at = tuple(map(int, np.argwhere(~np.isfinite(K))[0]))
         return text + (
-            "): the matrix itself holds NaN or infinity. A hyperparameter or an inducing input has left its range, or "
-            "the data are too large for this precision."
+            f"): the matrix itself holds NaN or infinity, first {K[at]} of variables {at[1]} and {at[2]}. A "
+            "hyperparameter or an inducing input has left its range, the data are too large for this precision, or a "
+            "kernel of your own is not finite there."
         )
     diagonal = np.diagonal(K, axis1=-2, axis2=-1).astype(np.float64)
     relative = RELATIVE_JITTER[K.dtype.name]

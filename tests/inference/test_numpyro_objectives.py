@@ -59,20 +59,21 @@ def test_objectives_and_their_gradients_are_finite(name, dtype):
 
     compiled = jax.jit(jax.value_and_grad(loss))
     for scale in (1.0, 1e-2, 1e-4):
-        params = {n: transformed.get(n, lambda x: x)(x) for n, x in (start | {"f_scale": scale * start["f_scale"]}).items()}
+        params = {
+            n: transformed.get(n, lambda x: x)(x) for n, x in (start | {"f_scale": scale * start["f_scale"]}).items()
+        }
         value, gradient = compiled(params, KEY)
         assert np.isfinite(value), scale
         assert all(np.isfinite(x).all() for x in gradient.values()), scale
 
 
-def test_densities_of_draws_give_the_divergence():
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+def test_densities_of_draws_give_the_divergence(scale):
     X, y = data(jnp.float64, 12)
-    for scale in (1.0, 0.1):
-        guide, params = posterior(X, y, scale, "point")
-        exact = GaussianProcessELBO().loss(KEY, params, program, guide, X, y)
-        draws = jax.jit(
-            jax.vmap(lambda key: Trace_ELBO().loss(key, params, program, guide, X, y))
-        )(jax.random.split(KEY, 4000))
-        error = float(draws.std() / np.sqrt(len(draws)))
-        # Inputs are close: what a draw has left given u is less than the jitter, of which this bound has at most all.
-        assert -4 * error < float(draws.mean() - exact) < 4 * error + 0.5 * len(X) / 2
+    guide, params = posterior(X, y, scale, "point")
+    exact = GaussianProcessELBO().loss(KEY, params, program, guide, X, y)
+    loss = jax.jit(jax.vmap(lambda key: Trace_ELBO().loss(key, params, program, guide, X, y)))
+    draws = loss(jax.random.split(KEY, 4000))
+    error = float(draws.std() / np.sqrt(len(draws)))
+    # Of what a draw has left given u, where that is less than the jitter, this bound has up to half a nat less.
+    assert -4 * error < float(draws.mean() - exact) < 4 * error + 0.5 * (len(X) - len(X[::6]))
