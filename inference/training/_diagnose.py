@@ -169,8 +169,8 @@ def explain_failure(
 #: The way out where the bound is finite and a derivative is not.
 _ROUGH = (
     "A function of the program has no derivative there: a kernel, mean or likelihood of your own with sqrt at 0, "
-    "arccos at 1, or jnp.where around what is not finite. Keep its argument away from there, inside jnp.where too. If all are "
-    "gpzoo's, lower the learning rate."
+    "arccos at 1, or jnp.where around what is not finite. Keep its argument away from there, inside jnp.where too. If "
+    "all are gpzoo's, lower the learning rate."
 )
 
 
