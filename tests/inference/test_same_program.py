@@ -129,7 +129,7 @@ def other():
     return make(Matern12), InducingGuide(make(RBF), Z)
 
 
-@pytest.mark.parametrize("call", ["collapsed", "online", "earlier", "svi.run", "mean field", "in jit"])
+@pytest.mark.parametrize("call", ["collapsed", "online", "earlier", "svi.run", "mean field", "its svi.run", "in jit"])
 def test_every_objective_refuses(call):
     model, guide = other()
     params = guide.init_params(KEY, X, Y)
@@ -144,6 +144,9 @@ def test_every_objective_refuses(call):
             asked(OnlineELBO(Trained(guide.model, guide, params)), model, own, X, Y, params=params)
         elif call == "svi.run":
             SVI(model, guide, adam(0.01), GaussianProcessELBO()).run(KEY, 2, X, Y, progress_bar=False)
+        elif call == "its svi.run":
+            with jax.numpy_dtype_promotion("standard"):
+                SVI(model, guide, adam(0.01), TraceMeanField_ELBO()).run(KEY, 2, X, Y, progress_bar=False)
         elif call == "mean field":
             fit(KEY, SVI(model, guide, adam(0.01), TraceMeanField_ELBO()), 1, X, Y, progress=False)
         else:
