@@ -129,7 +129,8 @@ def _run(model: Callable, args: tuple, kwargs: Mapping[str, Any], values: Mappin
 
     def value_of(site: dict[str, Any]) -> Any:
         nonlocal number
-        before, fn = like.get(site["name"]), site.get("fn")
+        fn: Any = site.get("fn")
+        before = like.get(site["name"])
         if site["type"] in ("param", "mutable"):
             return given_value(values, site) if before is None else before["value"]
         if site["type"] != "sample" or site["value"] is not None:
@@ -255,7 +256,7 @@ def _alike(a: Any, b: Any) -> bool:
             return False
         numbers = _Numbers()
         inputs = numbers.new(len(a[0].invars))
-        return numbers.of(*a, inputs) == numbers.of(*b, inputs)
+        return numbers.of(a[0], a[1], inputs) == numbers.of(b[0], b[1], inputs)
     if isinstance(a, np.ndarray | jax.Array):
         return _equal(a, b)
     # A rule of differentiation is that of an operation whose program is compared.
