@@ -275,8 +275,8 @@ def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Float[Array, ""]:
     kinds = [type(x.kernel).__name__ for x in (q.prior, p)]
     if kinds[0] != kinds[1] and not p.samples_views:
         raise ValueError(
-            f"The guide was made of another program than the model: GP site {q.site!r} has the kernel {kinds[1]} in the "
-            f"model, in the guide {kinds[0]}. Make it of this very model, InducingGuide(model, ...)."
+            f"The guide was made of another program than the model: GP site {q.site!r} has the kernel {kinds[1]} in "
+            f"the model, in the guide {kinds[0]}. Make it of this very model, InducingGuide(model, ...)."
         )
     divergence = q.conditional.kl(*q._q())
     return divergence if q.earlier is None else divergence - q.earlier.expected(q.conditional, *q._q())
