@@ -170,6 +170,11 @@ def _host_array(name: str, x: Any) -> np.ndarray:
             f"{name} is a masked array, whose mask would be lost. Pass {name}.filled(0) and the mask as arguments of "
             "their own, and leave what is missing out of the bound with numpyro.handlers.mask(mask=observed)."
         )
+    if hasattr(x, "block_rows") and hasattr(x, "read"):
+        raise TypeError(
+            f"{name} is a table, which fit alone takes whole. Pass arrays of its rows, such as its first, "
+            "table.head(1000)[0], or those of one block after the other, table.read(block)[0]."
+        )
     if x is None or isinstance(x, str | bytes) or callable(x):
         raise TypeError(f"{name} must be an array of {_WANTED}, got {_kind(x)}.")
     if str(getattr(x, "dtype", "")) == "category":

@@ -72,31 +72,37 @@ def refuse_absent(
     errors = {i: error for i, x in enumerate(leaves) for array, error in absent if x is array}
     given, structure = jax.tree.flatten((args, kwargs) if example is None else example)
 
-    def once(held: list[Array]) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+    def once(held: list[Array]) -> tuple[dict[str, Any], dict[tuple[str, str], Any], dict[tuple[str, str], Any]]:
         args, kwargs = jax.tree.unflatten(
             structure, [dict(zip(errors, held, strict=True)).get(i, x) for i, x in enumerate(given)]
         )
-        missing, others = {}, {}
+        missing, inputs, others = {}, {}, {}
         for name, site in run_of_marginals(program, args, kwargs).items():
             if site["type"] != "sample":
                 continue
             fn = unmasked(site["fn"])
             if isinstance(fn, GaussianProcess):
-                others |= {(name, part): x for part, x in parts_of(fn).items()}
+                inputs |= {(name, part): x for part, x in parts_of(fn).items()}
             if site["is_observed"] and isinstance(fn, Likelihood) and fn.missing:
                 missing[name] = site["value"]
             elif site["is_observed"]:
                 others[name, "data"] = site["value"]
-        return missing, others
+        return missing, inputs, others
 
     try:
-        traced, (missing, _) = jax.make_jaxpr(once, return_shape=True)([given[i] for i in errors])
+        traced, groups = jax.make_jaxpr(once, return_shape=True)([given[i] for i in errors])
     except jax.errors.JAXTypeError as error:  # the program looks at numbers, which only concrete ones have
         raise next(iter(errors.values())) from error
     ends = traced.jaxpr.outvars
     found = reached(traced.jaxpr, ends, zip(traced.jaxpr.invars, map(str, errors), strict=True))
-    of_missing = frozenset().union(*found[: len(jax.tree.leaves(missing))])
-    of_others = frozenset().union(*found[len(jax.tree.leaves(missing)) :])
+    each = iter(found)
+    of_missing, of_inputs, of_others = (frozenset().union(*(next(each) for _ in jax.tree.leaves(x))) for x in groups)
     for i, error in errors.items():
+        if str(i) in of_inputs:
+            said = str(error).partition(" Remove or impute")[0]
+            raise ValueError(
+                f"{said} A GP's inputs, mean and kernel must be known numbers: remove or impute those rows, or sample "
+                "what is missing in the program, as latent variables with a prior."
+            )
         if str(i) in of_others or str(i) not in of_missing:
             raise error

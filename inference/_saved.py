@@ -23,6 +23,7 @@ import numpyro
 from jax import random
 from jax.tree_util import keystr
 from numpyro.distributions import constraints
+from numpyro.infer import autoguide
 
 import gpzoo
 from gpzoo import _checks as checks
@@ -177,10 +178,29 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
     if issubclass(kind, Form) and getattr(forms, kind.__name__, None) is kind:
         kwargs = {} if x is kind else {f: _encoded(f"{name}.{f}", getattr(x, f), arrays) for f in kind.static_fields}
         return {"form": kind.__name__, "kwargs": kwargs}
+    if made := _of_other_latents(name, x, arrays):
+        return made
     strategy = getattr(x, "__name__", "")
     if strategy in _STRATEGIES and getattr(numpyro.infer, strategy) is x:
         return {"numpyro": strategy}
     raise _Foreign(f"{name}, {f'{strategy} of type ' if strategy else 'of type '}{public}")
+
+
+def _of_other_latents(name: str, x: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
+    """What makes the guide of other latent sites, if it is a class of NumPyro or one of gpzoo without a network."""
+    from gpzoo.inference.row_latents import PerRow  # which is made of trained models
+
+    if isinstance(x, type) and _autoguide(x.__name__) is x:
+        return {"autoguide": x.__name__}
+    if type(x) is PerRow:
+        return {"per_row": _encoded(f"{name}.start", x.start, arrays), "scale": float(x.scale)}
+    return None
+
+
+def _autoguide(name: str) -> type | None:
+    """NumPyro's class of guides of this name, if there is one."""
+    found = getattr(autoguide, name, None)
+    return found if isinstance(found, type) and issubclass(found, autoguide.AutoGuide) else None
 
 
 # -- from a file -------------------------------------------------------------------------------------------------------
@@ -347,6 +367,14 @@ def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         if x["numpyro"] not in _STRATEGIES:
             raise ValueError("no strategy")
         return getattr(numpyro.infer, x["numpyro"])
+    if "autoguide" in x:
+        if (found := _autoguide(x["autoguide"])) is None:
+            raise ValueError("no guide")
+        return found
+    if "per_row" in x:
+        from gpzoo.inference.row_latents import PerRow
+
+        return PerRow(_decoded(x["per_row"], arrays), scale=float(x["scale"]))
     ((kind, content),) = x.items()
     if kind == "paths":
         return _ByPath((str(at), _decoded(value, arrays)) for at, value in content)

@@ -496,6 +496,8 @@ def _constants(params: Mapping[str, Any], source: Draws) -> _Named:
     for name, value in params.items():
         site = name.removesuffix("_inducing")
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
+                continue  # the state of a network's dropout, which is no number
             inducing = site != name and site in source.processes and not path
             own = [f"{name}_row"] if inducing else ["step"] if name == "elbo" else []
             found[name + jax.tree_util.keystr(path)] = np.asarray(leaf), own

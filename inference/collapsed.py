@@ -21,6 +21,7 @@ from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._runs import run, unmasked
+from gpzoo.inference._same_program import refuse_other_program
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.gp_sites import Given, Marginals, Start, representing
 from gpzoo.inference.guide import InducingGuide
@@ -91,6 +92,7 @@ class CollapsedELBO(GaussianProcessELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
     ) -> Any:
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
+        refuse_other_program(model, guide, args, kwargs, param_map)
         program = _Program(rng_key, param_map, model, guide, args, kwargs)
         data = program.expansion()
         best = _best(program.posterior, data)

@@ -19,6 +19,7 @@ from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.inference._program import Sites
 from gpzoo.inference._runs import ParameterNames, observed, unmasked
+from gpzoo.inference._same_program import refuse_other_program
 from gpzoo.inference.enumeration import is_enumerated, scored
 from gpzoo.inference.gp_sites import Bound, TightBound, representing
 from gpzoo.likelihoods import Likelihood
@@ -106,6 +107,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
     ) -> Any:
         """Negative ELBO, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
+        refuse_other_program(model, guide, args, kwargs, param_map)
         record: dict[str, dict[str, Any]] = {}
 
         def marginal_guide(*args: Any, **kwargs: Any) -> Any:

@@ -135,6 +135,8 @@ class InducingGuide:
         self.init_loc_fn = init_loc_fn
         self.sites: Sites | Any = None  # until the program is first traced
         self._others: OtherLatents | None = None  # likewise
+        #: Another object than ``model`` that was found to be the same program, and this guide in its handlers.
+        self.compared: tuple[Callable, Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the guide; takes the model's arguments.

@@ -13,6 +13,7 @@ from jaxtyping import Bool
 
 from gpzoo import _checks as checks
 from gpzoo.inference._runs import run
+from gpzoo.inference._same_program import refuse_other_program
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.gp_sites import Online, Start
 from gpzoo.inference.guide import InducingGuide
@@ -113,6 +114,7 @@ class OnlineELBO(GaussianProcessELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
     ) -> Any:
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
+        refuse_other_program(model, self.guide, args, kwargs, self.params)
         values = jax.tree.map(lambda x: x, self.params)  # networks write into the state that they are handed
         trace = run(rng_key, args, kwargs, guide=self.guide, values=values, representation=Start()).guide
         own, same, earlier = dict(param_map), jnp.array(True), {}

@@ -18,6 +18,7 @@ from gpzoo.inference import _saved
 from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._finite import all_finite
+from gpzoo.inference._same_program import refuse_other_program
 from gpzoo.inference.arviz import Options, exported
 from gpzoo.inference.guide import Inducing, InducingGuide
 from gpzoo.inference.more_inducing import extended
@@ -175,7 +176,7 @@ class Trained:
             self.model,
             new,
             model_kwargs,
-            guide=self._usable_guide(),
+            guide=self._usable_guide(new, model_kwargs),
             params=self.params,
             test_data=test_data,
             num_draws=num_draws,
@@ -236,7 +237,7 @@ class Trained:
         return values_of_functions(
             self._compiled,
             rng_key,
-            self._usable_guide(),
+            self._usable_guide(new, model_kwargs),
             self.params,
             new,
             model_kwargs,
@@ -288,7 +289,7 @@ class Trained:
             TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
             ValueError: for parameters that are missing, unknown or of another shape.
         """
-        guide = self._usable_guide()
+        guide = self._usable_guide(args, model_kwargs)
         args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
         rng_key = checks.rng_key(rng_key)
         guide.sites_for(args, kwargs)
@@ -332,8 +333,8 @@ class Trained:
                 nor patches, or inputs of another shape; for unknown names of sites; as :meth:`posterior`.
             FactorisationError: naming the site whose ``Kuu`` does not factorise with them.
         """
-        guide = self._usable_guide()
-        args, kwargs = checks.arguments(guide.model, new, model_kwargs, new=True)
+        guide = self._usable_guide(new, model_kwargs)
+        args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
         params = extended(checks.rng_key(rng_key), guide, self.params, inducing, args, kwargs)
         return replace(self, params=params, state=None, backed_off={})
 
@@ -383,8 +384,8 @@ class Trained:
 
         A batch whose last step still changed the bound by a thousandth of a nat per row gives a warning.
         """
-        guide = self._usable_guide()
-        args, kwargs = checks.arguments(guide.model, new, model_kwargs)
+        guide = self._usable_guide(new, model_kwargs)
+        args, kwargs = arguments(guide.model, new, model_kwargs)
         found = conditioned(
             self._compiled,
             checks.rng_key(rng_key),
@@ -426,7 +427,7 @@ class Trained:
         ``log_likelihood``        ``log p(y_n | f_n)``; of an observed GP site ``log p(y_n | y_-n)``
         ``log_prior``             ``log p`` of hyperparameters and other latent sites that are no GPs, each summed over
                                   its entries: what ``az.psense_summary`` scales
-        ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for ``az.loo_approximate_posterior``;
+        ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for PSIS (in ArviZ 1.x, approximate posteriors);
                                   ``log_p_<site>_u``, the part of ``u`` in ``log_p``
         ``prior``                 what the program draws, at the trained values of its parameters (attributes name them)
         ``prior_predictive``      data drawn with these
@@ -476,7 +477,7 @@ class Trained:
             self._compiled,
             rng_key,
             self.model,
-            self._usable_guide(),
+            self._usable_guide(args, model_kwargs),
             self.params,
             args,
             model_kwargs,
@@ -499,11 +500,15 @@ class Trained:
         """
         _saved.save(_saved.checked_path(path), self)
 
-    def _usable_guide(self) -> InducingGuide:
+    def _usable_guide(self, args: tuple = (), model_kwargs: Mapping[str, Any] | None = None) -> InducingGuide:
+        """The guide, if it can be asked; with arguments, that of another program is refused."""
         if not isinstance(self.guide, InducingGuide):
             raise TypeError(f"guide must be the trained InducingGuide, got {type(self.guide).__name__}.")
         if self.losses.ndim > 1:
             raise ValueError(f"These are {len(self.losses)} trainings: ask one of them, such as trained.member(0).")
+        if args and self.model is not self.guide.model:
+            given = arguments(self.model, args, model_kwargs, new=True)
+            refuse_other_program(self.model, self.guide, *given, self.params)
         return self.guide
 
 

@@ -83,16 +83,20 @@ def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1
         column: of the inputs.
 
     Raises:
-        ValueError: if a number is not a category, where inputs are concrete, or a count is below one.
+        ValueError: if a number is not a category, where inputs are concrete, or a count is below one. Inside ``jit``
+            such a number makes the kernel NaN, which predictions and trainings refuse.
     """
     num, rank = checks.positive_int("num", num), checks.positive_int("rank", rank)
-    if checks.is_concrete(X):
-        seen = np.asarray(X)[:, column]
-        if len(bad := seen[(seen != np.round(seen)) | (seen < 0) | (seen >= num)]):
-            raise ValueError(f"Column {column} of X must have whole numbers from 0 to {num - 1}, got {bad[0]}.")
+    concrete = checks.is_concrete(X)
+    seen = (np.asarray(X) if concrete else X)[:, column]
+    known = (seen == seen.round()) & (seen >= 0) & (seen < num)
+    if concrete and len(bad := seen[~known]):
+        raise ValueError(f"Column {column} of X must have whole numbers from 0 to {num - 1}, got {bad[0]}.")
     start = 0.7 + 0.1 * np.random.default_rng(0).standard_normal((num, rank))
     W = numpyro.param(f"{name}_W", jnp.asarray(start / np.sqrt(rank), precision(X)))
     kappa = positive(f"{name}_kappa", jnp.full(num, 0.5), X)
+    if not concrete:
+        W = jnp.where(jnp.all(known), W, jnp.nan)
     active = (column % X.shape[-1],)
     return Pointwise(_between, active_dims=active, axes={"W": 2, "kappa": 1}, W=W, kappa=kappa)
 

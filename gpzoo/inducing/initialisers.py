@@ -77,7 +77,8 @@ class Initialiser:
         if not checks.is_concrete(key) or not checks.is_concrete(X):
             raise TypeError(
                 f"{type(self).__name__} reads the values of the inputs, so it cannot run under jax.jit, vmap or grad: "
-                "initialisers run outside jit. Create the parameters first with guide.init_params, then jit."
+                "initialisers run outside jit. Create the parameters first with guide.init_params, then jit. To render "
+                "a guide, give it these: handlers.substitute(guide, params)."
             )
         rows = np.asarray(checks.floating("X", X))
         checks.finite("X", rows)

@@ -107,6 +107,11 @@ def _points_Kuu(inducing: InducingPoints, kernel: Kernel) -> Float[Array, "*D M 
 
 @Kuf.register(InducingPoints, Kernel, object)
 def _points_Kuf(inducing: InducingPoints, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
+    if kernel.input_ndim == 1 and jnp.shape(inducing.Z)[-1] != jnp.shape(X)[-1]:
+        raise ValueError(
+            "The inducing points and the inputs of their GP site have different numbers of columns: points "
+            f"{tuple(jnp.shape(inducing.Z))}, inputs {tuple(jnp.shape(X))}."
+        )
     return kernel(inducing.Z, X)
 
 

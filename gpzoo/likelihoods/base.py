@@ -33,10 +33,12 @@ class Likelihood(Distribution):
     A likelihood of your own is :class:`~gpzoo.likelihoods.Expected` of any NumPyro distribution, or a subclass that
     writes :meth:`log_prob` and :meth:`predictive_log_prob` (of ``self.checked(y)``), :meth:`sample_given`,
     :meth:`marginal_expectation`, ``support``, ``mean`` and ``variance``, and :meth:`check_values` where some ``y``
-    are impossible. Parameters of its own are in ``arg_constraints``, and set before ``super().__init__(f)``. One of
-    classes derives from :class:`~gpzoo.likelihoods.classes.ClassLikelihood` and writes ``probs``, not moments. Methods
-    other than :meth:`log_prob` call :meth:`refuse_estimates` before they use the law of ``f``. To take ``missing``, and
-    masks of single outputs, its densities end with ``self.counted(terms, y)``, of one term for each entry of ``y``.
+    are impossible. Parameters of its own are in ``arg_constraints``, and set before ``super().__init__(f)``; what is no
+    array is in ``pytree_aux_fields``. It declares ``quadratic``, ``takes_residual`` and ``by_entry`` where they
+    hold. One of classes derives from :class:`~gpzoo.likelihoods.classes.ClassLikelihood` and writes ``probs``, not
+    moments. Methods other than :meth:`log_prob` call :meth:`refuse_estimates` before they use the law of ``f``. To take
+    ``missing``, and masks of single outputs, its densities end with ``self.counted(terms, y)``, of one term for each
+    entry of ``y``.
 
     Example:
         >>> import numpy as np

@@ -42,10 +42,14 @@ def add_jitter(K: Float[Array, "*batch M M"], jitter: float | Array | None = Non
         ``K`` with the jitter added, ``[..., M, M]``.
     """
     if jitter is None:
-        mean = jnp.mean(jnp.diagonal(K, axis1=-2, axis2=-1), axis=-1)
-        jitter = RELATIVE_JITTER[K.dtype.name] * lax.stop_gradient(mean)
+        jitter = relative_jitter(jnp.mean(jnp.diagonal(K, axis1=-2, axis2=-1), axis=-1))
     amount = jnp.broadcast_to(jnp.asarray(jitter, K.dtype), K.shape[:-2])
     return K + amount[..., None, None] * jnp.eye(K.shape[-1], dtype=K.dtype)
+
+
+def relative_jitter(mean: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """The jitter of covariance matrices by default, given their mean diagonals: one that is not differentiated."""
+    return RELATIVE_JITTER[mean.dtype.name] * lax.stop_gradient(mean)
 
 
 def cholesky(
@@ -217,17 +221,25 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     factorised = jnp.isfinite(L).all()
     # Under vmap over draws both derivatives are computed, and zero times NaN would be NaN.
     L = _identity_unless(jnp.broadcast_to(factorised, L.shape[:-2]), L)
+    eye = jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)
 
-    def symmetric() -> tuple[Array, Array]:
+    # dR = left (weights * (inner dK inner^T)) right. What is chosen does not depend on dK: JAX 0.10 does not
+    # transpose a choice under vmap.
+    def lower() -> tuple[Array, ...]:
+        return L, L, jnp.tril(eye / 2 + jnp.tril(jnp.ones_like(L), -1)), _inverse_of_lower(L), eye
+
+    def symmetric() -> tuple[Array, ...]:
         R, vectors, values = _symmetric_root(K)
         # dR R + R dR = dK, with sums of eigenvalues bounded below by the jitter: smaller ones are rounding errors.
         least = RELATIVE_JITTER[K.dtype.name] * jnp.mean(values, axis=-1, keepdims=True)
         scale = jnp.sqrt(jnp.maximum(values, least))
         sums = scale[..., :, None] + scale[..., None, :]
-        inner = matmul(vectors.mT, matmul(dK, vectors)) * jnp.where(sums > 0, 1 / jnp.where(sums > 0, sums, 1), 0)
-        return R, matmul(vectors, matmul(inner, vectors.mT))
+        weights = jnp.where(sums > 0, 1 / jnp.where(sums > 0, sums, 1), 0)
+        return R, vectors, weights, vectors.mT, vectors.mT
 
-    return lax.cond(factorised, lambda: (L, _cholesky_tangent(L, dK)), symmetric)
+    R, left, weights, inner, right = lax.cond(factorised, lower, symmetric)
+    between = weights * matmul(matmul(inner, dK), inner.mT)
+    return R, matmul(matmul(left, between), right)
 
 
 def _symmetric_root(
@@ -299,9 +311,11 @@ def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> st
     finite = np.isfinite(K).all(axis=(1, 2))
     text = f"The Cholesky factorisation of {name} failed ({K.shape[-1]} x {K.shape[-1]}, {K.dtype}"
     if not finite.all():
+        at = tuple(map(int, np.argwhere(~np.isfinite(K))[0]))
         return text + (
-            "): the matrix itself holds NaN or infinity. A hyperparameter or an inducing input has left its range, or "
-            "the data are too large for this precision."
+            f"): the matrix itself holds NaN or infinity, first {K[at]} of variables {at[1]} and {at[2]}. A "
+            "hyperparameter or an inducing input has left its range, the data are too large for this precision, or a "
+            "kernel of your own is not finite there."
         )
     diagonal = np.diagonal(K, axis1=-2, axis2=-1).astype(np.float64)
     relative = RELATIVE_JITTER[K.dtype.name]

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from numpyro.distributions.kl import kl_divergence
 
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.linalg.factorise import relative_jitter
 from gpzoo.posteriors.conditional import Conditional
 from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.forms import Diagonal, Form
@@ -115,6 +116,17 @@ class InducingPosterior(ProcessAtInputs):
     def _joint_jitter(self) -> None:
         """The prior's jitter is meant for ``Kuu``: on a posterior covariance it could outweigh the posterior itself."""
         return None
+
+    @property
+    def _density_jitter(self) -> Float[Array, "..."]:
+        """The prior's jitter, so that ``log q(f) - log p(f)`` has none of what ``u`` says nothing about.
+
+        A covariance that the data have made small has less than that left where the inputs are close, and no factor in
+        float32. Draws have no jitter: on average this ``log q`` is no smaller than one that is consistent with theirs.
+        """
+        if self.jitter is not None:
+            return self.jitter
+        return relative_jitter(jnp.mean(self._prior_variance(), axis=-1))
 
     def _covariance_name(self) -> str:
         return f"the joint posterior covariance of site {self.site!r} at {self.event_shape[0]} inputs"
@@ -260,5 +272,11 @@ def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Float[Array, ""]:
     """
     if q.event_shape != p.event_shape:
         raise ValueError(f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model.")
+    kinds = [type(x.kernel).__name__ for x in (q.prior, p)]
+    if kinds[0] != kinds[1] and not p.samples_views:
+        raise ValueError(
+            f"The guide was made of another program than the model: GP site {q.site!r} has the kernel {kinds[1]} in "
+            f"the model, in the guide {kinds[0]}. Make it of this very model, InducingGuide(model, ...)."
+        )
     divergence = q.conditional.kl(*q._q())
     return divergence if q.earlier is None else divergence - q.earlier.expected(q.conditional, *q._q())

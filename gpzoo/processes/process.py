@@ -76,7 +76,7 @@ class ProcessAtInputs(dist.Distribution):
         """
         self._check_value(value)
         mean, covariance = self.moments()
-        L, factorised = linalg.cholesky_or_failed(covariance, self._covariance_name(), self._joint_jitter)
+        L, factorised = linalg.cholesky_or_failed(covariance, self._covariance_name(), self._density_jitter)
         residual = jnp.asarray(value) - mean
         batch = residual.shape[: residual.ndim - len(self.event_shape)]
         num_inputs, num_outputs = self.event_shape[0], self.num_outputs or 1
@@ -103,6 +103,11 @@ class ProcessAtInputs(dist.Distribution):
     def _joint_jitter(self) -> float | Array | None:
         """The jitter on the joint covariance, absolute; ``None`` for the relative default."""
         return self.jitter
+
+    @property
+    def _density_jitter(self) -> float | Array | None:
+        """The jitter on the joint covariance of :meth:`log_prob`, likewise."""
+        return self._joint_jitter
 
     def _check_value(self, value: Any) -> None:
         shape, events = tuple(jnp.shape(value)), self.event_shape

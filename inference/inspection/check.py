@@ -17,9 +17,10 @@ from gpzoo.inference._arguments import arguments
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._program import look
 from gpzoo.inference._runs import unmasked
-from gpzoo.inference.inspection.findings import Finding
+from gpzoo.inference.inspection.findings import Finding, Findings
 from gpzoo.inference.inspection.measure import data_sites, kind_of
-from gpzoo.likelihoods import Gaussian, HeteroscedasticGaussian
+from gpzoo.inference.training._sources import Resident
+from gpzoo.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.tables.table import Table
 
@@ -74,13 +75,17 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
             if len(args) == 1 and isinstance(args[0], Table):
                 args = _some_blocks(args[0])
             args, kwargs = arguments(program, args, model_kwargs)
+        Resident(args, None, [0], None)  # for its refusals
         looked = look(program, args, kwargs)
+        seen = looked.trace
     except (TypeError, ValueError, GPZooError, DatasetError) as error:
-        return (Finding("refused", None, str(error)),)
+        return Findings([Finding("refused", None, str(error))])
+    without = [n for n, s in seen.items() if s["type"] == "sample" and isinstance(unmasked(s["fn"]), Likelihood)]
+    if absent := [name for name in without if not seen[name]["is_observed"]]:
+        return Findings([Finding("refused", None, f"Site {absent[0]!r} has no data: pass it, check(program, X, y).")])
     lost = [str(w.message) for w in caught if issubclass(w.category, PrecisionWarning)]
     findings = [Finding("lost in float32", None, f"{text} Standardise it or use float64.") for text in lost]
     names, optional = checks.positional(program, len(args))
-    seen = looked.trace
     data = data_sites(seen)
     # Exact regression: a GP site is observed itself.
     exact = [
@@ -97,7 +102,8 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
                 findings += _targets(of, array, {kind_of(site) for site in sites} or {"numbers"}, gaussian)
             elif name not in optional:
                 findings += _inputs(of, array)
-    return (*findings, *(Finding("drawn", site, _drawn(lines)) for site, lines in looked.lines.items()))
+    findings += [Finding("drawn", site, _drawn(lines)) for site, lines in looked.lines.items()]
+    return Findings(findings)
 
 
 def _drawn(lines: tuple[str, ...]) -> str:

@@ -13,6 +13,7 @@ from jax import Array
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.inference._arguments import arguments
+from gpzoo.inference._batches import number_of_rows
 from gpzoo.inference._calls import entry_point
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import look
@@ -108,8 +109,16 @@ def diagnose(
         held = restarts.compare(key, several, bounds, predicted, sites)
     effects = Diagnosis.joined(judged)
     of_training = _is_trained_on(trained, args)
-    if train_args is not None or of_training:
-        data = args if train_args is None else arguments(trained.model, train_args)[0]
+    rows, reason = _rows_of_training(trained, args), ""
+    data = args if train_args is None else arguments(trained.model, train_args)[0]
+    if train_args is None and not of_training:
+        reason = "it is about the training's data: pass train_args=(X, y)"
+    elif rows not in (None, number_of_rows(data)):
+        reason = (
+            f"q is a posterior given the {rows:,} rows of training, and these are {number_of_rows(data):,}: pass all, "
+            "train_args=(X, y)"
+        )
+    if not reason:
         gaussian = all(site.noise is not None for site in measured.outcomes.values())
         key = named_key(rng_key, "k-hat")
         hyperparameters = khat.of_hyperparameters(key, trained, params, data, kwargs, gaussian=gaussian)
@@ -118,12 +127,11 @@ def diagnose(
         held_out = {name: x for name, x in densities.items() if x is not None and others}
         left_out = loo.of_draws(rng_key, trained, params, data, kwargs, held_out)
     else:
-        reason = "it is about the training's data: pass train_args=(X, y)"
         hyperparameters = khat.unavailable(khat.why_not(guide) or reason)
         left_out = loo.unavailable(reason)
     causes = Diagnosis.joined(
         [
-            approximation.course(trained.losses, _rows_of_training(trained, args), trained.backed_off),
+            approximation.course(trained.losses, rows or number_of_rows(args), trained.backed_off),
             approximation.by_site(measured),
             approximation.inducing(measured, inner),
             approximation.layers(measured, inner),
@@ -155,12 +163,15 @@ def _same(args: tuple, others: tuple) -> bool:
     return len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
 
 
-def _rows_of_training(trained: Trained, args: tuple) -> int:
-    """Rows of the data of training; those of the arguments where a trained model does not say."""
-    first = jax.tree.leaves(args[0])[0] if args else np.zeros(1)
-    for said in map(str, trained.data.values()):
-        if "[" in said:
-            shape = [int(size) for size in said.partition("[")[2].rstrip("]").split(",") if size.strip()]
-            # One of several trainings has an axis of them, where the data are not shared.
-            return shape[len(shape) > np.ndim(first)] if len(shape) > 1 else shape[0]
-    return len(first)
+def _rows_of_training(trained: Trained, args: tuple) -> int | None:
+    """Rows of the data of training, where the trained model says."""
+    said = dict(trained.data)
+    if "table rows" in said:
+        return int(said["table rows"])
+    for name, argument in zip(checks.positional(trained.model, len(args))[0], args, strict=True):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
+            shape = str(said.get(f"argument {name}{jax.tree_util.keystr(path)}", "")).partition("[")[2].rstrip("]")
+            if sizes := [int(size) for size in shape.split(",") if size.strip()]:
+                # One of several trainings has an axis of them, where the data are not shared.
+                return sizes[len(sizes) > np.ndim(leaf)] if len(sizes) > 1 else sizes[0]
+    return None

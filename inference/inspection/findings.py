@@ -39,6 +39,16 @@ class Finding:
     text: str
 
 
+class Findings(tuple[Finding, ...]):
+    """Findings, which print as a list."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        lines = (f"- {f.name}{f' ({f.site})' if f.site else ''}: {f.text}" for f in self)
+        return "\n".join(["Findings" if self else "Findings: none", *lines])
+
+
 @dataclass(frozen=True)
 class Section:
     """A table.

@@ -127,6 +127,14 @@ def of_hyperparameters(
     findings: tuple[Finding, ...] = ()
     if effective < FEWEST_EFFECTIVE or (k > LARGEST and effective < MOST_EFFECTIVE):
         name, *_, shift, wider = max(rows[1:], key=lambda row: max(row[5], abs(np.log(row[6]))))
+        off = shift > 0.5 or not 0.7 < wider < 1.4
+        moved = (
+            f"Weights move the mean of {name} by {shift:.2g} of its standard deviations, and the standard deviation is "
+            f"{wider:.2g} times as large{', at least' if k > LARGEST else ''}: "
+            if off
+            else f"Each mean and standard deviation is about right ({name} is furthest off, its mean by {shift:.2g} of "
+            "its standard deviations), so that it is the shape: "
+        )
         noisy = own is not None and own > LARGEST
         findings = (
             Finding(
@@ -134,8 +142,7 @@ def of_hyperparameters(
                 None,
                 f"k-hat of q(theta) is {k:.2f} and {effective:.0%} of the weighted draws count"
                 + (f" (k-hat of u is {own:.2f}, so that this is not known well either)" if noisy else "")
-                + f". Weights move the mean of {name} by {shift:.2g} of its standard deviations, and the standard "
-                f"deviation is {wider:.2g} times as large{', at least' if k > LARGEST else ''}: "
+                + f". {moved}"
                 "hyperparameters depend on each other or on u. Use NUTS with whitened(program), on some hundred rows "
                 "if need be, or trust predictions and not the intervals of hyperparameters.",
             ),

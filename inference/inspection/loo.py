@@ -79,7 +79,7 @@ def of_draws(
             f"It is above {bound:.2f}: LOO is not reliable, whatever az.loo says, which takes these draws for the "
             "posterior's. Held-out rows say more."
             if k > bound
-            else f"Up to {bound:.2f} their weights make them draws of the posterior (az.loo_approximate_posterior)."
+            else f"Up to {bound:.2f} their weights make them draws of the posterior."
         )
         + f" NLPD: nats per datum, and its standard error. az.loo: data whose own k-hat there is above {bound:.2f}, "
         "for which it warns."

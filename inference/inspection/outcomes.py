@@ -63,6 +63,7 @@ def _densities(
     site: str, outcomes: Outcomes, predicted: SitePrediction, rows: np.ndarray, judged: np.ndarray
 ) -> Diagnosis:
     log_density = np.asarray(predicted.log_density, np.float64)[rows]
+    log_density = log_density.reshape(len(log_density), -1).sum(axis=1)  # a plate of outputs has a term for each
     constant, who = _constant(outcomes, rows)
     gain = log_density - constant
     error = float(np.std(gain) / np.sqrt(len(gain)))

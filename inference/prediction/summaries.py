@@ -54,6 +54,10 @@ class SitePrediction(NamedTuple):
     draws: np.ndarray | Any = None
     cdf: np.ndarray | Any = None
 
+    def __repr__(self) -> str:
+        there = ((name, x) for name, x in self._asdict().items() if x is not None)
+        return f"SitePrediction({', '.join(f'{name} {list(np.shape(x))}' for name, x in there)})"
+
 
 #: The axis of the inputs' rows in each field of a :class:`SitePrediction`.
 ROW_AXES = SitePrediction(0, 0, 0, 0, 1, 1, 0)

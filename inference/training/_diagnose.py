@@ -161,16 +161,26 @@ def explain_failure(
         kept: end of the message.
         initial: whether it was the first step.
     """
-    kind, cause = NonFiniteError, None
+    kind, cause, rough = NonFiniteError, None, False
     try:
         what, far = _diagnosis(svi, state, batch, arrays, static, loss, after)
         initial = initial and not far
+        rough = what.endswith("is not finite.") and np.isfinite(loss)
     except Exception as error:
         # Compiled code gives NaN; with concrete numbers, a factorisation or a kernel's check raises the reason.
         what, cause = str(error), error
         if isinstance(error, FactorisationError) and result.losses.ndim == 1:
             kind = FactorisationError
-    raise kind(f"{where}: {what} {_way_out(svi, state, batch, arrays, initial)} {kept}", result) from cause
+    way_out = _ROUGH if rough else _way_out(svi, state, batch, arrays, initial)
+    raise kind(f"{where}: {what} {way_out} {kept}", result) from cause
+
+
+#: The way out where the bound is finite and a derivative is not.
+_ROUGH = (
+    "A function of the program has no derivative there: a kernel, mean or likelihood of your own with sqrt at 0, "
+    "arccos at 1, or jnp.where around what is not finite. Keep its argument away from there, inside jnp.where too. If "
+    "all are gpzoo's, lower the learning rate."
+)
 
 
 def _diagnosis(

@@ -31,6 +31,7 @@ from gpzoo.inference._arguments import refuse_absent
 from gpzoo.inference._calls import RUNNING, entry_point, others_may_run
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import Look, look
+from gpzoo.inference._same_program import refuse_other_program
 from gpzoo.inference.collapsed import CollapsedELBO
 from gpzoo.inference.elbo import GaussianProcessELBO
 from gpzoo.inference.gp_sites import Bound, representing
@@ -321,6 +322,7 @@ class _Training:
         # On all rows at once the program may not fit in memory, such as a network on images. Two rows are enough to
         # find a term that depends on several.
         svi.guide.sites_for(first if source.size > 1 else whole, kwargs, looked)
+        refuse_other_program(svi.model, svi.guide, first, kwargs | svi.static_kwargs)
         seen = whole if svi.guide.looks_at_inputs(given) else first
         try:
             sites = svi.guide.starting_sites(named_key(key, "initial values"), seen, kwargs, given, "init_params")

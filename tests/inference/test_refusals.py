@@ -1,0 +1,165 @@
+"""What a refusal says where the cause lies elsewhere than the program was stopped, and what must not be refused."""
+
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import SVI
+from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+
+from gpzoo import InducingPoints
+from gpzoo.errors import FactorisationError, NonFiniteError
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, PerRow, Trained, check, diagnose, fit, load
+from gpzoo.kernels import RBF, Pointwise
+from gpzoo.likelihoods import Gaussian
+from gpzoo.models import categories, gplvm
+from gpzoo.processes.process import GaussianProcess
+from gpzoo.tables import ArrayTable
+from tests.programs import KEY, adam, bayesian_regression, regression, sine
+
+X, Y = map(np.asarray, sine(8))
+
+
+def train(program, guide, *args, steps=1, **options):
+    return fit(KEY, SVI(program, guide, adam(0.01), GaussianProcessELBO()), steps, *args, progress=False, **options)
+
+
+def start(program=regression, inputs=X, y=Y):
+    guide = InducingGuide(program, InducingPoints(inputs[::3]))
+    return Trained(program, guide, guide.init_params(KEY, inputs, y))
+
+
+# -- categories --------------------------------------------------------------------------------------------------------
+
+
+def of_categories(X, y=None):
+    kernel = RBF(1.0, 1.0, active_dims=(0,)) * categories("f", X, 3)
+    f = numpyro.sample("f", GaussianProcess(kernel, X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+
+@pytest.mark.parametrize("number", [1.5, 7.0, -1.0])
+@pytest.mark.parametrize("call", ["predict", "posterior", "condition"])
+def test_numbers_that_are_no_categories_are_refused(number, call):
+    inputs = np.concatenate([X, np.arange(8.0)[:, None] % 3], axis=1)
+    trained, bad = start(of_categories, inputs), inputs.copy()
+    bad[5, 1] = number
+    with pytest.raises(ValueError, match=f"whole numbers from 0 to 2, got {number}"):
+        if call == "condition":
+            trained.condition(KEY, bad, Y)
+        else:
+            getattr(trained, call)(KEY, bad)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["AutoNormal", "AutoMultivariateNormal", "PerRow"])
+def test_files_hold_guides_of_other_latent_sites(kind, tmp_path):
+    if kind == "PerRow":
+        latents = np.random.default_rng(0).standard_normal((8, 2))
+        program, args, rows = partial(gplvm, num_outputs=2), (np.arange(8), np.stack([Y, -Y], axis=1)), np.arange(3)
+        guide = InducingGuide(program, InducingPoints(latents[::2]), hyperparameters=PerRow({"x": latents}, scale=0.2))
+    else:
+        program, args, rows = bayesian_regression, (X, Y), X[:3]
+        made = {"AutoNormal": AutoNormal, "AutoMultivariateNormal": AutoMultivariateNormal}[kind]
+        guide = InducingGuide(program, InducingPoints(X[::3]), hyperparameters=made)
+    trained = Trained(program, guide, guide.init_params(KEY, *args))
+    trained.save(tmp_path / "model")
+    loaded = load(tmp_path / "model", program)  # no guide is given
+    for site, wanted in trained.predict(KEY, rows, num_draws=2).items():
+        np.testing.assert_array_equal(loaded.predict(KEY, rows, num_draws=2)[site].mean, wanted.mean)
+
+
+# -- checks before a training ------------------------------------------------------------------------------------------
+
+
+def two_inputs(X, Z, y=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f + jnp.sum(Z), 0.1), obs=y)
+
+
+def test_what_fit_refuses_is_a_finding():
+    guide = InducingGuide(two_inputs, InducingPoints(X[::3]))
+    with pytest.raises(ValueError, match="different numbers of rows") as refused:
+        train(two_inputs, guide, X, X[:5], Y)
+    (finding,) = check(two_inputs, X, X[:5], Y)
+    assert finding.name == "refused" and finding.text == str(refused.value)
+    (finding,) = check(regression, X)
+    assert finding.name == "refused" and "'y' has no data" in finding.text
+    assert str(check(regression, X)) == f"Findings\n- refused: {finding.text}"
+    assert str(check(regression, X, Y)) == "Findings: none"
+
+
+# -- diagnoses ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_the_training_says_nothing_of_its_posterior():
+    guide = InducingGuide(bayesian_regression, InducingPoints(X[::3]), hyperparameters="normal")
+    trained = train(bayesian_regression, guide, X, Y)
+    found = diagnose(KEY, trained, X, Y, train_args=(X[:4], Y[:4]))
+    assert "hyperparameters not trusted" not in [finding.name for finding in found.findings]
+    notes = [s.note for s in found.sections if s.rows == (("not available",),)]
+    assert len(notes) == 2 and all("given the 8 rows of training, and these are 4" in note for note in notes)
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def test_missing_inputs_are_not_masked():
+    bad = X.copy()
+    bad[3] = np.nan
+    with pytest.raises(ValueError, match="inputs, mean and kernel must be known numbers") as refused:
+        start().predict(KEY, bad)
+    assert "mask" not in str(refused.value)
+
+
+def test_tables_are_for_fit():
+    with pytest.raises(TypeError, match="X is a table, which fit alone takes whole"):
+        start().predict(KEY, ArrayTable(X, Y))
+
+
+def test_inducing_points_of_other_columns():
+    guide = InducingGuide(regression, InducingPoints(np.ones((3, 2))))
+    with pytest.raises(ValueError, match=r"inducing points .* columns: points \(3, 2\), inputs \(8, 1\)"):
+        train(regression, guide, X, Y)
+
+
+def of_kernel(function):
+    def program(X, y=None):
+        scale = numpyro.param("scale", jnp.ones((), X.dtype))
+        f = numpyro.sample("f", GaussianProcess(Pointwise(function, scale=scale), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    return program
+
+
+def test_kernels_without_a_derivative_are_told_from_long_steps():
+    program = of_kernel(lambda x, z, scale: jnp.exp(-jnp.sqrt(jnp.sum((x / scale - z / scale) ** 2))))
+    with pytest.raises(NonFiniteError, match="A function of the program has no derivative there: a kernel"):
+        train(program, InducingGuide(program, InducingPoints(X[::3])), X, Y)
+
+
+def test_kernels_that_are_not_finite_are_named():
+    program = of_kernel(lambda x, z, scale: scale * jnp.where(jnp.all(x == z), 1.0, jnp.nan))
+    with pytest.raises(FactorisationError, match=r"first nan of variables 0 and 1.*a kernel of your own is not finite"):
+        train(program, InducingGuide(program, InducingPoints(X[::3])), X, Y)
+
+
+def test_predictions_print_their_shapes():
+    assert repr(start().predict(KEY, X[:2])["y"]) == "SitePrediction(mean [2], variance [2])"
+
+
+def test_priors_of_other_latent_sites_are_those_of_the_program():
+    def other(X, y=None):
+        numpyro.sample("noise", dist.LogNormal(0.0, 1.0))
+
+    with pytest.raises(ValueError, match="another program"):
+        guide = InducingGuide(bayesian_regression, InducingPoints(X[::3]))
+        train(other, guide, X, Y)
