@@ -23,7 +23,6 @@ from numpyro.infer.util import transform_fn
 
 from gpzoo import _checks as checks
 from gpzoo import _platform
-from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument
 from gpzoo.errors import FactorisationError, keep_in
 from gpzoo.inference._arguments import refuse_absent
@@ -205,7 +204,7 @@ def fit(
     tables = any(isinstance(x, Table) for x in data)
     absent: checks.Absent = []
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
-    with one_blas_thread(), closing(source_of(args, batch_size, keys, several, in_axes, placement)) as source:
+    with closing(source_of(args, batch_size, keys, several, in_axes, placement)) as source:
         if absent:
             own = {name: _first(x) if several and name in member_kwargs else x for name, x in kwargs.items()}
             refuse_absent(partial(svi.model, **svi.static_kwargs), args, kwargs, absent, (source.all_rows(0), own))
