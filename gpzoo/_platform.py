@@ -83,15 +83,3 @@ def release_freed() -> None:
     """Give the system back what a compiler has freed: glibc keeps it, up to 150 MB for a program."""
     with suppress(OSError, AttributeError, TypeError):  # Windows, and other C libraries
         ctypes.CDLL(None).malloc_trim(0)
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """On CPU, LAPACK's own threads fight XLA's: a 100 x 100 Cholesky takes 16 ms with them and 0.3 ms without."""
-    if not _on_cpu():
-        yield
-        return
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1, user_api="blas"):
-        yield

@@ -14,7 +14,6 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
-from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference._arguments import arguments
 from gpzoo.inference._arviz_container import Group, container
@@ -142,15 +141,14 @@ def densities(
     alone = guide.draws_anything or rows <= _FEW
     key = ("densities", alone, identity_of(static))
     many = compiled[key] = compiled.get(key) or over_draws(at_data, alone)
-    with one_blas_thread():
-        found, by_row = in_batches(many, draws, args, *rest, batch_size=Options.batch_size)
-        _refuse_batches(source, by_row, rows)
+    found, by_row = in_batches(many, draws, args, *rest, batch_size=Options.batch_size)
+    _refuse_batches(source, by_row, rows)
 
-        def explain() -> None:
-            one = args if by_row is None else jax.tree.map(lambda x: x[:1], args)
-            at_data((draws[0][0], {}), jnp.asarray(0), one, *rest)
+    def explain() -> None:
+        one = args if by_row is None else jax.tree.map(lambda x: x[:1], args)
+        at_data((draws[0][0], {}), jnp.asarray(0), one, *rest)
 
-        _refuse_not_finite(source, found, explain)
+    _refuse_not_finite(source, found, explain)
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     for name, mask in found["masks"].items():
@@ -344,21 +342,20 @@ def _computed(
         at_data(jax.tree.map(lambda x: x[0], draws), jnp.asarray(0), one, arrays, params)
 
     known, rows = (arrays, params), number_of_rows(args)
-    with one_blas_thread():
-        most = rows if source.guide is None else batch_size
-        found, by_row = in_batches(over_draws(at_data, each_alone), draws, args, *known, batch_size=most)
-        _refuse_batches(source, by_row, rows)
-        _refuse_not_finite(source, found, explain)
-        few = rows if by_row is None else batch_size
-        first = args if by_row is None else jax.tree.map(lambda x: x[:few], args)
-        prior = over_draws(of_prior, each_alone)((prior_keys, {}), jnp.asarray(0), first, *known)
-        found |= jax.tree.map(np.asarray, prior) | {"predictions": {}}
-        _warn_not_finite(found)
-        if new is not None:
-            many, rest = over_draws(at_new, each_alone), (new_arrays, args, *known)
-            found |= in_batches(many, draws, new_args, *rest, batch_size=batch_size)[0]
-        for name, values in found["predictions"].items():
-            refuse_not_finite(name, "predictions", values, source.processes, explain)
+    most = rows if source.guide is None else batch_size
+    found, by_row = in_batches(over_draws(at_data, each_alone), draws, args, *known, batch_size=most)
+    _refuse_batches(source, by_row, rows)
+    _refuse_not_finite(source, found, explain)
+    few = rows if by_row is None else batch_size
+    first = args if by_row is None else jax.tree.map(lambda x: x[:few], args)
+    prior = over_draws(of_prior, each_alone)((prior_keys, {}), jnp.asarray(0), first, *known)
+    found |= jax.tree.map(np.asarray, prior) | {"predictions": {}}
+    _warn_not_finite(found)
+    if new is not None:
+        many, rest = over_draws(at_new, each_alone), (new_arrays, args, *known)
+        found |= in_batches(many, draws, new_args, *rest, batch_size=batch_size)[0]
+    for name, values in found["predictions"].items():
+        refuse_not_finite(name, "predictions", values, source.processes, explain)
     return found, few
 
 

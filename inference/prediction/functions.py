@@ -14,7 +14,6 @@ from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
-from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import Kuu, block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
@@ -75,16 +74,15 @@ def values_of_functions(
 
     keys = random.split(named_key(rng_key, "functions"), num_draws)
     found: dict[str, np.ndarray] = {}
-    with one_blas_thread():
-        for start in range(0, num_rows, batch_size):
-            rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
-            part = one_batch(keys, rows, jax.tree.map(lambda x: x[rows], args), arrays, params)  # noqa: B023
-            for name, values in part.items():
-                if not start:
-                    found[name] = np.empty((num_draws, num_rows, *values.shape[2:]), values.dtype)
-                found[name][:, start : start + batch_size] = np.asarray(values)[:, : num_rows - start]
-        for name, values in found.items():
-            refuse_not_finite(name, "values of functions", values, guide.sites.processes, explain)
+    for start in range(0, num_rows, batch_size):
+        rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
+        part = one_batch(keys, rows, jax.tree.map(lambda x: x[rows], args), arrays, params)  # noqa: B023
+        for name, values in part.items():
+            if not start:
+                found[name] = np.empty((num_draws, num_rows, *values.shape[2:]), values.dtype)
+            found[name][:, start : start + batch_size] = np.asarray(values)[:, : num_rows - start]
+    for name, values in found.items():
+        refuse_not_finite(name, "values of functions", values, guide.sites.processes, explain)
     return found
 
 

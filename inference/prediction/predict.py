@@ -12,7 +12,6 @@ from jax import Array, random
 from jaxtyping import Integer, PRNGKeyArray, Shaped
 
 from gpzoo import _checks as checks
-from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.errors import GPZooError
 from gpzoo.inference._arguments import arguments, test_arrays
@@ -186,31 +185,30 @@ def predictions(
     keys = random.split(named_key(rng_key, "draws"), draws)
     rest = (params, None if train is None else (train[0], train_arrays), named_key(rng_key, "views"))
     found: dict[str, SitePrediction] = {}
-    with one_blas_thread():
-        training = None
-        if train is not None and batch_size < num_rows and _bytes(at_training, keys, samples, rest) <= _MOST_KEPT:
-            training = at_training(keys, samples, rest)
-        for start in range(0, num_rows, batch_size):
-            # The last batch is filled up, so that all have one shape and one compiled program.
-            rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
-            batch, tests = jax.tree.map(lambda x: x[rows], (args, test_data))  # noqa: B023
-            part = one_batch(keys, samples, training, rows, batch, tests, arrays, rest)
-            if unknown := sorted(set(test_data) - set(part)):
-                raise ValueError(f"test_data names {unknown}, but the sites are {sorted(part)}.")
-            found = found or {name: _empty(site, num_rows) for name, site in part.items()}
-            for name, site in part.items():
-                _store(found[name], site, start)
+    training = None
+    if train is not None and batch_size < num_rows and _bytes(at_training, keys, samples, rest) <= _MOST_KEPT:
+        training = at_training(keys, samples, rest)
+    for start in range(0, num_rows, batch_size):
+        # The last batch is filled up, so that all have one shape and one compiled program.
+        rows = np.minimum(np.arange(start, start + batch_size), num_rows - 1)
+        batch, tests = jax.tree.map(lambda x: x[rows], (args, test_data))  # noqa: B023
+        part = one_batch(keys, samples, training, rows, batch, tests, arrays, rest)
+        if unknown := sorted(set(test_data) - set(part)):
+            raise ValueError(f"test_data names {unknown}, but the sites are {sorted(part)}.")
+        found = found or {name: _empty(site, num_rows) for name, site in part.items()}
+        for name, site in part.items():
+            _store(found[name], site, start)
 
-        def explain() -> None:
-            row, one, test = jax.tree.map(lambda x: x[:1], (rows, batch, tests))
-            key, sample = jax.tree.map(lambda x: x[0], (keys, samples))
-            run(key, sample, None, row, one, test, arrays, *rest)
+    def explain() -> None:
+        row, one, test = jax.tree.map(lambda x: x[:1], (rows, batch, tests))
+        key, sample = jax.tree.map(lambda x: x[0], (keys, samples))
+        run(key, sample, None, row, one, test, arrays, *rest)
 
-        try:
-            return {n: _finite(n, site, test_data.get(n), sites.processes, explain) for n, site in found.items()}
-        except GPZooError:
-            parameters_of(model, args, kwargs)  # a program may refuse inputs, whose numbers it sees outside jit alone
-            raise
+    try:
+        return {n: _finite(n, site, test_data.get(n), sites.processes, explain) for n, site in found.items()}
+    except GPZooError:
+        parameters_of(model, args, kwargs)  # a program may refuse inputs, whose numbers it sees outside jit alone
+        raise
 
 
 def _finite(name: str, site: SitePrediction, test: Any, processes: frozenset[str], explain: Callable) -> SitePrediction:
