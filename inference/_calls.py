@@ -9,6 +9,7 @@ from functools import wraps
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
+import jax
 import numpy as np
 from jax import tree
 from numpyro.infer import SVI
@@ -95,7 +96,8 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
         elif name == "predict" and "guide" in unknown:
             said, shown = "predict takes no guide", _of_trained(args, known, unknown)
         elif not unknown:
-            with RUNNING:
+            # The library and NumPyro broadcast vectors against matrices.
+            with RUNNING, jax.numpy_rank_promotion("allow"):
                 return function(*args, **kwargs)
         else:
             names = " and ".join(map(repr, unknown))
