@@ -95,6 +95,14 @@ def test_functions_and_posteriors_run_under_jit(models):
         )
 
 
+def test_rank_promotion_may_be_refused_elsewhere():
+    """A vector against a matrix is refused in the user's own JAX, not in the library."""
+    with jax.numpy_rank_promotion("raise"):
+        model = trained(np.float64)
+        found = CALLS["predict"](model, X, y)
+    np.testing.assert_allclose(found, CALLS["predict"](model, X, y), rtol=1e-8)
+
+
 FORK = """
 import os, signal, sys, jax, numpy as np
 from gpzoo import kmeans
