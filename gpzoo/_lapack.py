@@ -78,12 +78,12 @@ def _lower(primitive: Any, rule: Any, ctx: Any, *operands: Any, **params: Any) -
     call = partial(primitive.bind, **params)
 
     def in_parts(*xs: Array) -> Any:
-        xs = [x.reshape(size, *x.shape[axes:]) for x in xs]
+        flat = [x.reshape(size, *x.shape[axes:]) for x in xs]
         if size <= SIDE_BY_SIDE * at_once:
-            parts = [call(*(x[i : i + at_once] for x in xs)) for i in range(0, size, at_once)]
+            parts = [call(*(x[i : i + at_once] for x in flat)) for i in range(0, size, at_once)]
             found = jax.tree.map(lambda *part: jnp.concatenate(part), *parts)
         else:
-            found = lax.map(lambda x: call(*x), tuple(xs), batch_size=max(at_once, IN_A_TURN))
+            found = lax.map(lambda x: call(*x), tuple(flat), batch_size=max(at_once, IN_A_TURN))
         return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), found)
 
     return mlir.lower_fun(in_parts, multiple_results=primitive.multiple_results)(ctx, *operands)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax._src import xla_bridge
+from jax.core import Tracer
 
 
 def _on_cpu() -> bool:
@@ -125,4 +126,4 @@ def refuse_fork(name: str) -> None:
 
 def is_traced() -> bool:
     """Whether JAX is tracing a function, under ``jax.jit``: what is computed has no numbers yet."""
-    return isinstance(jnp.zeros(()), jax.core.Tracer)
+    return isinstance(jnp.zeros(()), Tracer)
