@@ -28,7 +28,6 @@ suppress_warnings = ["mystnb.unknown_mime_type"]
 
 # -- pages that run ----------------------------------------------------------------------------------------------------
 
-os.environ.setdefault("NPROC", "8")
 os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 # What tqdm says of notebooks without widgets is of no use on a page.
 os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")

@@ -177,13 +177,12 @@ def _host_array(name: str, x: Any) -> np.ndarray:
         )
     if x is None or isinstance(x, str | bytes) or callable(x):
         raise TypeError(f"{name} must be an array of {_WANTED}, got {_kind(x)}.")
-    if str(getattr(x, "dtype", "")) == "category":
+    columns = np.atleast_1d(np.asarray(getattr(x, "dtypes", getattr(x, "dtype", None)), object))
+    if any(str(column) == "category" for column in columns):
         raise TypeError(f"{name} is categorical. Pass its codes, {name}.cat.codes, or columns of 0 and 1.")
     try:
         array = np.asarray(x)
-        kinds = {
-            getattr(column, "kind", "O") for column in np.atleast_1d(np.asarray(getattr(x, "dtypes", None), object))
-        }
+        kinds = {getattr(column, "kind", "O") for column in columns}
         if array.dtype == object and kinds <= set("iufb"):
             array = x.to_numpy("float64", na_value=np.nan)  # columns of pandas of several dtypes, or of its own
     except Exception as error:  # whatever somebody's __array__ raises

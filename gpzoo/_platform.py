@@ -6,12 +6,16 @@ Times are those of two cores unless a line says otherwise. On a GPU nothing here
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
+from jax._src import xla_bridge
+from jax.core import Tracer
 
 
 def _on_cpu() -> bool:
@@ -85,13 +89,41 @@ def release_freed() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """On CPU, LAPACK's own threads fight XLA's: a 100 x 100 Cholesky takes 16 ms with them and 0.3 ms without."""
-    if not _on_cpu():
-        yield
-        return
-    from threadpoolctl import threadpool_limits
+#: Whether JAX ran before the last fork of this process, and whether this process is such a fork.
+_ran_before_fork = forked_from_jax = False
 
-    with threadpool_limits(1, user_api="blas"):
-        yield
+
+def _before_fork() -> None:
+    global _ran_before_fork
+    _ran_before_fork = xla_bridge.backends_are_initialized()
+
+
+def _in_fork() -> None:
+    global forked_from_jax
+    forked_from_jax = forked_from_jax or _ran_before_fork
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(before=_before_fork, after_in_child=_in_fork)
+
+
+def refuse_fork(name: str) -> None:
+    """Refuse what would wait for ever: JAX's threads stay in the parent, and a fork has none.
+
+    Args:
+        name: of what was called.
+
+    Raises:
+        RuntimeError: in a process that was forked after JAX had run.
+    """
+    if forked_from_jax:
+        raise RuntimeError(
+            f"{name} was called in a process that was forked after JAX had run: JAX's threads are lost in a fork, so "
+            "that the call would never end. Start processes by multiprocessing.get_context('spawn') or 'forkserver' "
+            "and load the saved model in each, or fork before anything runs on JAX."
+        )
+
+
+def is_traced() -> bool:
+    """Whether JAX is tracing a function, under ``jax.jit``: what is computed has no numbers yet."""
+    return isinstance(jnp.zeros(()), Tracer)

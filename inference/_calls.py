@@ -9,12 +9,14 @@ from functools import wraps
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
+import jax
 import numpy as np
 from jax import tree
 from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
 from gpzoo._compiled import keep_compiled
+from gpzoo._platform import is_traced, refuse_fork
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,6 +52,10 @@ REMOVED = {
 }
 
 
+#: What runs under a transformation too; everything else looks at numbers.
+_TRACEABLE = {"setup", "init_params", "optimal", "function", "posterior"}
+
+
 def removed(owner: str, name: str) -> str:
     """The message for a name that ``owner`` does not have."""
     if name in REMOVED:
@@ -66,15 +72,23 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
         function: a function of the library, which takes the program's keywords in ``model_kwargs``.
 
     Raises:
-        TypeError: with the right call, if the function is called with unknown keywords or as in gpzoo 0.1.
+        TypeError: with the right call, if the function is called with unknown keywords or as in gpzoo 0.1; under
+            ``jax.jit`` and other transformations, where it looks at numbers.
+        RuntimeError: in a process that was forked after JAX had run.
     """
     parameters = inspect.signature(function).parameters
     own = {name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL}
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        keep_compiled()
         known, name = dict(kwargs), function.__name__
+        refuse_fork(name)
+        if name not in _TRACEABLE and (is_traced() or not all(map(checks.is_concrete, tree.leaves((args, kwargs))))):
+            raise TypeError(
+                f"{name} looks at numbers, which there are none of under jax.jit, vmap or grad: call it outside. "
+                "trained.function(key) and trained.posterior run inside."
+            )
+        keep_compiled()
         unknown = {key: known.pop(key) for key in kwargs if key not in own}
         if name == "fit" and args and isinstance(args[0], SVI):
             rng_key, svi = args[1] if len(args) > 1 else known.pop("rng_key", None), args[0]
@@ -82,7 +96,8 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
         elif name == "predict" and "guide" in unknown:
             said, shown = "predict takes no guide", _of_trained(args, known, unknown)
         elif not unknown:
-            with RUNNING:
+            # The library and NumPyro broadcast vectors against matrices.
+            with RUNNING, jax.numpy_rank_promotion("allow"):
                 return function(*args, **kwargs)
         else:
             names = " and ".join(map(repr, unknown))

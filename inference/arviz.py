@@ -14,7 +14,6 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
-from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference._arguments import arguments
 from gpzoo.inference._arviz_container import Group, container
@@ -148,15 +147,14 @@ def densities(
     alone = guide.draws_anything or follow.count <= _FEW
     key = ("densities", alone, identity_of(static), identity_of(follow.layouts))
     many = compiled[key] = compiled.get(key) or over_draws(at_data, alone)
-    with one_blas_thread():
-        found = in_batches(many, draws, args, *rest, batch_size=Options.batch_size, follow=follow)
-        _refuse_batches(source, found, follow.count, Options.batch_size)
-        _sum_over_rows(found)
+    found = in_batches(many, draws, args, *rest, batch_size=Options.batch_size, follow=follow)
+    _refuse_batches(source, found, follow.count, Options.batch_size)
+    _sum_over_rows(found)
 
-        def explain() -> None:
-            at_data((draws[0][0], {}), jnp.asarray(0), args, *rest)
+    def explain() -> None:
+        at_data((draws[0][0], {}), jnp.asarray(0), args, *rest)
 
-        _refuse_not_finite(source, found, explain)
+    _refuse_not_finite(source, found, explain)
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     for name, mask in found["masks"].items():
@@ -358,21 +356,20 @@ def _computed(
         one = jax.tree.map(lambda x: x[0], draws)
         replace(source, views=known[-1]).at_data(one, jnp.asarray(0), (args, kwargs), params)
 
-    with one_blas_thread():
-        most = max(rows, 1) if source.guide is None else batch_size
-        found = in_batches(at_data, draws, args, *known, batch_size=most, follow=follow)
-        _refuse_batches(source, found, rows, most)
-        _sum_over_rows(found)
-        _refuse_not_finite(source, found, explain)
-        few = min(rows, most)
-        first = jax.tree.map(lambda x: x[:few], args) if few < rows else args
-        prior = of_prior((prior_keys, {}), jnp.asarray(0), first, *known)
-        found |= jax.tree.map(np.asarray, prior) | {"predictions": {}}
-        _warn_not_finite(found)
-        if new is not None:
-            found |= in_batches(at_new, draws, new_args, new_arrays, args, *known, batch_size=batch_size, follow=of_new)
-        for name, values in found["predictions"].items():
-            refuse_not_finite(name, "predictions", values, source.processes, explain)
+    most = max(rows, 1) if source.guide is None else batch_size
+    found = in_batches(at_data, draws, args, *known, batch_size=most, follow=follow)
+    _refuse_batches(source, found, rows, most)
+    _sum_over_rows(found)
+    _refuse_not_finite(source, found, explain)
+    few = min(rows, most)
+    first = jax.tree.map(lambda x: x[:few], args) if few < rows else args
+    prior = of_prior((prior_keys, {}), jnp.asarray(0), first, *known)
+    found |= jax.tree.map(np.asarray, prior) | {"predictions": {}}
+    _warn_not_finite(found)
+    if new is not None:
+        found |= in_batches(at_new, draws, new_args, new_arrays, args, *known, batch_size=batch_size, follow=of_new)
+    for name, values in found["predictions"].items():
+        refuse_not_finite(name, "predictions", values, source.processes, explain)
     return source, found, few
 
 

@@ -72,7 +72,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
             differs between guide and model; for parameters without a value, and values of unknown names. With
             ``tight``, for a site on a grid, for data around draws of a site, and for a likelihood that is not Gaussian
             where the guide has no factor of the site. For a discrete site in the guide, or one of the program's beside
-            a guide of another kind.
+            a guide of another kind. For ``num_particles`` that are no count.
         TypeError: with ``tight``, for a kernel that samples views.
     """
 
@@ -84,7 +84,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         *,
         tight: bool = False,
     ) -> None:
-        super().__init__(num_particles, vectorize_particles, sum_sites)
+        super().__init__(checks.positive_int("num_particles", num_particles), vectorize_particles, sum_sites)
         if not isinstance(tight, bool):
             raise TypeError(f"tight must be True or False, got {tight!r}.")
         self.tight = tight

@@ -98,7 +98,7 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
         vectorize_particles: bool = True,
         sum_sites: bool = True,
     ) -> None:
-        super().__init__(num_particles, vectorize_particles, sum_sites)
+        super().__init__(checks.positive_int("num_particles", num_particles), vectorize_particles, sum_sites)
         self.num_draws = checks.positive_int("num_draws", num_draws)
         self._rows: _Rows | None = None  # in a step
 

@@ -90,7 +90,7 @@ class OnlineELBO(GaussianProcessELBO):
     def __init__(
         self, trained: Trained, num_particles: int = 1, vectorize_particles: bool = True, sum_sites: bool = True
     ) -> None:
-        super().__init__(num_particles, vectorize_particles, sum_sites)
+        super().__init__(checks.positive_int("num_particles", num_particles), vectorize_particles, sum_sites)
         guide = getattr(trained, "guide", None)
         if not isinstance(guide, InducingGuide):
             raise TypeError(

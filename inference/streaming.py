@@ -16,7 +16,6 @@ from jax import Array, lax, random
 from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
-from gpzoo._platform import one_blas_thread
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference._finite import refuse_not_finite
 from gpzoo.inference._program import Look, look
@@ -124,34 +123,33 @@ def conditioned(
     held = {name for name in guide.sites.latents - processes if not frames[name] & of_data}
     counted = frozenset(seen.trace.keys() - held)
     losses: list[float] = []
-    with one_blas_thread():
-        for k, (start, end) in enumerate(pairwise(cuts)):
-            rows = _cut(args, start, end)
-            arrays, static = split_arrays(of_rows(end - start))
-            made = ("condition", identity_of(static), chosen, num_steps, num_draws)
-            if made not in compiled:
-                update = partial(_after_batch, guide, static, chosen, counted, num_steps, num_draws)
-                compiled[made] = jax.jit(update)
-            inputs = random.fold_in(rng_key, k), params, rows, arrays
-            found: _Search = compiled[made](*inputs)
-            site = min(chosen)
-            refuse_not_finite(
-                site,
-                "numbers of q(u)",
-                _numbers(found),
-                processes,
-                partial(_evaluated, guide, counted, *inputs, static),
+    for k, (start, end) in enumerate(pairwise(cuts)):
+        rows = _cut(args, start, end)
+        arrays, static = split_arrays(of_rows(end - start))
+        made = ("condition", identity_of(static), chosen, num_steps, num_draws)
+        if made not in compiled:
+            update = partial(_after_batch, guide, static, chosen, counted, num_steps, num_draws)
+            compiled[made] = jax.jit(update)
+        inputs = random.fold_in(rng_key, k), params, rows, arrays
+        found: _Search = compiled[made](*inputs)
+        site = min(chosen)
+        refuse_not_finite(
+            site,
+            "numbers of q(u)",
+            _numbers(found),
+            processes,
+            partial(_evaluated, guide, counted, *inputs, static),
+        )
+        if not found.done and found.gain > _UNFINISHED * (end - start):
+            warnings.warn(
+                f"Step {num_steps} on rows {start} to {end - 1} still raised the bound by {float(found.gain):.2g} "
+                "nats: q(u) is not yet the best one there. Take more steps, num_steps=..., or fewer rows at a "
+                "time, batch_size=....",
+                UserWarning,
+                stacklevel=4,
             )
-            if not found.done and found.gain > _UNFINISHED * (end - start):
-                warnings.warn(
-                    f"Step {num_steps} on rows {start} to {end - 1} still raised the bound by {float(found.gain):.2g} "
-                    "nats: q(u) is not yet the best one there. Take more steps, num_steps=..., or fewer rows at a "
-                    "time, batch_size=....",
-                    UserWarning,
-                    stacklevel=4,
-                )
-            params = params | found.own
-            losses.append(float(found.loss))
+        params = params | found.own
+        losses.append(float(found.loss))
     names = checks.positional(guide.model, len(args))[0]
     return Conditioned(params, np.cumsum(losses), time.perf_counter() - started, source.settings(names))
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
+from gpzoo._platform import refuse_fork
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference import _saved
 from gpzoo.inference._arguments import arguments
@@ -386,6 +388,12 @@ class Trained:
         """
         guide = self._usable_guide(new, model_kwargs)
         args, kwargs = arguments(guide.model, new, model_kwargs)
+        # q(u) stays in its precision; wider data would make it wider.
+        of_model = [x.dtype for x in jax.tree.leaves(dict(self.params)) if jnp.issubdtype(x.dtype, jnp.floating)]
+        if set(of_model) == {np.dtype(np.float32)}:
+            args, kwargs = jax.tree.map(
+                lambda x: x.astype(np.float32) if getattr(x, "dtype", None) == np.float64 else x, (args, kwargs)
+            )
         found = conditioned(
             self._compiled,
             checks.rng_key(rng_key),
@@ -506,6 +514,12 @@ class Trained:
             raise TypeError(f"guide must be the trained InducingGuide, got {type(self.guide).__name__}.")
         if self.losses.ndim > 1:
             raise ValueError(f"These are {len(self.losses)} trainings: ask one of them, such as trained.member(0).")
+        if not jax.config.read("jax_enable_x64"):
+            for name, x in self.params.items():
+                if any(isinstance(leaf, Array) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(x)):
+                    raise ValueError(
+                        f"params[{name!r}] is float64, which is not enabled: call numpyro.enable_x64() first."
+                    )
         if args and self.model is not self.guide.model:
             given = arguments(self.model, args, model_kwargs, new=True)
             refuse_other_program(self.model, self.guide, *given, self.params)
@@ -545,9 +559,11 @@ def load(
         TypeError: for a ``path`` that is none.
         ValueError: for an empty ``path``; without a ``guide``, or an object in ``params``, where one is needed; for
             one in ``params`` that does not fit the file.
+        RuntimeError: in a process that was forked after JAX had run.
         CheckpointError: if the file cannot be read, is damaged or something else, was written in another format (the
             message names the gpzoo that reads it), or holds float64 and that is not enabled.
 
     Other versions of JAX or NumPyro than those that wrote the file give a warning.
     """
+    refuse_fork("load")
     return Trained(**_saved.load(_saved.checked_path(path), program, guide, params))

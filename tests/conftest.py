@@ -11,9 +11,6 @@ from pathlib import Path
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Of the processes that tests start; they leave nothing in the user's cache.
 os.environ.setdefault("GPZOO_COMPILED", "off")
-# On two cores XLA has two threads, on which two batches of Cholesky factorisations in one program (jaxlib 0.10.2) can
-# wait for each other for ever.
-os.environ.setdefault("NPROC", "8")
 # Most of a test's time is compilation, which takes half as long without the compiler's last optimisations and again a
 # quarter less in one piece. The programs that users have are tested with XLA_FLAGS=--xla_backend_optimization_level=3.
 # Later versions end the process at flags that they do not know.
@@ -32,7 +29,6 @@ import jax
 import numpy as np
 import numpyro
 import pytest
-import scipy.linalg  # noqa: F401  JAX borrows SciPy's BLAS on CPU: it must be loaded before its threads can be limited
 import threadpoolctl
 from jaxtyping import install_import_hook
 
@@ -87,7 +83,7 @@ def old_objects_left_alone():
 
 @pytest.fixture(autouse=True, scope="session")
 def one_blas_thread():
-    """Small factorisations are many times slower when BLAS threads compete with XLA's and with the other workers."""
+    """Of NumPy's BLAS too, whose threads compete with the other workers."""
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
         yield
 

@@ -1,6 +1,7 @@
 """What users pass in is checked where it comes in: data, options, names and shapes of parameters, precision."""
 
 import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, compare, fit, predict
+from gpzoo.inference import GaussianProcessELBO, ImportanceWeightedELBO, InducingGuide, Trained, compare, fit, predict
 from gpzoo.inference.training._mesh import HERE
 from gpzoo.inference.training._sources import Streamed
 from gpzoo.kernels import RBF, Kernel, Matern32
@@ -86,6 +87,29 @@ def test_numbers_that_32_bits_do_not_hold_are_refused():
                 checks.data("X", values)
         checks.data("X", np.array([2**31 - 1]))
     checks.data("X", np.array([1e39, 0.0]))
+
+
+def test_categories_are_refused_if_their_names_are_numbers_too():
+    column = pd.Series([1, 2, 1], dtype="category")
+    for x in (column, pd.DataFrame({"a": column, "b": [0.0, 1.0, 2.0]})):
+        with pytest.raises(TypeError, match=r"X is categorical\. Pass its codes"):
+            checks.data("X", x)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, np.nan, "two", [3], True])
+@pytest.mark.parametrize("objective", [GaussianProcessELBO, partial(ImportanceWeightedELBO, 5)])
+def test_particles_are_counted_by_whole_numbers(objective, number):
+    with pytest.raises(ValueError, match="num_particles must be an integer of at least 1"):
+        objective(num_particles=number)
+
+
+def test_inducing_inputs_are_data():
+    with pytest.raises(TypeError, match=r"Z must hold real numbers.*float16.*convert it"):
+        InducingPoints(np.ones((3, 1), np.float16))
+    with pytest.raises(TypeError, match="a random key"):
+        InducingPoints(random.split(random.key(0), (3, 1)))
+    with jax.enable_x64(False), pytest.raises(ValueError, match=r"Z has whole numbers .* more than int32 holds"):
+        InducingPoints(np.full((3, 1), 2**40))
 
 
 def test_arguments_have_the_names_that_the_program_gives_them():

@@ -159,7 +159,7 @@ class InducingBlocks(InducingVariable):
 
 
 def _inducing_inputs(Z: ArrayLike, wanted: str, max_ndim: int | None = None) -> Float[Array, "M ..."]:
-    Z = checks.floating("Z", Z)
+    Z = checks.floating("Z", checks.data("Z", Z))
     if Z.ndim < 2 or (max_ndim is not None and Z.ndim > max_ndim):
         raise ValueError(f"Z must be {wanted}; got shape {tuple(Z.shape)}.")
     checks.not_empty("Z", Z)

@@ -1,5 +1,6 @@
 """Linear algebra of covariance matrices: factorisations, structured matrices, and draws that stay finite."""
 
+from gpzoo import _lapack
 from gpzoo.linalg.factorise import (
     RELATIVE_JITTER,
     TOEPLITZ_JITTER,
@@ -32,3 +33,5 @@ __all__ = [
     "solve_lower",
     "total",
 ]
+
+_lapack.prepare()

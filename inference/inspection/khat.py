@@ -15,7 +15,6 @@ from jax.scipy.special import logsumexp
 from numpyro.distributions.transforms import biject_to
 
 from gpzoo import linalg
-from gpzoo._platform import one_blas_thread
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._rows import Layout
 from gpzoo.inference._runs import given_value, run, unmasked
@@ -209,12 +208,11 @@ def _weighed(
     def of(keys: Array, spread: float) -> tuple:
         return trained._compiled[key](keys, jnp.asarray(spread, dtype), dict(params), args, arrays)
 
-    with one_blas_thread():
-        found = [of(keys[i : i + _AT_ONCE], 1.0) for i in range(0, len(keys), _AT_ONCE)]
-        log_weights, _, theta = jax.tree.map(lambda *x: np.concatenate(x).astype(np.float64), *found)
-        # As many draws of u as of theta.
-        several = range(0, len(keys) // _OF_U * target.estimated, _AT_ONCE)
-        centre = [np.ravel(of(random.split(keys[i], _AT_ONCE), 0.0)[1]) for i in several]
+    found = [of(keys[i : i + _AT_ONCE], 1.0) for i in range(0, len(keys), _AT_ONCE)]
+    log_weights, _, theta = jax.tree.map(lambda *x: np.concatenate(x).astype(np.float64), *found)
+    # As many draws of u as of theta.
+    several = range(0, len(keys) // _OF_U * target.estimated, _AT_ONCE)
+    centre = [np.ravel(of(random.split(keys[i], _AT_ONCE), 0.0)[1]) for i in several]
     return log_weights, np.concatenate([np.zeros(0), *centre]), theta
 
 

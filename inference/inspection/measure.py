@@ -13,7 +13,6 @@ import numpyro.distributions as dist
 from jax import Array
 from numpyro.distributions import constraints
 
-from gpzoo._platform import one_blas_thread
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import Trace, entries_of, observed, run, unmasked
@@ -122,9 +121,8 @@ def measure(rng_key: Array, trained: Trained, params: Mapping[str, Any], args: t
     if name not in trained._compiled:
         trained._compiled[name] = _Program(trained.model, guide, static)
     program: Any = trained._compiled[name]
-    with one_blas_thread():
-        found = jax.tree.map(np.asarray, program(rng_key, dict(params), args, arrays))
-        return program.measured(found)
+    found = jax.tree.map(np.asarray, program(rng_key, dict(params), args, arrays))
+    return program.measured(found)
 
 
 class _Program:

@@ -16,7 +16,6 @@ from numpyro.infer import SVI
 from numpyro.infer.calibration import vsbc_diagnostic
 
 from gpzoo import _checks as checks
-from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument
 from gpzoo.errors import NonFiniteError
 from gpzoo.inference._arguments import arguments
@@ -124,7 +123,7 @@ def vsbc(
     guide, failed = _watched(_started(svi.guide, named_key(rng_key, "start"), args, kwargs))
     # NumPyro's function reshapes its keys, for which they must be arrays of integers.
     key = random.PRNGKey(random.bits(named_key(rng_key, "vsbc"), dtype="uint32"))
-    with drawing(), one_blas_thread():
+    with drawing():
         found = vsbc_diagnostic(
             key,
             model,

@@ -14,7 +14,6 @@ from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
-from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import Kuu, block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
@@ -84,17 +83,16 @@ def values_of_functions(
 
     keys = random.split(named_key(rng_key, "functions"), num_draws)
     parts: dict[str, list[np.ndarray]] = {}
-    with one_blas_thread():
-        for rows, batch in batches(args, num_rows, batch_size):
-            given = keys, (rows, num_rows), batch, arrays, params
-            part = one_batch(guide.sites.processes - fixed, *given)
-            if fixed and not parts:
-                part |= one_batch(fixed, *given)
-            for name, values in part.items():
-                parts.setdefault(name, []).append(np.asarray(values))
-        found = {name: joined(each, layouts.get(name), 1, num_rows) for name, each in parts.items()}
-        for name, values in found.items():
-            refuse_not_finite(name, "values of functions", values, guide.sites.processes, explain)
+    for rows, batch in batches(args, num_rows, batch_size):
+        given = keys, (rows, num_rows), batch, arrays, params
+        part = one_batch(guide.sites.processes - fixed, *given)
+        if fixed and not parts:
+            part |= one_batch(fixed, *given)
+        for name, values in part.items():
+            parts.setdefault(name, []).append(np.asarray(values))
+    found = {name: joined(each, layouts.get(name), 1, num_rows) for name, each in parts.items()}
+    for name, values in found.items():
+        refuse_not_finite(name, "values of functions", values, guide.sites.processes, explain)
     return found
 
 

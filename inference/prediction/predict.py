@@ -13,7 +13,6 @@ from jax import Array, random
 from jaxtyping import Integer, PRNGKeyArray, Shaped
 
 from gpzoo import _checks as checks
-from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.errors import GPZooError
 from gpzoo.inference._arguments import arguments, test_arrays
@@ -193,34 +192,33 @@ def predictions(
     keys = random.split(named_key(rng_key, "draws"), draws)
     rest = (params, None if train is None else (train[0], train_arrays), named_key(rng_key, "views"))
     parts: dict[str, list[SitePrediction]] = {}
-    with one_blas_thread():
-        training, which = None, "all"
-        if batch_size < num_rows:
-            which = "of rows"
-            if train is not None and _bytes(at_training, keys, samples, rest) <= _MOST_KEPT:
-                training = at_training(keys, samples, rest)
-        for rows, (batch, test) in batches((args, {}), num_rows, batch_size):
-            test = {n: x if layout is None else x[layout.rows(rows, num_rows)] for n, (x, layout) in tests.items()}
-            given = keys, samples, training, (rows, num_rows), batch, test, arrays, rest
-            part = one_batch(which, *given)
-            if not parts and which != "all":
-                follow.refuse_untold(fixed, batch_size)
-                part |= one_batch("fixed", *given) if fixed else {}
-            for name, site in part.items():
-                parts.setdefault(name, []).append(jax.tree.map(np.asarray, site))
-        if unknown := sorted(set(test_data) - set(parts)):
-            raise ValueError(f"test_data names {unknown}, but the sites are {sorted(parts)}.")
-        found = {name: _joined(each, follow.layouts.get(name), num_rows) for name, each in parts.items()}
+    training, which = None, "all"
+    if batch_size < num_rows:
+        which = "of rows"
+        if train is not None and _bytes(at_training, keys, samples, rest) <= _MOST_KEPT:
+            training = at_training(keys, samples, rest)
+    for rows, (batch, test) in batches((args, {}), num_rows, batch_size):
+        test = {n: x if layout is None else x[layout.rows(rows, num_rows)] for n, (x, layout) in tests.items()}
+        given = keys, samples, training, (rows, num_rows), batch, test, arrays, rest
+        part = one_batch(which, *given)
+        if not parts and which != "all":
+            follow.refuse_untold(fixed, batch_size)
+            part |= one_batch("fixed", *given) if fixed else {}
+        for name, site in part.items():
+            parts.setdefault(name, []).append(jax.tree.map(np.asarray, site))
+    if unknown := sorted(set(test_data) - set(parts)):
+        raise ValueError(f"test_data names {unknown}, but the sites are {sorted(parts)}.")
+    found = {name: _joined(each, follow.layouts.get(name), num_rows) for name, each in parts.items()}
 
-        def explain() -> None:
-            key, sample = jax.tree.map(lambda x: x[0], (keys, samples))
-            run(key, sample, None, BatchRows(rows, num_rows, follow.layouts), batch, test, arrays, *rest)
+    def explain() -> None:
+        key, sample = jax.tree.map(lambda x: x[0], (keys, samples))
+        run(key, sample, None, BatchRows(rows, num_rows, follow.layouts), batch, test, arrays, *rest)
 
-        try:
-            return {n: _finite(n, site, test_data.get(n), sites.processes, explain) for n, site in found.items()}
-        except GPZooError:
-            parameters_of(model, args, kwargs)  # a program may refuse inputs, whose numbers it sees outside jit alone
-            raise
+    try:
+        return {n: _finite(n, site, test_data.get(n), sites.processes, explain) for n, site in found.items()}
+    except GPZooError:
+        parameters_of(model, args, kwargs)  # a program may refuse inputs, whose numbers it sees outside jit alone
+        raise
 
 
 def _finite(name: str, site: SitePrediction, test: Any, processes: frozenset[str], explain: Callable) -> SitePrediction:

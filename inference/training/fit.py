@@ -24,7 +24,6 @@ from numpyro.infer.util import transform_fn
 
 from gpzoo import _checks as checks
 from gpzoo import _platform
-from gpzoo._platform import one_blas_thread
 from gpzoo._types import Argument
 from gpzoo.errors import CheckpointError, FactorisationError, keep_in
 from gpzoo.inference._arguments import refuse_absent
@@ -211,7 +210,6 @@ def fit(
     absent: checks.Absent = []
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
     with ExitStack() as held:
-        held.enter_context(one_blas_thread())
         source = held.enter_context(closing(source_of(args, batch_size, keys, several, in_axes, placement)))
         if absent:
             own = {name: _first(x) if several and name in member_kwargs else x for name, x in kwargs.items()}

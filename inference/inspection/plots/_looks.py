@@ -14,7 +14,6 @@ from numpyro.distributions import constraints
 from numpyro.distributions.distribution import Unit
 
 from gpzoo import _checks as checks
-from gpzoo._platform import one_blas_thread
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference._arguments import arguments
@@ -344,8 +343,7 @@ def many(
 
     program = each if name is None else trained._compiled.setdefault((name, identity_of(static)), each)
     keys = random.split(named_key(key, "draws"), num_draws)
-    with one_blas_thread():
-        return jax.tree.map(np.asarray, program(keys, named_key(key, "views"), args, arrays, params))
+    return jax.tree.map(np.asarray, program(keys, named_key(key, "views"), args, arrays, params))
 
 
 def _mean(fn: Any) -> Array | None:
