@@ -464,7 +464,8 @@ def _looked_up(scope: _Scope, equation: Any, given: list[Rows], shapes: list) ->
             each = dict(zip(moving, x, strict=True)) | at  # noqa: B023
             ordered = [each[i] for i in range(len(given))]
             if name.startswith("scatter-"):  # what is combined depends on all of it
-                return lax.scatter_min(*ordered, params["dimension_numbers"], mode=params["mode"])
+                operand, place, updates = ordered
+                return lax.scatter_min(operand, place, updates, params["dimension_numbers"], mode=params["mode"])
             return equation.primitive.bind(*ordered, **params)
 
         with jax.ensure_compile_time_eval():

@@ -297,11 +297,11 @@ def rows_of_sites(
     shapes: bool = True,
 ) -> SiteRows:
     """Which rows of the program's sites go with which rows of its positional arguments; see :func:`rows_of`."""
-    args, kwargs = jax.tree.map(concrete, (args, dict(kwargs)))
+    args, given = jax.tree.map(concrete, (args, dict(kwargs)))
 
     def parts(args: tuple) -> Iterator[Part]:
         of = _unit_marginals if not shapes else partial(_unit_marginals, estimated=False)
-        trace = _run(model, args, kwargs, values, lambda name, fn: of(name, fn, None)).model
+        trace = _run(model, args, given, values, lambda name, fn: of(name, fn, None)).model
         for name, site in trace.items():
             value = site["value"].mean if isinstance(site["value"], GaussianMarginals) else site["value"]
             if site["type"] in ("sample", "deterministic") and isinstance(value, Array | np.ndarray):

@@ -35,7 +35,7 @@ class Layout(NamedTuple):
     count: int = 1
     strided: bool = False
 
-    def rows(self, of: Integer[Array, " N"], num_rows: Any) -> Integer[Array, " M"]:
+    def rows(self, of: Integer[Array | np.ndarray, " N"], num_rows: Any) -> Any:
         """Numbers of the site's rows, in their order, of some of ``num_rows`` rows of data."""
         each = np.arange(self.count, dtype=of.dtype)
         if self.strided:

@@ -392,7 +392,8 @@ def _programs(
         new, known = (new_args, new_arrays | new_static), (args, arrays | static)
         return replace(at_new_inputs, views=views).at_new(draw, batch, new, known, params)
 
-    return source, *(over_draws(of, each_alone) for of in (at_data, of_prior, at_new))
+    at_data, of_prior, at_new = (over_draws(of, each_alone) for of in (at_data, of_prior, at_new))
+    return source, at_data, of_prior, at_new
 
 
 def _sum_over_rows(found: Found) -> None:

@@ -196,7 +196,7 @@ class BatchRows(NamedTuple):
         layouts: of the sites that follow them, by name; others have all of their rows.
     """
 
-    numbers: Integer[Array, " N"]
+    numbers: Integer[Array | np.ndarray, " N"]
     count: Integer[Array, ""] | int
     layouts: Mapping[str, Layout]
 

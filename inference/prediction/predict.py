@@ -192,7 +192,7 @@ def predictions(
     keys = random.split(named_key(rng_key, "draws"), draws)
     rest = (params, None if train is None else (train[0], train_arrays), named_key(rng_key, "views"))
     parts: dict[str, list[SitePrediction]] = {}
-    training, which = None, "all"
+    training, which, rows, batch, test = None, "all", np.arange(num_rows), args, test_data
     if batch_size < num_rows:
         which = "of rows"
         if train is not None and _bytes(at_training, keys, samples, rest) <= _MOST_KEPT:
@@ -294,7 +294,8 @@ def _test_rows(
 
 
 def _joined(parts: Sequence[SitePrediction], layout: Layout | None, num_rows: int) -> SitePrediction:
-    fields = zip(zip(*parts, strict=True), ROW_AXES, strict=True)
+    axes: Any = ROW_AXES
+    fields = zip(zip(*parts, strict=True), axes, strict=True)
     return SitePrediction(*(None if x[0] is None else joined(x, layout, axis, num_rows) for x, axis in fields))
 
 

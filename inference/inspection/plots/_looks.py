@@ -20,7 +20,7 @@ from gpzoo.inference._arguments import arguments
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import look
 from gpzoo.inference._runs import Runs, Trace, run, unmasked
-from gpzoo.inference.gp_sites import Marginals, Representation, draw_per_input
+from gpzoo.inference.gp_sites import BatchRows, Marginals, Representation, draw_per_input
 from gpzoo.inference.prediction.predict import identity_of
 from gpzoo.inference.reparam import as_they_stand
 from gpzoo.inference.trained import Trained
@@ -289,14 +289,12 @@ def draws_at_each(
             values[name] = value, posterior.prior.mean
         return values
 
-    shown = partial(Marginals, rows=_OneRow())
+    shown = partial(Marginals, rows=_OneRow(jnp.zeros(1, int), 1, {}))
     return many(key, trained, inputs, model_kwargs, num_draws, what, shown, name="draws at each input")
 
 
-class _OneRow:
+class _OneRow(BatchRows):
     """All inputs have the number of one row."""
-
-    numbers = np.zeros(1, int)
 
     def of(self, site: str, size: int) -> Array:
         """See :meth:`gpzoo.inference.gp_sites.BatchRows.of`."""
