@@ -335,6 +335,7 @@ class InducingGuide:
         if others is not None and all(map(checks.is_concrete, jax.tree.leaves(args))):
             others.check(*args)
         own, program = self._own_parameters(self.sites), self.sites.parameters
+        params |= {k: jnp.asarray(params[k]) for k in own & params.keys() if isinstance(params[k], int | float)}
         needed = own | {k for k, shapes in program.items() if shapes}
         strange = [k for k, x in params.items() if program.get(k) is not None and shapes_of(x) != program[k]]
         if set(params) - own - set(program) - self.sites.latents or (whole and needed - set(params)) or strange:

@@ -18,9 +18,9 @@ from gpzoo.inference._calls import entry_point
 from gpzoo.inference._program import look
 from gpzoo.inference._runs import unmasked
 from gpzoo.inference.inspection.findings import Finding, Findings
-from gpzoo.inference.inspection.measure import data_sites, kind_of
+from gpzoo.inference.inspection.measure import data_sites, kind_of, without_data
 from gpzoo.inference.training._sources import Resident
-from gpzoo.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
+from gpzoo.likelihoods import Gaussian, HeteroscedasticGaussian
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.tables.table import Table
 
@@ -80,8 +80,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
         seen = looked.trace
     except (TypeError, ValueError, GPZooError, DatasetError) as error:
         return Findings([Finding("refused", None, str(error))])
-    without = [n for n, s in seen.items() if s["type"] == "sample" and isinstance(unmasked(s["fn"]), Likelihood)]
-    if absent := [name for name in without if not seen[name]["is_observed"]]:
+    if absent := without_data(seen):
         return Findings([Finding("refused", None, f"Site {absent[0]!r} has no data: pass it, check(program, X, y).")])
     lost = [str(w.message) for w in caught if issubclass(w.category, PrecisionWarning)]
     findings = [Finding("lost in float32", None, f"{text} Standardise it or use float64.") for text in lost]

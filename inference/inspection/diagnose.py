@@ -19,7 +19,7 @@ from gpzoo.inference._keys import named_key
 from gpzoo.inference._program import look
 from gpzoo.inference.inspection import approximation, khat, loo, restarts
 from gpzoo.inference.inspection.findings import Diagnosis
-from gpzoo.inference.inspection.measure import measure, places_of_data
+from gpzoo.inference.inspection.measure import measure, places_of_data, without_data
 from gpzoo.inference.inspection.outcomes import judge
 from gpzoo.inference.prediction.summaries import SitePrediction
 from gpzoo.inference.trained import Trained
@@ -68,7 +68,7 @@ def diagnose(
 
     Raises:
         TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
-        ValueError: for data that are not finite; parameters that are missing or of another shape.
+        ValueError: for data that are not finite, or none; parameters that are missing or of another shape.
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
     """
     rng_key = checks.rng_key(rng_key)
@@ -80,13 +80,16 @@ def diagnose(
     guide = trained._usable_guide()
     guide.sites_for(args, kwargs)
     params = guide.checked_params(trained.params, args, kwargs)
+    seen = look(trained.model, args, kwargs).trace
+    if absent := without_data(seen):
+        raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
     measured = measure(named_key(rng_key, "measure"), trained, params, args, kwargs)
     inner = guide.sites.inner
     reached = approximation.reached(measured, inner)
 
     hidden: set[int] = set()
     if callable(guide.hyperparameters):  # such a guide may read the data, which a prediction must not
-        hidden = set(places_of_data(look(trained.model, args, kwargs).trace, args).values())
+        hidden = set(places_of_data(seen, args).values())
     new = tuple(None if i in hidden else x for i, x in enumerate(args))
 
     def predicted(of: Trained) -> dict[str, SitePrediction]:

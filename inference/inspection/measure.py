@@ -23,7 +23,7 @@ from gpzoo.inference.prediction._paths import has_classes
 from gpzoo.inference.prediction.predict import identity_of
 from gpzoo.inference.trained import Trained
 from gpzoo.inference.training._sources import split_arrays
-from gpzoo.likelihoods import Censored, Expected, Gaussian
+from gpzoo.likelihoods import Censored, Expected, Gaussian, Likelihood
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Interpolation
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -226,6 +226,12 @@ def data_sites(trace: Trace) -> dict[str, dict[str, Any]]:
         and not site["infer"].get("is_auxiliary")
         and not isinstance(unmasked(site["fn"]), GaussianProcess)
     }
+
+
+def without_data(trace: Trace) -> list[str]:
+    """Names of likelihoods that have no data."""
+    sites = {name: site for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
+    return [name for name, site in sites.items() if isinstance(unmasked(site["fn"]), Likelihood)]
 
 
 def places_of_data(trace: Trace, args: tuple) -> dict[str, int]:
