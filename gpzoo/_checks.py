@@ -507,6 +507,15 @@ def parameters(name: str, params: Any) -> dict[str, Any]:
     return dict(params)
 
 
+@jax.jit
+def nan_unless(x: Array, known: Array) -> Array:
+    """``x``, or NaN if not all is known: a refusal inside ``jit``, for whoever asks refuses what is not finite.
+
+    As it changes no number that is given, ``x`` depends on nothing more to those who follow rows through a program.
+    """
+    return jnp.where(jnp.all(known), x, jnp.nan)
+
+
 def within(name: str, value: Any, constraint: Any) -> None:
     """Refuse values outside their constraint; under a transformation nothing can be checked.
 

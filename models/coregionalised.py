@@ -96,7 +96,7 @@ def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1
     W = numpyro.param(f"{name}_W", jnp.asarray(start / np.sqrt(rank), precision(X)))
     kappa = positive(f"{name}_kappa", jnp.full(num, 0.5), X)
     if not concrete:
-        W = jnp.where(jnp.all(known), W, jnp.nan)
+        W = checks.nan_unless(W, known)
     active = (column % X.shape[-1],)
     return Pointwise(_between, active_dims=active, axes={"W": 2, "kappa": 1}, W=W, kappa=kappa)
 

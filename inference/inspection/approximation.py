@@ -62,15 +62,23 @@ def by_site(measured: Measured) -> Diagnosis:
     return Diagnosis(sections=(Section("The bound by site", ("site", "what", "nats", "per row"), tuple(rows), note),))
 
 
-def reached(measured: Measured, inner: Collection[str]) -> np.ndarray:
-    """Rows of which the inducing variables of all sites that the data see say something, ``[N]``.
+def reached(measured: Measured, inner: Collection[str], needs: Mapping[str, frozenset[str]]) -> dict[str, np.ndarray]:
+    """For each data site the rows of which the inducing variables of its GP sites say something, ``[N]``.
 
     None where those are the fewer rows: what is left then lies at the border.
+
+    Args:
+        measured: at the rows.
+        inner: names of GP sites of which only other GP sites depend.
+        needs: names of the latent sites on which each data site depends.
     """
-    found = [_reached(site) for name, site in measured.processes.items() if name not in inner]
-    rows = max((len(x.value) for x in measured.outcomes.values()), default=0)
-    both = np.all([x for x in found if len(x) == rows] or [np.ones(rows, bool)], axis=0)
-    return both if both.sum() >= FEWEST_REACHED * rows else np.zeros(rows, bool)
+    found = {}
+    for name, outcomes in measured.outcomes.items():
+        sites = [x for n, x in measured.processes.items() if n in needs.get(name, ()) and n not in inner]
+        rows = len(outcomes.value)
+        all_of = np.all([_reached(x) for x in sites if len(x.mean) == rows] or [np.ones(rows, bool)], axis=0)
+        found[name] = all_of if all_of.sum() >= FEWEST_REACHED * rows else np.zeros(rows, bool)
+    return found
 
 
 def _reached(site: Process) -> np.ndarray:

@@ -80,16 +80,16 @@ def diagnose(
     guide = trained._usable_guide()
     guide.sites_for(args, kwargs)
     params = guide.checked_params(trained.params, args, kwargs)
-    seen = look(trained.model, args, kwargs).trace
-    if absent := without_data(seen):
+    seen = look(trained.model, args, kwargs)
+    if absent := without_data(seen.trace):
         raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
     measured = measure(named_key(rng_key, "measure"), trained, params, args, kwargs)
     inner = guide.sites.inner
-    reached = approximation.reached(measured, inner)
+    reached = approximation.reached(measured, inner, seen.needs)
 
     hidden: set[int] = set()
     if callable(guide.hyperparameters):  # such a guide may read the data, which a prediction must not
-        hidden = set(places_of_data(seen, args).values())
+        hidden = set(places_of_data(seen.trace, args).values())
     new = tuple(None if i in hidden else x for i, x in enumerate(args))
 
     def predicted(of: Trained) -> dict[str, SitePrediction]:
@@ -105,7 +105,7 @@ def diagnose(
     judged = []
     if measured.outcomes:
         at_rows = predicted(trained)
-        judged = [judge(name, site, at_rows[name], reached) for name, site in measured.outcomes.items()]
+        judged = [judge(name, site, at_rows[name], reached[name]) for name, site in measured.outcomes.items()]
     held = Diagnosis()
     if len(bounds):
         key, sites = named_key(rng_key, "restarts"), sorted(guide.sites.processes - inner)
