@@ -15,8 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gpzoo._checks import nan_unless
-
 #: By kind of row: ``[2, *shape]``, the first row of each entry and minus the last; :data:`NONE` where there is none.
 Rows: TypeAlias = dict[Any, np.ndarray]
 
@@ -161,7 +159,7 @@ class _Scope:
         name, params = equation.primitive.name, equation.params
         self._remember(equation)
         numbers = [lambda x=x: self.number(x) for x in equation.invars]
-        if params.get("name") == nan_unless.__name__:
+        if params.get("name") == "nan_unless":  # of gpzoo._checks
             return [given[0]]
         if name == "scan":
             return self._scan(equation, inner, given, numbers)

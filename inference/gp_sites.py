@@ -30,6 +30,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from jax import Array, random
 from jax.tree_util import Partial
