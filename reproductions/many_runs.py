@@ -96,6 +96,7 @@ def arguments(run: Run) -> list[str]:
 
 @contextmanager
 def _local(workers: int) -> Iterator[Executor]:
+    _STOPPING.clear()
     with ThreadPoolExecutor(workers) as executor:
         try:
             yield executor
@@ -121,6 +122,9 @@ def _dask(address: str) -> Iterator[Any]:
 #: Processes of this machine, by the end of the pipe that keeps each going.
 _PROCESSES: set[subprocess.Popen] = set()
 
+#: Set when they are asked to stop: one that a thread has begun and not noted yet then stops as soon as it is.
+_STOPPING = threading.Event()
+
 
 def _in_process(command: list[str], folder: str, where: str) -> tuple[int, str]:
     """Run one command; its exit status, and the last line that it printed if that is not 0."""
@@ -128,6 +132,8 @@ def _in_process(command: list[str], folder: str, where: str) -> tuple[int, str]:
     with open(Path(folder) / LOG, "w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, cwd=where, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
         _PROCESSES.add(process)
+        if _STOPPING.is_set():
+            process.terminate()
         try:
             status = process.wait()
         finally:
@@ -140,6 +146,7 @@ def _in_process(command: list[str], folder: str, where: str) -> tuple[int, str]:
 
 
 def _stop_all() -> None:
+    _STOPPING.set()
     for process in tuple(_PROCESSES):
         process.terminate()
 

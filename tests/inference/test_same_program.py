@@ -11,7 +11,7 @@ import pytest
 from numpyro import handlers
 from numpyro.infer import SVI, TraceMeanField_ELBO
 
-from gpzoo import InducingPoints, kmeans
+from gpzoo import InducingPoints, draws, kmeans
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, OnlineELBO, Trained, fit
 from gpzoo.kernels import RBF, Matern12, Pointwise
 from gpzoo.likelihoods import Expected, Gaussian
@@ -190,7 +190,7 @@ def test_draws_that_flow_through_layers_are_compared():
 
     def doubled(X, y=None):
         h = numpyro.sample("h", GaussianProcess(RBF(1.0, 1.0), X, mean=X, num_outputs=1))
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, positive("lengthscale", 1.0)), 2 * jnp.asarray(h)))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, positive("lengthscale", 1.0)), 2 * draws(h)))
         with numpyro.plate("data", len(X)):
             numpyro.sample("y", Gaussian(f, positive("noise", 0.1)), obs=y)
 

@@ -68,7 +68,7 @@ def test_exposures_are_offsets_of_the_log_rate():
             numpyro.sample("y", Expected(_poisson, f * 1.0 + jnp.log(exposure), level), obs=y)
 
     y = RNG.poisson(SIZES)
-    guide = InducingGuide(log_gaussian_cox, InducingPoints(np.linspace(-2, 2, 8)[:, None]))
-    params = guide.init_params(KEY, X, y, SIZES)
-    found = [bound(program, guide, params, X, y, SIZES) for program in (log_gaussian_cox, with_offset)]
+    guides = [InducingGuide(p, InducingPoints(np.linspace(-2, 2, 8)[:, None])) for p in (log_gaussian_cox, with_offset)]
+    params = guides[0].init_params(KEY, X, y, SIZES)
+    found = [bound(guide.model, guide, params, X, y, SIZES) for guide in guides]
     np.testing.assert_allclose(*found, rtol=1e-10)

@@ -205,7 +205,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
         elif entry == "predict":
             monkeypatch.setattr(prediction, "_compile", once)
         elif entry == "draws_to_arviz":
-            monkeypatch.setattr(arviz, "look", lambda model, args, *rest: reaching(args))
+            monkeypatch.setattr(arviz, "look", lambda model, args, *rest, **options: reaching(args))
         elif entry == "CollapsedELBO.optimal":
             monkeypatch.setattr(CollapsedELBO, "solver", lambda *rest: lambda params, args, arrays: reaching(args))
 
