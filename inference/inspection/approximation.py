@@ -115,6 +115,15 @@ def inducing(measured: Measured, inner: Collection[str]) -> Diagnosis:
                     "nothing: take fewer, or start them at distinct inputs (kmeans, random_subset, unique_patches).",
                 )
             )
+        if site.between:
+            findings.append(
+                Finding(
+                    "inducing inputs between categories",
+                    name,
+                    f"{site.between} of {M} have numbers between the whole ones that the kernel knows, and stand for "
+                    "the nearest category: means of rows are no rows. Start them at rows, random_subset.",
+                )
+            )
         if name not in inner and (found := _reach(name, site, alone)) is not None:
             findings.append(found)
     note = (

@@ -14,6 +14,7 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from gpzoo.inducing.kuu_kuf import Kuu
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference._keys import named_key
 from gpzoo.inference._runs import Trace, entries_of, observed, run, unmasked
 from gpzoo.inference.elbo import GaussianProcessELBO
@@ -31,6 +32,9 @@ from gpzoo.processes.process import GaussianProcess
 
 #: Inducing variables beyond which the matrices of a site are not looked at whole: their eigenvalues take seconds.
 _MOST_INDUCING = 1000
+
+#: Rows at which it is asked whether a kernel knows fractions of a number.
+_FEW_ROWS = 100
 
 #: Draws over which the bound is averaged, where the program draws anything.
 _PARTICLES = 10
@@ -51,6 +55,7 @@ class Process:
         covariance: prior covariance of ``u``, ``[M, M]`` or ``[D, M, M]``; ``None`` on a grid, or where ``M`` is large.
         eigenvalues: of the covariance of whitened ``u``, ``[D, M]``: 1 where the data say nothing; ``None`` where they
             are not computed.
+        between: number of inducing points that lie between whole numbers, of which alone the kernel knows.
     """
 
     mean: np.ndarray
@@ -62,6 +67,7 @@ class Process:
     num_inducing: int
     covariance: np.ndarray | None
     eigenvalues: np.ndarray | None
+    between: int
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,8 @@ class _Program:
         processes = {}
         for name in self.order:
             site = found["processes"][name]
-            numbers = {key: None if site[key] is None else int(site[key]) for key in ("outside", "num_inducing")}
+            whole = ("outside", "num_inducing", "between")
+            numbers = {key: None if site[key] is None else int(site[key]) for key in whole}
             processes[name] = Process(**site | numbers)
         outcomes = {}
         for name, site in found["outcomes"].items():
@@ -200,7 +207,19 @@ def _process(posterior: InducingPosterior) -> dict[str, Any]:
         "num_inducing": jnp.asarray(conditional.num_inducing),
         "covariance": _dense(Kuu(conditional.inducing, prior.kernel)) if small else None,
         "eigenvalues": _eigenvalues(posterior) if small else None,
+        "between": _between(posterior),
     }
+
+
+def _between(posterior: InducingPosterior) -> Array:
+    """See :attr:`Process.between`: the kernel is the same at the point and where its numbers are rounded."""
+    X, inducing, kernel = posterior.prior.X, posterior.inducing, posterior.prior.kernel
+    if not isinstance(inducing, InducingPoints) or X.ndim != 2 or inducing.Z.ndim != 2:
+        return jnp.zeros((), int)
+    whole = jnp.all(X == jnp.round(X), axis=0)
+    moved = jnp.where(whole, jnp.round(inducing.Z), inducing.Z)
+    same = jnp.allclose(kernel(inducing.Z, X[:_FEW_ROWS]), kernel(moved, X[:_FEW_ROWS]), rtol=1e-6)
+    return jnp.where(same, jnp.sum(jnp.any(moved != inducing.Z, axis=1)), 0)
 
 
 def _eigenvalues(posterior: InducingPosterior) -> Array:

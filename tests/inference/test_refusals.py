@@ -42,6 +42,16 @@ def of_categories(X, y=None):
         numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
 
+def test_inducing_points_between_categories_are_a_finding():
+    inputs = np.concatenate([X, np.arange(8.0)[:, None] % 3], axis=1)
+    names = []
+    for points in (inputs[::3], (inputs[:3] + inputs[3:6] + inputs[4:7]) / 3):
+        guide = InducingGuide(of_categories, InducingPoints(points))
+        trained = Trained(of_categories, guide, guide.init_params(KEY, inputs, Y))
+        names.append([finding.name for finding in diagnose(KEY, trained, inputs, Y).findings])
+    assert ["inducing inputs between categories" in found for found in names] == [False, True]
+
+
 @pytest.mark.parametrize("number", [1.5, 7.0, -1.0])
 @pytest.mark.parametrize("call", ["predict", "posterior", "condition"])
 def test_numbers_that_are_no_categories_are_refused(number, call):

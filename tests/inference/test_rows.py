@@ -8,7 +8,7 @@ import pytest
 from jax import random
 
 from gpzoo import GaussianProcess, InducingPoints, draws, kernels
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose
 from gpzoo.inference._following import NONE, Follow
 from gpzoo.inference._program import rows_of_sites
 from gpzoo.inference._rows import Layout, _numbered
@@ -394,6 +394,7 @@ def test_a_second_call_at_the_same_shapes_compiles_nothing():
         lambda key: trained.functions(key, inputs, num_draws=2, num_features=8, model_kwargs=kwargs),
         lambda key: trained.posterior(key, inputs, model_kwargs=kwargs),
         lambda key: trained.predict(key, inputs, model_kwargs=kwargs),
+        lambda key: diagnose(key, trained, inputs, np.ones(9), model_kwargs=data),
     ]
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(

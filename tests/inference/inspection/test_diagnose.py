@@ -167,7 +167,7 @@ def test_a_diagnosis_prints_in_eighty_columns_and_survives_netcdf(tmp_path):
 def test_pairs_of_inducing_variables_are_counted_and_many_on_one_spot_named():
     def found(Z):
         covariance = np.asarray(RBF(1.0, 1.0)(np.asarray(Z, float)[:, None]))
-        site = Process(*np.ones((5, 3)), None, len(Z), covariance, None)
+        site = Process(*np.ones((5, 3)), None, len(Z), covariance, None, 0)
         return approximation.inducing(Measured({}, {"f": site}, {}, {}), set())
 
     pairs, crowd = found([*range(0, 40, 5), 5, 10, 15]), found([*range(0, 40, 5), 5, 5, 5])
