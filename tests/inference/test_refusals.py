@@ -173,3 +173,14 @@ def test_priors_of_other_latent_sites_are_those_of_the_program():
     with pytest.raises(ValueError, match="another program"):
         guide = InducingGuide(bayesian_regression, InducingPoints(X[::3]))
         train(other, guide, X, Y)
+
+
+def test_numbers_in_place_of_arrays_of_q_are_refused():
+    guide = InducingGuide(regression, InducingPoints(X[::3]))
+    with pytest.raises(ValueError, match=r"mean of q\(u\) of site 'f' has shape \(\), expected \(3,\)"):
+        guide.init_params(KEY, X, Y, given={"f_mean": 0.0})
+
+
+def test_a_diagnosis_needs_data():
+    with pytest.raises(ValueError, match="Site 'y' has no data"):
+        diagnose(KEY, start(), X)
