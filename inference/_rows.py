@@ -76,13 +76,15 @@ class SiteRows:
         """Refuse batches of sites whose rows cannot be told from those of the data.
 
         Raises:
-            ValueError: naming the first.
+            ValueError: naming the first of the program.
         """
-        for name in filter(self.untold.__contains__, names):
-            raise ValueError(
-                f"Site {name!r} does not come in batches of {batch_size} rows: {self.untold[name]}. Pass "
-                f"batch_size={self.count} or more."
-            )
+        names = frozenset(names)
+        for name, reason in self.untold.items():
+            if name in names:
+                raise ValueError(
+                    f"Site {name!r} does not come in batches of {batch_size} rows: {reason}. Pass "
+                    f"batch_size={self.count} or more."
+                )
 
 
 class Part(NamedTuple):
