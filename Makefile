@@ -19,7 +19,7 @@ UV := $(shell command -v uv 2>/dev/null)
 # Files that meet ArviZ, NumPyro and JAX where their versions differ.
 PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/test_zoo_exports.py) \
 	$(addprefix tests/inference/test_, arviz.py guides_in_numpyro.py saved.py) \
-	$(addprefix tests/inference/, prediction/test_functions.py prediction/test_prediction.py) \
+	$(addprefix tests/inference/, asking/test_functions.py asking/test_prediction.py) \
 	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
 .PHONY: test part lowest stress lint demo browser docs bench clean
@@ -63,7 +63,7 @@ demo: $(STAMP)
 
 # Other reports too: make browser REPORTS="runs/demo/report.html"
 browser: $(STAMP)
-	GPZOO_BROWSER=build/browser GPZOO_REPORTS="$(REPORTS)" $(VENV)/bin/python -m pytest -s tests/inference/inspection/test_report.py \
+	GPZOO_BROWSER=build/browser GPZOO_REPORTS="$(REPORTS)" $(VENV)/bin/python -m pytest -s tests/inference/diagnosis/test_report.py \
 	  tests/test_site.py
 	@echo "Screenshots:" && ls build/browser/*.png
 

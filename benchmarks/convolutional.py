@@ -94,7 +94,7 @@ def gpzoo_steps(size: Size, dtype: str) -> Timed:
 
     from gpzoo import InducingPatches, InducingPoints
     from gpzoo.inference import GaussianProcessELBO, InducingGuide
-    from gpzoo.inference.gp_sites import Marginals, representing
+    from gpzoo.inference.programs.gp_sites import Marginals, representing
     from gpzoo.models import convolutional_gp, gp_classification
 
     numpyro.enable_x64(dtype == "float64")

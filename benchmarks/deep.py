@@ -64,7 +64,7 @@ def gpzoo_steps(size: Size, dtype: str) -> Timed:
 
     from gpzoo import InducingPoints
     from gpzoo.inference import GaussianProcessELBO, InducingGuide
-    from gpzoo.inference.gp_sites import Marginals, representing
+    from gpzoo.inference.programs.gp_sites import Marginals, representing
     from gpzoo.models import deep_gp, inner_scales, linear_layers
     from gpzoo.models.parameters import gaussian, rbf
 

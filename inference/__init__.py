@@ -6,29 +6,29 @@ The folder ``inference/`` is installed as ``gpzoo.inference``.
 from typing import Any
 
 from gpzoo.errors import CheckpointError, NonFiniteError
-from gpzoo.inference._calls import REMOVED, removed
-from gpzoo.inference.arviz import draws_to_arviz
-from gpzoo.inference.collapsed import CollapsedELBO
-from gpzoo.inference.comparison import Candidate, Comparison, compare, error_rate, rmse
-from gpzoo.inference.devices import all_devices
-from gpzoo.inference.elbo import GaussianProcessELBO
-from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.importance import ImportanceWeightedELBO
-from gpzoo.inference.inspection import plots, trackers
-from gpzoo.inference.inspection.check import check
-from gpzoo.inference.inspection.diagnose import diagnose
-from gpzoo.inference.inspection.findings import Diagnosis, Finding
-from gpzoo.inference.inspection.report import report
-from gpzoo.inference.inspection.vsbc import vsbc
-from gpzoo.inference.lbfgs import lbfgs
-from gpzoo.inference.natural import NaturalGradients
-from gpzoo.inference.online import OnlineELBO
-from gpzoo.inference.prediction.predict import predict
-from gpzoo.inference.prediction.summaries import SitePrediction
-from gpzoo.inference.reparam import WhitenReparam, whitened
-from gpzoo.inference.row_latents import Amortised, PerRow, infer_rows
-from gpzoo.inference.trained import Trained, load
+from gpzoo.inference import plots, trackers
+from gpzoo.inference.asking.arviz import draws_to_arviz
+from gpzoo.inference.asking.predict import predict
+from gpzoo.inference.asking.summaries import SitePrediction
+from gpzoo.inference.asking.trained import Trained, load
+from gpzoo.inference.bounds.collapsed import CollapsedELBO
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.bounds.importance import ImportanceWeightedELBO
+from gpzoo.inference.bounds.online import OnlineELBO
+from gpzoo.inference.diagnosis.check import check
+from gpzoo.inference.diagnosis.diagnose import diagnose
+from gpzoo.inference.diagnosis.findings import Diagnosis, Finding
+from gpzoo.inference.diagnosis.vsbc import vsbc
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.reparam import WhitenReparam, whitened
+from gpzoo.inference.programs.calls import REMOVED, removed
+from gpzoo.inference.reports.report import report
+from gpzoo.inference.training.comparison import Candidate, Comparison, compare, error_rate, rmse
+from gpzoo.inference.training.devices import all_devices
 from gpzoo.inference.training.fit import fit
+from gpzoo.inference.training.lbfgs import lbfgs
+from gpzoo.inference.training.natural import NaturalGradients
+from gpzoo.inference.training.row_latents import Amortised, PerRow, infer_rows
 
 __all__ = [
     "Amortised",

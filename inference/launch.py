@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from gpzoo.inference.devices import PROCESS
+from gpzoo.inference.training.devices import PROCESS
 
 #: Seconds that processes have to end: those that were asked to write a checkpoint, and those that wait for a dead one.
 _CHECKPOINT, _DEAD = 60.0, 5.0

@@ -467,7 +467,7 @@ def results_command(folder: Path, output: Path, only_check: bool, debug: bool) -
     with the experiment that answers it.
     """
     with known_failures(debug):
-        from gpzoo.inference._files import replacing
+        from gpzoo.inference.programs.files import replacing
         from gpzoo.reproductions.checking import check
         from gpzoo.reproductions.figures import draw_figures
         from gpzoo.reproductions.pages import pages

@@ -19,8 +19,7 @@ import optax
 
 from gpzoo.inducing.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import InducingGuide, SitePrediction, Trained
-from gpzoo.inference.inspection import plots
+from gpzoo.inference import InducingGuide, SitePrediction, Trained, plots
 from gpzoo.models import (
     colour_patch_gp,
     convolutional_gp,

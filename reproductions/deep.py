@@ -20,8 +20,7 @@ import optax
 from jax import random
 from numpyro.infer import SVI
 
-from gpzoo.inference import GaussianProcessELBO, SitePrediction, Trained
-from gpzoo.inference.inspection import plots
+from gpzoo.inference import GaussianProcessELBO, SitePrediction, Trained, plots
 from gpzoo.likelihoods import Bernoulli, RobustMax
 from gpzoo.models import deep_gp
 from gpzoo.models.parameters import gaussian

@@ -12,9 +12,8 @@ import numpy as np
 from jax import random
 
 from gpzoo._extras import needs
-from gpzoo.inference import SitePrediction
+from gpzoo.inference import SitePrediction, plots
 from gpzoo.inference import load as load_model
-from gpzoo.inference.inspection import plots
 from gpzoo.models.deep_kernel import deep_kernel_gp
 from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
 from gpzoo.models.train_deep_kernel import DeepKernelFit, features_of, fit_deep_kernel, fit_network

@@ -14,8 +14,7 @@ from numpyro.infer import SVI, Trace_ELBO
 
 from gpzoo._extras import needs
 from gpzoo.inducing.grid import InducingGrid
-from gpzoo.inference import GaussianProcessELBO, InducingGuide
-from gpzoo.inference.inspection import plots
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, plots
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
 from gpzoo.models.modules import Network, network_of
 from gpzoo.models.train_deep_kernel import BOUNDS, fit_deep_kernel

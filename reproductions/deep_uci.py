@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
-from gpzoo.inference import load
-from gpzoo.inference.inspection import plots
+from gpzoo.inference import load, plots
 from gpzoo.models import deep_gp
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.deep_models import (

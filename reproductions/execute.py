@@ -21,7 +21,7 @@ import jax
 import gpzoo
 from gpzoo._extras import needs
 from gpzoo.inference import Trained
-from gpzoo.inference._files import alone_in, replacing
+from gpzoo.inference.programs.files import alone_in, replacing
 from gpzoo.reproductions import provenance
 from gpzoo.reproductions.experiment import (
     FIELDS,

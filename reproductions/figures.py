@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from jax.typing import ArrayLike
 
-from gpzoo.inference._files import replacing
-from gpzoo.inference.inspection import plots
+from gpzoo.inference import plots
+from gpzoo.inference.programs.files import replacing
 from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import Experiment
 from gpzoo.reproductions.records import Records
@@ -37,7 +37,7 @@ _FROM_ZERO = ("error", "rmse", "learned_angle_degrees")
 
 
 def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
-    """The evidence lower bound against optimisation steps, see :func:`gpzoo.inference.inspection.plots.learning_curve`.
+    """The evidence lower bound against optimisation steps, see :func:`gpzoo.inference.plots.learning_curve`.
 
     Args:
         elbo: the bound at every step ``[steps]``, or a pair of step numbers and values, both ``[n]``.

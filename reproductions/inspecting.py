@@ -16,13 +16,12 @@ import numpy as np
 from jax import random
 
 from gpzoo.errors import CheckpointError
-from gpzoo.inference import load
-from gpzoo.inference._files import replacing
-from gpzoo.inference.inspection import plots
-from gpzoo.inference.inspection.document import Block, Code, Part, Picture, page
-from gpzoo.inference.inspection.drawn import address, picture
-from gpzoo.inference.inspection.findings import Section
-from gpzoo.inference.inspection.report import BOUND, data_of_training, environment, parts, report, subtitle, values
+from gpzoo.inference import load, plots
+from gpzoo.inference.diagnosis.findings import Section
+from gpzoo.inference.programs.files import replacing
+from gpzoo.inference.reports.document import Block, Code, Part, Picture, page
+from gpzoo.inference.reports.drawn import address, picture
+from gpzoo.inference.reports.report import BOUND, data_of_training, environment, parts, report, subtitle, values
 from gpzoo.reproductions import terminal as results
 from gpzoo.reproductions.experiment import Experiment, ReproductionError, Run
 from gpzoo.reproductions.figures import test_curves

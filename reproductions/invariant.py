@@ -18,8 +18,7 @@ from jax import Array, random
 
 from gpzoo.errors import DatasetError
 from gpzoo.inducing.initialisers import random_subset, unique_patches
-from gpzoo.inference import InducingGuide, SitePrediction, Trained
-from gpzoo.inference.inspection import plots
+from gpzoo.inference import InducingGuide, SitePrediction, Trained, plots
 from gpzoo.models.invariant import invariant_classifier, invariant_gp
 from gpzoo.models.views import Counts, affine, deformation, rotation
 from gpzoo.reproductions import datasets, metrics

@@ -19,7 +19,7 @@ def write_json(path: Path, content: Any) -> None:
         OSError: if the folder cannot be written, the disk is full, or ``path`` is no regular file; ``path`` is then
             unchanged.
     """
-    from gpzoo.inference._files import replacing  # JAX is imported with it
+    from gpzoo.inference.programs.files import replacing  # JAX is imported with it
 
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=2, allow_nan=False) + "\n")

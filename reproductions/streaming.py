@@ -16,8 +16,7 @@ from jax import Array, random
 from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, kmeans, likelihoods
-from gpzoo.inference import InducingGuide, OnlineELBO, Trained, fit, load
-from gpzoo.inference.inspection import plots
+from gpzoo.inference import InducingGuide, OnlineELBO, Trained, fit, load, plots
 from gpzoo.models import gp_classification, gp_regression, positive, rbf
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.experiment import Experiment, Inspected, Outcome, Run, by_hand

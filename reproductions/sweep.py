@@ -13,8 +13,7 @@ import jax
 import numpy as np
 from jax import Array, random
 
-from gpzoo.inference import InducingGuide, Trained
-from gpzoo.inference.inspection import plots
+from gpzoo.inference import InducingGuide, Trained, plots
 from gpzoo.reproductions.datasets.in_memory import Dataset
 from gpzoo.reproductions.metrics import of_numbers
 from gpzoo.reproductions.training import Curve, Setting, last_bound, optimise, predicted

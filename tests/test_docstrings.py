@@ -8,7 +8,7 @@ import jax
 import numpyro
 import pytest
 
-MODULES = ("", ".kernels", ".likelihoods", ".inference", ".inference.inspection.plots", ".models", ".tables")
+MODULES = ("", ".kernels", ".likelihoods", ".inference", ".inference.plots", ".models", ".tables")
 PUBLIC = {
     f"gpzoo{module}.{name}": value
     for module in MODULES

@@ -13,7 +13,7 @@ from numpyro.primitives import Messenger
 
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
-from gpzoo.inference.gp_sites import Marginals, representing
+from gpzoo.inference.programs.gp_sites import Marginals, representing
 from gpzoo.likelihoods import Bernoulli
 from gpzoo.models import deep_gp, linear_layers
 from gpzoo.models.parameters import gaussian, rbf

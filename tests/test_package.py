@@ -106,7 +106,7 @@ for name in {modules()!r}:
     module = importlib.import_module(name)
     assert module.__file__.startswith({str(installed)!r}), module.__file__
 # The style of reports is no module.
-assert "</html>" in importlib.import_module("gpzoo.inference.inspection.document").page("title", "subtitle", [])
+assert "</html>" in importlib.import_module("gpzoo.inference.reports.document").page("title", "subtitle", [])
 print(importlib.import_module("gpzoo").__version__)
 """
     assert run(sys.executable, "-c", code, PYTHONPATH=str(installed)).splitlines() == ["[]", "[]", gpzoo.__version__]
@@ -159,7 +159,7 @@ def test_import_scan_sees_relative_imports(tmp_path):
     path = tmp_path / "file.py"
     path.write_text("def f():\n    from ..models import sparse\n    from . import elbo\n    import gpzoo.views\n")
     found = imported(path, "gpzoo.inference")
-    assert {"gpzoo.models.sparse", "gpzoo.inference.elbo", "gpzoo.views"} <= found
+    assert {"gpzoo.models.sparse", "gpzoo.inference.bounds.elbo", "gpzoo.views"} <= found
 
 
 #: Of the extras, by import name.

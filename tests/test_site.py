@@ -44,7 +44,7 @@ def test_every_page_is_listed():
 def test_every_finding_is_explained():
     page = (ROOT / "docs" / "how_to" / "findings.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"(?:^\| |\*\*)([a-z0-9 ]+)(?: \||\*\*)", page, re.MULTILINE))
-    inspection = importlib.import_module("gpzoo.inference.inspection").__path__[0]
+    inspection = importlib.import_module("gpzoo.inference.diagnosis").__path__[0]
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in Path(inspection).glob("*.py")]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     named = [call.args[0] for call in calls if ast.unparse(call.func) == "Finding"]
@@ -162,7 +162,7 @@ in_browser = pytest.mark.skipif(
 
 @pytest.fixture
 def browser():
-    from tests.inference.inspection.browser import Browser
+    from tests.inference.diagnosis.browser import Browser
 
     browser = Browser()
     yield browser

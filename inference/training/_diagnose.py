@@ -17,13 +17,13 @@ from numpyro.infer.svi import SVIState
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.errors import FactorisationError, NonFiniteError
-from gpzoo.inference._runs import Runs, run, unmasked
-from gpzoo.inference.collapsed import CollapsedELBO
-from gpzoo.inference.elbo import GaussianProcessELBO
-from gpzoo.inference.enumeration import scored
-from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.lbfgs import LineSearched
-from gpzoo.inference.trained import Trained
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.bounds.collapsed import CollapsedELBO
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.programs.enumeration import scored
+from gpzoo.inference.programs.runs import Runs, run, unmasked
+from gpzoo.inference.training.lbfgs import LineSearched
 from gpzoo.likelihoods import Expected, Likelihood
 from gpzoo.processes.process import GaussianProcess
 

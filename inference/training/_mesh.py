@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Shaped
 
 from gpzoo._devices import ROWS
-from gpzoo.inference import _files
+from gpzoo.inference.programs import files
 
 
 class Placement:
@@ -73,7 +73,7 @@ class Placement:
         x, sharding = jnp.asarray(x), NamedSharding(self._of(), PartitionSpec())
         if self.processes == 1:
             return jax.device_put(x, sharding)
-        if _files.is_key(x):
+        if files.is_key(x):
             return random.wrap_key_data(self._whole(random.key_data(x)), impl=random.key_impl(x))
         each = [jax.device_put(x, device) for device in sharding.addressable_devices]
         return jax.make_array_from_single_device_arrays(x.shape, sharding, each)

@@ -12,7 +12,7 @@ from jax import Array, random
 from jaxtyping import Integer, PRNGKeyArray, Shaped
 
 from gpzoo import _checks as checks
-from gpzoo.inference._keys import named_key
+from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training._mesh import HERE, Placement
 from gpzoo.tables.files import fingerprint
 from gpzoo.tables.minibatches import Minibatches

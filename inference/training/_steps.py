@@ -19,7 +19,7 @@ from numpyro.infer.svi import SVIState
 from numpyro.primitives import mutable
 
 from gpzoo import _devices
-from gpzoo.inference._runs import Trace
+from gpzoo.inference.programs.runs import Trace
 from gpzoo.inference.training._sources import Resident, Streamed
 
 

@@ -1,7 +1,7 @@
 """Checkpoints of a training: written atomically, every byte under a hash, restored to the same bits.
 
-The state after a step is one file (see :mod:`gpzoo.inference._files`). Orbax is not used, because it spreads a step
-over thirteen files, most of them without a hash (of 288 flipped bits, 274 were restored as numbers), and leaves a
+The state after a step is one file (see :mod:`gpzoo.inference.programs.files`). Orbax is not used, because it spreads a
+step over thirteen files, most of them without a hash (of 288 flipped bits, 274 were restored as numbers), and leaves a
 folder behind whenever it is killed.
 """
 
@@ -22,7 +22,7 @@ from jax.tree_util import keystr
 from jaxtyping import Float, Shaped
 
 from gpzoo.errors import CheckpointError
-from gpzoo.inference import _files
+from gpzoo.inference.programs import files
 
 _SUFFIX, _UNFINISHED = ".checkpoint", ".checkpoint-unfinished"
 
@@ -102,7 +102,7 @@ class Checkpoints:
         with ExitStack() as held:
             if self.writes:
                 try:
-                    held.enter_context(_files.alone_in(self.directory))
+                    held.enter_context(files.alone_in(self.directory))
                     for left in self.directory.glob(f"*{_UNFINISHED}"):
                         left.unlink()
                 except BlockingIOError:
@@ -129,7 +129,7 @@ class Checkpoints:
         description = {"step": step, "seconds": seconds, "settings": self.settings}
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            _files.write(self._path(step), f"{step}{_UNFINISHED}", description, arrays)
+            files.write(self._path(step), f"{step}{_UNFINISHED}", description, arrays)
         except OSError as error:
             warnings.warn(
                 f"No checkpoint was written to {self.directory} at step {step}: {error}. Training goes on; free some "
@@ -220,7 +220,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         OSError: if it cannot be read.
         ValueError: naming the damaged parts, if there are any.
     """
-    description, arrays = _files.read(path)
+    description, arrays = files.read(path)
     if path.name != f"{description['step']}{_SUFFIX}":
         raise ValueError(f"it is of step {description['step']}, which its name must say; rename it back")
     return description, arrays
@@ -229,7 +229,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def _named(state: Any) -> dict[str, np.ndarray]:
     """The arrays of a state by their paths, in its order."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    return {_name(path): np.asarray(random.key_data(x) if _files.is_key(x) else x) for path, x in leaves}
+    return {_name(path): np.asarray(random.key_data(x) if files.is_key(x) else x) for path, x in leaves}
 
 
 def _name(path: tuple) -> str:
@@ -238,6 +238,6 @@ def _name(path: tuple) -> str:
 
 def _like(template: Any, value: Shaped[np.ndarray, "*shape"]) -> Shaped[jax.Array, "..."]:
     """A copy on the device: steps donate their input, and the array that was read shares the file's bytes."""
-    if _files.is_key(template):
+    if files.is_key(template):
         return random.wrap_key_data(jax.numpy.array(value), impl=random.key_impl(template))
     return jax.numpy.array(value)

@@ -26,18 +26,16 @@ from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._types import Argument
 from gpzoo.errors import CheckpointError, FactorisationError, keep_in
-from gpzoo.inference._arguments import refuse_absent
-from gpzoo.inference._calls import RUNNING, entry_point, others_may_run
-from gpzoo.inference._keys import named_key
-from gpzoo.inference._program import Look, look
-from gpzoo.inference._same_program import refuse_other_program
-from gpzoo.inference.collapsed import CollapsedELBO
-from gpzoo.inference.elbo import GaussianProcessELBO
-from gpzoo.inference.gp_sites import Bound, representing
-from gpzoo.inference.guide import InducingGuide
-from gpzoo.inference.lbfgs import LineSearched
-from gpzoo.inference.natural import NaturalGradients, Rate, shortened
-from gpzoo.inference.trained import Trained
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.bounds.collapsed import CollapsedELBO
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.same_program import refuse_other_program
+from gpzoo.inference.programs.arguments import refuse_absent
+from gpzoo.inference.programs.calls import RUNNING, entry_point, others_may_run
+from gpzoo.inference.programs.gp_sites import Bound, representing
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.training._diagnose import Watch, check_scales, expectations, explain_failure, extreme_data
 from gpzoo.inference.training._mesh import Placement
 from gpzoo.inference.training._progress import Bar
@@ -56,6 +54,8 @@ from gpzoo.inference.training._sources import (
 )
 from gpzoo.inference.training._steps import all_finite, initial, one_step, step_loop
 from gpzoo.inference.training.checkpoints import Checkpoints, check_folder, kept_in_state
+from gpzoo.inference.training.lbfgs import LineSearched
+from gpzoo.inference.training.natural import NaturalGradients, Rate, shortened
 from gpzoo.tables.table import Table
 
 #: Intended seconds between two visits of the host.

@@ -24,7 +24,7 @@ import numpy as np
 
 from gpzoo._extras import needs
 from gpzoo.errors import DatasetError, plain
-from gpzoo.inference._files import target
+from gpzoo.inference.programs.files import target
 from gpzoo.tables.files import opened, reason, unlike, unreadable
 
 VARIABLE = "GPZOO_DATA"

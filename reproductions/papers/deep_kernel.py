@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpzoo.inference.inspection import plots
+from gpzoo.inference import plots
 from gpzoo.reproductions.claims import NO_DATA, Claim, Column, Judged, Paper, Table
 from gpzoo.reproductions.convergence import with_more_steps
 from gpzoo.reproductions.markdown import markdown, together

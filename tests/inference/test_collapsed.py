@@ -30,10 +30,10 @@ from gpzoo.inference import (
     InducingGuide,
     NaturalGradients,
     Trained,
-    collapsed,
     fit,
     lbfgs,
 )
+from gpzoo.inference.bounds import collapsed
 from gpzoo.inference.training._diagnose import _way_out
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Gaussian

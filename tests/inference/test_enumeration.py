@@ -19,7 +19,7 @@ from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints, draws, likelihoods
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, fit, predict
-from gpzoo.inference.gp_sites import Bound, representing
+from gpzoo.inference.programs.gp_sites import Bound, representing
 from gpzoo.kernels import RBF
 from tests.programs import KEY, adam
 

@@ -13,7 +13,7 @@ from scipy.stats import lognorm, multivariate_normal, norm
 
 from gpzoo import GaussianProcess, InducingBlocks, InducingGrid, InducingPoints, InducingPosterior
 from gpzoo.inference import InducingGuide, Trained, draws_to_arviz, whitened
-from gpzoo.inference._densities import posterior_log_density, prior_log_density
+from gpzoo.inference.asking.densities import posterior_log_density, prior_log_density
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.posteriors import forms

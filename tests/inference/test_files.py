@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from gpzoo.errors import CheckpointError
-from gpzoo.inference import Trained, _files, report
+from gpzoo.inference import Trained, report
+from gpzoo.inference.programs import files as _files
 from gpzoo.inference.training.checkpoints import Checkpoints
 from gpzoo.reproductions.datasets import files
 from gpzoo.reproductions.kept import write_json

@@ -18,8 +18,8 @@ from scipy.stats import multivariate_normal, norm
 
 from gpzoo import GaussianProcess, InducingPoints, kmeans
 from gpzoo.inference import Amortised, GaussianProcessELBO, ImportanceWeightedELBO, InducingGuide, PerRow, fit
-from gpzoo.inference._rows import Layout
-from gpzoo.inference.importance import WEIGHTS, draw_together
+from gpzoo.inference.bounds.importance import WEIGHTS, draw_together
+from gpzoo.inference.programs.rows import Layout
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.models import inner_scales, latent_variable_deep_gp

@@ -16,8 +16,8 @@ from scipy.stats import norm
 
 from gpzoo import InducingPoints
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, compare, fit, predict
-from gpzoo.inference.inspection.measure import measure
-from gpzoo.inference.inspection.outcomes import judge
+from gpzoo.inference.diagnosis.measure import measure
+from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.processes.process import GaussianProcess

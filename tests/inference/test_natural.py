@@ -22,7 +22,7 @@ from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NaturalGradients, fit
-from gpzoo.inference.inspection.approximation import course
+from gpzoo.inference.diagnosis.approximation import course
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
 from gpzoo.posteriors import forms

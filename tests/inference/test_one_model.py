@@ -17,8 +17,8 @@ from numpyro.infer.autoguide import AutoNormal
 
 from gpzoo import GaussianProcess, InducingBlocks, InducingPoints, draws
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, check, fit, load
-from gpzoo.inference._program import look
-from gpzoo.inference.inspection.report import _sites, environment
+from gpzoo.inference.programs.program import look
+from gpzoo.inference.reports.report import _sites, environment
 from gpzoo.kernels import RBF, Matern32
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import deep_gp, linear_layers

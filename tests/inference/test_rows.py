@@ -9,10 +9,10 @@ from jax import random
 
 from gpzoo import GaussianProcess, InducingPoints, draws, kernels
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose
-from gpzoo.inference._following import NONE, Follow
-from gpzoo.inference._program import rows_of_sites
-from gpzoo.inference._rows import Layout, _numbered
-from gpzoo.inference.gp_sites import DrawnWithin
+from gpzoo.inference.programs.following import NONE, Follow
+from gpzoo.inference.programs.gp_sites import DrawnWithin
+from gpzoo.inference.programs.program import rows_of_sites
+from gpzoo.inference.programs.rows import Layout, _numbered
 from gpzoo.models import gaussian
 
 KEY = random.key(0)

@@ -21,7 +21,7 @@ import gpzoo
 from gpzoo import CheckpointError, InducingGrid, InducingPatches, InducingPoints, blocks, kmeans, unique_patches
 from gpzoo.inducing.variables import InducingBlocks
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load
-from gpzoo.inference._saved import _decoded, _encoded
+from gpzoo.inference.asking.saved import _decoded, _encoded
 from gpzoo.models import (
     deep_gp,
     deep_kernel_gp,

@@ -15,13 +15,13 @@ from scipy.stats import norm
 from gpzoo import draws
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained
-from gpzoo.inference._keys import named_key
-from gpzoo.inference.gp_sites import BatchRows, Marginals, representing
+from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, representing
+from gpzoo.inference.programs.keys import named_key
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Expected, Gaussian, Softmax
 from gpzoo.models import deep_gp, linear_layers
 from gpzoo.processes.process import GaussianProcess
-from tests.inference.prediction.checks import QUANTILES, assert_same, check_quantiles
+from tests.inference.asking.checks import QUANTILES, assert_same, check_quantiles
 from tests.programs import positive, randomised
 from tests.statistics import off
 

@@ -12,8 +12,7 @@ from numpyro import handlers
 from numpyro.infer import MCMC, NUTS
 
 from gpzoo import GaussianProcess
-from gpzoo.inference import draws_to_arviz, whitened
-from gpzoo.inference.inspection import plots
+from gpzoo.inference import draws_to_arviz, plots, whitened
 from gpzoo.kernels import RBF, White
 from tests.inference.test_whitened import ZOO, priors
 from tests.models.test_zoo_exports import only_of_arviz

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpzoo.errors import NonFiniteError
-from gpzoo.inference.inspection.plots import blank
+from gpzoo.inference.plots import blank
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions import deep_kernel as paper
 from gpzoo.reproductions import deep_kernel_choice as choice

@@ -35,7 +35,14 @@ from tests.robustness.odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd
 # Several modules are named as their functions are.
 arviz, comparison, functions, prediction, training, models = (
     importlib.import_module(f"gpzoo.inference.{name}")
-    for name in ("arviz", "comparison", "prediction.functions", "prediction.predict", "training.fit", "trained")
+    for name in (
+        "asking.arviz",
+        "training.comparison",
+        "asking.functions",
+        "asking.predict",
+        "training.fit",
+        "asking.trained",
+    )
 )
 deep_kernel = importlib.import_module("gpzoo.models.train_deep_kernel")
 

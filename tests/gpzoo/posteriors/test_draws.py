@@ -17,7 +17,7 @@ from numpyro.infer import SVI, Predictive
 from gpzoo import GaussianProcess, InducingPoints, InducingPosterior
 from gpzoo.errors import FactorisationError
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, Trained, fit
-from gpzoo.inference._finite import is_finite
+from gpzoo.inference.programs.finite import is_finite
 from gpzoo.kernels import RBF, Matern32, Matern52, Periodic, Pointwise
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.linalg.factorise import root

@@ -24,7 +24,8 @@ from gpzoo import (
     unique_patches,
 )
 from gpzoo._pytree import static
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, gp_sites
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference.programs import gp_sites
 from gpzoo.kernels import RBF, Invariant, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, PolyaGamma, RobustMax, Softmax, StickBreaking
 from gpzoo.posteriors import Projection, forms

@@ -23,7 +23,7 @@ from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import random_subset
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
-from gpzoo.inference.gp_sites import draw_per_input
+from gpzoo.inference.programs.gp_sites import draw_per_input
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.posteriors import InducingPosterior, Projection, forms

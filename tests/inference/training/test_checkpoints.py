@@ -27,7 +27,8 @@ from numpyro.infer import SVI
 from gpzoo import draws
 from gpzoo._checks import positional
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, _files, fit
+from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference.programs import files as _files
 from gpzoo.inference.training import fit as training
 from gpzoo.inference.training.checkpoints import Checkpoints
 from gpzoo.kernels import RBF

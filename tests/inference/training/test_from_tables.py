@@ -18,7 +18,7 @@ from numpyro.infer import SVI
 from gpzoo.errors import DatasetError
 from gpzoo.inducing.initialisers import kmeans, random_subset
 from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, fit
-from gpzoo.inference._keys import named_key
+from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training import _sources as minibatches
 from gpzoo.inference.training import fit as training
 from gpzoo.inference.training._sources import order_seed

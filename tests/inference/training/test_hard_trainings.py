@@ -17,7 +17,8 @@ from gpzoo import linalg
 from gpzoo.errors import FactorisationError, GPZooError
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, Trained, compare, comparison, fit
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, Trained, compare, fit
+from gpzoo.inference.training import comparison
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import train_deep_kernel

@@ -20,8 +20,8 @@ from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, NonFiniteError, fit
-from gpzoo.inference._keys import named_key
-from gpzoo.inference.gp_sites import Marginals, representing
+from gpzoo.inference.programs.gp_sites import Marginals, representing
+from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training import fit as training
 from gpzoo.inference.training._sources import indices, order_seed
 from gpzoo.kernels import RBF

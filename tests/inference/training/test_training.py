@@ -19,7 +19,7 @@ from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit
-from gpzoo.inference._keys import named_key
+from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training._sources import Resident, indices
 from gpzoo.inference.training._steps import one_step, step_loop
 from gpzoo.kernels import RBF, White

@@ -1,0 +1,251 @@
+"""What does one draw of a posterior, or of a prior, give at data? Values, densities, replicated data, names of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+from jax import Array, random
+
+from gpzoo import linalg
+from gpzoo.inducing.variables import InducingPoints, InducingVariable
+from gpzoo.inference.asking.conditioned import Given, conditioned
+from gpzoo.inference.asking.densities import posterior_log_density, prior_log_density
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.programs.enumeration import summed_out
+from gpzoo.inference.programs.gp_sites import Recorded, Representation
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.rows import Layout
+from gpzoo.inference.programs.runs import Runs, Trace, entries_of, observed, run, unmasked
+from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods.classes import ClassLikelihood
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
+
+#: A random key, and given values of latent sites.
+Draw: TypeAlias = tuple[Array, dict[str, Array]]
+
+#: Positional and keyword arguments of a program.
+Arguments: TypeAlias = tuple[tuple, dict[str, Any]]
+
+#: Arrays by name in groups.
+Found: TypeAlias = dict[str, dict[str, Any]]
+
+#: Batches of new inputs are counted from here, so that what is left of ``f`` given ``u`` is drawn anew.
+_NEW = 1 << 20
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Draws of a posterior: each is a run of the program, of the guide's draws or of given ones.
+
+    Attributes:
+        model: the program.
+        latents: names of its latent sites, without discrete ones, which have no draws.
+        guide: its guide; ``None`` where draws are given.
+        plate_depth: of a program with discrete latent sites, which its densities are summed over; else ``None``.
+        views: the key of sampled views, which are the same for all draws.
+        inducing: the inducing variables of sites whose given draws are of ``u``, named ``<site>_u``.
+        layouts: how sites follow the rows of the data, by name.
+        axes: names of the axes of every array, ``None`` for those without one; known after the first draw.
+        rows: which of these names count rows of the data; likewise.
+        seen: names of observed GP sites; likewise.
+        processes: names of latent GP sites; likewise.
+    """
+
+    model: Callable
+    latents: frozenset[str]
+    guide: InducingGuide | None = None
+    plate_depth: int | None = None
+    views: Array | None = None
+    inducing: Mapping[str, InducingVariable] = field(default_factory=dict)
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    axes: dict[str, list[str | None]] = field(default_factory=dict)
+    rows: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    processes: set[str] = field(default_factory=set)
+
+    def at_data(self, draw: Draw, batch: Array, arguments: Arguments, params: dict[str, Any]) -> Found:
+        """Values, densities and replicated data at a batch of rows.
+
+        ``others`` are the densities of observed sites that have no terms per datum, observed GP sites and factors;
+        ``left_out`` those of each datum of an observed GP site given all the others.
+        """
+        found, shown = self._run(draw, batch, arguments, params, self._given_u(draw))
+        data, processes = _data_sites(found.model), _observed_processes(found.model)
+        self._note(found, data, processes)
+        replicates = _replicates(data, random.fold_in(draw[0], batch))
+        if processes:  # drawn again given what was observed
+            again, _ = self._run(draw, batch, arguments, params, _given(processes))
+            replicates |= {name: again.model[name]["value"] for name in processes}
+        log_prior, log_q = self._densities(found, shown)
+        masks, summed = {n: observed(s["fn"], s["value"]) for n, s in data.items()}, found.model
+        if self.plate_depth is not None:
+            program = summed_out(self.model, self.plate_depth)
+            summed = self._run(draw, batch, arguments, params, self._given_u(draw), program)[0].model
+        seen = {n: s for n, s in summed.items() if s["type"] == "sample" and s["is_observed"]}
+        terms = {n: s["fn"].log_prob(s["value"]) for n, s in seen.items()}
+        by_datum = {n for n, x in terms.items() if n in masks and x.shape == masks[n].shape}
+        posterior = {n: s["value"] for n, s in (found.guide | found.model).items() if self._is_kept(n, s)}
+        return {
+            "posterior": posterior | {f"{name}_u": at.u for name, at in self._given_u(draw).items()},
+            "posterior_predictive": replicates,
+            "log_likelihood": {n: x for n, x in terms.items() if n in by_datum},
+            "left_out": {n: _left_out(s["fn"], jnp.asarray(s["value"])) for n, s in processes.items()},
+            "log_prior": log_prior,
+            "log_q": log_q,
+            "others": {n: x for n, x in terms.items() if n not in by_datum},
+            "observed_data": {n: entries_of(s["fn"], s["value"]) for n, s in (data | processes).items()},
+            "masks": masks,
+        }
+
+    def at_new(self, draw: Draw, batch: Array, new: Arguments, known: Arguments, params: dict[str, Any]) -> Found:
+        """GP sites and replicated data at a batch of new inputs; ``known`` are the arguments of :meth:`at_data`."""
+        given = self._given_u(draw)
+        if self.guide is None or self.seen:
+            trace = self._run(draw, jnp.zeros_like(batch), known, params, given)[0].model
+            at = {n: s for n, s in trace.items() if n in self.seen or (self.guide is None and n in self.latents)}
+            given |= _given({n: s for n, s in at.items() if n not in given and isinstance(s["fn"], GaussianProcess)})
+        found, _ = self._run(draw, batch + _NEW, new, params, given)
+        sites = {n: s for n, s in (found.model | found.guide).items() if s["type"] == "sample"}
+        processes = {n: s["value"] for n, s in sites.items() if isinstance(s["fn"], ProcessAtInputs)}
+        data = {n: s for n, s in sites.items() if n in self.axes and n not in self.latents and n not in processes}
+        return {"predictions": processes | _replicates(data, random.fold_in(draw[0], batch + _NEW))}
+
+    def of_prior(self, key: Array, arguments: Arguments, params: dict[str, Any]) -> Found:
+        """Values and data that the program draws."""
+        trace = run(key, *arguments, model=self.model, values=params).model
+        drawn = {n: s["value"] for n, s in trace.items() if self._is_kept(n, s)}
+        return {"prior": drawn, "prior_predictive": _replicates(_data_sites(trace) | _observed_processes(trace), key)}
+
+    def _run(
+        self,
+        draw: Draw,
+        batch: Array,
+        arguments: Arguments,
+        params: dict[str, Any],
+        given: Mapping[str, Given],
+        model: Callable | None = None,
+    ) -> tuple[Runs, Recorded]:
+        key, sample = draw
+        shown = Recorded(self.views, batch, frozenset(self.layouts))
+        found = run(
+            # A guide's draw is the same in all batches.
+            random.fold_in(key, batch) if self.guide is None else key,
+            *arguments,
+            guide=self.guide,
+            model=conditioned(self.model if model is None else model, given, lambda _: None, Representation()),
+            values={name: x for name, x in (params | sample).items() if name not in given},
+            representation=shown,
+        )
+        return found, shown
+
+    def _given_u(self, draw: Draw) -> dict[str, Given]:
+        return {name: Given(at, draw[1][f"{name}_u"]) for name, at in self.inducing.items()}
+
+    def _is_kept(self, name: str, site: dict[str, Any]) -> bool:
+        recorded = site["type"] == "deterministic" and not isinstance(site["value"], InducingVariable)
+        return name in self.latents or recorded
+
+    def _densities(self, found: Runs, shown: Recorded) -> tuple[dict[str, Array], dict[str, Array]]:
+        """``log p`` and ``log q`` of each latent site; of ``u`` where there is one, since ``f`` given ``u`` cancels.
+
+        Those of latents of rows have a term for each row.
+        """
+        log_prior, log_q = {}, {}
+        total = lambda name, x: jnp.asarray(x) if name in self.layouts else jnp.sum(x)  # noqa: E731
+        for name in self.latents:
+            prior, site = found.model[name]["fn"], found.guide.get(name)
+            posterior = prior if site is None else site["fn"]
+            if isinstance(posterior, InducingPosterior):
+                log_prior[f"{name}_u"] = prior_log_density(posterior)
+                if site is not None:
+                    log_q[f"{name}_u"] = posterior_log_density(shown.q[name], posterior.u_mean)
+                continue
+            value = found.model[name]["value"]
+            log_prior[name] = total(name, prior.log_prob(value))
+            if site is not None:
+                log_q[name] = total(name, posterior.log_prob(value))
+        for name, site in found.guide.items():  # of auxiliary sites, of which latent sites are functions
+            if site["type"] == "sample" and site["infer"].get("is_auxiliary"):
+                log_q[name] = jnp.sum(site["fn"].log_prob(site["value"]))
+        return log_prior, log_q
+
+    def _note(self, found: Runs, data: Trace, processes: Trace) -> None:
+        """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of what GP sites have."""
+        plates = {name: _plates(site) for name, site in data.items()}
+        sizes = {frame.name: frame.size for site in data.values() for frame in site["cond_indep_stack"]}
+        self.seen.update(processes)
+        self.rows.update(sizes, {"row"})
+        for name, site in (found.guide | found.model).items():
+            if not self._is_kept(name, site) and name not in data | processes:
+                continue
+            fn, value = site.get("fn"), site["value"]
+            axes = plates.get(name) or _plates(site)
+            if isinstance(fn, ProcessAtInputs):
+                self.processes.update({name} & self.latents)
+                outputs = [] if fn.num_outputs is None else [f"{name}_output"]
+                for other in data.values():
+                    likelihood = unmasked(other["fn"])
+                    if isinstance(likelihood, ClassLikelihood) and likelihood.f is value:
+                        outputs = [f"{name}_class"]
+                axes = [next((plate for plate, size in sizes.items() if size == value.shape[0]), "row"), *outputs]
+                self.axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
+            if isinstance(likelihood := unmasked(fn), Likelihood) and name in data:
+                of = [n for n, s in (found.guide | found.model).items() if s["value"] is likelihood.f]
+                axes = axes + self.axes.get(of[0] if of else "", [])[1:]
+            axes = axes[: jnp.ndim(value)]
+            events = (site.get("infer") or {}).get("event_dims", [])
+            self.axes[name] = [*axes[: jnp.ndim(value) - len(events)], *events]
+
+
+def _plates(site: dict[str, Any]) -> list[str | None]:
+    """The plates around a site, in the order of its axes."""
+    frames = {frame.dim: frame.name for frame in site.get("cond_indep_stack") or ()}
+    return [frames.get(dim) for dim in range(min(frames, default=0), 0)]
+
+
+def _given(processes: Trace) -> dict[str, Given]:
+    """GP sites' values at their inputs, to be conditioned on."""
+    priors = {name: unmasked(site["fn"]) for name, site in processes.items()}
+    values = {name: jnp.asarray(site["value"]) for name, site in processes.items()}
+    return {name: Given(InducingPoints(prior.X), values[name] - prior.mean) for name, prior in priors.items()}
+
+
+def _left_out(prior: GaussianProcess, y: Array) -> Array:
+    """``log p(y_n | y_-n)``, summed over outputs, for leave-one-out checks (Sundararajan and Keerthi 2001, eq. 5)."""
+    mean, K = prior.moments()
+    inverse: Any = linalg.cholesky_and_inverse(K, "the covariance of observed data", prior.jitter)[1]
+    precision = linalg.matmul(inverse.mT, inverse)
+    residual = (y - mean).reshape(len(y), -1).T[..., None]
+    variance = 1 / linalg.diagonal(precision)
+    square = jnp.square(linalg.matmul(precision, residual)[..., 0]) * variance
+    return -jnp.sum(square + jnp.log(2 * jnp.pi * variance), axis=0) / 2
+
+
+def _replicates(data: Trace, key: Array) -> dict[str, Array]:
+    """Data drawn anew."""
+    key = named_key(key, "data")
+    return {name: unmasked(site["fn"]).sample(named_key(key, name)) for name, site in data.items()}
+
+
+def _data_sites(trace: Trace) -> Trace:
+    """Sites with data of their own; a factor or an observed GP has no terms per datum."""
+    return {
+        name: site
+        for name, site in trace.items()
+        if site["type"] == "sample"
+        and site["is_observed"]
+        and not site["infer"].get("is_auxiliary")
+        and not isinstance(site["fn"], GaussianProcess)
+    }
+
+
+def _observed_processes(trace: Trace) -> Trace:
+    return {
+        name: site
+        for name, site in trace.items()
+        if site["type"] == "sample" and site["is_observed"] and isinstance(site["fn"], GaussianProcess)
+    }

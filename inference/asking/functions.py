@@ -1,0 +1,209 @@
+"""How is a whole function drawn from a trained guide? Through all layers, at any number of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
+
+from gpzoo import _checks as checks
+from gpzoo import linalg
+from gpzoo._types import Argument
+from gpzoo.inducing.kuu_kuf import Kuu, block_pairs
+from gpzoo.inducing.variables import InducingBlocks, InducingVariable
+from gpzoo.inference.asking.predict import check_run, count_rows, followed, identity_of
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.batches import batches, joined
+from gpzoo.inference.programs.calls import RUNNING
+from gpzoo.inference.programs.finite import refuse_not_finite
+from gpzoo.inference.programs.gp_sites import BatchRows, Functions
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.runs import run
+from gpzoo.inference.training._sources import split_arrays
+from gpzoo.kernels import Kernel, Scaled
+from gpzoo.kernels.combine import addends
+from gpzoo.kernels.fourier_features import function_values
+from gpzoo.linalg.operators import BlockDiagonal
+from gpzoo.posteriors.posterior import InducingPosterior
+
+
+def values_of_functions(
+    compiled: dict[tuple, Callable],
+    rng_key: Array,
+    guide: InducingGuide,
+    params: Mapping[str, Any],
+    args: tuple,
+    model_kwargs: Mapping[str, Any] | None,
+    *,
+    num_draws: int,
+    num_features: int,
+    batch_size: int,
+) -> dict[str, np.ndarray]:
+    """:meth:`gpzoo.inference.Trained.functions`; ``compiled`` keeps the compiled programs, of earlier calls too."""
+    check_run(guide, num_draws=num_draws, num_features=num_features, batch_size=batch_size)
+    rng_key = checks.rng_key(rng_key)
+    args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
+    num_rows = count_rows(args, guide, batch_size)
+    params = guide.checked_params(params, args, kwargs)
+    batch_size = min(batch_size, num_rows)
+    arrays, static = split_arrays(kwargs)
+    follow = followed(compiled, guide.model, args, kwargs, None)
+    value_of, layouts = partial(pathwise, num_features=num_features), follow.layouts
+    fixed = guide.sites.processes - frozenset(layouts) if batch_size < num_rows else frozenset()
+    follow.refuse_untold(fixed, batch_size)
+
+    @partial(jax.jit, static_argnums=0)
+    def of_batch(
+        names: frozenset[str],
+        keys: Shaped[Array, "S ..."],
+        rows: tuple[Integer[Array, " N"], Integer[Array, ""]],
+        batch: tuple,
+        arrays: dict,
+        params: dict,
+    ) -> dict[str, Float[Array, "S M ..."]]:
+        def one(key: PRNGKeyArray) -> dict[str, Float[Array, "M ..."]]:
+            shown = Functions(value_of, BatchRows(*rows, layouts))
+            found = run(key, batch, arrays | static, guide=guide, values=params, representation=shown).guide
+            return {name: found[name]["value"] for name in names}
+
+        # One draw at a time: the features of a batch are the largest array.
+        return jax.lax.map(one, keys)
+
+    one_batch = compiled.setdefault(("functions", identity_of(static), num_features, identity_of(layouts)), of_batch)
+
+    def explain() -> None:
+        guide.posteriors(rng_key, params, args, kwargs)
+
+    keys = random.split(named_key(rng_key, "functions"), num_draws)
+    parts: dict[str, list[np.ndarray]] = {}
+    for rows, batch in batches(args, num_rows, batch_size):
+        given = keys, (rows, num_rows), batch, arrays, params
+        part = one_batch(guide.sites.processes - fixed, *given)
+        if fixed and not parts:
+            part |= one_batch(fixed, *given)
+        for name, values in part.items():
+            parts.setdefault(name, []).append(np.asarray(values))
+    found = {name: joined(each, layouts.get(name), 1, num_rows) for name, each in parts.items()}
+    for name, values in found.items():
+        refuse_not_finite(name, "values of functions", values, guide.sites.processes, explain)
+    return found
+
+
+def one_function(
+    rng_key: Array,
+    guide: InducingGuide,
+    params: Mapping[str, Any],
+    draw: int,
+    model_kwargs: Mapping[str, Any] | None,
+    *,
+    num_features: int,
+) -> Callable[..., dict[str, Array]]:
+    """:meth:`gpzoo.inference.Trained.function`."""
+    draw = checks.count("draw", draw)
+    check_run(guide, num_draws=draw + 1, num_features=num_features, batch_size=1)
+    key = random.split(named_key(checks.rng_key(rng_key), "functions"), draw + 1)[draw]
+    value_of = partial(pathwise, num_features=num_features)
+
+    def function(*new: Argument) -> dict[str, Array]:
+        args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
+        num_rows = count_rows(args, None, 1)
+        shown = Functions(value_of, BatchRows(jnp.arange(num_rows), num_rows, {}))
+        with RUNNING:
+            values = guide.checked_params(params, args, kwargs)
+            found = run(key, args, kwargs, guide=guide, values=values, representation=shown).guide
+        return {name: found[name]["value"] for name in guide.sites.processes}
+
+    return function
+
+
+def pathwise(
+    posterior: InducingPosterior, key: PRNGKeyArray, *, num_features: int, rows: Integer[Array, " N"] | None = None
+) -> Float[Array, "N *D"]:
+    """The values at the site's inputs of one function from its posterior; equal keys give the same function.
+
+    Args:
+        posterior: of one GP site.
+        key: fixes the function.
+        num_features: see :meth:`gpzoo.inference.Trained.functions`.
+        rows: numbers of the inputs' rows, ``[N]``, by which white noise is drawn.
+
+    Returns:
+        ``[N]`` or ``[N, D]``.
+
+    Raises:
+        TypeError: see :meth:`gpzoo.inference.Trained.functions`.
+    """
+    if posterior.conditional.deterministic:
+        return posterior.as_joint().sample(key)  # interpolates one draw of u, wherever the inputs are
+    prior, L = posterior.prior, posterior.conditional.L
+    kernel, X, D = prior.kernel, prior.X, prior.num_outputs or 1
+    key_u, key_prior, key_noise, key_white = random.split(key, 4)
+    separate = L.ndim == 3 or kernel.batched or kernel.has_outputs(X)
+    function, noise = kernel.split_noise()
+    parts = [part if factor is None else Scaled(part, factor) for factor, part in addends(function)]
+    keys = list(random.split(key_prior, len(parts)))
+
+    def seen(part: Kernel, inputs: Array) -> Array:
+        # A constant only counts rows.
+        return inputs[0] if part.input_ndim is None and kernel.has_outputs(inputs) else inputs
+
+    def g(part: Kernel, key: PRNGKeyArray, inputs: Array) -> Float[Array, "_ D"]:
+        return function_values(part, seen(part, inputs), key, D, num_features, separate=separate)
+
+    values = jnp.zeros((posterior.event_shape[0], D), X.dtype)
+    values = sum((g(part, key, X) for part, key in zip(parts, keys, strict=True)), values)
+    at_inducing, variance = jnp.zeros((L.shape[-1], D), X.dtype), 0
+    if function is not None:
+        at_inducing, variance = _at_inducing(posterior.inducing, kernel, parts, keys, g)
+    # The diagonal of L L^T exceeds the variance of the functions by noise on u: white noise, and the jitter.
+    blocks = L.blocks if isinstance(L, BlockDiagonal) else (L,)
+    total = jnp.concatenate([jnp.sum(jnp.square(block), axis=-1) for block in blocks], axis=-1)
+    beyond = _columns(jnp.sqrt(jnp.maximum(total - variance, 0)))
+    at_inducing = at_inducing + beyond * random.normal(key_noise, at_inducing.shape, X.dtype)
+    if posterior.whiten:
+        at_inducing = _solved(L, at_inducing)
+    draw = posterior.draw_inducing(key_u)
+    update = posterior.given(draw - at_inducing.reshape(draw.shape)).mean
+    if noise is not None:
+        values = values + _columns(jnp.sqrt(noise.diag(seen(noise, X)))) * _normals(key_white, rows, values)
+    return update + values.reshape(update.shape)
+
+
+def _at_inducing(
+    inducing: InducingVariable, kernel: Kernel, parts: list[Kernel], keys: list[PRNGKeyArray], g: Callable
+) -> tuple[Float[Array, "M D"], Float[Array, "*batch M"]]:
+    """Values of inducing variables for prior functions, ``[M, D]``, and their variances, ``[M]`` or ``[D, M]``."""
+    if isinstance(inducing, InducingBlocks):
+        pairs = zip(block_pairs(inducing, kernel), keys, strict=True)
+        each = [_at_inducing(block, part, [part], [key], g) for (block, part), key in pairs]
+        batch = jnp.broadcast_shapes(*(variance.shape[:-1] for _, variance in each))
+        variances = [jnp.broadcast_to(variance, batch + variance.shape[-1:]) for _, variance in each]
+        return jnp.concatenate([values for values, _ in each]), jnp.concatenate(variances, axis=-1)
+    each = [inducing.of(partial(g, part, key)) for part, key in zip(parts, keys, strict=True)]
+    return linalg.total(each), linalg.diagonal(Kuu(inducing, kernel.split_noise()[0]))
+
+
+def _normals(key: PRNGKeyArray, rows: Integer[Array, " N"] | None, like: Float[Array, "N D"]) -> Float[Array, "N D"]:
+    """Standard normal numbers ``[N, D]``, each row's by its number."""
+    rows = jnp.arange(len(like)) if rows is None else rows
+    keys = jax.vmap(lambda row: random.fold_in(key, row))(rows)
+    return jax.vmap(lambda key: random.normal(key, like.shape[1:], like.dtype))(keys)
+
+
+def _columns(per_output: Float[Array, "*D M"]) -> Float[Array, "M _"]:
+    """``[M]`` or ``[D, M]`` to ``[M, 1]`` or ``[M, D]``."""
+    return per_output[:, None] if per_output.ndim == 1 else per_output.T
+
+
+def _solved(L: Any, columns: Float[Array, "M D"]) -> Float[Array, "M D"]:
+    """``L^-1`` times ``[M, D]``, each column by its own factor where ``L`` is ``[D, M, M]``."""
+    if L.ndim == 2:
+        return linalg.solve_lower(L, columns)
+    return linalg.solve_lower(L, columns.T[:, :, None])[:, :, 0].T

@@ -1,0 +1,302 @@
+"""What does one path through a program predict at new inputs? A path is one value of each of its latent sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, random
+from jax.scipy.special import ndtr
+from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
+from numpyro import handlers
+from numpyro.distributions.distribution import Unit
+
+from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference.asking.conditioned import Given, conditioned, given_at
+from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.programs.enumeration import DrawnByRow, scored
+from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Means
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.program import Sites
+from gpzoo.inference.programs.rows import Layout
+from gpzoo.inference.programs.runs import drawing, run, unmasked
+from gpzoo.likelihoods import Censored, Expected, Gaussian, Likelihood
+from gpzoo.likelihoods.classes import ClassLikelihood
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.marginals import GaussianMarginals
+from gpzoo.processes.process import GaussianProcess
+
+#: By name: GP sites that were observed at the training inputs, and those that a draw has values of there.
+AtTraining: TypeAlias = tuple[dict[str, Given], dict[str, Given]]
+
+
+class Runner:
+    """One draw at one batch: the guide or the samples give the latent sites, training data condition GP sites.
+
+    ``inducing`` are the inducing variables of sites whose samples are of ``u``, named ``<site>_u``. ``sites`` are those
+    of the program: discrete latent ones are drawn from their prior at new inputs. ``layouts`` says how sites follow the
+    rows of the inputs.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: InducingGuide | None,
+        sites: Sites,
+        static: dict,
+        train_static: dict,
+        asked: Asked,
+        inducing: Mapping[str, InducingVariable],
+        layouts: Mapping[str, Layout],
+    ) -> None:
+        self.model, self.guide, self.sites, self.inducing = model, guide, sites, inducing
+        self.static, self.train_static, self.asked, self.layouts = static, train_static, asked, layouts
+
+    def at_training(
+        self, key: PRNGKeyArray, samples: dict, params: dict, train: tuple, views: PRNGKeyArray
+    ) -> AtTraining:
+        """What the draw says of GP sites at the training inputs: of those that were observed there, and of others."""
+        args, arrays = train
+        _, trace = self._traces(
+            key, self._known(params, samples), None, args, arrays | self.train_static, self._sparse(samples), views
+        )
+        observed: dict[str, Given] = {}
+        drawn: dict[str, Given] = {}
+        for name, site in trace.items():
+            if site["type"] != "sample" or not isinstance(prior := site["fn"], GaussianProcess):
+                continue
+            if site["is_observed"] or self.guide is None:
+                value = jnp.asarray(site["value"]) - prior.mean
+                (observed if site["is_observed"] else drawn)[name] = given_at(prior, value, name)
+        return observed, drawn
+
+    def _known(self, params: dict, samples: dict) -> dict:
+        return {name: x for name, x in (params | samples).items() if name not in self.sites.enumerated}
+
+    def _sparse(self, samples: dict) -> dict[str, Given]:
+        return {name: Given(at, samples[f"{name}_u"]) for name, at in self.inducing.items()}
+
+    def __call__(
+        self,
+        key: PRNGKeyArray,
+        samples: dict,
+        training: AtTraining | None,
+        rows: BatchRows,
+        batch: tuple,
+        tests: dict,
+        arrays: dict,
+        params: dict,
+        train: tuple | None,
+        views: PRNGKeyArray,
+    ) -> dict[str, Path]:
+        """Every GP site and data site by name.
+
+        ``rows`` are those of the batch in the whole input, and sampled views are drawn by ``views``.
+        ``training`` is what :meth:`at_training` gives, if that was computed before.
+        """
+        known, given = self._known(params, samples), self._sparse(samples)
+        seen: set[str] = set()
+        if train is not None:
+            training = self.at_training(key, samples, params, train, views) if training is None else training
+            observed, drawn_before = training
+            given, seen = given | drawn_before | observed, set(observed)
+        others = {name: value for name, value in known.items() if name not in given}
+        guide_trace, trace = self._traces(key, others, rows, batch, arrays | self.static, given, views)
+        found = {}
+        latents = {n: site["value"] for n, site in guide_trace.items() if site["type"] == "sample"} | samples
+        for name, site in (trace | guide_trace).items():
+            fn = site.get("fn")
+            if isinstance(fn, InducingPosterior):
+                found[name] = _process(fn, site["value"], tests.get(name) if name in seen else None, self.asked)
+                latents[name] = site["value"]
+        data = {
+            name: site["fn"]
+            for name, site in trace.items()
+            if site["type"] == "sample" and name not in latents and not isinstance(site["fn"], Unit)
+        }
+        paths = {n: _data(fn, tests.get(n)) for n, fn in data.items() if n not in self.sites.enumerated}
+        chosen = {name: trace[name]["value"] for name in data if name in self.sites.enumerated}
+        paths |= {name: _latent(data[name], x, tests.get(name)) for name, x in chosen.items()}
+        # NumPyro hands the whole of the data to the first step of a chain: there, densities are given the draw.
+        chained = any(trace[name].get("_control_flow_done") for name in chosen)
+        scores = {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()} if chosen else {}
+        if scores and not chained:
+            summed = scored(handlers.condition(self.model, scores), self.sites)
+            _, terms = self._traces(key, others, rows, batch, arrays | self.static, given, views, summed)
+            own = {name: terms[name]["fn"] for name in scores if name in terms}
+            paths |= {
+                n: _with_density(paths[n], jnp.asarray(fn.log_factor)) for n, fn in own.items() if isinstance(fn, Unit)
+            }
+        if wanted := {name for name, path in paths.items() if path.draws is None and _needs_draws(path, self.asked)}:
+            key = named_key(key, "data")
+            draws = self._draws(key, data, wanted, params | latents | chosen, rows, batch, arrays)
+            paths |= {name: paths[name]._replace(draws=draw) for name, draw in draws.items()}
+        return found | paths
+
+    def _draws(
+        self,
+        key: PRNGKeyArray,
+        data: dict,
+        wanted: set[str],
+        values: dict,
+        rows: BatchRows,
+        batch: tuple,
+        arrays: dict,
+    ) -> dict[str, Shaped[Array, "S M ..."]]:
+        """Draws of the wanted data sites, those of each row of the inputs by its own key, the same in any batch."""
+
+        def draws_of(fns: dict, names: set[str], key: PRNGKeyArray) -> dict[str, Shaped[Array, "S M ..."]]:
+            return {name: _draw(fns[name], named_key(key, name), self.asked.draws_per_path) for name in names}
+
+        layouts, count = self.layouts, len(rows.numbers)
+        by_row = wanted & layouts.keys()
+        if (self.guide is not None and self.guide.joint) or not by_row:
+            return draws_of(data, wanted, key)
+
+        # Only the program knows which parameters of a distribution have an entry per row: it runs on single rows.
+        def of_row(i: Integer[Array, ""]) -> dict[str, Shaped[Array, "S ..."]]:
+            place = i[None]
+            own = {n: x[layouts[n].rows(place, count)] if n in layouts else x for n, x in values.items()}
+            data_key, model_key = random.split(random.fold_in(key, rows.numbers[i]))
+            row = jax.tree.map(lambda x: x[place], batch)
+            trace = run(model_key, row, arrays | self.static, model=self.model, values=own).model
+            return draws_of({name: trace[name]["fn"] for name in by_row}, by_row, data_key)
+
+        each = jax.vmap(of_row, out_axes=1)(jnp.arange(count))  # [S, N, count, ...]
+        places = {n: layouts[n].by_row(jnp.arange(x.shape[1] * x.shape[2]), back=True) for n, x in each.items()}
+        found = {n: x.reshape(len(x), -1, *x.shape[3:])[:, places[n]] for n, x in each.items()}
+        return found | draws_of(data, wanted - by_row, key)
+
+    def _traces(
+        self,
+        key: PRNGKeyArray,
+        known: dict,
+        rows: BatchRows | None,
+        args: tuple,
+        kwargs: dict,
+        given: dict,
+        views: PRNGKeyArray,
+        model: Callable | None = None,
+    ) -> tuple[dict, dict]:
+        model = self._chosen(key, rows) if model is None else model
+        represented = Means if self.asked.mean_only else Marginals
+        drawn_as = self.sites.drawn_as if self.guide is None else lambda _: None
+        guide_trace, trace, _ = run(
+            key,
+            args,
+            kwargs,
+            guide=self.guide,
+            model=conditioned(model, given, drawn_as, represented(rows)),
+            values=known,
+            representation=represented(rows, views),
+        )
+        drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
+        known_now = set(known) | set(given) | self.sites.enumerated
+        self._check_sites(guide_trace | trace, known_now, drawn, training=rows is None)
+        return guide_trace, trace
+
+    def _chosen(self, key: PRNGKeyArray, rows: BatchRows | None) -> Callable:
+        """The program, with discrete latent sites drawn by row."""
+        if rows is None or not self.sites.enumerated:
+            return self.model
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with DrawnByRow(self.sites.enumerated, rows, key):
+                return self.model(*args, **kwargs)
+
+        return run
+
+    def _check_sites(self, trace: dict, known: set[str], drawn: set[str], training: bool) -> None:
+        """Refuse a site that would stay at a draw of its prior without a word."""
+        for name, site in trace.items():
+            if site["type"] != "sample" or site["is_observed"] or name in known | drawn:
+                continue
+            if self.guide is None and training:
+                raise ValueError(f"posterior_samples has no draws of the latent site {name!r}.")
+            if isinstance(site["fn"], GaussianProcess):
+                raise ValueError(
+                    f"GP site {name!r} is observed in training: give predict its data to condition on, "
+                    "train_args=(X, y)."
+                )
+
+
+# -- sites on one path -------------------------------------------------------------------------------------------------
+
+
+def _process(posterior: InducingPosterior, value: Any, test: Shaped[Array, "N ..."] | None, asked: Asked) -> Path:
+    """A GP site on one path, with the density of ``test`` where it was observed in training."""
+    marginal = isinstance(value, GaussianMarginals)
+    mean, variance = (value.mean, value.variance) if marginal else posterior.marginals()
+    density = draws = None
+    if test is not None:
+        density = dist.Normal(mean, jnp.sqrt(variance)).log_prob(test)
+        density = density if density.ndim == 1 else jnp.sum(density, axis=-1)
+    if asked.keep_draws:
+        draws = value.draws(asked.draws_per_path) if marginal else value[None]
+    return Path(SitePrediction(mean, variance, density), (mean, variance), draws)
+
+
+def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
+    """A data site on one path, with the density of ``test``."""
+    fn: Any = unmasked(masked)
+    if getattr(masked, "entries", None) is not None:  # test data have NaN where they were not observed
+        fn = copy(fn)
+        fn.missing = "mask"
+    density = None if test is None else _log_density(fn, test)
+    if has_classes(fn):
+        return Path(SitePrediction(None, None, density, fn.probs))
+    mean, variance = fn.mean, fn.variance
+    base = fn
+    while isinstance(base, dist.Independent | dist.ExpandedDistribution):
+        base = base.base_dist
+    if not isinstance(base, Gaussian | dist.Normal):
+        return Path(SitePrediction(mean, variance, density))
+    # Of censored data only a side is known.
+    cdf = (
+        None
+        if test is None or isinstance(base, Censored)
+        else ndtr((test.astype(mean.dtype) - mean) / jnp.sqrt(variance))
+    )
+    return Path(SitePrediction(mean, variance, density, cdf=cdf), (mean, variance))
+
+
+def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | None) -> Path:
+    """A discrete latent site on one path, with the probabilities of its values, which are drawn from its prior."""
+    fn = unmasked(fn)
+    with drawing():
+        probs = jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
+        density = None if test is None else fn.log_prob(test)
+    return Path(SitePrediction(None, None, density, jnp.moveaxis(probs, 0, -1)), draws=value[None])
+
+
+def _with_density(path: Path, density: Float[Array, " N"]) -> Path:
+    return path._replace(prediction=path.prediction._replace(log_density=density))
+
+
+def _needs_draws(path: Path, asked: Asked) -> bool:
+    no_formula = path.gaussian is None and path.prediction.mean is not None
+    return asked.keep_draws or (asked.quantiles is not None and no_formula)
+
+
+def _draw(fn: Any, key: PRNGKeyArray, num_draws: int) -> Shaped[Array, "{num_draws} N ..."]:
+    """Draws of a data site, ``[num_draws, N, ...]``; those of a likelihood are given draws of its marginals."""
+    fn = unmasked(fn)
+    with drawing():
+        if isinstance(fn, Likelihood) and fn.is_marginal:
+            return fn.sample_given(key, fn.f.draws(num_draws))
+        return fn.sample(key, (num_draws,))
+
+
+def has_classes(fn: Any) -> bool:
+    """Whether a data site's predictions are probabilities of classes."""
+    classes = isinstance(fn, ClassLikelihood | dist.CategoricalProbs | dist.CategoricalLogits)
+    return classes or (isinstance(fn, Expected) and fn.is_categorical)
+
+
+def _log_density(fn: Any, value: Shaped[Array, "N ..."]) -> Float[Array, "N ..."]:
+    return fn.predictive_log_prob(value) if isinstance(fn, Likelihood) else fn.log_prob(value)

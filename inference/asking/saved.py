@@ -1,0 +1,400 @@
+"""How is a trained model kept in a file? With its parameters, its guide's options and sites, and the versions.
+
+Objects are saved only if their class is public in gpzoo (inducing variables, initialisers, forms): by name and
+arguments, and loading calls the class with them. Of a parameter of any other class, such as an equinox module, the
+arrays are saved by their paths, and loading puts them into an object that it is given. A file names no module, and
+loading imports none.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax import random
+from jax.tree_util import keystr
+from numpyro.distributions import constraints
+from numpyro.infer import autoguide
+
+import gpzoo
+from gpzoo import _checks as checks
+from gpzoo.errors import CheckpointError, plain
+from gpzoo.inducing.initialisers import Initialiser, blocks
+from gpzoo.inducing.variables import InducingBlocks, InducingVariable
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.programs import files
+from gpzoo.inference.programs.program import Sites
+from gpzoo.inference.programs.rows import Layout
+from gpzoo.posteriors import forms
+from gpzoo.posteriors.forms import Form
+
+_FORMAT, _VERSION = "gpzoo trained model", 1
+
+#: Options of a guide, as attributes and as arguments.
+_OPTIONS = tuple(name for name in inspect.signature(InducingGuide).parameters if name != "model")
+
+#: Classes that a file may name, by their public names.
+_PUBLIC = {name: getattr(gpzoo, name) for name in gpzoo.__all__}
+_PUBLIC = {
+    name: made
+    for name, made in _PUBLIC.items()
+    if isinstance(made, type) and issubclass(made, InducingVariable | Initialiser | blocks)
+}
+
+#: NumPyro's initialisation strategies without options.
+_STRATEGIES = ("init_to_feasible", "init_to_mean", "init_to_median", "init_to_sample", "init_to_uniform")
+
+
+class _Foreign(TypeError):
+    """A value that contains more than numbers, strings, Python containers and public classes of gpzoo."""
+
+
+# -- to a file ---------------------------------------------------------------------------------------------------------
+
+
+def save(path: Path, trained: Any) -> None:
+    """See :meth:`gpzoo.inference.Trained.save`."""
+    arrays: dict[str, np.ndarray] = {"losses": np.asarray(trained.losses)}
+    try:
+        own = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, np.generic) else x, dict(trained.params))
+        params = {"dict": [[name, _of_param(f"params[{name!r}]", value, arrays)] for name, value in own.items()]}
+    except _Foreign as error:
+        raise TypeError(f"A file holds pytrees of arrays, not {error}.") from None
+    description = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "written_by": _versions(),
+        "params": params,
+        "seconds": float(trained.seconds),
+        "expectations": dict(trained.expectations),
+        "data": dict(trained.data),
+        **_of_guide(trained.guide, arrays),
+    }
+    try:
+        files.write(path, f"{path.name}-unfinished", description, arrays)
+    except OSError as error:
+        raise CheckpointError(f"{path} could not be written: {error}.") from error
+
+
+def _of_param(name: str, value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """A parameter in JSON; of one of another class only its arrays, by their paths."""
+    own: dict[str, np.ndarray] = {}
+    try:
+        found = _encoded(name, value, own)
+    except _Foreign:
+        own, leaves = {}, jax.tree_util.tree_leaves_with_path(value)
+        if not leaves or any(x is value for _, x in leaves):
+            raise
+        named = [(keystr(path), x) for path, x in leaves]
+        found = {"paths": [[path, _encoded(f"{name}{path}", x, own)] for path, x in named]}
+    arrays |= own
+    return found
+
+
+def _versions() -> dict[str, str]:
+    return {"gpzoo": gpzoo.__version__, "jax": jax.__version__, "numpyro": numpyro.__version__}
+
+
+def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Options and sites of a guide; a description replaces options that cannot be saved."""
+    sites = getattr(guide, "sites", None) if isinstance(guide, InducingGuide) else None
+    found: dict[str, Any] = {"sites": None if sites is None else _of_sites(sites)}
+    if type(guide) is not InducingGuide:
+        return found | {"guide": None, "foreign": f"is {getattr(guide, '__name__', type(guide).__name__)}"}
+    own: dict[str, np.ndarray] = {}
+    try:
+        options = {name: _encoded(f"guide {name}", getattr(guide, name), own) for name in _OPTIONS}
+    except _Foreign as error:
+        return found | {"guide": None, "foreign": f"has {error}"}
+    arrays |= own
+    return found | {"guide": options, "foreign": None}
+
+
+#: What a file says of a program's sites by their names.
+_NAMED = ("latents", "processes", "drawn", "inner", "names", "enumerated")
+
+
+def _of_sites(sites: Sites) -> dict[str, Any]:
+    named = {name: sorted(getattr(sites, name)) for name in _NAMED}
+    # Constraints with parameters are left out; trained values fulfil them.
+    limits = {name: _constraint_name(x) for name, x in sites.constraints.items()}
+    limits = {name: public for name, public in limits.items() if public}
+    shapes = {
+        name: None if parts is None else {at: list(shape) for at, shape in parts.items()}
+        for name, parts in sites.parameters.items()
+    }
+    within = {name: list(layout) for name, layout in sites.within.items()}
+    lines = {name: list(found) for name, found in sites.lines.items()}
+    drawn = {"plate_depth": sites.plate_depth, "within": within, "lines": lines}
+    return named | {"parameters": shapes, "constraints": limits} | drawn
+
+
+def _constraint_name(constraint: Any) -> str | None:
+    return next((name for name in constraints.__all__ if getattr(constraints, name) is constraint), None)
+
+
+def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """A value in JSON; its arrays are added to ``arrays``.
+
+    Raises:
+        _Foreign: if it is not a number, string, array, container of these, or instance of a public class of gpzoo.
+    """
+
+    def each(values: Any) -> list[Any]:
+        return [_encoded(f"{name}[{i}]", value, arrays) for i, value in enumerate(values)]
+
+    x = x.item() if isinstance(x, np.generic) else x
+    if x is None or type(x) in (bool, int, float, str):
+        return x
+    if type(x) in (list, tuple):
+        return {type(x).__name__: each(x)}
+    if isinstance(x, frozenset):
+        return {"frozenset": each(sorted(x))}
+    if isinstance(x, Mapping) and all(type(key) in (int, str) for key in x):
+        return {"dict": [[key, _encoded(f"{name}[{key!r}]", value, arrays)] for key, value in x.items()]}
+    if isinstance(x, np.ndarray | jax.Array):
+        arrays[name] = np.asarray(random.key_data(x) if files.is_key(x) else x)
+        kind = {"key": str(random.key_impl(x))} if files.is_key(x) else {}
+        # Type promotion in the program depends on weak types.
+        return {"array": name, "weak": bool(getattr(x, "weak_type", False)), **kind}
+    public = type(x).__name__
+    own = _PUBLIC.get(public) is type(x)
+    if own and isinstance(x, InducingBlocks | blocks):
+        return {"gpzoo": public, "args": each(x.parts), "kwargs": {}}
+    if own and is_dataclass(x):
+        given = {f.name: getattr(x, f.name) for f in fields(x) if getattr(x, f.name) is not None}
+        kwargs = {field: _encoded(f"{name}.{field}", value, arrays) for field, value in given.items()}
+        return {"gpzoo": public, "args": [], "kwargs": kwargs}
+    kind = x if isinstance(x, type) else type(x)
+    if issubclass(kind, Form) and getattr(forms, kind.__name__, None) is kind:
+        kwargs = {} if x is kind else {f: _encoded(f"{name}.{f}", getattr(x, f), arrays) for f in kind.static_fields}
+        return {"form": kind.__name__, "kwargs": kwargs}
+    if made := _of_other_latents(name, x, arrays):
+        return made
+    strategy = getattr(x, "__name__", "")
+    if strategy in _STRATEGIES and getattr(numpyro.infer, strategy) is x:
+        return {"numpyro": strategy}
+    raise _Foreign(f"{name}, {f'{strategy} of type ' if strategy else 'of type '}{public}")
+
+
+def _of_other_latents(name: str, x: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
+    """What makes the guide of other latent sites, if it is a class of NumPyro or one of gpzoo without a network."""
+    from gpzoo.inference.training.row_latents import PerRow  # which is made of trained models
+
+    if isinstance(x, type) and _autoguide(x.__name__) is x:
+        return {"autoguide": x.__name__}
+    if type(x) is PerRow:
+        return {"per_row": _encoded(f"{name}.start", x.start, arrays), "scale": float(x.scale)}
+    return None
+
+
+def _autoguide(name: str) -> type | None:
+    """NumPyro's class of guides of this name, if there is one."""
+    found = getattr(autoguide, name, None)
+    return found if isinstance(found, type) and issubclass(found, autoguide.AutoGuide) else None
+
+
+# -- from a file -------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Arguments of a :class:`~gpzoo.inference.Trained`; see :func:`gpzoo.inference.load`."""
+    try:
+        description, arrays = files.read(path)
+        if description.get("format") != _FORMAT:
+            raise ValueError("gpzoo wrote it for another purpose")
+        _check_versions(path, description)
+        try:
+            found, options, sites, foreign = _decoded_all(description, arrays)
+        except Exception as error:
+            raise ValueError("its description is not that of a trained model") from error
+        _check_precision(arrays)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be loaded as a trained model: {plain(f'{error!s:.300}')}.") from error
+    loose = {name: x for name, x in found["params"].items() if isinstance(x, _ByPath)}
+    checks.names("params", set(params or {}), needed=set(), known=set(loose))
+    for name, by_path in loose.items():
+        if name not in (params or {}):
+            raise ValueError(
+                f"{path} holds the arrays of {name!r} without the object that they are in, which is of your own or of "
+                f"another library: give it to load, load(path, program, params={{{name!r}: module}})."
+            )
+        found["params"][name] = _filled(name, dict(params or {})[name], by_path)
+    if guide is None:
+        if options is None:
+            raise ValueError(
+                f"{path} does not contain its guide, which {foreign}: make the guide as for the training and give it "
+                "to load, load(path, program, guide=InducingGuide(...))."
+            )
+        guide = InducingGuide(program, **options)
+    if isinstance(guide, InducingGuide) and guide.sites is None:
+        guide.sites = sites
+    return {"model": program, "guide": guide, **found}
+
+
+class _ByPath(dict):
+    """Arrays of a parameter by their paths."""
+
+
+def _filled(name: str, like: Any, by_path: _ByPath) -> Any:
+    """An object with a file's arrays in place of its own, and nothing in place of what else is in it.
+
+    Raises:
+        ValueError: naming arrays that one has and the other has not, or that have another shape.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(like)
+    floats = {keystr(path): np.shape(x) for path, x in leaves if isinstance(x, jax.Array | np.ndarray) and _real(x)}
+    there = {path: np.shape(x) for path, x in by_path.items()}
+    if different := sorted(path for path in floats | there if floats.get(path) != there.get(path)):
+        at = different[0]
+        raise ValueError(
+            f"params[{name!r}] is not the object that was saved: {at} has shape {floats.get(at, 'none')}, in the file "
+            f"{there.get(at, 'none')}."
+        )
+    return jax.tree_util.tree_map_with_path(lambda path, x: by_path.get(keystr(path)), like)
+
+
+def _real(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _check_versions(path: Path, description: Mapping[str, Any]) -> None:
+    """Refuse other formats, naming the gpzoo that reads them; warn about other versions of JAX and NumPyro.
+
+    Raises:
+        ValueError: for another format.
+    """
+    written, here = description.get("written_by"), _versions()
+    if not isinstance(written, dict) or not all(isinstance(written.get(name), str) for name in here):
+        raise ValueError("it does not say what wrote it")
+    there = {name: plain(written[name])[:40] for name in here}
+    if description.get("version") != _VERSION:
+        raise ValueError(
+            f"its format is not that of gpzoo {here['gpzoo']}; gpzoo {there['gpzoo']}, which wrote it, reads it"
+        )
+    names = [name for name in ("jax", "numpyro") if there[name] != here[name]]
+    if other := [f"{name} {there[name]} there and {here[name]} here" for name in names]:
+        warnings.warn(
+            f"{path} was written with other versions, {', '.join(other)}: predictions may differ by rounding.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _check_precision(arrays: Mapping[str, np.ndarray]) -> None:
+    long = [name for name, x in arrays.items() if name != "losses" and x.dtype.itemsize == 8 and x.dtype.kind in "iuf"]
+    if long and not jax.config.read("jax_enable_x64"):
+        raise ValueError(f"{long[0]} is {arrays[long[0]].dtype}; call numpyro.enable_x64() first")
+
+
+def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> tuple:
+    """Fields of the trained model, options and sites of its guide, and the reason why options are missing."""
+    params = _decoded(description["params"], arrays)
+    if not isinstance(params, dict) or not all(isinstance(name, str) for name in params):
+        raise ValueError("params")
+    expectations, data = description["expectations"], description["data"]
+    if not all(isinstance(x, str) for x in (*expectations, *expectations.values(), *data)):
+        raise ValueError("expectations")
+    losses = np.array(arrays["losses"])
+    if losses.ndim not in (1, 2) or losses.dtype.kind != "f":
+        raise ValueError("losses")
+    found = {"params": params, "losses": losses, "seconds": float(description["seconds"])}
+    found |= {"expectations": expectations, "data": data}
+    options = description["guide"]
+    if options is not None:
+        options = {name: _decoded(options[name], arrays) for name in _OPTIONS if name in options}
+        InducingGuide(lambda: None, **options)  # refuses options out of range
+    sites = None if description["sites"] is None else _sites(description["sites"])
+    foreign = None if options is not None else plain(f"{description['foreign']!s:.200}")
+    return found, options, sites, foreign
+
+
+def _sites(described: Mapping[str, Any]) -> Sites:
+    optional = {name: described.get(name, ()) for name in ("inner", "enumerated")}  # not in files of earlier versions
+    named = {name: frozenset((dict(described) | optional)[name]) for name in _NAMED}
+    limits = described["constraints"]
+    if not all(isinstance(x, str) for group in (*named.values(), limits, limits.values()) for x in group):
+        raise ValueError("sites")
+    if not named["drawn"] | named["inner"] <= named["processes"] <= named["latents"] <= named["names"]:
+        raise ValueError("sites")
+    if not named["enumerated"] <= named["names"] - named["latents"] or (depth := described.get("plate_depth", 0)) < 0:
+        raise ValueError("sites")
+    shapes = {
+        name: None if parts is None else {at: tuple(map(int, shape)) for at, shape in parts.items()}
+        for name, parts in described["parameters"].items()
+    }
+    if not set(limits.values()) <= set(constraints.__all__):
+        raise ValueError("constraints")
+    within = {name: Layout(int(count), bool(strided)) for name, (count, strided) in described.get("within", {}).items()}
+    if not within.keys() <= named["drawn"] or any(layout.count < 1 for layout in within.values()):
+        raise ValueError("sites")
+    lines = {name: tuple(found) for name, found in described.get("lines", {}).items()}
+    if not set(lines) <= named["processes"] or not all(isinstance(x, str) for found in lines.values() for x in found):
+        raise ValueError("lines")
+    known: dict[str, Any] = {"constraints": {name: getattr(constraints, x) for name, x in limits.items()}}
+    return Sites(**named, **known, parameters=shapes, plate_depth=int(depth), within=within, lines=lines)
+
+
+def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The inverse of :func:`_encoded`; any other JSON raises some error."""
+    if not isinstance(x, dict):
+        if x is None or type(x) in (bool, int, float, str):
+            return x
+        raise ValueError("no value")
+    if "array" in x:
+        value = arrays[x["array"]]
+        if "key" in x:
+            return random.wrap_key_data(jnp.array(value), impl=x["key"])
+        if x["weak"] and value.ndim == 0:
+            return jnp.asarray(value.item())
+        return jnp.array(value)
+    if "gpzoo" in x:
+        kwargs = {name: _decoded(value, arrays) for name, value in x["kwargs"].items()}
+        return _PUBLIC[x["gpzoo"]](*(_decoded(part, arrays) for part in x["args"]), **kwargs)
+    if "form" in x:
+        kind = next(kind for kind in forms.NAMES.values() if kind.__name__ == x["form"])
+        return kind(**{name: _decoded(value, arrays) for name, value in x["kwargs"].items()})
+    if "numpyro" in x:
+        if x["numpyro"] not in _STRATEGIES:
+            raise ValueError("no strategy")
+        return getattr(numpyro.infer, x["numpyro"])
+    if "autoguide" in x:
+        if (found := _autoguide(x["autoguide"])) is None:
+            raise ValueError("no guide")
+        return found
+    if "per_row" in x:
+        from gpzoo.inference.training.row_latents import PerRow
+
+        return PerRow(_decoded(x["per_row"], arrays), scale=float(x["scale"]))
+    ((kind, content),) = x.items()
+    if kind == "paths":
+        return _ByPath((str(at), _decoded(value, arrays)) for at, value in content)
+    if kind == "dict":
+        if not all(type(key) in (int, str) for key, _ in content):
+            raise ValueError("no names")
+        return {key: _decoded(value, arrays) for key, value in content}
+    containers = {"list": list, "tuple": tuple, "frozenset": frozenset}
+    return containers[kind](_decoded(value, arrays) for value in content)
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a file.
+
+    Raises:
+        TypeError: if it is not a path.
+        ValueError: if it is empty.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be the path of a file, got {path!r:.80}.")
+    if not str(path).strip():
+        raise ValueError(f"path must be the path of a file, got {path!r}.")
+    return Path(path).absolute()

@@ -1,0 +1,569 @@
+"""What is a trained model, and what can be asked of it? Predictions, functions, posteriors, exports, a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpyro.infer.svi import SVIState
+
+from gpzoo import _checks as checks
+from gpzoo._platform import refuse_fork
+from gpzoo._types import Argument, ArrayLike
+from gpzoo.inference.asking import saved as _saved
+from gpzoo.inference.asking.arviz import Options, exported
+from gpzoo.inference.asking.functions import one_function, values_of_functions
+from gpzoo.inference.asking.predict import identity_of, predictions
+from gpzoo.inference.asking.streaming import conditioned
+from gpzoo.inference.asking.summaries import SitePrediction
+from gpzoo.inference.guides.guide import Inducing, InducingGuide
+from gpzoo.inference.guides.more_inducing import extended
+from gpzoo.inference.guides.same_program import refuse_other_program
+from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.finite import all_finite
+from gpzoo.inference.training._sources import split_arrays
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A program, its guide, and the values of their parameters: what :func:`~gpzoo.inference.fit` returns.
+
+    ``Trained(model, guide, params)`` is one too, for parameters that NumPyro's own ``svi.run`` found. Its methods keep
+    the programs that they compile; as under ``jax.jit``, what the program reads from anywhere but its arguments is
+    fixed by the first call.
+
+    Of several trainings (see :func:`~gpzoo.inference.fit`), ``params``, ``losses`` and ``state`` have a leading axis,
+    and :meth:`member` gives the one that the other methods want; the losses of one that failed are NaN from the step
+    on that is not kept.
+
+    Example:
+        >>> import jax, numpy as np, numpyro
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(gp_regression, kmeans(8))
+        >>> svi = SVI(gp_regression, guide, numpyro.optim.Adam(0.05), GaussianProcessELBO())
+        >>> found = svi.run(jax.random.key(0), 5, X, np.sin(X[:, 0]), progress_bar=False)
+        >>> trained = Trained(gp_regression, guide, found.params)
+        >>> trained.functions(jax.random.key(1), X, num_draws=4, num_features=64)["f"].shape
+        (4, 50)
+
+    Attributes:
+        model: the program.
+        guide: its guide, an :class:`~gpzoo.inference.InducingGuide` that has seen data for all methods but ``member``.
+        params: values (constrained) of every ``numpyro.param`` site, and mutable state, by name.
+        losses: negative ELBO of every step that led to ``params``, ``[num_steps]``, in nats; minibatch estimates where
+            there are minibatches; none where it was not :func:`~gpzoo.inference.fit` that trained.
+        state: NumPyro's state, from which ``svi.update`` can go on, or ``None``.
+        seconds: wall time of the steps, compilation included, over all resumptions.
+        expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
+            ``"draw"``. Draws of latent sites, over which nothing was integrated, are named with the line of the program
+            that took them: ``"draw of f (model.py:12)"``, ``"closed form given draws of h (model.py:9)"``.
+        backed_off: of each site with natural gradients, how many steps were shortened, because at the length asked for
+            they lowered the bound or led to no covariance; like ``state`` not kept by :meth:`save`.
+        data: what it was trained on: type, shape and sha256 of every array, by name; empty where a training failed.
+    """
+
+    model: Callable
+    guide: Any
+    params: Mapping[str, Any] = field(repr=False)
+    losses: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)
+    state: SVIState | None = field(default=None, repr=False)
+    seconds: float = 0.0
+    expectations: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    backed_off: Mapping[str, Any] = field(default_factory=dict)
+    _compiled: dict[tuple, Any] = field(default_factory=dict, repr=False)
+
+    def member(self, k: int) -> Trained:
+        """Training ``k`` of several; ``seconds`` are those of all.
+
+        Raises:
+            ValueError: if this is one training.
+            IndexError: if there are not so many.
+        """
+        if self.losses.ndim < 2:
+            raise ValueError("This is the result of one training, which has no members.")
+        losses = self.losses[k]  # arrays on the device would take the last member where k is too large
+        params, state, backed_off = jax.tree.map(lambda x: x[k], (self.params, self.state, dict(self.backed_off)))
+        return replace(self, params=params, losses=losses, state=state, backed_off=backed_off)
+
+    def with_params(self, params: Mapping[str, Any]) -> Trained:
+        """The same model and guide with other parameters, such as those that a callback of ``fit`` is given.
+
+        Programs that one of the two compiles serve both.
+        """
+        return Trained(self.model, self.guide, params, _compiled=self._compiled)
+
+    @entry_point
+    def predict(
+        self,
+        rng_key: Array,
+        *new: Argument,
+        test_data: Mapping[str, ArrayLike] | None = None,
+        num_draws: int = 100,
+        quantiles: Sequence[float] | None = None,
+        keep_draws: bool = False,
+        mean_only: bool = False,
+        batch_size: int = 1000,
+        train_args: tuple[Argument, ...] | None = None,
+        train_kwargs: Mapping[str, Any] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, SitePrediction]:
+        """Predict every GP site and every data site at new inputs.
+
+        Likelihoods integrate over the marginals of ``f`` where the program allows it. Where it takes draws (inner
+        layers of a deep GP, hyperparameters with a posterior), the result is the mixture over draws: mean and variance
+        by the law of total variance, densities averaged (deep GPs, eq. 18). A row's draws depend on ``rng_key`` and its
+        position in the whole input; those of latent variables of rows depend on the batch too. Sampled views are drawn
+        once, by ``rng_key``, and the same for all inputs.
+
+        Discrete latent sites are predicted too: they are drawn from their prior, and have ``probs`` ``[N, K]`` of their
+        values. Densities of test data are summed over the values of those that each row has of its own. A chain of them
+        begins anew at the first of the new rows.
+
+        Sites have rows of their own: the program says which go with the rows of the inputs, one for each or several
+        (patches), and those are predicted in batches. Others, such as a site at inputs from ``model_kwargs``, are the
+        same in every batch and computed once. Several batches are refused where the rows of a site depend on several
+        rows of the inputs.
+
+        For draws of functions, joint over the inputs, use :meth:`functions`, or :class:`numpyro.infer.Predictive` with
+        the same guide at up to a few thousand inputs.
+
+        Args:
+            rng_key: key of the draws.
+            *new: the model's positional arguments at the new inputs, one row per input.
+            test_data: observed values by site name, one for each row of the site, for ``log_density``.
+            num_draws: draws of the sites that must be drawn; programs without any need one pass.
+            quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles
+                of the mixture of Gaussians over draws, others those of the draws of ``y``, one for each draw of the
+                sites.
+            keep_draws: whether to return the draws themselves: of every GP site and data site, one for each draw of
+                the sites that must be drawn (``num_draws`` if there are none), independent over inputs. Data sites,
+                apart from programs with ``InducingGuide(joint=...)``, are drawn by running the program on one row at a
+                time.
+            mean_only: whether to leave out variances, which are most of the work of a sparse GP. What needs them is
+                computed all the same, such as class probabilities, and draws of the inner layers of a deep GP.
+            batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows.
+            train_args: the positional arguments of training, for observed GP sites (exact GP regression), which are
+                conditioned on their data.
+            train_kwargs: the keyword arguments of training, with ``train_args``.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            A :class:`SitePrediction` for each GP site and each data site, by name.
+
+        Raises:
+            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: for data that are not finite; rows that disagree; unknown names in ``test_data``; parameters
+                that are missing, unknown or of another shape; a guide that has not seen data; an observed GP site
+                without ``train_args``; sites that the guide draws jointly, or whose rows cannot be told from those of
+                the inputs, in several batches; ``quantiles`` that are not between 0 and 1; ``mean_only`` with
+                ``quantiles``, ``keep_draws`` or ``test_data``.
+            FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
+            NonFiniteError: naming any other site whose prediction is not finite.
+        """
+        return predictions(
+            self._compiled,
+            rng_key,
+            self.model,
+            new,
+            model_kwargs,
+            guide=self._usable_guide(new, model_kwargs),
+            params=self.params,
+            test_data=test_data,
+            num_draws=num_draws,
+            quantiles=quantiles,
+            keep_draws=keep_draws,
+            mean_only=mean_only,
+            batch_size=batch_size,
+            train_args=train_args,
+            train_kwargs=train_kwargs,
+        )
+
+    @entry_point
+    def functions(
+        self,
+        rng_key: Array,
+        *new: Argument,
+        num_draws: int = 100,
+        num_features: int = 2048,
+        batch_size: int = 1000,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Draw functions from the posterior of every GP site, and evaluate them at inputs, batch by batch.
+
+        Draw ``s`` is one function through the whole program, the same for any inputs and, up to rounding, for any
+        batches: ``rng_key`` and ``s`` fix it, and in a deep GP the functions of all layers are composed. By Matheron's
+        rule (Wilson et al. 2020, *Efficiently sampling functions from Gaussian process posteriors*, eq. 13),
+
+        ``f(x) = g(x) + Kfu Kuu^-1 (u - g(Z))``, ``u ~ q(u)``,
+
+        where the function ``g`` is drawn from the prior by random Fourier features. The time is linear in the number
+        of inputs; at up to a few thousand, :class:`numpyro.infer.Predictive` draws jointly without features, for any
+        kernel.
+
+        White noise in a kernel is no function: it is drawn per row, by the row's number in the whole input.
+
+        Args:
+            rng_key: key of the draws.
+            *new: the model's positional arguments at the inputs, one row per input.
+            num_draws: number of functions ``S``.
+            num_features: random features of each addend of each kernel. Over draws the covariance is exact for any
+                number; that of the values of one draw given its frequencies has an error of
+                ``O(num_features^-1/2)``.
+            batch_size: rows at a time.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            The values of each latent GP site by name, ``[S, N]`` or ``[S, N, D]``.
+
+        Raises:
+            FactorisationError: naming a site whose covariance does not factorise.
+            TypeError: naming a kernel without a known spectral density (:meth:`gpzoo.kernels.Kernel.frequencies`), or
+                inducing variables without values for a function (:meth:`gpzoo.InducingVariable.of`); data that are no
+                real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: for counts below one; data that are not finite; rows that disagree; a guide that has not seen
+                data; parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in
+                several batches.
+        """
+        return values_of_functions(
+            self._compiled,
+            rng_key,
+            self._usable_guide(new, model_kwargs),
+            self.params,
+            new,
+            model_kwargs,
+            num_draws=num_draws,
+            num_features=num_features,
+            batch_size=batch_size,
+        )
+
+    @entry_point
+    def function(
+        self, rng_key: Array, draw: int = 0, *, num_features: int = 2048, model_kwargs: Mapping[str, Any] | None = None
+    ) -> Callable[..., dict[str, Array]]:
+        """One draw of :meth:`functions` as a function of JAX, for ``jax.grad``, ``jax.jit`` and optimisers.
+
+        ``function = trained.function(key)``, then ``jax.grad(lambda x: function(x[None])["f"][0])(x)``.
+
+        Args:
+            rng_key: key of the draws.
+            draw: its number; draw ``s`` is ``trained.functions(key, X)["f"][s]``.
+            num_features: see :meth:`functions`.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            A function of the model's positional arguments that returns the values of each latent GP site by name.
+
+        Raises:
+            ValueError: for a negative ``draw`` or a count below one; a guide that has not seen data; when it is called,
+                as :meth:`functions`. Under ``jit`` values are not looked at: there is no ``FactorisationError``.
+            TypeError: as :meth:`functions`.
+        """
+        guide = self._usable_guide()
+        return one_function(rng_key, guide, self.params, draw, model_kwargs, num_features=num_features)
+
+    @entry_point
+    def posterior(
+        self, rng_key: Array, *args: Argument, model_kwargs: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The distributions of the latent sites at the model's inputs: ``{site: distribution}``.
+
+        GP sites give an :class:`~gpzoo.InducingPosterior` (``.mean``, ``.variance``, ``.inducing_moments()``).
+
+        Args:
+            rng_key: draws the sites that come before a site in the program, and sampled views, which are those of
+                :meth:`predict` with the same key.
+            *args: the model's positional arguments.
+            model_kwargs: its keyword arguments, by name.
+
+        Raises:
+            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: for parameters that are missing, unknown or of another shape.
+        """
+        guide = self._usable_guide(args, model_kwargs)
+        args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
+        rng_key = checks.rng_key(rng_key)
+        guide.sites_for(args, kwargs)
+        params = guide.checked_params(self.params, args, kwargs)
+        arrays, static = split_arrays(kwargs)
+        program = self._compiled.setdefault(
+            ("posterior", identity_of(static)),
+            jax.jit(lambda key, params, args, arrays: guide.posteriors(key, params, args, arrays | static)),
+        )
+        found = program(rng_key, params, args, arrays)
+        # Outside jit the site that is not finite is named.
+        return found if all_finite(found) else guide.posteriors(rng_key, params, args, kwargs)
+
+    @entry_point
+    def add_inducing(
+        self,
+        rng_key: Array,
+        inducing: Inducing,
+        *new: Argument,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> Trained:
+        """The same model with more inducing variables, about which it says nothing yet: room for new data.
+
+        ``q(u, u_new) = q(u) p(u_new | u)``, which changes no prediction and no divergence, whitened or not. The new
+        variables follow the old ones, so that :meth:`condition` and :class:`OnlineELBO` know these.
+
+        Args:
+            rng_key: key of the initialisers.
+            inducing: for all GP sites, or for some by name: an initialiser such as :func:`~gpzoo.kmeans`, which sees
+                the site's inputs at ``new`` with the sites before it at their posterior means, or an inducing variable.
+            *new: the model's positional arguments at these inputs; targets may be left out.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            The model, without NumPyro's ``state``.
+
+        Raises:
+            TypeError: for inducing variables of another kind than the site's, data that are no real numbers, an
+                ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: naming the site, for a covariance that is not full, inducing variables that are neither points
+                nor patches, or inputs of another shape; for unknown names of sites; as :meth:`posterior`.
+            FactorisationError: naming the site whose ``Kuu`` does not factorise with them.
+        """
+        guide = self._usable_guide(new, model_kwargs)
+        args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
+        params = extended(checks.rng_key(rng_key), guide, self.params, inducing, args, kwargs)
+        return replace(self, params=params, state=None, backed_off={})
+
+    @entry_point
+    def condition(
+        self,
+        rng_key: Array,
+        *new: Argument,
+        batch_size: int | None = None,
+        num_steps: int = 100,
+        num_draws: int = 10,
+        sites: Collection[str] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> Trained:
+        """Take in new data, in one pass and without the old ones: only ``q(u)`` changes.
+
+        The bound is ``E_q[log p(y_new | f)] - KL[q(u) || q_old(u)]``, where ``q_old`` is this model's (Bui, Nguyen and
+        Turner 2017, *Streaming sparse Gaussian process approximations*, arXiv 1705.07131, with hyperparameters and
+        inducing variables held). It is maximised by natural-gradient steps of length 1, shortened where they do not
+        raise it. With Gaussian noise one step is exact: the result is the best ``q(u)`` for all data, old and new
+        (Titsias 2009), in any pieces and any order. Elsewhere a piece is only approximately kept, the better the
+        larger pieces are. Call :meth:`add_inducing` before where new inputs are far from old ones, and
+        :func:`~gpzoo.inference.fit` with :class:`OnlineELBO` if hyperparameters should change too.
+
+        Args:
+            rng_key: key of the draws.
+            *new: the model's positional arguments, new data included; arrays among them have one row per datum.
+            batch_size: most rows at a time, in the order given: each batch's ``q(u)`` is the next one's prior. ``None``
+                for all at once, in memory like that of a training step on all.
+            num_steps: most steps on each batch; they end when the bound no longer grows.
+            num_draws: draws of sites that are drawn, such as inner layers, the same in all steps on a batch.
+            sites: names of the GP sites whose ``q(u)`` changes; ``None`` for those on which no other GP site depends,
+                such as the last layer of a deep GP.
+            model_kwargs: the model's keyword arguments, by name. New data count once: ``num_data``, where the model
+                has it, is their number.
+
+        Returns:
+            The model after the new data. Its ``losses`` have one number for each batch: minus the bound on the log
+            evidence of the new rows so far given the old data, in nats; ``data`` describes the new rows.
+
+        Raises:
+            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: for data that are not finite, or none; rows that disagree; columns that the inducing inputs do
+                not have; a program without a latent GP site; a covariance of ``q(u)`` that is not full; a plate that
+                counts other rows than the new ones; counts below one; unknown ``sites``; as :meth:`posterior`.
+            FactorisationError: naming the GP site whose covariance does not factorise.
+
+        A batch whose last step still changed the bound by a thousandth of a nat per row gives a warning.
+        """
+        guide = self._usable_guide(new, model_kwargs)
+        args, kwargs = arguments(guide.model, new, model_kwargs)
+        # q(u) stays in its precision; wider data would make it wider.
+        of_model = [x.dtype for x in jax.tree.leaves(dict(self.params)) if jnp.issubdtype(x.dtype, jnp.floating)]
+        if set(of_model) == {np.dtype(np.float32)}:
+            args, kwargs = jax.tree.map(
+                lambda x: x.astype(np.float32) if getattr(x, "dtype", None) == np.float64 else x, (args, kwargs)
+            )
+        found = conditioned(
+            self._compiled,
+            checks.rng_key(rng_key),
+            guide,
+            self.params,
+            args,
+            kwargs,
+            batch_size=None if batch_size is None else checks.positive_int("batch_size", batch_size),
+            num_steps=checks.positive_int("num_steps", num_steps),
+            num_draws=checks.positive_int("num_draws", num_draws),
+            sites=sites,
+        )
+        return replace(self, **found._asdict(), state=None, backed_off={})
+
+    @entry_point
+    def to_arviz(
+        self,
+        rng_key: Array,
+        *args: Argument,
+        num_draws: int = 500,
+        new_args: tuple[Argument, ...] | None = None,
+        new_kwargs: Mapping[str, Any] | None = None,
+        batch_size: int = 1000,
+        coords: Mapping[str, Any] | None = None,
+        dims: Mapping[str, Sequence[str]] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Draws from the posterior as ArviZ's container, for ``az.summary``, ``az.loo``, plots, netCDF and Zarr.
+
+        The draws are independent, so diagnostics of Markov chains (r_hat, effective sample size, trace plots) mean
+        nothing for them: use ``az.summary(..., kind="stats")``. Each draw takes ``u ~ q(u)`` and the other latent
+        sites, then ``f`` given ``u``, jointly over the inputs of a batch of rows. The chain axis has length 1.
+
+        ========================= ======================================================================================
+        ``posterior``             ``<site>`` and ``<site>_u``, never whitened, of GP sites; other latent sites;
+                                  deterministic sites of the program
+        ``posterior_predictive``  data drawn anew; of an observed GP site given what was observed
+        ``predictions``           GP sites and data at ``new_args``; ``predictions_constant_data`` has these
+        ``log_likelihood``        ``log p(y_n | f_n)``; of an observed GP site ``log p(y_n | y_-n)``
+        ``log_prior``             ``log p`` of hyperparameters and other latent sites that are no GPs, each summed over
+                                  its entries: what ``az.psense_summary`` scales
+        ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for PSIS (in ArviZ 1.x, approximate posteriors);
+                                  ``log_p_<site>_u``, the part of ``u`` in ``log_p``
+        ``prior``                 what the program draws, at the trained values of its parameters (attributes name them)
+        ``prior_predictive``      data drawn with these
+        ``observed_data``         the data
+        ``constant_data``         parameters that have no posterior, small arguments, and ``elbo``, negative losses
+        ========================= ======================================================================================
+
+        Discrete latent sites are left out: ``log_likelihood`` and ``log_p`` are summed over their values, and data are
+        drawn with values from their prior. ``numpyro.contrib.funsor.infer_discrete`` draws them given data and ``f``.
+
+        ``log_p = log p(y | f) + log p(u) + log p(theta)`` and ``log_q = log q(u) + log q(theta)``: the rows are the
+        whole data, whatever ``num_data`` is, and ``f`` given ``u`` has cancelled. Hyperparameters that are points have
+        their prior in ``log_p``. All densities of data and their sums are float64.
+
+        Axes have the names of plates, of ``infer={"event_dims": [...]}``, and ``<site>_output`` or ``<site>_class``,
+        ``<site>_inducing_row``; an argument of four axes has ``<name>_height``, ``_width`` and ``_channel``. Of a site
+        under ``handlers.mask`` there are the observed data only, along ``<site>_observed`` with their numbers (of
+        several axes, in C order) as coordinates, and ``constant_data`` has ``<site>_mask``. A slash in a name is a dot.
+
+        Args:
+            rng_key: key of the draws; sampled views are drawn once, by this key, for all of them.
+            *args: the model's positional arguments, data included, at the rows to export.
+            num_draws: number of draws ``S``.
+            new_args: positional arguments at new inputs, ``(X_new,)``.
+            new_kwargs: keyword arguments there; ``None`` for ``model_kwargs``.
+            batch_size: most rows at a time; ``f`` is joint among them given ``u``, for which their covariance is
+                formed. The prior has at most so many rows.
+            coords: labels of entries by axis, ``{"data": years}``; of rows, they are those of the data.
+            dims: names of axes by array, without those of draws, ``{"lengthscale": ["feature"]}``.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            ``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (ArviZ 1.x).
+
+        Raises:
+            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            ValueError: for data that are not finite; parameters that are missing, unknown or of another shape; counts
+                below one; ``coords`` or ``dims`` that do not fit; in several batches, a program whose density does not
+                come in rows.
+            FactorisationError: naming the GP site whose draws are not finite.
+            NonFiniteError: naming any other site whose draws are not finite, or whose log density is NaN.
+
+        Draws from a prior that are not finite give a warning.
+        """
+        losses = self.losses if self.losses.size else None
+        return exported(
+            self._compiled,
+            rng_key,
+            self.model,
+            self._usable_guide(args, model_kwargs),
+            self.params,
+            args,
+            model_kwargs,
+            num_draws=num_draws,
+            losses=losses,
+            options=Options(new_args, new_kwargs, batch_size, coords, dims),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write this model to one file, from which :func:`load` makes it again without the data.
+
+        The file holds parameters and mutable state, losses, what the guide found out about the program and, as far as
+        they are gpzoo's own, the guide's options; versions, and :attr:`data`. It is written in one step, every byte is
+        under a hash, and there is no pickle in it. NumPyro's ``state`` is not kept, training goes on from checkpoints.
+
+        Raises:
+            TypeError: for parameters that are no pytrees of arrays, or a ``path`` that is none.
+            ValueError: for an empty ``path``.
+            CheckpointError: if the file cannot be written; what was there before stays.
+        """
+        _saved.save(_saved.checked_path(path), self)
+
+    def _usable_guide(self, args: tuple = (), model_kwargs: Mapping[str, Any] | None = None) -> InducingGuide:
+        """The guide, if it can be asked; with arguments, that of another program is refused."""
+        if not isinstance(self.guide, InducingGuide):
+            raise TypeError(f"guide must be the trained InducingGuide, got {type(self.guide).__name__}.")
+        if self.losses.ndim > 1:
+            raise ValueError(f"These are {len(self.losses)} trainings: ask one of them, such as trained.member(0).")
+        if not jax.config.read("jax_enable_x64"):
+            for name, x in self.params.items():
+                if any(isinstance(leaf, Array) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(x)):
+                    raise ValueError(
+                        f"params[{name!r}] is float64, which is not enabled: call numpyro.enable_x64() first."
+                    )
+        if args and self.model is not self.guide.model:
+            given = arguments(self.model, args, model_kwargs, new=True)
+            refuse_other_program(self.model, self.guide, *given, self.params)
+        return self.guide
+
+
+def load(
+    path: str | os.PathLike[str], program: Callable, guide: Any = None, *, params: Mapping[str, Any] | None = None
+) -> Trained:
+    """The model that :meth:`Trained.save` wrote; on the same machine with the same versions it predicts the same bits.
+
+    Example:
+        >>> import jax, pathlib, tempfile, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, load
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(gp_regression, kmeans(8))
+        >>> start = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, np.sin(X[:, 0])))
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "start.gpzoo"
+        >>> start.save(path)
+        >>> sorted(load(path, gp_regression).params) == sorted(start.params)
+        True
+
+    Args:
+        path: of the file.
+        program: the program that was trained, which the file does not hold.
+        guide: a guide made as for the training, where the file does not say how: one with inducing variables,
+            initialisers or a strategy of your own, or no :class:`~gpzoo.inference.InducingGuide`.
+        params: by name, the object that a parameter's arrays are put into where it is of another library's class, such
+            as an equinox module, ``{"network$params": module}``.
+
+    Returns:
+        The model, without NumPyro's ``state``.
+
+    Raises:
+        TypeError: for a ``path`` that is none.
+        ValueError: for an empty ``path``; without a ``guide``, or an object in ``params``, where one is needed; for
+            one in ``params`` that does not fit the file.
+        RuntimeError: in a process that was forked after JAX had run.
+        CheckpointError: if the file cannot be read, is damaged or something else, was written in another format (the
+            message names the gpzoo that reads it), or holds float64 and that is not enabled.
+
+    Other versions of JAX or NumPyro than those that wrote the file give a warning.
+    """
+    refuse_fork("load")
+    return Trained(**_saved.load(_saved.checked_path(path), program, guide, params))

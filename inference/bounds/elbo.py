@@ -1,0 +1,246 @@
+"""Which objective trains a program with GP sites? NumPyro's mean-field ELBO, with their marginals and analytic KL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.core import Tracer
+from jaxtyping import Float
+from numpyro import handlers
+from numpyro.distributions import MaskedDistribution, Unit
+from numpyro.infer import TraceMeanField_ELBO
+
+from gpzoo import _checks as checks
+from gpzoo._numpyro import Messenger
+from gpzoo.inference.guides.same_program import refuse_other_program
+from gpzoo.inference.programs.enumeration import is_enumerated, scored
+from gpzoo.inference.programs.gp_sites import Bound, TightBound, representing
+from gpzoo.inference.programs.program import Sites
+from gpzoo.inference.programs.runs import ParameterNames, observed, unmasked
+from gpzoo.likelihoods import Likelihood
+from gpzoo.linalg import total
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.marginals import GaussianMarginals
+from gpzoo.processes.process import GaussianProcess
+
+
+class GaussianProcessELBO(TraceMeanField_ELBO):
+    """Evidence lower bound of a program with GP sites (convolutional GPs, eq. 5; deep GPs, eq. 17).
+
+    :class:`numpyro.infer.TraceMeanField_ELBO` with three additions. The guide's GP sites are their marginals where the
+    program allows, so that gpzoo likelihoods take exact expectations. A GP site keeps its analytic KL or the objective
+    raises. Mutable state (batch normalisation) advances in the guide's run only; the model's run sees it frozen.
+
+    That bound has ``q(f | u) = p(f | u)``. A better ``q(f | u)`` makes it tighter and, as its residual variances no
+    longer pass for noise, the noise that maximises it smaller. With ``tight=True`` a
+    :class:`~gpzoo.likelihoods.Gaussian` chooses it in closed form (Titsias 2025, arXiv 2502.08730): one logarithm for
+    each row and output, 1 to 2 % of a step. Any likelihood takes one factor of the residual variances for each site and
+    output (Bui, Ashman and Turner 2025, arXiv 2502.04750), a parameter of ``InducingGuide(..., residual={"f"})``. Its
+    divergence is part of the data sites' terms: plates scale it, and it counts once for each site with data. Sites that
+    are drawn, such as the inner layers of a deep GP, keep ``p(f | u)``. Predictions use ``p(f | u)`` throughout.
+
+    Discrete latent sites with ``infer={"enumerate": "parallel"}``, or those of a program under NumPyro's
+    ``config_enumerate``, are summed out: the data that depend on them have the term ``log sum_z p(z) p(y | z, f)``, and
+    its average over draws of ``f`` counts, ``draws(f)[rows, z]``. Chains of them run under NumPyro's
+    ``scan``, with GP sites drawn jointly, ``InducingGuide(joint={"f"})``, and without minibatches.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import GaussianProcessELBO, InducingGuide
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> y, guide = np.sin(X[:, 0]), InducingGuide(gp_regression, kmeans(8))
+        >>> params = guide.init_params(jax.random.key(0), X, y)
+        >>> terms = GaussianProcessELBO(sum_sites=False).loss(jax.random.key(1), params, gp_regression, guide, X, y)
+        >>> sorted(terms), abs(float(terms["f"])) < 1e-3  # the divergence of q(u) from the prior starts at 0
+        (['f', 'y'], True)
+
+    Args:
+        num_particles: number of draws of the sites that are drawn.
+        vectorize_particles: see :class:`numpyro.infer.ELBO`.
+        sum_sites: ``False`` gives the contribution of every site, by name.
+        tight: whether the bound is the tighter one.
+
+    Raises:
+        ValueError: when a GP site of the model has no :class:`~gpzoo.inference.InducingGuide` posterior, or its scale
+            differs between guide and model; for parameters without a value, and values of unknown names. With
+            ``tight``, for a site on a grid, for data around draws of a site, and for a likelihood that is not Gaussian
+            where the guide has no factor of the site. For a discrete site in the guide, or one of the program's beside
+            a guide of another kind. For ``num_particles`` that are no count.
+        TypeError: with ``tight``, for a kernel that samples views.
+    """
+
+    def __init__(
+        self,
+        num_particles: int = 1,
+        vectorize_particles: bool = True,
+        sum_sites: bool = True,
+        *,
+        tight: bool = False,
+    ) -> None:
+        super().__init__(checks.positive_int("num_particles", num_particles), vectorize_particles, sum_sites)
+        if not isinstance(tight, bool):
+            raise TypeError(f"tight must be True or False, got {tight!r}.")
+        self.tight = tight
+
+    #: Enumerated sites are summed out; without it NumPyro warns of any discrete site.
+    can_infer_discrete = True
+
+    @property
+    def representation(self) -> Bound:
+        """The form that GP sites have in a run of the guide."""
+        return TightBound() if self.tight else Bound()
+
+    def by_site(self) -> GaussianProcessELBO:
+        """The same bound, as the contribution of every site."""
+        found = copy(self)
+        found.sum_sites = False
+        return found
+
+    def loss_with_mutable_state(
+        self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Negative ELBO, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
+        refuse_other_program(model, guide, args, kwargs, param_map)
+        record: dict[str, dict[str, Any]] = {}
+
+        def marginal_guide(*args: Any, **kwargs: Any) -> Any:
+            nonlocal record
+            with representing(self.representation), handlers.trace() as record:
+                return guide(*args, **kwargs)
+
+        def checked_model(*args: Any, **kwargs: Any) -> Any:
+            with _ModelChecks(record, self.tight, _sites_of(guide)):
+                return model(*args, **kwargs)
+
+        def scored_model(*args: Any, **kwargs: Any) -> Any:
+            return scored(checked_model, _sites_of(guide))(*args, **kwargs)
+
+        with ParameterNames() as seen:
+            found = self._estimate(rng_key, param_map, scored_model, marginal_guide, *args, **kwargs)
+        # NumPyro's evaluate leaves mutable state out.
+        checks.names("The objective's params", set(param_map), needed=seen.loose("param"), known=seen.names)
+        return found
+
+    def _estimate(self, *args: Any, **kwargs: Any) -> Any:
+        """The loss of a program and a guide that check themselves."""
+        return super().loss_with_mutable_state(*args, **kwargs)
+
+
+class _ModelChecks(Messenger):
+    """Compares each GP site of the model's run with the guide's, and freezes mutable state.
+
+    For the tighter bound it also checks that data sites use the residual variances.
+    """
+
+    def __init__(self, record: dict[str, dict[str, Any]], tight: bool, sites: Sites | None) -> None:
+        super().__init__(None)
+        self.record, self.tight, self.sites = record, tight, sites
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        name = msg.get("name")
+        if msg["type"] == "mutable" and name in self.record:
+            # A copy: networks write their new state into the dictionary they are handed.
+            msg["value"] = jax.tree.map(lambda x: x, self.record[name]["value"])
+            msg["stop"] = True
+        elif self.tight and msg["type"] == "sample" and msg["is_observed"]:
+            msg["fn"] = self._tightened(name, msg["fn"])
+
+    def _tightened(self, name: Any, fn: Any) -> Any:
+        """The distribution of a data site, less the divergence of ``q(f | u)`` from the prior given ``u``."""
+        likelihood = unmasked(fn)
+        if not (isinstance(likelihood, Likelihood) and likelihood.is_marginal):
+            drawn = [n for n, s in self.record.items() if isinstance(s["fn"], InducingPosterior) and _is_array(s)]
+            if drawn and not isinstance(likelihood, GaussianProcess | Unit):
+                raise ValueError(
+                    f"GaussianProcessELBO(tight=True): data site {name!r} is given an array, and the program draws "
+                    f"{drawn}. Draws have their full variance, so that nothing is tighter. Give the marginals of a "
+                    "GP site to a likelihood of gpzoo.likelihoods, or leave tight=True out."
+                )
+            return fn
+        parts = likelihood.f.parts
+        if any(part.residual is not None for part in parts) and not likelihood.takes_residual:
+            raise ValueError(
+                f"GaussianProcessELBO(tight=True): {type(likelihood).__name__} at data site {name!r} has no best "
+                f"residual variance in closed form for GP site(s) {sorted(likelihood.f.sites)}. Learn a factor of "
+                f"each: InducingGuide(..., residual={sorted(likelihood.f.sites)})."
+            )
+        divergences = [jnp.sum(part.divergence) for part in parts if part.divergence is not None]
+        return _LessDivergence(fn, total(divergences)) if divergences else fn
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "sample" or msg["is_observed"]:
+            return
+        name, fn = msg["name"], msg["fn"]
+        if is_enumerated(msg) and self.sites is None:
+            raise ValueError(
+                f"Discrete site {name!r} is summed out only beside an InducingGuide, which knows the program's plates. "
+                "Use InducingGuide(model, ...) as the guide, or NumPyro's TraceEnum_ELBO."
+            )
+        guide_site = self.record.get(name)
+        guide_fn = None if guide_site is None else guide_site["fn"]
+        support = getattr(unmasked(guide_fn), "support", None)
+        if support is not None and support.is_discrete:
+            raise ValueError(
+                f"The guide has the discrete site {name!r}, for which the bound has no gradient: leave it out of the "
+                "guide, and have the program sum it out, infer={'enumerate': 'parallel'}."
+            )
+        if not isinstance(fn, GaussianProcess) and not isinstance(guide_fn, InducingPosterior):
+            return
+        if not (isinstance(fn, GaussianProcess) and isinstance(guide_fn, InducingPosterior)):
+            raise ValueError(
+                f"GP site {name!r} would lose its analytic KL: the model has {type(fn).__name__}, the guide "
+                f"{'nothing' if guide_fn is None else type(guide_fn).__name__}. Use InducingGuide(model, ...) of this "
+                "very model as the guide."
+            )
+        ours, theirs = _scale(guide_site), _scale(msg)
+        if ours is not theirs and not _equal(ours, theirs):
+            raise ValueError(
+                f"GP site {name!r} has scale {ours} in the guide and {theirs} in the model, so its KL would be "
+                "weighted wrongly. Apply handlers.scale to both, or to neither."
+            )
+
+
+class _LessDivergence(MaskedDistribution):
+    """A likelihood's terms less a divergence for every row that is observed.
+
+    Args:
+        base: the likelihood, masked or not.
+        divergence: in nats, per row.
+    """
+
+    def __init__(self, base: Any, divergence: Float[Array, ""]) -> None:
+        super().__init__(base, True)
+        self.divergence = divergence
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> Float[Array, "*S N"]:
+        divergence = jnp.where(observed(self.base_dist, value), self.divergence, 0)
+        return jnp.asarray(self.base_dist.log_prob(value)) - divergence
+
+
+def _sites_of(guide: Any) -> Sites | None:
+    """What a guide knows of the program, once it has run, inside handlers such as ``scope`` too."""
+    while isinstance(guide, Messenger):
+        guide = guide.fn
+    sites = getattr(guide, "sites", None)
+    return sites if isinstance(sites, Sites) else None
+
+
+def _is_array(site: dict[str, Any]) -> bool:
+    return not isinstance(site["value"], GaussianMarginals)
+
+
+def _scale(msg: dict[str, Any] | None) -> Any:
+    return 1.0 if msg is None or msg["scale"] is None else msg["scale"]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Tracer) or isinstance(b, Tracer):
+        return True  # an annealed scale: its value cannot be looked at here
+    return bool(a == b)

@@ -1,0 +1,347 @@
+"""Which bound suits latents of rows? One that weighs several draws of a row's latents by how well they explain it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from jax import Array, lax, random
+from jax.scipy.special import logsumexp
+from jax.tree_util import Partial
+from jaxtyping import Float, PRNGKeyArray
+from numpyro import handlers
+from numpyro.distributions.kl import kl_divergence
+
+from gpzoo import _checks as checks
+from gpzoo._numpyro import Messenger
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO, _equal
+from gpzoo.inference.programs.enumeration import is_enumerated
+from gpzoo.inference.programs.gp_sites import Bound, Residual, draws_in_groups
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.program import Look, look
+from gpzoo.inference.programs.rows import Layout
+from gpzoo.inference.programs.runs import Trace, unmasked
+from gpzoo.likelihoods import Likelihood
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess
+
+#: The axis of the draws of a row that importance weights compare.
+WEIGHTS = "importance weights"
+
+_ELSE = "Or use GaussianProcessELBO(), which needs none of this."
+
+
+class ImportanceWeightedELBO(GaussianProcessELBO):
+    """A tighter bound for programs with latent variables of rows (Salimbeni, Dutordoir, Hensman and Deisenroth 2019).
+
+    *Deep Gaussian processes with importance-weighted variational inference*, arXiv 1905.05435, section 3. With ``K``
+    draws ``w_nk`` of the latents of each row and the functions of inner layers, the bound is
+
+    ``sum_n E log (1/K) sum_k p(w_nk) / q(w_nk) exp(E_q(f)[log p(y_n | f(x_n, w_nk))]) - KL[q(u) || p(u)]``,
+
+    with the last layer's expectation in closed form or by quadrature, and exact divergences of GP sites. It is at least
+    the bound of :class:`~gpzoo.inference.GaussianProcessELBO`, which is that of one draw but for the divergence of
+    ``q(w)``, taken there in closed form. It grows with ``K``, so that ``q(w)`` may be far from the posterior: a normal
+    may stand for one of two modes. An inner layer is one function: its values at the ``K`` inputs of a row are drawn
+    jointly, with a factorisation of ``[K, K]`` for each row, since independent ones would not give a bound. Time and
+    memory of a step grow with ``K``.
+
+    Latents of rows are those in the plate of their data, and no other: the guide holds them by
+    :class:`~gpzoo.inference.PerRow`, :class:`~gpzoo.inference.Amortised` or a guide of yours, in minibatches or not.
+    Everything else is drawn once for all ``K``.
+
+    As ``K`` grows, the gradient of the parameters of ``q(w)`` vanishes faster than its noise: their ratio falls as
+    ``1 / sqrt(K)`` (Rainforth et al. 2018, *Tighter variational bounds are not necessarily better*), and 5 to 50 draws
+    are usual. Gradients are those of the draws themselves, not the doubly reparameterised ones, which hold only where a
+    row's weight depends on its own draw, and not through draws of inner layers together.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import InducingPoints
+        >>> from gpzoo.inference import ImportanceWeightedELBO, InducingGuide, PerRow
+        >>> from gpzoo.models import gplvm
+        >>> start = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float32)
+        >>> program = partial(gplvm, num_outputs=3)
+        >>> guide = InducingGuide(program, InducingPoints(start[:5]), hyperparameters=PerRow({"x": start}))
+        >>> rows, y = np.arange(10), np.zeros((10, 3), np.float32)
+        >>> params = guide.init_params(jax.random.key(0), rows, y)
+        >>> bound = ImportanceWeightedELBO(num_draws=5)
+        >>> bound.loss(jax.random.key(1), params, program, guide, rows, y).shape
+        ()
+
+    Args:
+        num_draws: ``K``.
+        num_particles: number of draws of everything, over which bounds are averaged.
+        vectorize_particles: see :class:`numpyro.infer.ELBO`.
+        sum_sites: ``False`` gives contributions by name: of GP sites and other global ones, and of the data, which
+            include those of their latents.
+
+    Raises:
+        ValueError: for a program without latents of rows, or one whose rows have no weights of their own: latents of
+            rows in several plates, or scaled otherwise than their data; data in another plate that depend on them; GP
+            sites after them that are drawn jointly over rows, or whose kernel depends on them; discrete sites that are
+            summed out; a likelihood that takes expectations by draws. And as :class:`GaussianProcessELBO` does.
+        TypeError: for a kernel that samples views.
+    """
+
+    def __init__(
+        self,
+        num_draws: int,
+        num_particles: int = 1,
+        vectorize_particles: bool = True,
+        sum_sites: bool = True,
+    ) -> None:
+        super().__init__(checks.positive_int("num_particles", num_particles), vectorize_particles, sum_sites)
+        self.num_draws = checks.positive_int("num_draws", num_draws)
+        self._rows: _Rows | None = None  # in a step
+
+    @property
+    def representation(self) -> Bound:
+        """The form that GP sites have in a run of the guide."""
+        return Bound() if self._rows is None else Weighted(self._rows.latents, self._rows.after)
+
+    def loss_with_mutable_state(
+        self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
+        step = copy(self)
+        step._rows = _rows_of(look(model, args, kwargs), guide)
+        return super(ImportanceWeightedELBO, step).loss_with_mutable_state(
+            rng_key, param_map, model, guide, *args, **kwargs
+        )
+
+    def _estimate(
+        self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
+    ) -> Any:
+        rows = self._rows
+        assert rows is not None
+
+        def particle(key: PRNGKeyArray) -> tuple[dict[str, Array], Any]:
+            model_key, guide_key = random.split(key)
+
+            def run(_: Array) -> tuple[tuple[Array, Any], tuple[Any, ...]]:
+                seeded = handlers.substitute(handlers.seed(guide, guide_key), data=param_map)
+                of_guide = handlers.trace(seeded).get_trace(*args, **kwargs)
+                state = _mutable(of_guide)
+                replayed = handlers.replay(handlers.seed(model, model_key), of_guide)
+                of_model = handlers.trace(handlers.substitute(replayed, data=param_map | state)).get_trace(
+                    *args, **kwargs
+                )
+                weights, scale = rows.log_weights(of_guide, of_model)
+                kernels = [fn.kernel for fn in map(_distribution, of_model.values()) if isinstance(fn, GaussianProcess)]
+                return (weights, state | _mutable(of_model)), (rows.shared(of_guide, of_model), scale, kernels)
+
+            try:
+                # All draws must share terms and kernels, or vmap refuses.
+                every = jax.vmap(run, axis_name=WEIGHTS, out_axes=(0, None))
+                (weights, state), (terms, scale, _) = every(jnp.arange(self.num_draws))
+            except ValueError as error:
+                if "out_axes" not in str(error):
+                    raise
+                raise ValueError(
+                    "The kernel of a GP site, or a site outside the plate of the data, depends on latents of rows "
+                    f"{sorted(rows.latents)}: rows have no weights of their own then. {_ELSE}"
+                ) from error
+            best = logsumexp(weights, axis=0) - math.log(self.num_draws)
+            return terms | {"+".join(sorted(rows.data)): scale * jnp.sum(best)}, jax.tree.map(lambda x: x[0], state)
+
+        if self.num_particles == 1:
+            terms, state = particle(rng_key)
+        else:
+            terms, state = self.vectorize_particles_fn(particle, random.split(rng_key, self.num_particles))
+            terms, state = jax.tree.map(jnp.mean, terms), {}
+        loss = {name: -term for name, term in terms.items()}
+        return {"loss": sum(loss.values()) if self.sum_sites else loss, "mutable_state": state or None}
+
+
+# -- values of GP sites -----------------------------------------------------------------------------------------------
+
+
+def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
+    """A draw at every input, independent over rows, and one function for the inputs of a row on all of the axis.
+
+    It runs under ``vmap`` over :data:`WEIGHTS`: each of ``K`` runs has an input for each row.
+    """
+    if posterior.conditional.deterministic:  # a function of ``u`` alone, of which all runs draw the same
+        return posterior.as_joint().sample(key)
+    X, own = posterior.prior.X, int(posterior.prior.kernel.has_outputs(posterior.prior.X))
+    X = lax.all_gather(layout.by_row(X, own), WEIGHTS, axis=own + 1)  # [*D, N, K, ...], the same in all runs
+    N, K = X.shape[own : own + 2]
+    draws = draws_in_groups(posterior, key, X.reshape(*X.shape[:own], N * K, *X.shape[own + 2 :]), K * layout.count)
+    draws = layout.by_row(draws.reshape(len(draws), N, K), 1, back=True)
+    return posterior._with_loc(lax.dynamic_index_in_dim(draws, lax.axis_index(WEIGHTS), 2, keepdims=False))
+
+
+class Weighted(Bound):
+    """:class:`Bound` under ``vmap`` over :data:`WEIGHTS`: several draws of each row's latents, one of all else.
+
+    Args:
+        latents: names of the latent sites of rows.
+        after: names of the GP sites that depend on these.
+
+    Raises:
+        TypeError: for a kernel that samples views.
+        ValueError: for a site that depends on latents of rows and is drawn jointly over rows.
+    """
+
+    def __init__(self, latents: frozenset[str], after: frozenset[str]) -> None:
+        super().__init__()
+        self.latents, self.after = latents, after
+
+    def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
+        """See :meth:`Representation.keys_of_rows`; each run has its own."""
+        key = random.fold_in(numpyro.prng_key(), lax.axis_index(WEIGHTS))
+        return {name: named_key(key, name) for name in names & self.latents}
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        site = posterior.site
+        if posterior.prior.samples_views:
+            raise TypeError(
+                f"The kernel of site {site!r} samples views of its inputs: its moments are estimates, and importance "
+                "weights are not linear in them. Enumerate the views (an Orbit), or use GaussianProcessELBO()."
+            )
+        if joint and site in self.after:
+            raise ValueError(
+                f"GP site {site!r} depends on latents of rows and is drawn jointly over rows, InducingGuide(joint=...):"
+                " a row has no importance weights of its own then. Use GaussianProcessELBO()."
+            )
+        if drawn and site in self.after:
+            return posterior.valued(Partial(partial(draw_together, drawn)))
+        return super().posterior(posterior, drawn=drawn, joint=joint)
+
+
+# -- terms ------------------------------------------------------------------------------------------------------------
+
+
+class _Rows(NamedTuple):
+    """What has a weight for each row.
+
+    Attributes:
+        latents: names of the latent sites of rows.
+        data: names of the data sites that depend on them.
+        after: names of the GP sites that depend on them.
+    """
+
+    latents: frozenset[str]
+    data: frozenset[str]
+    after: frozenset[str]
+
+    def log_weights(self, of_guide: Trace, of_model: Trace) -> tuple[Float[Array, " N"], Float[Array, ""]]:
+        """Log weights of one draw of every row, and the factor by which the rows are scaled."""
+        terms, scales = [], []
+        for name in sorted(self.latents | self.data):
+            sites = [of_model[name], *([of_guide[name]] if name in self.latents else [])]
+            for sign, site in zip((1, -1), sites, strict=False):
+                if name in self.data:
+                    _refuse_draws(name, site["fn"])
+                terms.append(sign * jnp.asarray(site["fn"].log_prob(site["value"])))
+                scales.append(1.0 if site["scale"] is None else site["scale"])
+        shapes = {jnp.shape(term) for term in terms}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)} must have one density for "
+                f"each row, in guide and program; theirs have shapes {sorted(shapes)}."
+            )
+        if any(scale is not scales[0] and not _equal(scale, scales[0]) for scale in scales):
+            raise ValueError(
+                f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)} have different scales: their "
+                "importance weights need both in full. Apply handlers.scale to all of these sites, or to none."
+            )
+        return sum(terms[1:], terms[0]), jnp.asarray(scales[0], terms[0].dtype)
+
+    def shared(self, of_guide: Trace, of_model: Trace) -> dict[str, Array]:
+        """Terms of all other sites, by name."""
+        found = {}
+        for name, site in of_model.items():
+            if site["type"] != "sample" or name in self.latents | self.data:
+                continue
+            if site["is_observed"]:
+                found[name] = _scaled(site, site["fn"].log_prob(site["value"]))
+            else:
+                found[name] = -_divergence(of_guide[name], site)
+        for name, site in of_guide.items():
+            if site["type"] == "sample" and name not in of_model:
+                found[name] = -_scaled(site, site["fn"].log_prob(site["value"]))
+        return found
+
+
+def _rows_of(seen: Look, guide: Any) -> _Rows:
+    """The latents of rows of a program, those in the plate of all data that depend on them."""
+    sites = {name: site for name, site in seen.trace.items() if site["type"] == "sample"}
+    if summed := sorted(name for name, site in sites.items() if is_enumerated(site)):
+        raise ValueError(f"ImportanceWeightedELBO does not sum out discrete sites, and there are {summed}. {_ELSE}")
+    data = [name for name, site in sites.items() if site["is_observed"]]
+    latents, plates = set(), set()
+    for name, site in sites.items():
+        after = [other for other in data if name in seen.needs.get(other, ())]
+        own = _plates(site)
+        if own and after and not site["is_observed"] and all(_plates(sites[other]) == own for other in after):
+            latents.add(name)
+            plates.add(own)
+    if not latents:
+        raise ValueError(
+            "ImportanceWeightedELBO is for latent variables of rows, and this program has none in the plate of the "
+            "data that depend on them: put them there, with numpyro.plate('data', ...). Or use GaussianProcessELBO()."
+        )
+    if len(plates) > 1 or len(next(iter(plates))) > 1:
+        raise ValueError(
+            f"Latents of rows {sorted(latents)} are in several plates: one plate of the data has weights for each row. "
+            f"{_ELSE}"
+        )
+    while isinstance(guide, Messenger):
+        guide = guide.fn
+    if not callable(getattr(guide, "hyperparameters", None)):
+        raise ValueError(
+            f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide("
+            "..., hyperparameters=PerRow(...)), Amortised(...) or a guide of yours."
+        )
+    after = {name: frozenset(latents & seen.needs.get(name, frozenset())) for name in sites}
+    dependent = frozenset(name for name in data if after[name])
+    processes = frozenset(name for name, site in sites.items() if isinstance(unmasked(site["fn"]), GaussianProcess))
+    if observed := sorted(dependent & processes):
+        raise ValueError(f"Data site(s) {observed} are GPs, whose rows have no densities of their own. {_ELSE}")
+    return _Rows(frozenset(latents), dependent, frozenset(name for name in processes if after[name]))
+
+
+def _plates(site: dict[str, Any]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((frame.name, frame.dim) for frame in site["cond_indep_stack"]))
+
+
+def _refuse_draws(name: str, fn: Any) -> None:
+    """Refuse expectations by draws: their noise would count as weights."""
+    fn = unmasked(fn)
+    if isinstance(fn, Likelihood) and fn.is_marginal and fn.expectation == "draw":
+        raise ValueError(
+            f"{type(fn).__name__} at data site {name!r} takes its expectation by draws, which would make importance "
+            "weights too large. Give it a draw, which all weights of a row share: jnp.asarray(f) in place of f."
+        )
+
+
+def _divergence(of_guide: dict[str, Any], of_model: dict[str, Any]) -> Array:
+    try:
+        return _scaled(of_guide, kl_divergence(of_guide["fn"], of_model["fn"]))
+    except NotImplementedError:
+        q, p = (_scaled(site, site["fn"].log_prob(site["value"])) for site in (of_guide, of_model))
+        return q - p
+
+
+def _scaled(site: dict[str, Any], terms: Any) -> Array:
+    return jnp.sum(terms) * (1 if site["scale"] is None else site["scale"])
+
+
+def _distribution(site: dict[str, Any]) -> Any:
+    return unmasked(site["fn"]) if site["type"] == "sample" else None
+
+
+def _mutable(trace: Trace) -> dict[str, Any]:
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "mutable"}

@@ -1,0 +1,153 @@
+"""What is the bound of new data after others that are gone? These enter it by the ``q(u)`` that they led to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Bool
+
+from gpzoo import _checks as checks
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.more_inducing import check_forms, rows_axis
+from gpzoo.inference.guides.same_program import refuse_other_program
+from gpzoo.inference.programs.gp_sites import Online, Start
+from gpzoo.inference.programs.runs import run
+from gpzoo.posteriors.earlier import Earlier
+from gpzoo.posteriors.posterior import InducingPosterior
+
+if TYPE_CHECKING:
+    from gpzoo.inference.asking.trained import Trained
+
+
+class AfterEarlier(GaussianProcessELBO):
+    """The bound after earlier data: :class:`OnlineELBO` with what these say given."""
+
+    def __init__(self, earlier: Mapping[str, Earlier], *options: Any) -> None:
+        super().__init__(*options)
+        self.earlier = earlier
+
+    @property
+    def representation(self) -> Online:
+        """The form that GP sites have in a run of the guide."""
+        return Online(self.earlier)
+
+
+class OnlineELBO(GaussianProcessELBO):
+    """Evidence lower bound of new data given those of an earlier training, which are not needed any more.
+
+    With ``a`` the inducing variables of that training, ``q_old`` its posterior, and ``u`` today's inducing variables,
+    of which ``a`` are the first,
+
+    ``E_q[log p(y_new | f)] - KL[q(u) || p(u)] + KL[q(a) || p_old(a)] - KL[q(a) || q_old(a)]``
+
+    (Bui, Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, arXiv 1705.07131, section 3). It
+    is a bound on ``log p(y_new | y_old)`` as far as ``q_old`` is the posterior. Hyperparameters move with new data;
+    ``q_old`` and ``p_old`` remain those of the training; they are about ``f`` less the prior's mean, which should not
+    move. Inducing variables of the training are held, and those added by :meth:`Trained.add_inducing` are trained::
+
+        more = trained.add_inducing(key, kmeans(20), X_new)
+        svi = SVI(model, guide, optax.adam(0.01), OnlineELBO(trained))
+        online = fit(key, svi, 1000, X_new, y_new, init_params=more.params)
+
+    With NumPyro's own ``svi.run(..., init_params=more.params)`` it is the same. Plates have the rows of the new data
+    (``num_data``). With hyperparameters held, :meth:`Trained.condition` is faster and needs no learning rate.
+
+    Example:
+        >>> import jax, numpy as np, optax
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, OnlineELBO, Trained, fit
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(gp_regression, kmeans(5))
+        >>> earlier = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X[:25], np.sin(X[:25, 0])))
+        >>> more = earlier.add_inducing(jax.random.key(1), kmeans(3), X[25:])
+        >>> svi = SVI(gp_regression, guide, optax.adam(0.01), OnlineELBO(earlier))
+        >>> new = X[25:], np.sin(X[25:, 0])
+        >>> online = fit(jax.random.key(2), svi, 5, *new, init_params=more.params, progress=False)
+        >>> online.params["f_mean"].shape
+        (8,)
+
+    Args:
+        trained: the earlier :class:`Trained`.
+        num_particles: see :class:`GaussianProcessELBO`.
+        vectorize_particles: see :class:`numpyro.infer.ELBO`.
+        sum_sites: ``False`` gives the contribution of every site, by name.
+
+    Raises:
+        TypeError: if ``trained`` is no trained model with an :class:`InducingGuide`.
+        ValueError: for several trainings; a form of ``q(u)`` that is not full; other latent sites with a posterior,
+            whose old value there is not one; at a call, for first inducing variables that are not the old ones. Inside
+            ``jit`` the last gives NaN.
+    """
+
+    def __init__(
+        self, trained: Trained, num_particles: int = 1, vectorize_particles: bool = True, sum_sites: bool = True
+    ) -> None:
+        super().__init__(checks.positive_int("num_particles", num_particles), vectorize_particles, sum_sites)
+        guide = getattr(trained, "guide", None)
+        if not isinstance(guide, InducingGuide):
+            raise TypeError(
+                "OnlineELBO takes the trained model of an InducingGuide, such as fit returns, got "
+                f"{type(trained).__name__}."
+            )
+        if trained.losses.ndim > 1:
+            raise ValueError(f"These are {len(trained.losses)} trainings: OnlineELBO(trained.member(0)).")
+        if guide.sites is None:
+            raise ValueError("The guide has not seen data: call guide.setup(X, y) with data once.")
+        check_forms(guide, guide.sites.processes)
+        others = sorted(guide.sites.latents - guide.sites.processes)
+        if others and guide.hyperparameters != "point":
+            raise ValueError(
+                f"OnlineELBO moves hyperparameters from one old value, and latent site(s) {', '.join(others)} have a "
+                "posterior: use trained.condition(key, X_new, y_new), which holds it."
+            )
+        self.guide, self.params = guide, dict(trained.params)
+
+    def loss_with_mutable_state(
+        self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
+        refuse_other_program(model, self.guide, args, kwargs, self.params)
+        values = jax.tree.map(lambda x: x, self.params)  # networks write into the state that they are handed
+        trace = run(rng_key, args, kwargs, guide=self.guide, values=values, representation=Start()).guide
+        own, same, earlier = dict(param_map), jnp.array(True), {}
+        for site in sorted(self.guide.sites.processes):
+            posterior: InducingPosterior = trace[site]["fn"]
+            earlier[site] = Earlier(posterior.u_mean, posterior.form, posterior.conditional.L)
+            name = f"{site}_inducing"
+            if name in own:
+                own[name], kept = _held(site, posterior, self.params[name], own[name])
+                same &= kept
+        if checks.is_concrete(same) and not same:
+            raise ValueError(
+                "The first inducing variables are not those of the earlier training, whose q(u) is about them: begin "
+                "from its parameters, init_params=trained.params, or from those of trained.add_inducing(...)."
+            )
+        now = AfterEarlier(earlier, self.num_particles, self.vectorize_particles, self.sum_sites)
+        found = now.loss_with_mutable_state(rng_key, own, model, guide, *args, **kwargs)
+        return found | {"loss": jax.tree.map(lambda x: jnp.where(same, x, jnp.nan), found["loss"])}
+
+
+def _held(site: str, posterior: InducingPosterior, old: Any, new: Any) -> tuple[Any, Bool[Array, ""]]:
+    """Inducing variables of which the first are old ones, and whether they were these."""
+    shapes = [[np.shape(x) for x in jax.tree.leaves(each)] for each in (old, new)]
+    held, first = old, new
+    if shapes[0] != shapes[1]:
+        axis, count = rows_axis(posterior), posterior.conditional.num_inducing
+        first = lax.slice_in_dim(new, 0, min(count, new.shape[axis]), axis=axis)
+        if first.shape != np.shape(old):
+            raise ValueError(
+                f"Site {site!r} had inducing variables {list(np.shape(old))} and has {list(np.shape(new))} now: add "
+                "some by trained.add_inducing(...), and remove none."
+            )
+        added = lax.slice_in_dim(new, count, None, axis=axis)
+        held = jnp.concatenate([old, added], axis=axis)
+    same = [jnp.all(a == b) for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(first), strict=True)]
+    return held, jnp.all(jnp.stack(same))

@@ -1,0 +1,296 @@
+"""How good is the approximation itself? Inducing variables, layers, parameters, and the course of the training."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
+from gpzoo.inference.diagnosis.measure import Measured, Process
+from gpzoo.inference.training.natural import shortened
+
+#: Share of its prior variance that a row has left given ``u`` from where on the model says nothing of it. A row at 2.1
+#: lengthscales (RBF) from the nearest of well-separated inducing points has as much.
+UNREACHED = 0.99
+
+#: Share of such rows from which on they are a finding; held-out rows of the training's own kind have some outliers.
+MOST_UNREACHED = 0.1
+
+#: Share of reached rows below which none is judged by its outcome: those that are left lie at the border.
+FEWEST_REACHED = 0.5
+
+#: Correlation of two inducing variables from which on one of them is enough: they differ by a twentieth of a
+#: lengthscale (RBF), which shifts a prediction by 5 % of its standard deviation under the prior.
+DUPLICATE = 0.999
+
+#: Share of inducing variables that may be near-duplicates. Where more are taken than the data determine, training moves
+#: some onto others: up to two fifths in good fits.
+MOST_DUPLICATES = 0.45
+
+#: Share of inducing variables that may be near-duplicates of one, and how many of few variables may be. Training makes
+#: pairs and triples, up to a sixth; what is more started on one spot.
+LARGEST_GROUP, OF_FEW = 1 / 4, 3
+
+#: Correlation with every other inducing variable below which one stands alone: that of 2.4 lengthscales (RBF).
+ALONE = 0.05
+
+#: Deviations of an inner layer from its mean function, relative to the spread of its values, below which it is that
+#: function: the next layer, whose inputs have this spread, cannot tell them apart.
+COLLAPSED = 0.01
+
+#: Relative change of a parameter that counts as none. Adam's first step alone, at a rate of 0.001, is as long.
+UNMOVED = 1e-4
+
+#: Nats per row that a tenth of the training may still gain: predictions hardly change by less.
+GAINED = 0.01
+
+
+def by_site(measured: Measured) -> Diagnosis:
+    """The contribution of each site to the bound."""
+    rows = []
+    for name, term in measured.terms.items():
+        if name in measured.processes:
+            rows.append((name, "-KL[q(u) || p(u)]", term, None))
+        elif name in measured.outcomes:
+            rows.append((name, "expected log likelihood", term, term / len(measured.outcomes[name].value)))
+        else:
+            rows.append((name, "log prior less log posterior", term, None))
+    note = "Nats, at these rows; the bound is their sum. KL terms are those of the training whatever the rows are."
+    return Diagnosis(sections=(Section("The bound by site", ("site", "what", "nats", "per row"), tuple(rows), note),))
+
+
+def reached(measured: Measured, inner: Collection[str], needs: Mapping[str, frozenset[str]]) -> dict[str, np.ndarray]:
+    """For each data site the rows of which the inducing variables of its GP sites say something, ``[N]``.
+
+    None where those are the fewer rows: what is left then lies at the border.
+
+    Args:
+        measured: at the rows.
+        inner: names of GP sites of which only other GP sites depend.
+        needs: names of the latent sites on which each data site depends.
+    """
+    found = {}
+    for name, outcomes in measured.outcomes.items():
+        sites = [x for n, x in measured.processes.items() if n in needs.get(name, ()) and n not in inner]
+        rows = len(outcomes.value)
+        all_of = np.all([_reached(x) for x in sites if len(x.mean) == rows] or [np.ones(rows, bool)], axis=0)
+        found[name] = all_of if all_of.sum() >= FEWEST_REACHED * rows else np.zeros(rows, bool)
+    return found
+
+
+def _reached(site: Process) -> np.ndarray:
+    rows = len(site.mean)
+    if site.residual is None:
+        return np.ones(rows, bool)
+    return _ratio(site.residual.reshape(rows, -1), site.prior_variance.reshape(rows, -1), axis=1) < UNREACHED
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray, axis: int | None = None) -> Any:
+    return part.mean(axis=axis) / np.maximum(whole.mean(axis=axis), np.finfo(np.float32).tiny)
+
+
+def inducing(measured: Measured, inner: Collection[str]) -> Diagnosis:
+    """How much of each set of inducing variables is in use, and which rows it does not reach."""
+    rows, findings, arrays = [], [], {}
+    for name, site in measured.processes.items():
+        known = doubles = alone = None
+        crowd = 0
+        if site.eigenvalues is not None:
+            arrays[f"{name}_eigenvalues"] = site.eigenvalues
+            known = float(np.mean(np.sum(1 - np.minimum(site.eigenvalues, 1), axis=-1)))
+        if site.covariance is not None:
+            doubles, alone, crowd = _relations(site.covariance)
+        left = None if site.residual is None else float(_ratio(site.residual, site.prior_variance))
+        rows.append((name, site.num_inducing, doubles, known, left))
+        M = site.num_inducing
+        if doubles is not None and (doubles > MOST_DUPLICATES * M or crowd > max(LARGEST_GROUP * M, OF_FEW)):
+            findings.append(
+                Finding(
+                    "inducing variables repeat each other",
+                    name,
+                    f"{doubles} of {M} are within a correlation of {DUPLICATE} of another one and add "
+                    "nothing: take fewer, or start them at distinct inputs (kmeans, random_subset, unique_patches).",
+                )
+            )
+        if site.between:
+            findings.append(
+                Finding(
+                    "inducing inputs between categories",
+                    name,
+                    f"{site.between} of {M} have numbers between the whole ones that the kernel knows, and stand for "
+                    "the nearest category: means of rows are no rows. Start them at rows, random_subset.",
+                )
+            )
+        if name not in inner and (found := _reach(name, site, alone)) is not None:
+            findings.append(found)
+    note = (
+        "Doubles: inducing variables that nearly repeat others. Determined: how many directions of u the data "
+        "determine, the trace of 1 less the eigenvalues of its posterior covariance against the prior's, at most 1 "
+        "each (mean over outputs). Left: share of the prior variance that remains at these rows given u."
+    )
+    columns = ("site", "number", "doubles", "determined", "left")
+    sections = (Section("Inducing variables", columns, tuple(rows), note),) if rows else ()
+    return Diagnosis(tuple(findings), sections, arrays)
+
+
+def _relations(covariance: np.ndarray) -> tuple[int, float, int]:
+    """How many inducing variables nearly repeat one that is kept; the share that stands alone; the largest group.
+
+    All are the most over outputs.
+    """
+    size, doubles, alone, crowd = covariance.shape[-1], 0, 0.0, 0
+    for K in covariance.reshape(-1, size, size):
+        scale = np.sqrt(np.maximum(np.diagonal(K), np.finfo(np.float32).tiny))
+        correlation = np.abs(K / scale / scale[:, None])
+        near, kept = correlation > DUPLICATE, np.ones(size, bool)
+        for i in range(1, size):
+            kept[i] = not near[i, :i][kept[:i]].any()
+        crowd = max(crowd, int(near.sum(axis=1).max()))
+        np.fill_diagonal(correlation, 0)
+        doubles = max(doubles, size - int(kept.sum()))
+        alone = max(alone, float(np.mean(correlation.max(axis=1) < ALONE)) if size > 1 else 0.0)
+    return doubles, alone, crowd
+
+
+def _reach(name: str, site: Process, alone: float | None) -> Finding | None:
+    """The finding about rows that the inducing variables do not reach, if there is one."""
+    if site.outside is not None:
+        if (share := site.outside / site.mean.size) <= MOST_UNREACHED:
+            return None
+        where = f"{share:.0%} of the rows lie outside the grid and count as on its border"
+        return Finding(_BEYOND, name, f"{where}: the predictions there extrapolate. Give the grid wider bounds.")
+    if (share := 1 - _reached(site).mean()) <= MOST_UNREACHED:
+        return None
+    if alone is not None and alone > 1 - MOST_UNREACHED:
+        return Finding(
+            "lengthscale too short",
+            name,
+            f"{alone:.0%} of the inducing variables have nothing to do with any other, and {share:.0%} of the rows "
+            "nothing with them: the kernel takes all inputs for strangers, where gradients vanish. Start its "
+            "lengthscales at about the spread of the inputs, and train again.",
+        )
+    return Finding(
+        _BEYOND,
+        name,
+        f"{share:.0%} of the rows are so far from all inducing variables that the GP knows its prior alone: the "
+        "predictions there extrapolate. Train on such rows with inducing variables near them, or give it a mean or a "
+        "kernel that extrapolates.",
+    )
+
+
+#: Name of the finding about rows that inducing variables do not reach.
+_BEYOND = "beyond the inducing variables"
+
+
+def layers(measured: Measured, inner: Collection[str]) -> Diagnosis:
+    """What inner layers do besides their mean functions."""
+    rows, findings = [], []
+    for name, site in measured.processes.items():
+        if name not in inner:
+            continue
+        spread = np.std(site.mean.reshape(len(site.mean), -1), axis=0)
+        shift = np.sqrt(np.mean(np.square(site.mean - site.prior_mean)))
+        noise, whole = np.sqrt(np.mean(site.variance)), np.sqrt(np.mean(np.square(spread)))
+        rows.append((name, len(spread), float(whole), float(shift), float(noise)))
+        if np.hypot(shift, noise) < COLLAPSED * max(whole, np.finfo(np.float32).tiny):
+            findings.append(
+                Finding(
+                    "layer collapsed to its mean",
+                    name,
+                    f"this inner layer departs from its mean function by {shift:.2g} where its values spread by "
+                    f"{whole:.2g}: it computes the mean function and nothing else. Leave it out, train longer, or "
+                    "start its kernel variance and the scale of its q(u) higher.",
+                )
+            )
+        elif whole < COLLAPSED * noise:
+            findings.append(
+                Finding(
+                    "layer collapsed to its mean",
+                    name,
+                    f"this inner layer is the same at all rows (they spread by {whole:.2g}, each is uncertain by "
+                    f"{noise:.2g}), so that later layers see noise. Give it a linear mean function, or start the scale "
+                    "of its q(u) lower.",
+                )
+            )
+    note = "Root mean squares over rows and outputs. Departure: distance of the posterior mean from the mean function."
+    columns = ("site", "outputs", "spread", "departure", "uncertainty")
+    sections = (Section("Inner layers", columns, tuple(rows), note),) if rows else ()
+    return Diagnosis(tuple(findings), sections)
+
+
+def parameters(params: Mapping[str, Any], starts: Mapping[str, Any]) -> Diagnosis:
+    """Which of the program's own parameters have left their start."""
+    rows, unmoved = [], []
+    findings: tuple[Finding, ...] = ()
+    for name, start in starts.items():
+        if name not in params:
+            continue
+        value = np.concatenate([np.ravel(x) for x in jax.tree.leaves(params[name])]).astype(np.float64)
+        before = np.concatenate([np.ravel(x) for x in jax.tree.leaves(start)]).astype(np.float64)
+        if value.size != before.size or not value.size:
+            continue
+        moved = np.abs(value - before) > UNMOVED * np.maximum(np.abs(before), np.finfo(np.float32).tiny)
+        rows.append((name, value.size, float(value.min()), float(value.max()), float(before.min()), int(moved.sum())))
+        if not moved.any():
+            unmoved.append(f"{name} ({_few(before)})")
+    if unmoved:
+        named = ", ".join(unmoved[:5]) + (f" and {len(unmoved) - 5} others" if len(unmoved) > 5 else "")
+        findings = (
+            Finding(
+                "parameter at its start",
+                None,
+                f"training has not moved {named}: the gradient vanishes there. Start lengthscales at about the spread "
+                "of the inputs; make a parameter that is to stay fixed a constant of the program.",
+            ),
+        )
+    note = "Moved: entries that training has changed from what the program starts them at."
+    columns = ("parameter", "entries", "least", "largest", "least start", "moved")
+    sections = (Section("Parameters of the program", columns, tuple(rows), note),) if rows else ()
+    return Diagnosis(findings, sections)
+
+
+def _few(values: np.ndarray) -> str:
+    return f"{values[0]:.4g}" if values.size == 1 else f"values from {values.min():.4g} to {values.max():.4g}"
+
+
+def course(losses: np.ndarray, rows: int, backed_off: Mapping[str, Any]) -> Diagnosis:
+    """Whether the bound was still rising when training ended.
+
+    Args:
+        losses: negative bounds, ``[num_steps]``.
+        rows: number of rows of training.
+        backed_off: steps of natural gradients that were shortened, by site.
+    """
+    if len(losses) < 20:
+        return Diagnosis()
+    tenth = len(losses) // 10
+    last, before = (-np.asarray(x, np.float64) for x in (losses[-tenth:], losses[-2 * tenth : -tenth]))
+    gain = float(last.mean() - before.mean())
+    # Around straight lines, whose slopes are no noise.
+    error = float(np.hypot(_scatter(last), _scatter(before)) / np.sqrt(tenth))
+    table = [("steps", len(losses)), ("bound over the last tenth", float(last.mean()))]
+    table += [("gain over the tenth before", gain), ("standard error of the gain", error)]
+    table += [(f"shortened natural steps of {site}", int(count)) for site, count in backed_off.items()]
+    findings = []
+    if gain > max(GAINED * rows, 3 * error):
+        findings.append(
+            Finding(
+                "training not finished",
+                None,
+                f"the bound rose by {gain:.3g} nats, {gain / rows:.2g} per row, over the last tenth of {len(losses)} "
+                "steps: train longer, or with a higher learning rate.",
+            )
+        )
+    for site, count in backed_off.items():
+        if said := shortened(site, int(count), len(losses)):
+            findings.append(Finding("natural steps shortened", site, said))
+    note = "Nats; of minibatches, estimates of the bound on all rows."
+    return Diagnosis(tuple(findings), (Section("Training", ("what", "value"), tuple(table), note),))
+
+
+def _scatter(values: np.ndarray) -> float:
+    steps = np.arange(len(values))
+    return float(np.std(values - np.polyval(np.polyfit(steps, values, 1), steps)))

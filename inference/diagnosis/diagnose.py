@@ -1,0 +1,180 @@
+"""Should a trained model be believed, and if not, what is wrong and what is there to try?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from gpzoo import _checks as checks
+from gpzoo._types import Argument
+from gpzoo.inference.asking.summaries import SitePrediction
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.diagnosis import approximation, khat, loo, restarts
+from gpzoo.inference.diagnosis.findings import Diagnosis
+from gpzoo.inference.diagnosis.measure import measure, places_of_data, without_data
+from gpzoo.inference.diagnosis.outcomes import judge
+from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.batches import number_of_rows
+from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.program import look
+from gpzoo.inference.training._sources import described
+
+#: Draws of programs that draw, and of outcomes whose transforms are ranks among them.
+_DRAWS = 200
+
+
+@entry_point
+def diagnose(
+    rng_key: Array,
+    trained: Trained,
+    *args: Argument,
+    train_args: tuple[Argument, ...] | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> Diagnosis:
+    """Look at a trained model with data, best with data that were held out.
+
+    R-hat, effective sample sizes and traces are left out: draws of an approximation are independent, so that they are
+    perfect whatever the approximation is.
+
+    Where hyperparameters have posteriors, the program is evaluated on all of ``train_args`` at 500 draws of these, with
+    20 of ``u`` each where noise is not Gaussian: minutes for thousands of rows, or for a convolution over hundreds.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, diagnose
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> y, guide = np.sin(X[:, 0]), InducingGuide(gp_regression, kmeans(8))
+        >>> untrained = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, y))
+        >>> [finding.name for finding in diagnose(jax.random.key(1), untrained, X, y).findings]
+        ['parameter at its start', 'no better than a constant']
+
+    Args:
+        rng_key: key of the draws.
+        trained: what :func:`~gpzoo.inference.fit` returns. Of several trainings on the same data (restarts) the one
+            with the highest bound is looked at, and R-hat between the functions of all tells whether there are several
+            optima.
+        *args: the program's positional arguments, data included.
+        train_args: the positional arguments of training, where ``args`` are others: hyperparameters are held against
+            their posterior given these.
+        model_kwargs: its keyword arguments, by name.
+
+    Raises:
+        TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
+        ValueError: for data that are not finite, or none; parameters that are missing or of another shape.
+        FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
+    """
+    rng_key = checks.rng_key(rng_key)
+    args, kwargs = arguments(trained.model, args, model_kwargs, new=True)
+    several, bounds = trained, np.zeros(0)
+    if np.ndim(trained.losses) > 1:
+        k, bounds = restarts.best(trained)
+        trained = trained.member(k)
+    guide = trained._usable_guide()
+    guide.sites_for(args, kwargs)
+    params = guide.checked_params(trained.params, args, kwargs)
+    seen = look(trained.model, args, kwargs)
+    if absent := without_data(seen.trace):
+        raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
+    measured = measure(named_key(rng_key, "measure"), trained, params, args, kwargs)
+    inner = guide.sites.inner
+    reached = approximation.reached(measured, inner, seen.needs)
+
+    hidden: set[int] = set()
+    if callable(guide.hyperparameters):  # such a guide may read the data, which a prediction must not
+        hidden = set(places_of_data(seen.trace, args).values())
+    new = tuple(None if i in hidden else x for i, x in enumerate(args))
+
+    def predicted(of: Trained) -> dict[str, SitePrediction]:
+        return of.predict(
+            named_key(rng_key, "predict"),
+            *new,
+            test_data={name: site.value for name, site in measured.outcomes.items()},
+            num_draws=_DRAWS,
+            keep_draws=any(site.judged_by_draws for site in measured.outcomes.values()),
+            model_kwargs=kwargs,
+        )
+
+    judged = []
+    if measured.outcomes:
+        at_rows = predicted(trained)
+        judged = [judge(name, site, at_rows[name], reached[name]) for name, site in measured.outcomes.items()]
+    held = Diagnosis()
+    if len(bounds):
+        key, sites = named_key(rng_key, "restarts"), sorted(guide.sites.processes - inner)
+        held = restarts.compare(key, several, bounds, predicted, sites)
+    effects = Diagnosis.joined(judged)
+    of_training = _is_trained_on(trained, args)
+    rows, reason = _rows_of_training(trained, args), ""
+    data = args if train_args is None else arguments(trained.model, train_args)[0]
+    if train_args is None and not of_training:
+        reason = "it is about the training's data: pass train_args=(X, y)"
+    elif rows not in (None, number_of_rows(data)):
+        reason = (
+            f"q is a posterior given the {rows:,} rows of training, and these are {number_of_rows(data):,}: pass all, "
+            "train_args=(X, y)"
+        )
+    if not reason:
+        gaussian = all(site.noise is not None for site in measured.outcomes.values())
+        key = named_key(rng_key, "k-hat")
+        hyperparameters = khat.of_hyperparameters(key, trained, params, data, kwargs, gaussian=gaussian)
+        densities = {name: effects.arrays.get(f"{name}_log_density") for name in measured.outcomes}
+        others = not of_training and not _same(args, data)
+        held_out = {name: x for name, x in densities.items() if x is not None and others}
+        left_out = loo.of_draws(rng_key, trained, params, data, kwargs, held_out)
+    else:
+        hyperparameters = khat.unavailable(khat.why_not(guide) or reason)
+        left_out = loo.unavailable(reason)
+    causes = Diagnosis.joined(
+        [
+            approximation.course(trained.losses, rows or number_of_rows(args), trained.backed_off),
+            approximation.by_site(measured),
+            approximation.inducing(measured, inner),
+            approximation.layers(measured, inner),
+            approximation.parameters(params, measured.starts),
+            hyperparameters,
+            left_out,
+        ]
+    )
+    # What is wrong with the approximation explains what is wrong with its predictions, which are of more interest.
+    findings = causes.findings + effects.findings
+    one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
+    return Diagnosis.joined([held, one])
+
+
+def _is_trained_on(trained: Trained, args: tuple) -> bool:
+    """Whether these are the arrays of the training."""
+    names = checks.positional(trained.model, len(args))[0]
+    wanted = {
+        key: said
+        for name, x in zip(names, args, strict=True)
+        for key, said in described(f"argument {name}", jax.tree.map(jnp.asarray, x)).items()
+    }
+    return bool(wanted) and wanted.items() <= dict(trained.data).items()
+
+
+def _same(args: tuple, others: tuple) -> bool:
+    """Whether all arrays have the same entries."""
+    ours, theirs = jax.tree.leaves(args), jax.tree.leaves(others)
+    return len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
+
+
+def _rows_of_training(trained: Trained, args: tuple) -> int | None:
+    """Rows of the data of training, where the trained model says."""
+    said = dict(trained.data)
+    if "table rows" in said:
+        return int(said["table rows"])
+    for name, argument in zip(checks.positional(trained.model, len(args))[0], args, strict=True):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
+            shape = str(said.get(f"argument {name}{jax.tree_util.keystr(path)}", "")).partition("[")[2].rstrip("]")
+            if sizes := [int(size) for size in shape.split(",") if size.strip()]:
+                # One of several trainings has an axis of them, where the data are not shared.
+                return sizes[len(sizes) > np.ndim(leaf)] if len(sizes) > 1 else sizes[0]
+    return None

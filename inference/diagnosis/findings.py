@@ -1,0 +1,164 @@
+"""What does an inspection say? Findings in words, tables of numbers, and the arrays that pictures are made of."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+#: Columns of a printed diagnosis.
+_WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import check
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.ones((20, 1), np.float32)
+        >>> finding = check(gp_regression, X, np.arange(20, dtype=np.float32))[0]
+        >>> type(finding).__name__, finding.name, finding.site
+        ('Finding', 'constant columns', 'X')
+        >>> print(finding.text)
+        column 0 is the same at all rows, which say nothing and have no lengthscale: leave out.
+
+    Attributes:
+        name: of this kind of finding, the same for every program.
+        site: that it is about, or ``None``.
+        text: sentences, the last of which says what to try.
+    """
+
+    name: str
+    site: str | None
+    text: str
+
+
+class Findings(tuple[Finding, ...]):
+    """Findings, which print as a list."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        lines = (f"- {f.name}{f' ({f.site})' if f.site else ''}: {f.text}" for f in self)
+        return "\n".join(["Findings" if self else "Findings: none", *lines])
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table.
+
+    Attributes:
+        title: of the table.
+        columns: their headings.
+        rows: of the table; entries are strings, numbers, or ``None`` where there is none.
+        note: what to know when reading it.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """What :func:`~gpzoo.inference.diagnosis.diagnose.diagnose` found; it prints as tables of 80 columns.
+
+    Example:
+        >>> from gpzoo.inference import Diagnosis, Finding
+        >>> print(Diagnosis((Finding("few rows", "X", "There are only 3 rows. Add some."),)))
+        Findings
+        - few rows (X): There are only 3 rows. Add some.
+
+    Attributes:
+        findings: what is wrong.
+        sections: what was measured.
+        arrays: numbers per datum by name: ``<site>_pit`` of ordered outcomes, ``<site>_probs`` and ``<site>_labels``
+            of classes, and others that the sections' notes name.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    sections: tuple[Section, ...] = ()
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, parts: Iterable[Diagnosis]) -> Diagnosis:
+        """One of several; tables of one title are one table."""
+        findings: tuple[Finding, ...] = ()
+        sections: dict[str, Section] = {}
+        arrays: dict[str, np.ndarray] = {}
+        for part in parts:
+            findings += part.findings
+            arrays |= part.arrays
+            for new in part.sections:
+                old = sections.get(new.title)
+                rows = new.rows if old is None else old.rows + new.rows
+                sections[new.title] = Section(new.title, new.columns, rows, new.note)
+        return cls(findings, tuple(sections.values()), arrays)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        out = io.StringIO()
+        console = Console(file=out, width=_WIDTH, highlight=False, markup=False)
+        console.print("Findings" if self.findings else "Findings: none")
+        for finding in self.findings:
+            about = f" ({finding.site})" if finding.site else ""
+            console.print(f"- {finding.name}{about}: {finding.text}")
+        for section in self.sections:
+            table = Table()
+            for i, heading in enumerate(section.columns):
+                numbers = all(not isinstance(row[i], str) for row in section.rows)
+                table.add_column(heading, justify="right" if numbers else "left", overflow="fold")
+            for row in section.rows:
+                table.add_row(*map(shown, row))
+            console.print(f"\n{section.title}")
+            console.print(table)
+            if section.note:
+                console.print(section.note)
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+    __repr__ = __str__
+
+    def to_xarray(self) -> Any:
+        """The same as ``xarray.Dataset``, which netCDF takes.
+
+        Arrays have their names; a column of a table is ``<title>: <column>`` along the table's title; texts of findings
+        are ``findings``, along the names of the findings.
+        """
+        import xarray
+
+        variables: dict[str, Any] = {}
+        for name, values in self.arrays.items():
+            variables[name] = ([f"{name}_dim_{i}" for i in range(values.ndim)], values)
+        for section in self.sections:
+            for i, heading in enumerate(section.columns):
+                column = [row[i] for row in section.rows]
+                variables[f"{section.title}: {heading}"] = ([section.title], _column(column))
+        texts = np.array([finding.text for finding in self.findings], dtype=str)
+        variables["findings"] = (["finding"], texts)
+        names = np.array([finding.name for finding in self.findings], dtype=str)
+        sites = np.array([finding.site or "" for finding in self.findings], dtype=str)
+        return xarray.Dataset(variables, coords={"finding": names, "site": (["finding"], sites)})
+
+
+def shown(entry: Any) -> str:
+    """An entry of a table as text: four digits of a number, a dash where there is none."""
+    if entry is None:
+        return "-"
+    if isinstance(entry, str | bool | int | np.integer):
+        return str(entry)
+    return f"{entry:.4g}"
+
+
+def _column(entries: list[Any]) -> np.ndarray:
+    if any(isinstance(entry, str) for entry in entries):
+        return np.array(["" if entry is None else str(entry) for entry in entries], dtype=str)
+    return np.array([np.nan if entry is None else float(entry) for entry in entries])

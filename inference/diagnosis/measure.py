@@ -1,0 +1,286 @@
+"""What is computed of a trained model at some rows, once and in one compiled program, for everything said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from numpyro.distributions import constraints
+
+from gpzoo.inducing.kuu_kuf import Kuu
+from gpzoo.inducing.variables import InducingPoints
+from gpzoo.inference.asking.paths import has_classes
+from gpzoo.inference.asking.predict import identity_of
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.programs.gp_sites import Marginals
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.runs import Trace, entries_of, observed, run, unmasked
+from gpzoo.inference.training._sources import split_arrays
+from gpzoo.likelihoods import Censored, Expected, Gaussian, Likelihood
+from gpzoo.linalg.operators import matmul
+from gpzoo.posteriors.conditional import Interpolation
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess
+
+#: Inducing variables beyond which the matrices of a site are not looked at whole: their eigenvalues take seconds.
+_MOST_INDUCING = 1000
+
+#: Rows at which it is asked whether a kernel knows fractions of a number.
+_FEW_ROWS = 100
+
+#: Draws over which the bound is averaged, where the program draws anything.
+_PARTICLES = 10
+
+
+@dataclass(frozen=True)
+class Process:
+    """A GP site at the rows; ``[N]`` or ``[N, D]`` throughout.
+
+    Attributes:
+        mean: of the posterior.
+        prior_mean: the program's mean function.
+        variance: of the posterior.
+        prior_variance: of the prior.
+        residual: variance that is left given ``u``; ``None`` on a grid.
+        outside: number of rows outside the grid; ``None`` for inducing points.
+        num_inducing: number of inducing variables ``M``.
+        covariance: prior covariance of ``u``, ``[M, M]`` or ``[D, M, M]``; ``None`` on a grid, or where ``M`` is large.
+        eigenvalues: of the covariance of whitened ``u``, ``[D, M]``: 1 where the data say nothing; ``None`` where they
+            are not computed.
+        between: number of inducing points that lie between whole numbers, of which alone the kernel knows.
+    """
+
+    mean: np.ndarray
+    prior_mean: np.ndarray
+    variance: np.ndarray
+    prior_variance: np.ndarray
+    residual: np.ndarray | None
+    outside: int | None
+    num_inducing: int
+    covariance: np.ndarray | None
+    eigenvalues: np.ndarray | None
+    between: int
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """A data site at the rows.
+
+    Attributes:
+        value: the data, ``[N, ...]``; NaN in entries of a row that are not observed.
+        observed: rows of which something is observed, and not censored, ``[N]``.
+        kind: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``.
+        likelihood: name of its distribution.
+        noise: variance of Gaussian noise, averaged over rows and outputs; ``None`` for other distributions.
+    """
+
+    value: np.ndarray
+    observed: np.ndarray
+    kind: str
+    likelihood: str
+    noise: float | None
+
+    @property
+    def judged_by_draws(self) -> bool:
+        """Whether the probability of a smaller outcome has no closed form."""
+        return self.kind in ("integers", "numbers") and self.noise is None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of a trained model at the rows.
+
+    Attributes:
+        terms: contribution of every site to the bound at these rows, in nats.
+        processes: latent GP sites in the program's order.
+        outcomes: data sites that have a term for each datum.
+        starts: what the program's own parameters are before training, by name.
+    """
+
+    terms: Mapping[str, float]
+    processes: Mapping[str, Process]
+    outcomes: Mapping[str, Outcomes]
+    starts: Mapping[str, Any]
+
+
+def measure(rng_key: Array, trained: Trained, params: Mapping[str, Any], args: tuple, kwargs: dict) -> Measured:
+    """Run guide and program at the rows.
+
+    Args:
+        rng_key: of draws and sampled views.
+        trained: one training.
+        params: its parameters, checked.
+        args: positional arguments of the program, checked.
+        kwargs: keyword arguments, checked.
+    """
+    guide: InducingGuide = trained.guide
+    arrays, static = split_arrays(kwargs)
+    name = ("measure", identity_of(static))
+    if name not in trained._compiled:
+        trained._compiled[name] = _Program(trained.model, guide, static)
+    program: Any = trained._compiled[name]
+    found = jax.tree.map(np.asarray, program(rng_key, dict(params), args, arrays))
+    return program.measured(found)
+
+
+class _Program:
+    """The compiled program, and what tracing it showed of the sites."""
+
+    def __init__(self, model: Any, guide: InducingGuide, static: dict) -> None:
+        self.model, self.guide, self.static = model, guide, static
+        self.kinds: dict[str, tuple[str, str]] = {}
+        self.order: tuple[str, ...] = ()
+        self.compiled = jax.jit(self._run)
+
+    def __call__(self, *given: Any) -> Any:
+        return self.compiled(*given)
+
+    def _run(self, key: Array, params: dict, args: tuple, arrays: dict) -> dict[str, Any]:
+        kwargs = arrays | self.static
+        particles = _PARTICLES if self.guide.draws_anything else 1
+        elbo = GaussianProcessELBO(particles, sum_sites=False)
+        losses = elbo.loss(named_key(key, "bound"), dict(params), self.model, self.guide, *args, **kwargs)
+        shown = Marginals(views=named_key(key, "views"))
+        traced = run(
+            named_key(key, "draws"),
+            args,
+            kwargs,
+            guide=self.guide,
+            model=self.model,
+            values=params,
+            representation=shown,
+        )
+        fresh = run(named_key(key, "start"), args, kwargs, model=self.model, values={}, complete=False)
+        starts = {name: site["value"] for name, site in fresh.model.items() if site["type"] == "param"}
+        posteriors = {
+            name: site["fn"] for name, site in traced.guide.items() if isinstance(site.get("fn"), InducingPosterior)
+        }
+        self.order = tuple(posteriors)
+        data = data_sites(traced.model)
+        self.kinds = {name: (kind_of(site), type(unmasked(site["fn"])).__name__) for name, site in data.items()}
+        return {
+            "terms": jax.tree.map(jnp.negative, losses),
+            "processes": {name: _process(posterior) for name, posterior in posteriors.items()},
+            "outcomes": {name: _outcomes(site) for name, site in data.items()},
+            "starts": starts,
+        }
+
+    def measured(self, found: dict[str, Any]) -> Measured:
+        """The numbers of a run on the host."""
+        processes = {}
+        for name in self.order:
+            site = found["processes"][name]
+            whole = ("outside", "num_inducing", "between")
+            numbers = {key: None if site[key] is None else int(site[key]) for key in whole}
+            processes[name] = Process(**site | numbers)
+        outcomes = {}
+        for name, site in found["outcomes"].items():
+            noise = None if site["noise"] is None else float(site["noise"])
+            kind, likelihood = self.kinds[name]
+            outcomes[name] = Outcomes(site["value"], site["observed"], kind, likelihood, noise)
+        terms = {name: float(term) for name, term in found["terms"].items()}
+        return Measured(terms, processes, outcomes, found["starts"])
+
+
+def _process(posterior: InducingPosterior) -> dict[str, Any]:
+    conditional, prior = posterior.conditional, posterior.prior
+    mean, variance = posterior.marginals()
+    shape = mean.shape
+    residual = None if conditional.deterministic else jnp.broadcast_to(posterior.marginal_parts()[2], shape)
+    outside = jnp.sum(conditional.outside) if isinstance(conditional, Interpolation) else None
+    small = conditional.num_inducing <= _MOST_INDUCING and not conditional.deterministic
+    return {
+        "mean": mean,
+        "prior_mean": jnp.broadcast_to(prior.mean, shape),
+        "variance": variance,
+        "prior_variance": jnp.broadcast_to(prior.variance, shape),
+        "residual": residual,
+        "outside": outside,
+        "num_inducing": jnp.asarray(conditional.num_inducing),
+        "covariance": _dense(Kuu(conditional.inducing, prior.kernel)) if small else None,
+        "eigenvalues": _eigenvalues(posterior) if small else None,
+        "between": _between(posterior),
+    }
+
+
+def _between(posterior: InducingPosterior) -> Array:
+    """See :attr:`Process.between`: the kernel is the same at the point and where its numbers are rounded."""
+    X, inducing, kernel = posterior.prior.X, posterior.inducing, posterior.prior.kernel
+    if not isinstance(inducing, InducingPoints) or X.ndim != 2 or inducing.Z.ndim != 2:
+        return jnp.zeros((), int)
+    whole = jnp.all(X == jnp.round(X), axis=0)
+    moved = jnp.where(whole, jnp.round(inducing.Z), inducing.Z)
+    same = jnp.allclose(kernel(inducing.Z, X[:_FEW_ROWS]), kernel(moved, X[:_FEW_ROWS]), rtol=1e-6)
+    return jnp.where(same, jnp.sum(jnp.any(moved != inducing.Z, axis=1)), 0)
+
+
+def _eigenvalues(posterior: InducingPosterior) -> Array:
+    """Of the covariance of whitened ``u``, ``[D, M]`` and ascending."""
+    _, form = posterior._q()
+    root = _dense(form.root())
+    if not posterior.whiten:
+        root = matmul(_dense(posterior.conditional.L_inverse), root)
+    return jnp.linalg.eigvalsh(matmul(root, root.mT))
+
+
+def _dense(matrix: Any) -> Array:
+    return matrix.dense() if hasattr(matrix, "dense") else matrix
+
+
+def data_sites(trace: Trace) -> dict[str, dict[str, Any]]:
+    """Sites with data of their own; a factor or an observed GP has no term for each datum."""
+    return {
+        name: site
+        for name, site in trace.items()
+        if site["type"] == "sample"
+        and site["is_observed"]
+        and not site["infer"].get("is_auxiliary")
+        and not isinstance(unmasked(site["fn"]), GaussianProcess)
+    }
+
+
+def without_data(trace: Trace) -> list[str]:
+    """Names of likelihoods that have no data."""
+    sites = {name: site for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
+    return [name for name, site in sites.items() if isinstance(unmasked(site["fn"]), Likelihood)]
+
+
+def places_of_data(trace: Trace, args: tuple) -> dict[str, int]:
+    """Which positional argument is the data of each data site; sites with other data are left out."""
+    return {name: i for name, site in data_sites(trace).items() for i, x in enumerate(args) if site["value"] is x}
+
+
+def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
+    fn: Any = site["fn"]
+    value = jnp.asarray(site["value"])
+    rows = jnp.all(observed(fn, value).reshape(len(value), -1), axis=1)
+    value, fn = entries_of(fn, value), unmasked(fn)
+    rows = rows & fn.exact if isinstance(fn, Censored) else rows
+    noise: Any = None
+    if isinstance(fn, Gaussian):
+        noise = jnp.mean(jnp.broadcast_to(fn.noise_variance, fn.f.shape))
+    elif isinstance(fn, dist.Normal):
+        scale: Any = fn.scale
+        noise = jnp.mean(jnp.square(jnp.broadcast_to(scale, value.shape)))
+    return {"value": value, "observed": rows, "noise": noise}
+
+
+def kind_of(site: dict[str, Any]) -> str:
+    """See :attr:`Outcomes.kind`."""
+    fn: Any = unmasked(site["fn"])
+    support = (fn.of_shapes() if isinstance(fn, Expected) else fn).support
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    if support is constraints.boolean:
+        return "binary"
+    if has_classes(fn):
+        return "classes"
+    return "integers" if support.is_discrete else "numbers"

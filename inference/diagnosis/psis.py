@@ -1,0 +1,76 @@
+"""Which draws count, and for how much? Pareto-smoothed importance weights, by either series of ArviZ."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import logsumexp
+
+from gpzoo.inference.asking.container import Group, container, import_arviz
+
+
+def largest_k(num_draws: int) -> float:
+    """The k-hat above which as many weighted draws estimate nothing, which is also where ArviZ warns.
+
+    Vehtari, Simpson, Gelman, Yao and Gabry (2024), *Pareto smoothed importance sampling*, section 3.2.4.
+    """
+    return min(1 - 1 / np.log10(num_draws), 0.7)
+
+
+def pareto(log_weights: Float[np.ndarray, " S"]) -> tuple[Float[np.ndarray, " S"], float]:
+    """Pareto-smoothed log weights and their k-hat, by ArviZ."""
+    arviz = import_arviz()
+    log_weights = np.asarray(log_weights, np.float64)
+    if np.ptp(log_weights) < 1e-6:  # nothing to fit a tail to
+        return log_weights, 0.0
+    if "InferenceData" in vars(arviz):
+        smoothed, k = arviz.psislw(log_weights)
+    else:
+        import xarray
+
+        # From 1.0 on it takes log likelihoods, of which weights of leaving out are the inverse.
+        smoothed, k = xarray.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw")
+    return np.asarray(smoothed), float(k)
+
+
+class LeaveOneOut(NamedTuple):
+    """Predictive densities of each datum given all others.
+
+    Attributes:
+        elpd: their logarithms in nats, ``[N]``, from draws that are weighted to the posterior.
+        above: how many data have a k-hat above :func:`largest_k` where the draws are taken for the posterior's, as
+            ``arviz.loo`` does.
+        warns: whether ``arviz.loo`` does.
+    """
+
+    elpd: Float[np.ndarray, " N"]
+    above: int
+    warns: bool
+
+
+def leave_one_out(log_likelihood: Float[np.ndarray, "S N"], log_ratio: Float[np.ndarray, " S"]) -> LeaveOneOut:
+    """Leave-one-out densities of an approximate posterior.
+
+    Magnusson, Andersen, Jonasson and Vehtari (2019), *Bayesian leave-one-out cross-validation for large data*, section
+    2.2: the weights of leaving out, times those that make draws of ``q`` draws of the posterior, are smoothed together.
+
+    Args:
+        log_likelihood: of each datum, by draw.
+        log_ratio: ``log p - log q`` of each draw, up to a constant.
+    """
+    arviz = import_arviz()
+    data = container({"log_likelihood": Group({"y": log_likelihood[None]})}, (), {}, None, None)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*shape parameter of Pareto")  # it is returned
+        plain: Any = arviz.loo(data, pointwise=True, reff=1.0)
+        if "InferenceData" in vars(arviz):
+            smoothed, _ = arviz.psislw((log_ratio[:, None] - log_likelihood).T)
+            elpd = np.asarray(logsumexp(smoothed + log_likelihood.T, axis=1))
+        else:
+            found = arviz.loo_approximate_posterior(data, log_ratio, np.zeros_like(log_ratio), pointwise=True)
+            elpd = np.asarray(found.elpd_i)
+    above = int(np.sum(np.asarray(plain.pareto_k) > plain.good_k))
+    return LeaveOneOut(elpd, above, bool(plain.warning))

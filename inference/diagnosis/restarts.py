@@ -1,0 +1,98 @@
+"""Do several trainings of one program on the same data end at the same functions?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+from jax import Array, random
+
+from gpzoo.inference.asking.container import import_arviz
+from gpzoo.inference.asking.summaries import SitePrediction
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
+
+#: R-hat from which on the trainings differ at a row: their means are then apart by half of a standard deviation.
+APART = 1.1
+
+#: Share of rows with a larger one that is a finding.
+MOST_APART = 0.1
+
+#: Draws of each training's functions.
+_DRAWS = 100
+
+
+def best(trained: Trained) -> tuple[int, np.ndarray]:
+    """The training with the highest bound, and the bounds of all: means over the last tenth of the steps.
+
+    Raises:
+        ValueError: if all failed.
+    """
+    losses = np.asarray(trained.losses)
+    bounds = -losses[:, -max(1, losses.shape[1] // 10) :].mean(axis=1)
+    if not np.isfinite(bounds).any():
+        raise ValueError(f"All {len(bounds)} trainings failed: their bounds are not finite.")
+    return int(np.nanargmax(bounds)), bounds
+
+
+def compare(
+    rng_key: Array,
+    trained: Trained,
+    bounds: np.ndarray,
+    predicted: Callable[[Trained], Mapping[str, SitePrediction]],
+    sites: Collection[str],
+) -> Diagnosis:
+    """The bounds of several trainings, and R-hat between their functions at the rows.
+
+    R-hat (Vehtari, Gelman, Simpson, Carpenter and Bürkner 2021, *Rank-normalization, folding, and localization*) is
+    ArviZ's, each training a chain of independent normal draws with the mean and the variance of its functions. It says
+    nothing of convergence; it says whether the trainings found one optimum.
+
+    Args:
+        rng_key: of the draws.
+        trained: several trainings, on the same data.
+        bounds: see :func:`best`.
+        predicted: predictions at the rows of one of them.
+        sites: GP sites that the data see.
+    """
+    members = [int(k) for k in np.argsort(-bounds) if np.isfinite(bounds[k])]
+    draws: dict[str, list[np.ndarray]] = {site: [] for site in sites}
+    rng = np.random.default_rng(np.asarray(random.key_data(rng_key)).ravel())
+    for k in members:
+        found = predicted(trained.member(k))
+        for site in sites:
+            mean, spread = found[site].mean, np.sqrt(found[site].variance)
+            draws[site].append(mean + spread * rng.standard_normal((_DRAWS, *mean.shape)))
+    rhat = {site: _rhat(np.stack(x)) for site, x in draws.items()} if len(members) > 1 else {}
+    rows = tuple((k, float(bounds[k]), float(bounds[k] - bounds[members[0]])) for k in members)
+    note = "Nats, over the last tenth of the steps. The rest of this diagnosis is of the first."
+    if rhat:
+        words = [f"{np.median(x):.3f} ({site}, {np.mean(x > APART):.0%} above {APART})" for site, x in rhat.items()]
+        note += (
+            f" Median R-hat of functions over rows, a test of several optima, not of convergence: {', '.join(words)}."
+        )
+    findings = tuple(
+        Finding(
+            "several optima",
+            site,
+            f"{len(members)} trainings on the same data ended at different functions: R-hat between them is above "
+            f"{APART} at {np.mean(x > APART):.0%} of the rows. Keep the one with the highest bound, or average "
+            "predictions; train longer, or start inner layers at their mean functions.",
+        )
+        for site, x in rhat.items()
+        if np.mean(x > APART) > MOST_APART
+    )
+    return Diagnosis(
+        findings,
+        (Section("Restarts", ("training", "bound", "below the best"), rows, note),),
+        {f"{site}_rhat": x for site, x in rhat.items()},
+    )
+
+
+def _rhat(draws: np.ndarray) -> np.ndarray:
+    """Of every entry; ``draws`` are ``[K, S, ...]``."""
+    import xarray
+
+    dims = ["chain", "draw", *(f"axis_{i}" for i in range(draws.ndim - 2))]
+    data = xarray.Dataset({"f": (dims, np.asarray(draws, np.float64))})
+    return np.asarray(import_arviz().rhat(data)["f"])

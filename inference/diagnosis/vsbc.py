@@ -1,0 +1,235 @@
+"""Is an approximation right for data that its own program makes? Variational simulation-based calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro import handlers
+from numpyro.infer import SVI
+from numpyro.infer.calibration import vsbc_diagnostic
+
+from gpzoo import _checks as checks
+from gpzoo._types import Argument
+from gpzoo.errors import NonFiniteError
+from gpzoo.inference.bounds.collapsed import CollapsedELBO
+from gpzoo.inference.diagnosis.calibration import coverage, uniformity
+from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
+from gpzoo.inference.diagnosis.measure import places_of_data
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.handler import for_site, variable_of
+from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.program import look
+from gpzoo.inference.programs.runs import drawing
+
+#: Probability of a finding, over all entries, where the approximation is right.
+LEVEL = 0.01
+
+#: Entries of a site that are looked at: of a GP site, rows that are evenly spaced.
+_ENTRIES = 5
+
+
+@entry_point
+def vsbc(
+    rng_key: Array,
+    svi: SVI,
+    num_steps: int,
+    *args: Argument,
+    num_simulations: int = 200,
+    num_draws: int = 99,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> Diagnosis:
+    """Draw latent sites and data from the program, train on the data, and rank what was drawn among draws of the guide.
+
+    Two questions are asked of the ranks, scaled to (0, 1), over simulations:
+
+    * Bias: are they as often below a half as above? That is :func:`numpyro.infer.calibration.vsbc_diagnostic`, which
+      simulates and trains: a two-sample Kolmogorov-Smirnov test of ``p`` against ``1 - p`` (Yao, Vehtari, Simpson and
+      Gelman 2018, *Yes, but did it work?*, algorithm 2). It sees a shift and no width: a guide with half the standard
+      deviation passes.
+    * Uniformity: do they stay inside the simultaneous band of Säilynoja, Bürkner and Vehtari (2022)? It sees shift and
+      width. Mean-field guides fail it by their nature, where bias may be none.
+
+    Every training of an :class:`~gpzoo.inference.InducingGuide` starts with the inducing variables that its
+    initialisers find once.
+
+    Example:
+        >>> import jax, numpy as np, numpyro, optax
+        >>> import numpyro.distributions as dist
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import GaussianProcess, InducingPoints, kernels
+        >>> from gpzoo.inference import GaussianProcessELBO, InducingGuide, vsbc
+        >>> from gpzoo.likelihoods import Gaussian
+        >>> def program(X, y=None):
+        ...     noise = numpyro.sample("noise", dist.LogNormal(-1.0, 0.5))
+        ...     f = numpyro.sample("f", GaussianProcess(kernels.RBF(), X))
+        ...     with numpyro.plate("data", len(X)):
+        ...         numpyro.sample("y", Gaussian(f, noise), obs=y)
+        >>> X = np.linspace(0, 3, 10, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(program, InducingPoints(X[::3]), hyperparameters="normal")
+        >>> svi = SVI(program, guide, optax.adam(0.05), GaussianProcessELBO())
+        >>> found = vsbc(jax.random.key(0), svi, 5, X, X[:, 0], num_simulations=3, num_draws=9)
+        >>> found.arrays["noise_ranks"].shape
+        (3, 1)
+
+    Args:
+        rng_key: key of simulations, trainings and draws.
+        svi: NumPyro's object, holding the program, the guide, the optimiser and the objective.
+        num_steps: of each training, by NumPyro, on all rows.
+        *args: the program's positional arguments, data included: these say which arguments are data, which simulated
+            ones replace. The program must draw its data where such an argument is ``None``.
+        num_simulations: number of simulated data sets, two or more.
+        num_draws: of each trained guide, two or more.
+        model_kwargs: the program's keyword arguments, by name.
+
+    Returns:
+        A table with a row for every entry of a latent site (of sites with more than five, five that are evenly spaced),
+        findings, and the scaled ranks, ``<site>_ranks``, ``[num_simulations, entries]``.
+
+    Raises:
+        ValueError: if no argument is data of the program, a latent site is discrete, or the objective is
+            :class:`~gpzoo.inference.CollapsedELBO`, which has no ``q(u)`` before its training has ended.
+        NonFiniteError: if draws of a trained guide are not finite.
+    """
+    model = svi.model
+    rng_key = checks.rng_key(rng_key)
+    num_steps = checks.positive_int("num_steps", num_steps)
+    num_simulations = checks.positive_int("num_simulations", num_simulations)
+    num_draws = checks.positive_int("num_draws", num_draws)
+    args, kwargs = arguments(model, args, model_kwargs)
+    if isinstance(svi.loss, CollapsedELBO):
+        raise ValueError("vsbc ranks draws of q(u), which CollapsedELBO does not train: use GaussianProcessELBO().")
+    seen = look(model, args, kwargs).trace
+    places = places_of_data(seen, args)
+    if not places:
+        raise ValueError(
+            f"None of the {len(args)} arguments is data of a site: pass them, as in vsbc(key, svi, 500, X, y)."
+        )
+
+    def given(data: Mapping[str, Array | None], *args: Any, **kwargs: Any) -> tuple[tuple, dict[str, Any]]:
+        values = list(args)
+        for name, i in places.items():
+            values[i] = data[name]
+        return tuple(values), kwargs
+
+    guide, failed = _watched(_started(svi.guide, named_key(rng_key, "start"), args, kwargs))
+    # NumPyro's function reshapes its keys, for which they must be arrays of integers.
+    key = random.PRNGKey(random.bits(named_key(rng_key, "vsbc"), dtype="uint32"))
+    with drawing():
+        found = vsbc_diagnostic(
+            key,
+            model,
+            guide,
+            svi.optim,
+            svi.loss,
+            *args,
+            observed_sites=list(places),
+            simulated_data_to_args=given,
+            num_simulations=num_simulations,
+            num_svi_steps=num_steps,
+            num_samples=num_draws,
+            **kwargs,
+        )
+        jax.effects_barrier()
+    if failed:
+        raise NonFiniteError(
+            f"Draws of the guide are not finite in some of the {num_simulations} simulations, first at site "
+            f"{failed[0]!r}: lower the learning rate, or narrow the priors from which data are simulated."
+        )
+    return _judged(found, num_draws, rng_key)
+
+
+def _started(guide: Any, key: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """An :class:`InducingGuide` with inducing variables in place of initialisers, which do not run inside ``jit``."""
+    if not isinstance(guide, InducingGuide):
+        return guide
+    start = guide.starting_values(key, args, kwargs)
+    fixed: Any = copy(guide)
+    # A grid has no parameter.
+    fixed.inducing = {
+        site: variable_of(for_site(guide.inducing, site), start.get(f"{site}_inducing", ()))
+        for site in guide.sites.processes
+    }
+    return fixed
+
+
+def _watched(guide: Callable) -> tuple[Callable, list[str]]:
+    """A guide, and the names of sites whose values were not finite, noted as it runs."""
+    failed: list[str] = []
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        with handlers.trace() as trace:
+            found = guide(*args, **kwargs)
+        for name, site in trace.items():
+            value = site["value"]
+            if site["type"] == "sample" and isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
+                note = partial(jax.debug.callback, partial(failed.append, name))
+                jax.lax.cond(jnp.isfinite(value).all(), lambda: None, note)
+        return found
+
+    return watched, failed
+
+
+def _entries(value: np.ndarray) -> np.ndarray:
+    """At most five entries, evenly spaced over the rows of the first output; ``[S, ...]`` to ``[S, entries]``."""
+    flat = value.reshape(*value.shape[:2], -1)[:, :, 0] if value.ndim > 2 else value.reshape(len(value), -1)
+    size = flat.shape[1]
+    return flat[:, np.unique(np.linspace(0, size - 1, min(size, _ENTRIES)).astype(int))]
+
+
+def _judged(found: Any, num_draws: int, key: Array) -> Diagnosis:
+    rng = np.random.default_rng(np.asarray(random.key_data(key)).ravel())
+    rows, findings, arrays = [], [], {}
+    counts = {name: _entries(np.asarray(found.ranks[name])) for name in sorted(found.param_names)}
+    entries = sum(x.shape[1] for x in counts.values())
+    for name, count in counts.items():
+        # Uniform over the steps of the ranks, so that right ones are uniform in (0, 1) and not only over a grid.
+        scaled = (count + rng.uniform(size=count.shape)) / (num_draws + 1)
+        arrays[f"{name}_ranks"] = scaled
+        pvalues = _entries(np.asarray(found.ks_pvalues[name])[None])[0]
+        for i, values in enumerate(scaled.T):
+            bias, uniform, inside = float(pvalues[i]), uniformity(values), float(coverage(values, (0.5,))[0])
+            entry = f"{name}[{i}]" if scaled.shape[1] > 1 else name
+            rows.append((entry, len(values), bias, uniform, float(values.mean()), inside))
+            if (finding := _finding(entry, bias, uniform, float(values.mean()), inside, LEVEL / entries)) is not None:
+                findings.append(finding)
+    note = (
+        "p-values: bias, of ranks against their mirror image (numpyro.infer.calibration); uniform, of ranks against "
+        "the uniform distribution, by a simultaneous band. Mean: of ranks, 0.5 without bias. In 50 %: share of "
+        "simulations whose value lies in the central half of the guide's draws. Findings have a probability of "
+        f"{LEVEL} in all where nothing is wrong."
+    )
+    columns = ("latent", "simulations", "bias", "uniform", "mean", "in 50 %")
+    return Diagnosis(tuple(findings), (Section("Ranks of the truth", columns, tuple(rows), note),), arrays)
+
+
+def _finding(entry: str, bias: float, uniform: float, mean: float, inside: float, level: float) -> Finding | None:
+    if bias < level:
+        side = "above" if mean > 0.5 else "below"
+        return Finding(
+            "biased",
+            entry,
+            f"the truth lies {side} the guide's draws too often (mean rank {mean:.2f}): train longer, or take a guide "
+            "that can have this posterior's shape.",
+        )
+    if uniform < level:
+        small = inside < 0.5
+        return Finding(
+            "guide too narrow" if small else "guide too wide",
+            entry,
+            f"the central half of the guide's draws holds the truth in {inside:.0%} of simulations: "
+            + (
+                "the guide leaves dependence out (mean field). Use NUTS, or do not trust its standard deviations."
+                if small
+                else "train longer."
+            ),
+        )
+    return None

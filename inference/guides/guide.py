@@ -1,0 +1,449 @@
+"""Guides made from a program: they run it with an inducing-variable posterior at every GP site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
+from numpyro.distributions import Delta, constraints
+from numpyro.infer import init_to_median
+
+from gpzoo import _checks as checks
+from gpzoo import linalg
+from gpzoo._types import Argument
+from gpzoo.errors import GPZooError
+from gpzoo.inducing.initialisers import Initialiser, structure
+from gpzoo.inducing.kuu_kuf import Kuu
+from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference.guides.handler import _parameter, _PosteriorHandler, for_site
+from gpzoo.inference.guides.other_latents import OtherLatents
+from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.calls import entry_point, removed
+from gpzoo.inference.programs.finite import all_finite
+from gpzoo.inference.programs.gp_sites import Functions, Marginals, Missing, Start
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.program import Look, Sites, find_sites, look, parameters_of
+from gpzoo.inference.programs.runs import Trace, at_once, run, shapes_of
+from gpzoo.posteriors.forms import Form, form_of
+from gpzoo.posteriors.posterior import InducingPosterior
+
+#: The inducing variables of all sites, or of each by name, or their initialisers.
+Inducing: TypeAlias = Initialiser | InducingVariable | Mapping[str, Initialiser | InducingVariable]
+
+
+class InducingGuide:
+    """A guide that runs the model with each latent GP site replaced by its inducing posterior ``q(f)``.
+
+    Values flow through the program, so that a stack of GP sites gets the layerwise posterior of Salimbeni and
+    Deisenroth (2017). Latent sites that are not GPs get a point (MAP) or a normal in unconstrained space. Observed
+    sites are dropped. Discrete latent sites have no posterior here: with ``infer={"enumerate": "parallel"}`` they are
+    drawn from their prior, and :class:`~gpzoo.inference.GaussianProcessELBO` sums them out. The first call fixes which
+    sites are latent, and must therefore have the data.
+
+    Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and those of the
+    covariance's form, usually ``<site>_scale``; any other site has ``<site>_loc`` (and ``<site>_scale``).
+
+    Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is its marginals, or one draw per input if the
+    program draws it anywhere: by :func:`~gpzoo.draws`, or as the inputs or the mean of another GP. Everywhere else it
+    is a joint draw over the inputs.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 1, 20, dtype=np.float32)[:, None]
+        >>> params = InducingGuide(gp_regression, kmeans(5)).init_params(jax.random.key(0), X, np.sin(X[:, 0]))
+        >>> [name for name in params if name.startswith("f_")]
+        ['f_variance', 'f_lengthscale', 'f_inducing', 'f_mean', 'f_scale']
+
+    Args:
+        model: a NumPyro program.
+        inducing: an initialiser of the inducing variables such as :func:`~gpzoo.kmeans`, an inducing variable, or a
+            mapping from site name to either.
+        whiten: whether ``q`` is over ``v = L^-1 u``; one for all, or by site name. Without whitening, inducing
+            variables that nearly coincide make training slow or worse, and :func:`~gpzoo.inference.fit` refuses a site
+            if more than half of them coincide up to the jitter.
+        covariance: one for all, or by site name: ``"full"``, ``"diagonal"`` or, with :class:`~gpzoo.InducingBlocks`,
+            ``"block_diagonal"`` (the mean-field approximation between blocks). An :class:`~gpzoo.InducingGrid` of
+            several axes takes ``"kronecker"``; a grid of one axis takes ``"full"``, ``"diagonal"`` or ``"low_rank"``
+            (plus a diagonal), and the last two never factorise the prior. A form is also possible, such as
+            ``forms.LowRank(rank=8)`` of :mod:`gpzoo.posteriors`, or your own. The default is full; on grids of several
+            axes Kronecker, on one axis of more than 256 points low rank.
+        initial_scale: factor of the initial standard deviations of ``q`` relative to the prior's; one for all, or by
+            site name (deep GPs start inner layers at 1e-5).
+        hyperparameters: the posterior of latent sites that are not GPs: ``"point"``, ``"normal"`` (independent, in
+            unconstrained space), or what makes a guide of a program of these sites alone. That is a class of NumPyro's
+            guides, such as ``AutoMultivariateNormal``, ``AutoLowRankMultivariateNormal`` or ``AutoBNAFNormal``, whose
+            parameters are named ``auto_...``; or a function such as ``lambda program: my_guide``. A guide of yours
+            takes the program's arguments and samples these very sites. It may hold parameters for each row, or compute
+            them from the data, so that local latent sites in a subsampled plate are possible.
+        joint: names of GP sites to draw jointly over all inputs in training too, for programs in which a datum depends
+            on the site at several rows of the data. Several inputs of one row, such as the patches of an image under a
+            second layer, are drawn together without it, at a cost that grows with the square of their number.
+        residual: names of GP sites with a factor of their residual variances, the positive parameter
+            ``<site>_residual`` (one for each output), which starts at 1. Only ``GaussianProcessELBO(tight=True)`` has a
+            use for it, with likelihoods that are not Gaussian.
+        init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
+
+    Raises:
+        TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables; at
+            the first call, if the program uses a GP site's marginals as an array, naming the site and the line.
+        ValueError: if another option is out of range; at the first call, for an unknown site name in any argument, a
+            site without an initialiser, a discrete latent site that is not to be summed out, a likelihood without data,
+            or a term that depends on a site at several rows of the data.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        inducing: Inducing,
+        *,
+        whiten: bool | Mapping[str, bool] = True,
+        covariance: str | Form | type[Form] | Mapping[str, str | Form | type[Form]] | None = None,
+        initial_scale: float | Mapping[str, float] = 1.0,
+        hyperparameters: str | Callable[[Callable], Callable] = "point",
+        joint: Iterable[str] = (),
+        residual: Iterable[str] = (),
+        init_loc_fn: Callable = init_to_median,
+    ) -> None:
+        for form in _values_of(covariance):
+            form_of(form, None)
+        for value in _values_of(whiten):
+            if not isinstance(value, bool):
+                raise TypeError(f"whiten must be True or False, or a mapping from site name to these; got {value!r}.")
+        for value in _values_of(initial_scale):
+            checks.positive_number("initial_scale", value)
+        if not callable(hyperparameters):
+            checks.one_of("hyperparameters", hyperparameters, ("point", "normal"))
+        for entry in _values_of(inducing):
+            if not isinstance(entry, InducingVariable) and not (callable(entry) and hasattr(entry, "variable")):
+                raise TypeError(
+                    f"inducing must be an initialiser such as kmeans(100), an inducing variable such as "
+                    f"InducingPoints(Z), or a mapping from site name to these; got {type(entry).__name__}."
+                )
+        self.model = model
+        self.inducing = inducing
+        self.whiten, self.covariance, self.initial_scale = whiten, covariance, initial_scale
+        self.hyperparameters = hyperparameters
+        self.joint = frozenset([joint] if isinstance(joint, str) else joint)
+        self.residual = frozenset([residual] if isinstance(residual, str) else residual)
+        self.init_loc_fn = init_loc_fn
+        self.sites: Sites | Any = None  # until the program is first traced
+        self._others: OtherLatents | None = None  # likewise
+        #: Another object than ``model`` that was found to be the same program, and this guide in its handlers.
+        self.compared: tuple[Callable, Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Run the guide; takes the model's arguments.
+
+        Returns:
+            The value of every latent site.
+        """
+        self.sites_for(args, kwargs)
+        with _PosteriorHandler(self, args, kwargs) as handler:
+            self.model(*args, **kwargs)
+        return handler.values
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(removed("InducingGuide", name))
+
+    @entry_point
+    def setup(self, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> Sites:
+        """Find the program's latent sites and how it uses them; later calls return the same sites."""
+        return self.sites_for(*arguments(self.model, args, model_kwargs))
+
+    def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Look | None = None) -> Sites:
+        """:meth:`setup` for checked arguments; ``seen`` is a look at the program on these or more rows."""
+        if self.sites is None:
+            seen = look(self.model, args, kwargs) if seen is None else seen
+            sites = find_sites(seen, self.model, args, kwargs, self.joint)
+            self._others = self._others_of(sites, args, kwargs)
+            self._check_names(sites)
+            self.sites = sites
+        return self.sites
+
+    def others_for(self, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
+        """The guide of latent sites that are not GPs, where ``hyperparameters`` makes one; for checked arguments."""
+        if self._others is None:
+            self._others = self._others_of(self.sites_for(args, kwargs), args, kwargs)
+        return self._others
+
+    def _others_of(self, sites: Sites, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
+        names = sites.latents - sites.processes
+        if not callable(self.hyperparameters) or not names:
+            return None
+        return OtherLatents(self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs)
+
+    @entry_point
+    def init_params(
+        self,
+        rng_key: Array,
+        *args: Argument,
+        given: Mapping[str, Any] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Initial values of every parameter of the guide and the model, and of mutable state, by name.
+
+        The program runs once, outside ``jit``, with every GP site at its posterior mean, and each site's initialiser
+        sees the site's inputs. Pass the whole data, or a sample of rows for the initialisers.
+
+        Args:
+            rng_key: key for the initialisers.
+            *args: the model's arguments.
+            given: known values by name, which are used unchanged.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            Constrained values, to be passed as ``svi.init(..., init_params=...)``.
+
+        Raises:
+            ValueError: if ``given`` has an unknown name, or a value of another shape.
+        """
+        args, kwargs = arguments(self.model, args, model_kwargs)
+        return self.starting_values(checks.rng_key(rng_key), args, kwargs, given)
+
+    def starting_values(
+        self,
+        rng_key: PRNGKeyArray,
+        args: tuple,
+        kwargs: dict[str, Any],
+        given: Mapping[str, Any] | None = None,
+        name: str = "given",
+    ) -> dict[str, Any]:
+        """:meth:`init_params` for checked arguments; ``name`` is the name of ``given`` in messages."""
+        found = self.starting_sites(rng_key, args, kwargs, given, name)
+        return {name: site["value"] for name, site in found.items()}
+
+    def starting_sites(
+        self,
+        rng_key: PRNGKeyArray,
+        args: tuple,
+        kwargs: dict[str, Any],
+        given: Mapping[str, Any] | None = None,
+        name: str = "given",
+    ) -> Trace:
+        """The param and mutable sites of guide and program, with their constraints and :meth:`starting_values`."""
+        self.sites_for(args, kwargs)
+        if given is not None:
+            given = self.checked_params(given, args, kwargs, name=name, whole=False)
+        found = self._started_at_once(rng_key, args, kwargs, given or {})
+        if found is None:
+            found = _start_of(self._started(rng_key, args, kwargs, given or {}, Start()))
+        checks.names(name, set(given or {}), needed=set(), known=set(found) | self.sites.latents)
+        return found
+
+    def _started(self, rng_key: PRNGKeyArray, args: tuple, kwargs: dict, given: Mapping[str, Any], how: Start) -> Trace:
+        return run(rng_key, args, kwargs, guide=self, values=given, representation=how, complete=False).guide
+
+    def _started_at_once(
+        self, rng_key: PRNGKeyArray, args: tuple, kwargs: dict, given: Mapping[str, Any]
+    ) -> Trace | None:
+        """:meth:`_started` in one compiled program, after another one if an initialiser reads inputs.
+
+        Returns ``None`` if this fails: values that are not arrays or not finite, or a refusal by the program or an
+        initialiser. Single operations then give the values, or an error with concrete numbers.
+        """
+        looked_at = self._looked_at(given)
+        # Each initialiser that reads inputs costs one more run, and the check of drawn sites has cost one already.
+        if len(looked_at) + bool(self.sites.drawn) > 1:
+            return None
+        if not all(map(checks.is_concrete, jax.tree.leaves((rng_key, args, kwargs, given)))):
+            return None
+        sites: Trace = {}
+
+        def once() -> tuple[dict[str, Any], list[Bool[Array, ""]]]:
+            nonlocal sites
+            trace = self._started(rng_key, args, kwargs, given, Start(made))
+            sites = _start_of(trace)
+            posteriors = [site["fn"] for site in trace.values() if site["type"] == "sample"]
+            factors = [fn.conditional for fn in posteriors if isinstance(fn, InducingPosterior)]
+            floats = [x for x in jax.tree.leaves(factors) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
+            return {name: site["value"] for name, site in sites.items()}, [jnp.isfinite(x).all() for x in floats]
+
+        try:
+            made = {site: self._made(site, rng_key, args, kwargs, given) for site in looked_at}
+            values, finite = at_once(once)
+        except (TypeError, ValueError, IndexError, GPZooError):
+            return None
+        if not all(map(checks.is_concrete, jax.tree.leaves(values))):  # inside the caller's jit
+            return None
+        options = [site["kwargs"] for site in sites.values()]
+        if not (all(finite) and all_finite(values) and all(map(checks.is_concrete, jax.tree.leaves(options)))):
+            return None
+        return {name: site | {"value": values[name]} for name, site in sites.items()}
+
+    def _made(self, site: str, rng_key: PRNGKeyArray, args: tuple, kwargs: dict, given: Mapping[str, Any]) -> Any:
+        """``<site>_inducing`` from the site's initialiser, whose inputs one compiled program computes."""
+        seen: Any = None
+
+        def once() -> list[Array]:
+            nonlocal seen
+            try:
+                self._started(rng_key, args, kwargs, given, Start({}))
+            except Missing as missing:
+                seen = missing.looked_at
+            return [x for x in jax.tree.leaves(seen) if not checks.is_concrete(x)]
+
+        computed = iter(at_once(once))
+        seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), seen)
+        return _parameter(for_site(self.inducing, site)(*seen))
+
+    def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> bool:
+        """Whether any initialiser in :meth:`init_params` reads inputs; after :meth:`setup`.
+
+        Given inducing variables (grids among them) and values in ``given`` need no inputs.
+        """
+        return bool(self._looked_at(given or {}))
+
+    def _looked_at(self, given: Mapping[str, Any]) -> list[str]:
+        missing = [site for site in self.sites.processes if f"{site}_inducing" not in given]
+        return [site for site in missing if not isinstance(for_site(self.inducing, site), InducingVariable)]
+
+    def posteriors(self, rng_key: PRNGKeyArray, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
+        """:meth:`gpzoo.inference.Trained.posterior` for checked parameters and arguments."""
+        # Inner sites are drawn per input, which suffices for the marginals of later sites.
+        shown = Marginals(views=named_key(rng_key, "views"))
+        trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, representation=shown).guide
+        found = {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
+        if callable(self.hyperparameters):  # what is a function of its other sites has no distribution by itself
+            found = {name: fn for name, fn in found.items() if not isinstance(fn, Delta)}
+        return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}
+
+    def checked_params(
+        self, params: Mapping[str, Any], args: tuple, kwargs: dict, *, name: str = "params", whole: bool = True
+    ) -> dict[str, Any]:
+        """``params``, if they are those of guide and program; values of latent sites are allowed too.
+
+        Args:
+            params: values by name.
+            args: the program's positional arguments, already checked.
+            kwargs: its keyword arguments.
+            name: name of the argument in messages.
+            whole: whether all parameters are required.
+
+        Raises:
+            TypeError: if they are not a mapping from names to numbers.
+            ValueError: naming parameters that are missing, unknown, not finite, of another shape, or out of range.
+        """
+        params = checks.parameters(name, params)
+        others = self.others_for(args, kwargs)
+        if others is not None and all(map(checks.is_concrete, jax.tree.leaves(args))):
+            others.check(*args)
+        own, program = self._own_parameters(self.sites), self.sites.parameters
+        params |= {k: jnp.asarray(params[k]) for k in own & params.keys() if isinstance(params[k], int | float)}
+        needed = own | {k for k, shapes in program.items() if shapes}
+        strange = [k for k, x in params.items() if program.get(k) is not None and shapes_of(x) != program[k]]
+        if set(params) - own - set(program) - self.sites.latents or (whole and needed - set(params)) or strange:
+            # The program's parameters may depend on its arguments, which may differ from those of setup.
+            now = parameters_of(self.model, args, kwargs)
+            checks.names(
+                name,
+                set(params),
+                needed=own | {k for k, shapes in now.items() if shapes} if whole else set(),
+                known=own | set(program) | set(now) | self.sites.latents,
+            )
+            for k in strange:
+                found, wanted = shapes_of(params[k]), now.get(k, program[k])
+                if wanted is not None and found != wanted:
+                    found, wanted = (", ".join(f"{at}{list(x)}" for at, x in s.items()) for s in (found, wanted))
+                    raise ValueError(f"{name}[{k!r}] has shape {found}, but the program's has {wanted}.")
+        limits = dict(self.sites.constraints) | {f"{site}_residual": constraints.positive for site in self.residual}
+        if others is not None:
+            limits |= {k: x for k, x in others.parameters.items() if x is not None}
+        for site in self.sites.latents - self.sites.processes:
+            if self.hyperparameters == "normal":
+                limits |= {f"{site}_scale": constraints.positive}
+            elif site in limits:
+                limits |= {f"{site}_loc": limits[site]}
+        for k in params.keys() & limits.keys():
+            checks.within(f"{name}[{k!r}]", params[k], limits[k])
+        return params
+
+    @property
+    def whitens_all(self) -> bool:
+        """Whether ``q`` is over whitened variables at every site, after :meth:`setup`."""
+        return all(for_site(self.whiten, site, True) for site in self.sites.processes)
+
+    def coinciding(
+        self, rng_key: PRNGKeyArray, params: Mapping[str, Any], args: tuple, kwargs: dict[str, Any]
+    ) -> dict[str, tuple[int, int]]:
+        """For each site without whitening, the numbers of coinciding and of all inducing variables.
+
+        See :func:`gpzoo.linalg.coinciding`. Grids are left out, because their points are distinct. Takes checked
+        arguments.
+        """
+        found: dict[str, tuple[int, int]] = {}
+
+        def looked_at(posterior: InducingPosterior, key: PRNGKeyArray, rows: None) -> Float[Array, "N *D"]:
+            if not posterior.whiten and not posterior.conditional.deterministic:
+                K = Kuu(posterior.inducing, posterior.prior.kernel)
+                found[posterior.site] = linalg.coinciding(K, posterior.jitter), K.shape[-1]
+            return posterior.prior.mean
+
+        run(rng_key, args, kwargs, guide=self, values=params, representation=Functions(looked_at))
+        return found
+
+    def variational_parameters(self) -> frozenset[str]:
+        """Names of the parameters of ``q``, without the inducing variables."""
+        return frozenset(self._own_parameters(self.sites) - {f"{site}_inducing" for site in self.sites.processes})
+
+    def form_at(self, site: str) -> Form:
+        """The form of ``q(u)`` of a GP site, without values."""
+        return form_of(for_site(self.covariance, site), for_site(self.inducing, site))
+
+    def _own_parameters(self, sites: Sites) -> set[str]:
+        """Names of the guide's own parameters."""
+        own = set()
+        for site in sites.processes:
+            inducing = for_site(self.inducing, site)
+            parts = {"mean", *self.form_at(site).data_fields}
+            if inducing is None or structure(inducing).num_leaves:
+                parts |= {"inducing"}
+            own |= {f"{site}_{part}" for part in parts}
+        own |= {f"{site}_residual" for site in self.residual}
+        if callable(self.hyperparameters):
+            return own | set(self._others.parameters if self._others is not None else ())
+        parts = ("loc",) if self.hyperparameters == "point" else ("loc", "scale")
+        return own | {f"{site}_{part}" for site in sites.latents - sites.processes for part in parts}
+
+    @property
+    def draws_anything(self) -> bool:
+        """Whether any site is drawn when marginals are used: a GP site, hyperparameters, a discrete latent."""
+        others = self.sites.latents - self.sites.processes
+        drawn = self.sites.drawn | self.sites.enumerated or self.joint
+        return bool(drawn or (others and self.hyperparameters != "point"))
+
+    def _check_names(self, sites: Sites) -> None:
+        arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
+        arguments |= {"initial_scale": self.initial_scale, "joint": self.joint, "residual": self.residual}
+        for argument, value in arguments.items():
+            names = set(value) if isinstance(value, Mapping | frozenset) else set()
+            if unknown := sorted(names - sites.processes):
+                raise ValueError(
+                    f"InducingGuide({argument}=...) names {unknown}, which are not latent GP sites of the model; "
+                    f"those are {sorted(sites.processes)}."
+                )
+        if drawn := sorted(self.residual & (sites.drawn | self.joint)):
+            raise ValueError(
+                f"InducingGuide(residual=...) names {drawn}, which are drawn: the program draws them, or joint=... "
+                "names them. Draws have their full variance: leave these sites out."
+            )
+        own = self._own_parameters(sites)
+        if taken := sorted(own & sites.names):
+            raise ValueError(f"The guide's parameters would be named {taken}, like sites of the model: rename these.")
+        if isinstance(self.inducing, Mapping) and (missing := sorted(sites.processes - set(self.inducing))):
+            raise ValueError(f"InducingGuide(inducing=...) has no entry for the GP site(s) {missing}.")
+
+
+def _start_of(trace: Trace) -> Trace:
+    return {name: site for name, site in trace.items() if site["type"] in ("param", "mutable")}
+
+
+def _values_of(option: Any) -> tuple:
+    """The values of an option, given for all sites or by name."""
+    return tuple(option.values()) if isinstance(option, Mapping) else (option,)

@@ -1,0 +1,192 @@
+"""One run of a guide: the program, each latent site of which is answered with the guide's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jaxtyping import PRNGKeyArray
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
+from numpyro.primitives import default_process_message
+
+from gpzoo._numpyro import Messenger, outside
+from gpzoo.inducing.initialisers import start, structure
+from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference.guides.other_latents import value_at
+from gpzoo.inference.guides.variational import posterior_at
+from gpzoo.inference.programs.gp_sites import Missing, Start, current
+from gpzoo.inference.programs.runs import Trace, check_value, drawing
+from gpzoo.posteriors.forms import form_of
+from gpzoo.processes.process import GaussianProcess
+
+if TYPE_CHECKING:
+    from gpzoo.inference.guides.guide import InducingGuide
+
+
+def for_site(value: Any, site: str, default: Any = None) -> Any:
+    """What an option of a guide says of a site: one value for all, or by name."""
+    return value.get(site, default) if isinstance(value, Mapping) else value
+
+
+def _parameter(inducing: InducingVariable) -> Any:
+    """The value of ``<site>_inducing``: the array of an inducing variable, or a tuple where it has several."""
+    leaves = tuple(jax.tree.leaves(inducing))
+    return leaves[0] if len(leaves) == 1 else leaves
+
+
+def variable_of(initialiser: Any, parameter: Any) -> InducingVariable:
+    """The inducing variable, of an initialiser's kind, that a value of ``<site>_inducing`` stands for."""
+    leaves = parameter if isinstance(parameter, tuple | list) else (parameter,)
+    return jax.tree.unflatten(structure(initialiser), leaves)
+
+
+class _PosteriorHandler(Messenger):
+    """Runs inside one call of a guide: answers each latent site of the model with the guide's own site."""
+
+    def __init__(self, guide: InducingGuide, args: tuple, kwargs: dict) -> None:
+        super().__init__(None)
+        self.guide, self.arguments = guide, (args, kwargs)
+        self.representation = current()
+        self.values: dict[str, Any] = {}
+        self.plates: Trace = {}
+        self.others: Trace | Any = None
+        self.taken: Trace = {}
+        self.initial: dict[str, Any] | None = None
+
+    def __enter__(self) -> _PosteriorHandler:
+        super().__enter__()
+        return self
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "plate":
+            if msg["name"] in self.taken:
+                msg["value"] = self.taken[msg["name"]]["value"]
+        elif msg["type"] == "deterministic":
+            msg["stop"] = True
+        elif msg["type"] == "sample":
+            self._sample(msg)
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "plate":
+            self.plates[msg["name"]] = msg
+
+    def _sample(self, msg: dict[str, Any]) -> None:
+        name, sites = msg["name"], self.guide.sites
+        msg["stop"] = True
+        if msg["is_observed"] or name not in sites.latents:
+            if msg["value"] is None:
+                with outside(self), drawing():
+                    msg["kwargs"]["rng_key"] = numpyro.prng_key()
+                    default_process_message(msg)
+            return
+        with outside(self):
+            with nullcontext() if msg["scale"] is None else handlers.scale(scale=msg["scale"]):
+                value = self._process(name, msg) if name in sites.processes else self._other(name, msg)
+        self.values[name] = msg["value"] = value
+
+    # -- GP sites ----------------------------------------------------------------------------------------------------
+
+    def _process(self, name: str, msg: dict[str, Any]) -> Any:
+        prior = msg["fn"]
+        if not isinstance(prior, GaussianProcess):
+            raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
+        guide = self.guide
+        initialiser = for_site(guide.inducing, name)
+        inducing = self._inducing(name, initialiser, prior)
+        posterior = posterior_at(
+            name,
+            self.representation.prior(name, prior),
+            inducing,
+            form_of(for_site(guide.covariance, name), inducing),
+            whiten=for_site(guide.whiten, name, True),
+            initial_scale=for_site(guide.initial_scale, name, 1.0),
+        )
+        residual = None
+        if name in guide.residual:
+            outputs = posterior.conditional.outputs
+            residual = numpyro.param(
+                f"{name}_residual", lambda _: jnp.ones(outputs, prior.X.dtype), constraint=constraints.softplus_positive
+            )
+            check_value(f"{name}_residual", residual, outputs)
+        posterior = self.representation.posterior(
+            posterior, drawn=guide.sites.drawn_as(name), joint=name in guide.joint, residual=residual
+        )
+        return numpyro.sample(name, posterior, infer=msg["infer"])
+
+    def _inducing(self, name: str, initialiser: Any, prior: GaussianProcess) -> InducingVariable:
+        parameter = f"{name}_inducing"
+        if structure(initialiser).num_leaves == 0:
+            return initialiser  # a grid: nothing of it is trained
+        value = numpyro.param(parameter, lambda key: self._start(name, initialiser, key, prior))
+        return variable_of(initialiser, value)
+
+    def _start(self, name: str, initialiser: Any, key: PRNGKeyArray, prior: GaussianProcess) -> Any:
+        """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
+        if isinstance(initialiser, InducingVariable):
+            return _parameter(initialiser)
+        if isinstance(self.representation, Start) and self.representation.made is not None:
+            if name not in self.representation.made:
+                raise Missing(key, prior.X, prior.kernel)
+            return self.representation.made[name]
+        if self.representation.starts:
+            before = {site: value for site, value in self.values.items() if site in self.guide.sites.processes}
+            return _parameter(start(name, initialiser, key, prior.X, prior.kernel, before))
+        if self.initial is None:
+            args, kwargs = self.arguments
+            self.initial = self.guide.starting_values(key, args, kwargs)
+        return self.initial[f"{name}_inducing"]
+
+    # -- other latent sites ------------------------------------------------------------------------------------------
+
+    def _other(self, name: str, msg: dict[str, Any]) -> Any:
+        prior = msg["fn"]
+        if callable(self.guide.hyperparameters):
+            if self.others is None:
+                others: Any = self.guide.others_for(*self.arguments)
+                keys = self.representation.keys_of_rows(others.of_rows)
+                self.others, self.taken = others(*self.arguments, self.plates, keys)
+            value = value_at(self.others[name], prior)
+            if self.representation.starts:
+                return value
+            with handlers.substitute(data={name: value}):
+                return numpyro.sample(name, self.others[name]["fn"], infer=msg["infer"])
+        for frame in msg["cond_indep_stack"]:
+            size = self.plates[frame.name]["args"][0] if frame.name in self.plates else frame.size
+            if size != frame.size:
+                raise ValueError(
+                    f"Latent site {name!r} is inside the subsampled plate {frame.name!r} ({frame.size} of {size}): "
+                    "InducingGuide holds no parameters per datum by itself. Move the site out of the plate, use the "
+                    "whole data, or give the site a guide of yours that does, InducingGuide(..., "
+                    "hyperparameters=lambda program: my_guide)."
+                )
+
+        def start(key: PRNGKeyArray) -> Array:
+            strategy = self.guide.init_loc_fn
+            site = {"type": "sample", "name": name, "fn": prior, "value": None, "is_observed": False}
+            return strategy({**site, "kwargs": {"rng_key": key, "sample_shape": ()}, "infer": {}})
+
+        if self.guide.hyperparameters == "point":
+            loc = numpyro.param(f"{name}_loc", start, constraint=prior.support)
+            check_value(f"{name}_loc", loc, tuple(prior.shape()))
+            return numpyro.sample(name, dist.Delta(loc, event_dim=prior.event_dim), infer=msg["infer"])
+        transform = biject_to(prior.support)
+        loc: Any = numpyro.param(f"{name}_loc", lambda key: transform.inv(start(key)))
+        check_value(f"{name}_loc", loc, tuple(transform.inverse_shape(prior.shape())))
+        scale = numpyro.param(
+            f"{name}_scale", lambda _: jnp.full_like(loc, 0.1), constraint=constraints.softplus_positive
+        )
+        event_dim = prior.event_dim + transform.domain.event_dim - transform.codomain.event_dim
+        check_value(f"{name}_scale", scale, tuple(jnp.shape(loc)))
+        base = dist.Normal(loc, scale).to_event(event_dim)
+        posterior = dist.TransformedDistribution(base, transform)
+        if self.representation.starts:
+            return transform(loc)
+        return numpyro.sample(name, posterior, infer=msg["infer"])

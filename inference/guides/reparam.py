@@ -1,0 +1,343 @@
+"""What does MCMC move in place of ``f``? White noise that GP sites are made of, exactly or through inducing variables.
+
+Under NUTS a GP site as it stands is *centred*: its value ``f`` moves, whose scales and correlations change with the
+hyperparameters, so that steps are small and many. A *whitened* site moves ``v ~ N(0, I)`` instead, and hyperparameters
+and ``v`` are nearly independent where data say little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ClassVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import Array, random
+from jaxtyping import Bool, Float, PRNGKeyArray
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.distributions.distribution import Unit
+from numpyro.infer.reparam import Reparam
+
+from gpzoo import _checks as checks
+from gpzoo import linalg
+from gpzoo._numpyro import outside
+from gpzoo.errors import FactorisationError
+from gpzoo.inducing.grid import InducingGrid
+from gpzoo.inducing.initialisers import Initialiser, start
+from gpzoo.inducing.kuu_kuf import Kuu
+from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference.guides.guide import Inducing
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.linalg.operators import BlockDiagonal
+from gpzoo.posteriors.conditional import Projection
+from gpzoo.posteriors.forms import Diagonal
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals, line_of_program
+from gpzoo.processes.process import GaussianProcess
+
+_LOG_2PI = 1.8378770664093453
+
+
+class WhitenReparam(Reparam):
+    """A NumPyro reparameteriser that makes a GP site of white noise, the site ``<site>_base``.
+
+    Exact, without inducing variables: ``f = mean + L v`` with ``L L^T = K(X, X)`` and ``v`` of the site's own shape,
+    ``[N]`` or ``[N, D]``; ``f`` is recorded as a deterministic site. The posterior of everything else is the same as
+    without it.
+
+    Sparse, with ``M`` inducing variables (Hensman, Matthews, Filippone and Ghahramani 2015): ``u = L v`` with
+    ``L L^T = Kuu`` and ``v`` ``[M]`` or ``[M, D]``; ``u`` is recorded as ``<site>_u``. What the program sees are the
+    marginals of ``f`` given ``u``, of which likelihoods take the expectation ``E_p(f|u) log p(y | f)``.
+    Likelihoods that take it by draws have the same noise at every step. Programs may use the site in operations that
+    are exact on :class:`~gpzoo.GaussianMarginals` only.
+
+    Where the covariance does not factorise, the density is zero: a divergence for NUTS.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.inference import WhitenReparam
+        >>> from gpzoo.models import gp_regression
+        >>> program = handlers.reparam(gp_regression, {"f": WhitenReparam()})
+        >>> X = np.linspace(0, 1, 5, dtype=np.float32)[:, None]
+        >>> sites = handlers.trace(handlers.seed(program, 0)).get_trace(X, X[:, 0])
+        >>> sites["f_base"]["value"].shape, sites["f"]["type"]
+        ((5,), 'deterministic')
+
+    Args:
+        inducing: an inducing variable, or an initialiser such as :func:`~gpzoo.kmeans`, which looks at each site's
+            inputs once, when the program first runs; ``None`` for the exact form.
+
+    Raises:
+        TypeError: for an ``inducing`` that is neither, or a grid; when the program runs, for a site that is no GP, a
+            kernel with sampled views, inputs that an initialiser cannot look at, or a draw of a sparse site.
+        ValueError: for an observed site, or values of ``<site>_base`` that belong to other inputs.
+    """
+
+    def __init__(self, inducing: Initialiser | InducingVariable | None = None) -> None:
+        if isinstance(inducing, InducingGrid):
+            raise TypeError(
+                "Under MCMC a site has no grid of inducing variables: take kmeans(40), InducingPoints(Z), or none."
+            )
+        if not isinstance(inducing, Initialiser | InducingVariable | None):
+            raise TypeError(
+                "inducing must be an initialiser such as kmeans(40), an inducing variable such as InducingPoints(Z), "
+                f"or None; got {type(inducing).__name__}."
+            )
+        self.inducing = inducing
+        self._made: dict[str, InducingVariable] = {}
+
+    def __call__(self, name: str, fn: Any, obs: Any) -> tuple[Any, Any]:
+        """NumPyro's protocol: the site's new distribution and value."""
+        if not isinstance(fn, GaussianProcess):
+            raise TypeError(f"Site {name!r} is a {type(fn).__name__}: only a GaussianProcess is whitened.")
+        if obs is not None:
+            raise ValueError(f"GP site {name!r} has a value, so that there is nothing to whiten: leave it out.")
+        if _AS_THEY_STAND.get():
+            if self.inducing is not None:
+                numpyro.deterministic(f"{name}_inducing", self._variable(name, fn))
+            return fn, None
+        return self._exact(name, fn) if self.inducing is None else self._sparse(name, fn)
+
+    def _exact(self, name: str, prior: GaussianProcess) -> tuple[None, Float[Array, "N *D"]]:
+        mean, covariance = prior.moments()
+        L, factorised = _factor(covariance, f"the covariance of GP site {name!r}", prior.jitter)
+        v = _noise(name, prior.event_shape, mean.dtype, factorised)
+        return None, mean + jnp.einsum("ij,j...->i..." if L.ndim == 2 else "dij,jd->id", L, v)
+
+    def _sparse(self, name: str, prior: GaussianProcess) -> tuple[Unit, GaussianMarginals]:
+        conditional = _Guarded(prior, self._variable(name, prior), site=name)
+        shape = (conditional.num_inducing, *conditional.outputs)
+        v = _noise(name, shape, conditional.dtype, conditional.factorised)
+        given_u = InducingPosterior(conditional, v, Diagonal(jnp.zeros_like(v)))
+        numpyro.deterministic(f"{name}_u", given_u.inducing_moments()[0])
+        # The covariance with u may hold NaN where that of u does not factorise.
+        mean, variance = (jnp.where(conditional.factorised, x, 1) for x in given_u.marginals())
+        # The same noise at every step, or the density would be no function of the state.
+        key = named_key(random.key(0), name)
+        return Unit(0.0), GaussianMarginals(mean, variance, key, sites=frozenset({name}), log=_NO_DRAWS)
+
+    def _variable(self, name: str, prior: GaussianProcess) -> InducingVariable:
+        if not isinstance(self.inducing, Initialiser):
+            return cast(InducingVariable, self.inducing)
+        if name not in self._made:
+            if not checks.is_concrete(prior.X):
+                raise TypeError(
+                    f"{type(self.inducing).__name__} cannot look at the inputs of GP site {name!r} under a "
+                    "transformation such as jax.jit: run the program once outside it, or give InducingPoints(Z)."
+                )
+            with jax.ensure_compile_time_eval():
+                key = named_key(random.key(0), name)
+                self._made[name] = start(name, self.inducing, key, prior.X, prior.kernel, {})
+        return self._made[name]
+
+
+class whitened(handlers.reparam):
+    """A program for MCMC, each latent GP site of which is whitened by :class:`WhitenReparam`::
+
+        mcmc = MCMC(NUTS(whitened(program)), num_warmup=500, num_samples=500)
+        mcmc = MCMC(NUTS(whitened(program, kmeans(20))), num_warmup=500, num_samples=500)
+
+    Draws of ``f`` are in ``mcmc.get_samples()`` in the exact form, of ``f_u`` in the sparse one;
+    :func:`~gpzoo.inference.predict` and :func:`~gpzoo.inference.draws_to_arviz` take either, with this program. The
+    program itself, not whitened, is the centred form. To whiten some sites only use NumPyro's own
+    ``handlers.reparam(program, {"f": WhitenReparam()})``. ``numpyro.param`` sites need priors,
+    ``whitened(handlers.lift(program, prior))``.
+
+    Sizes: a gradient of a classifier that adds two GPs took, on a CPU in float32, 0.2 ms for 50 inputs, 0.9 for 100,
+    6 for 200, 24 for 400, 130 for 800; with 40 inducing variables each 0.3 for 50, 0.9 for 200, 2 for 800. A draw takes
+    15 gradients at 50 inputs, 31 at 200. Four chains of 500 + 500 draws took 36 s of processor time at 50 inputs, half
+    of it compilation, and 130 s at 200 inputs with 20 inducing variables. So the exact form is for up to 200 inputs,
+    the sparse one for some thousand, and :func:`~gpzoo.inference.fit` for more. The centred form took 1,023 gradients a
+    draw at 50 inputs, the longest trajectory there is, and its chains had not met after 100 draws. What
+    ``benchmarks/whitened.py`` measured is recorded beside it.
+
+    NumPyro compiles a program for every chain that runs in sequence. One for all of them is
+    ``MCMC(..., num_chains=4, chain_method=lambda chain: partial(jax.lax.map, chain))``.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import whitened
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 1, 20, dtype=np.float32)[:, None]
+        >>> program = handlers.seed(whitened(gp_regression, kmeans(5)), 0)
+        >>> sites = handlers.trace(program).get_trace(X, X[:, 0])
+        >>> sites["f_base"]["value"].shape, sites["f_u"]["value"].shape
+        ((5,), (5,))
+
+    Args:
+        fn: a NumPyro program.
+        inducing: see :class:`WhitenReparam`; for all GP sites, or by site name, where the sites not named are exact. A
+            site that the program draws, as the inputs of another GP or by :func:`~gpzoo.draws`, must be exact.
+
+    Raises:
+        ValueError: when the program runs, for names of sites that it does not have; see :class:`WhitenReparam`.
+        TypeError: see :class:`WhitenReparam`.
+    """
+
+    def __init__(self, fn: Callable | None = None, inducing: Inducing | None = None) -> None:
+        named, others = (inducing, None) if isinstance(inducing, Mapping) else ({}, inducing)
+        self._named, self._others = {name: WhitenReparam(of) for name, of in named.items()}, WhitenReparam(others)
+        self._seen: set[str] = set()
+        super().__init__(fn, config=lambda site: self._named.get(site["name"], self._others))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program."""
+        if self.fn is not None:
+            # Under jit, NumPy's arrays would be no numbers that initialisers can look at as soon as they are JAX's.
+            args, kwargs = tuple(map(_as_jax, args)), {name: _as_jax(x) for name, x in kwargs.items()}
+        return super().__call__(*args, **kwargs)
+
+    def __enter__(self) -> Any:
+        self._seen = set()
+        return super().__enter__()
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        super().__exit__(exc_type, exc_value, traceback)
+        if exc_type is None and (unknown := sorted(set(self._named) - self._seen)):
+            raise ValueError(f"inducing names {unknown}, but the program's latent GP sites are {sorted(self._seen)}.")
+
+    def process_message(self, msg: Any) -> None:
+        """Whitens latent GP sites; the sites that it adds are seen by the handlers outside alone, named like others."""
+        if msg["type"] != "sample" or not isinstance(msg["fn"], GaussianProcess) or msg["value"] is not None:
+            return
+        self._seen.add(msg["name"])
+        with outside(self):
+            super().process_message(msg)
+        if isinstance(msg["value"], GaussianMarginals):
+            msg["stop"] = True  # they are no numbers, which is what the handlers outside record
+
+
+# -- prediction --------------------------------------------------------------------------------------------------------
+
+_AS_THEY_STAND: ContextVar[bool] = ContextVar("as they stand", default=False)
+
+
+@contextmanager
+def as_they_stand() -> Iterator[None]:
+    """No site is whitened in this context: for code that conditions GP sites on draws itself.
+
+    Where a site is sparse its inducing variable is recorded, as the deterministic site ``<site>_inducing``.
+    """
+    token = _AS_THEY_STAND.set(True)
+    try:
+        yield
+    finally:
+        _AS_THEY_STAND.reset(token)
+
+
+def inducing_variables(trace: Mapping[str, Any], samples: Mapping[str, Any]) -> dict[str, InducingVariable]:
+    """The inducing variables of a program's sparse sites, by name.
+
+    Args:
+        trace: of a run :func:`as_they_stand`.
+        samples: draws, of ``<site>_u`` among others.
+
+    Raises:
+        ValueError: if ``<site>_u`` is missing.
+    """
+    recorded = {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
+    found = {name.removesuffix("_inducing"): x for name, x in recorded.items() if isinstance(x, InducingVariable)}
+    if missing := [f"{name}_u" for name in found if f"{name}_u" not in samples]:
+        raise ValueError(f"posterior_samples has no draws of {missing}, which MCMC of this whitened program records.")
+    return found
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _as_jax(x: Any) -> Any:
+    if not isinstance(x, np.ndarray) or x.dtype.kind not in "fiub":
+        return x
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(x)
+
+
+class _WhiteNoise(dist.Distribution):
+    """``N(0, I)``, which has no density where what is to be made of it does not exist."""
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    pytree_data_fields = ("factorised",)
+    pytree_aux_fields = ("dtype",)
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, factorised: Bool[Array, ""]) -> None:
+        self.factorised, self.dtype = factorised, dtype
+        super().__init__(event_shape=shape)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.real_vector if len(self.event_shape) == 1 else constraints.real_matrix
+
+    def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
+        return random.normal(key, sample_shape + self.event_shape, self.dtype)
+
+    def log_prob(self, value: Float[Array, "..."], intermediates: Any = None) -> Float[Array, "*S"]:
+        axes = tuple(range(-len(self.event_shape), 0))
+        density = -jnp.sum(jnp.square(value) + _LOG_2PI, axis=axes) / 2
+        return jnp.where(self.factorised, density, -jnp.inf)
+
+
+def _noise(name: str, shape: tuple[int, ...], dtype: Any, factorised: Bool[Array, ""]) -> Float[Array, "_ *D"]:
+    v = numpyro.sample(f"{name}_base", _WhiteNoise(shape, dtype, factorised))
+    if jnp.shape(v) != shape:
+        raise ValueError(
+            f"The value given for {name}_base has shape {jnp.shape(v)}, but the site has shape {shape} here: draws "
+            "belong to the inputs that they were found for. At new inputs call gpzoo.inference.predict(key, program, "
+            "new, posterior_samples=samples, train_args=(X, y))."
+        )
+    return v
+
+
+def _factor(K: Float[Array, "*D N N"], name: str, jitter: Any) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
+    """A factor of ``K`` plus jitter, and whether it is one; the identity where it is none."""
+    try:
+        L, factorised = linalg.cholesky_or_failed(K, name, jitter)
+    except FactorisationError:
+        # Outside jit, where NumPyro looks for a start: the density is zero all the same, but a draw is the prior's.
+        return linalg.root(K, name, jitter), jnp.asarray(False)
+    return L, jnp.all(factorised == 1)
+
+
+class _Guarded(Projection):
+    """A projection that stays finite, and says so, where ``Kuu`` does not factorise."""
+
+    factorised: Bool[Array, ""]
+
+    def __init__(self, prior: GaussianProcess, inducing: InducingVariable, *, site: str) -> None:
+        self.prior, self.inducing, self.whiten, self.site = prior, inducing, True, site
+        K = Kuu(inducing, prior.kernel)
+        blocks = K.blocks if isinstance(K, BlockDiagonal) else (K,)
+        # Parts of a kernel that share a block share its factor.
+        found = {id(block): _factor(block, f"Kuu of site {site!r}", prior.jitter) for block in blocks}
+        factors = [found[id(block)][0] for block in blocks]
+        inverses = [
+            linalg.solve_lower(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)) for L in factors
+        ]
+        blockwise = isinstance(K, BlockDiagonal)
+        self.L = BlockDiagonal(*factors) if blockwise else factors[0]
+        self.L_inverse = BlockDiagonal(*inverses) if blockwise else inverses[0]
+        self.factorised = jnp.all(jnp.stack([factorised for _, factorised in found.values()]))
+
+
+class _NoDraws(DrawLog):
+    """Refuses draws of sparse sites: those of ``f`` given ``u`` would be new noise at every step."""
+
+    def asked(self, sites: frozenset[str]) -> None:
+        """See :meth:`DrawLog.asked`."""
+        names = ", ".join(map(repr, sorted(sites)))
+        raise TypeError(
+            f"The program draws GP site {names} ({line_of_program()}), by draws(f) or as the inputs of another GP, but "
+            "under MCMC a site with inducing variables is marginals: give inducing variables to other sites only, "
+            "whitened(program, {site: ...}), or take the likelihood Expected(fn, f)."
+        )
+
+
+_NO_DRAWS = _NoDraws()

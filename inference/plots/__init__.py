@@ -1,0 +1,36 @@
+"""What does a trained model look like? Pictures, each drawn into axes and returned as axes.
+
+Figures are made for the column of a journal: letters keep their size where a picture is shown 400 pixels wide. Colours
+are those of Okabe and Ito, which the colour-blind can tell apart. No picture opens a window or changes a setting:
+``ax.figure.savefig(path)`` keeps one, and a notebook shows ``ax.figure``.
+"""
+
+from gpzoo.inference.plots._axes import blank
+from gpzoo.inference.plots.calibration import confusion, pit, reliability
+from gpzoo.inference.plots.fields import field_2d, surface
+from gpzoo.inference.plots.fits import fit_1d
+from gpzoo.inference.plots.images import augmentations, inducing_images, patch_weights
+from gpzoo.inference.plots.kernels import kernel_by_class, lengthscales
+from gpzoo.inference.plots.layers import layers
+from gpzoo.inference.plots.posteriors import against_nuts, prior_posterior
+from gpzoo.inference.plots.training import elbo, learning_curve
+
+__all__ = [
+    "against_nuts",
+    "augmentations",
+    "blank",
+    "confusion",
+    "elbo",
+    "field_2d",
+    "fit_1d",
+    "inducing_images",
+    "kernel_by_class",
+    "layers",
+    "learning_curve",
+    "lengthscales",
+    "patch_weights",
+    "pit",
+    "prior_posterior",
+    "reliability",
+    "surface",
+]

@@ -1,0 +1,132 @@
+"""Do predicted probabilities hold? Confusion, reliability, and probability integral transforms; arrays are enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpzoo._types import ArrayLike
+from gpzoo.inference.diagnosis.calibration import checked_classes, pit_band, share_bounds
+from gpzoo.inference.diagnosis.calibration import reliability as found_reliability
+from gpzoo.inference.plots._axes import BLUE, NUMBERS, WORDS, colour_bar, label, legend_above, one
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Up to so many classes the numbers of a confusion matrix can be read.
+_NUMBERED = 12
+
+
+def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
+    """How often data of each class were taken for each: numbers of data, in colours their share of the true class.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import plots
+        >>> ax = plots.confusion(np.array([[0.9, 0.1], [0.3, 0.7], [0.6, 0.4]]), np.array([0, 1, 1]))
+        >>> [text.get_text() for text in ax.texts]
+        ['1', '1', '1']
+
+    Args:
+        probs: predicted probabilities ``[N, K]``; the largest is the prediction.
+        labels: true classes ``0 .. K - 1``, ``[N]``.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: for shapes that do not agree, or labels that are no classes.
+    """
+    probs, labels = checked_classes(np.asarray(probs), np.asarray(labels))
+    K = probs.shape[1]
+    counts = np.bincount(labels * K + probs.argmax(axis=1), minlength=K * K).reshape(K, K)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    ax = one(ax, height=3.9)
+    drawn = ax.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    if K <= _NUMBERED:
+        for (i, j), number in np.ndenumerate(counts):
+            if number:
+                colour = "w" if share[i, j] > 0.5 else "k"
+                ax.text(j, i, str(number), ha="center", va="center", fontsize=NUMBERS, color=colour)
+        ax.set_xticks(range(K))
+        ax.set_yticks(range(K))
+    ax.tick_params(labelsize=NUMBERS, length=0)
+    ax.set_xlabel("predicted class", fontsize=WORDS)
+    ax.set_ylabel("true class", fontsize=WORDS)
+    colour_bar(ax, drawn, "share of the true class")
+    return ax
+
+
+def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
+    """How often the likeliest class is right, against the probability it was given.
+
+    The bars around the diagonal hold the accuracy of a calibrated prediction, each with probability 95 %. The area of a
+    dot goes with the number of data in its bin.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import plots
+        >>> rng = np.random.default_rng(0)
+        >>> sure = rng.uniform(0.5, 1.0, 300)
+        >>> ax = plots.reliability(np.stack([sure, 1 - sure], axis=1), (rng.uniform(size=300) > sure).astype(int))
+        >>> ax.get_ylabel()
+        'share of data where it is right'
+
+    Args:
+        probs: predicted probabilities ``[N, K]``.
+        labels: true classes ``0 .. K - 1``, ``[N]``.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: for shapes that do not agree, or labels that are no classes.
+    """
+    found = found_reliability(np.asarray(probs), np.asarray(labels))
+    ax = one(ax, height=3.9, width=4.2)
+    ax.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", label="calibrated")
+    pairs = zip(found.count, found.confidence, strict=True)
+    bounds = np.array([share_bounds(int(n), float(np.clip(p, 1e-9, 1 - 1e-9))) for n, p in pairs])
+    ax.vlines(found.confidence, *bounds.T, color="0.8", linewidth=6, label="95 %, if calibrated", zorder=1)
+    area = 12 + 130 * found.count / found.count.max()
+    dots = {"color": BLUE, "edgecolor": "w", "linewidth": 0.6, "zorder": 3, "clip_on": False}
+    ax.scatter(found.confidence, found.accuracy, s=area, label=f"{found.count.sum()} data in bins", **dots)
+    for words in (f"expected calibration error {found.ece:.3f}", f"Brier score {found.brier:.3f}"):
+        ax.plot([], [], " ", label=words)
+    ax.set(xlim=(float(found.confidence.min()) - 0.05, 1.0), ylim=(0, 1.0))
+    label(ax, "probability of the likeliest class", "share of data where it is right")
+    legend_above(ax)
+    return ax
+
+
+def pit(values: ArrayLike, *, ax: Axes | None = None) -> Axes:
+    """A histogram of probability integral transforms, which are uniform where predictions are right.
+
+    With probability 95 % all counts of right predictions lie in the band together. A hump says that intervals are too
+    wide, a bowl that they are too narrow, a slope that predictions are shifted.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import plots
+        >>> ax = plots.pit(np.random.default_rng(0).uniform(size=500))
+        >>> ax.get_xlabel()
+        'probability integral transform'
+
+    Args:
+        values: transforms of outcomes, in [0, 1], of any shape.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: for no values, or values outside [0, 1].
+    """
+    values = np.ravel(np.asarray(values, np.float64))
+    if values.size == 0 or not np.all((values >= 0) & (values <= 1)):
+        raise ValueError("values must be probability integral transforms, numbers between 0 and 1, at least one.")
+    n = len(values)
+    bins = int(np.clip(n // 10, 4, 20))
+    low, high = pit_band(n, bins)
+    ax = one(ax, height=2.9)
+    ax.hist(values, bins=bins, range=(0, 1), color=BLUE, edgecolor="w", linewidth=0.8, label=f"{n} data")
+    ax.axhspan(low, high, color="0.3", alpha=0.22, linewidth=0, label="95 % band, all bins")
+    ax.axhline(n / bins, color="0.2", linewidth=1, linestyle="--", label="uniform")
+    ax.set_xlim(0, 1)
+    label(ax, "probability integral transform", f"data per bin, 1/{bins} wide")
+    legend_above(ax)
+    return ax

@@ -1,0 +1,199 @@
+"""What does a trained model say over two inputs? Its mean, a probability, or the likeliest class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax import Array
+
+from gpzoo._types import Argument
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.plots._axes import (
+    BLUE,
+    CYCLE,
+    DIVERGING,
+    MARKERS,
+    NUMBERS,
+    VERMILION,
+    colour_bar,
+    label,
+    legend_above,
+    one,
+)
+from gpzoo.inference.plots._looks import points_among, seen
+from gpzoo.inference.programs.calls import entry_point
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@entry_point
+def field_2d(
+    rng_key: Array,
+    trained: Trained,
+    *args: Argument,
+    site: str | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """A field over two inputs, with data and inducing points: the mean of ``y``, a probability, or the likeliest class.
+
+    Lines are the standard deviation of the GP; of classes they are the borders of the likeliest.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.random.default_rng(0).uniform(-1, 1, (30, 2)).astype(np.float32)
+        >>> y, guide = X[:, 0], InducingGuide(gp_regression, kmeans(5))
+        >>> start = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, y))
+        >>> ax = plots.field_2d(jax.random.key(1), start, X, y)
+        >>> ax.get_xlabel(), ax.get_ylabel()
+        ('X, column 0', 'X, column 1')
+
+    Args:
+        rng_key: key of the draws.
+        trained: the model, whose program has one input ``[N, 2]``.
+        *args: the program's positional arguments, data included, as far as they are to be shown.
+        site: a GP site to show in place of ``y``; its first output, if there are several.
+        model_kwargs: the program's keyword arguments, by name.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: for other inputs, an unknown site, or a program without data sites.
+    """
+    looked = seen(trained, args, model_kwargs)
+    X = looked.inputs_of(2, "field_2d")
+    name, observed = looked.site(site) if site is not None or len(looked.processes) == 1 else None, looked.observed
+    ax = one(ax, height=3.9)
+    sides = [_ends(column) for column in X.T]
+    across = np.stack(np.meshgrid(*(np.linspace(*side, 60) for side in sides)), axis=-1)
+    rows = across.reshape(-1, 2).astype(X.dtype)
+    found = trained.predict(rng_key, rows, model_kwargs=model_kwargs)
+    shape, extent = across.shape[:2], (*sides[0], *sides[1])
+    if site is None and found[observed.name].probs is not None:
+        _classes(ax, np.asarray(found[observed.name].probs).reshape(*shape, -1), extent)
+        _class_marks(ax, X, observed.values)
+    elif site is None and observed.binary:
+        _probability(ax, np.reshape(found[observed.name].mean, (*shape, -1))[..., 0], extent, observed.name)
+        _class_marks(ax, X, observed.values)
+    else:
+        what = observed.name if site is None else site
+        mean = np.reshape(found[what].mean, (*shape, -1))[..., 0]
+        values = observed.values if site is None else None
+        deviation = None if name is None else np.sqrt(np.reshape(found[name].variance, (*shape, -1))[..., 0])
+        data = None if values is None else values.reshape(len(X), -1)[:, 0]
+        surface(mean, extent, f"mean of {what}", X, data, ax=ax)
+        if deviation is not None and np.ptp(deviation) > 1e-3 * deviation.max():
+            lines = ax.contour(deviation, extent=extent, colors="k", linewidths=0.6, levels=4)
+            # One number for each level, where its line is nearest to the middle.
+            middle = np.mean(sides, axis=1)
+            segments = [np.concatenate(each) for each in lines.allsegs if sum(map(len, each))]
+            places = [
+                each[np.argmin(np.sum(((each - middle) / np.ptp(sides, axis=1)) ** 2, axis=1))] for each in segments
+            ]
+            ax.clabel(lines, fontsize=NUMBERS - 1, fmt="%.2g", manual=[tuple(place) for place in places])
+            ax.plot([], [], color="k", linewidth=0.6, label=f"standard deviation of {name}")
+    if name is not None:
+        at = points_among(trained.posterior(rng_key, *args, model_kwargs=model_kwargs)[name], X)
+        if at is not None:
+            ax.plot(*at.T, "+", color="k", markersize=5, markeredgewidth=0.9, label="inducing points", linestyle="none")
+    label(ax, f"{looked.names[0]}, column 0", f"{looked.names[0]}, column 1")
+    ax.set(xlim=sides[0], ylim=sides[1])
+    legend_above(ax)
+    return ax
+
+
+def _ends(column: np.ndarray) -> tuple[float, float]:
+    margin = 0.05 * float(np.ptp(column)) or 1.0
+    return float(column.min()) - margin, float(column.max()) + margin
+
+
+def surface(
+    values: np.ndarray,
+    extent: tuple[float, float, float, float],
+    name: str,
+    X: np.ndarray | None = None,
+    y: np.ndarray | None = None,
+    *,
+    limit: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """A field of numbers over two inputs in colours around zero, and data in the same colours.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import plots
+        >>> ax = plots.surface(np.outer([-1.0, 0.0, 1.0], [1.0, 2.0]), (0.0, 2.0, -1.5, 1.5), "residual")
+        >>> float(ax.get_xlim()[1]), float(ax.get_ylim()[1])
+        (2.0, 1.5)
+
+    Args:
+        values: the field, ``[rows, columns]``, the lowest row first.
+        extent: left, right, lower and upper end.
+        name: of the numbers, for their scale.
+        X: inputs ``[N, 2]`` of the data.
+        y: their values, ``[N]``.
+        limit: the largest number of the scale; the largest of field and data if ``None``.
+        ax: axes to draw into; those of a new figure if ``None``.
+    """
+    ax = one(ax, height=3.9)
+    if limit is None:
+        limit = float(max(np.abs(values).max(), 0 if y is None else np.abs(y).max())) or 1.0
+    scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
+    drawn = ax.imshow(values, origin="lower", extent=extent, aspect="auto", interpolation="bilinear", **scale)
+    if X is not None and y is not None:
+        ax.scatter(*X.T, c=y, s=16, edgecolor="k", linewidth=0.5, label="data", zorder=3, **scale)
+    colour_bar(ax, drawn, name)
+    return ax
+
+
+def _probability(ax: Axes, probs: np.ndarray, extent: tuple, name: str) -> None:
+    place = {"origin": "lower", "extent": extent, "aspect": "auto", "interpolation": "bilinear"}
+    # Paler than the marks of the data, which have the colours of the ends.
+    drawn = ax.imshow(probs, cmap=DIVERGING, vmin=0, vmax=1, alpha=0.7, **place)
+    if probs.min() < 0.5 < probs.max():
+        ax.contour(probs, extent=extent, colors="k", levels=[0.5], linewidths=1)
+        ax.plot([], [], color="k", linewidth=1, label="probability 1/2")
+    colour_bar(ax, drawn, f"P({name} = 1)")
+
+
+def _classes(ax: Axes, probs: np.ndarray, extent: tuple) -> None:
+    """The likeliest class in its colour, paler the less sure."""
+    from matplotlib.colors import to_rgb
+
+    # Means of nine neighbours: likelihoods without a formula draw their probabilities for every input anew.
+    padded = np.pad(probs, ((1, 1), (1, 1), (0, 0)), mode="edge")
+    rows, columns, K = probs.shape
+    probs = np.mean([padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)], axis=0)
+    colours = np.array([to_rgb(CYCLE[k % len(CYCLE)]) for k in range(K)])
+    strength = 0.75 * np.clip((probs.max(axis=-1)[..., None] - 1 / K) / (1 - 1 / K), 0, 1)
+    shown = 1 - strength * (1 - colours[probs.argmax(axis=-1)])
+    ax.imshow(shown, origin="lower", extent=extent, aspect="auto", interpolation="bilinear")
+    for k in range(K):
+        ahead = probs[..., k] - np.delete(probs, k, axis=-1).max(axis=-1)
+        if ahead.min() < 0 < ahead.max():
+            ax.contour(ahead, extent=extent, colors="k", levels=[0.0], linewidths=0.8)
+    ax.plot([], [], color="k", linewidth=0.8, label="border of the likeliest class")
+
+
+def _class_marks(ax: Axes, X: np.ndarray, values: np.ndarray | None) -> None:
+    if values is None:
+        return
+    values = values.reshape(len(values), -1)[:, 0]
+    classes = np.unique(values)
+    for i, k in enumerate(classes):
+        colour = (BLUE, VERMILION)[i] if len(classes) <= 2 else CYCLE[int(k) % len(CYCLE)]
+        ax.plot(
+            *X[values == k].T,
+            MARKERS[i % len(MARKERS)],
+            color=colour,
+            markersize=4,
+            markeredgecolor="w",
+            markeredgewidth=0.5,
+            label=f"data of class {k:g}",
+            linestyle="none",
+        )

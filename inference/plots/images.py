@@ -1,0 +1,347 @@
+"""What did a model of images learn? Its inducing patches, the weights of their places, its augmentations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax import Array, random
+
+from gpzoo import _checks as checks
+from gpzoo._types import Argument
+from gpzoo.inducing.kuu_kuf import block_pairs
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.plots._axes import DIVERGING, NUMBERS, ORANGE, WORDS, colour_bar, one
+from gpzoo.inference.plots._looks import posterior_at
+from gpzoo.inference.programs.calls import entry_point
+from gpzoo.kernels import Kernel
+from gpzoo.kernels.combine import addends
+from gpzoo.kernels.double_sum import DoubleSum
+from gpzoo.views.base import Composed, FixedViews, View
+from gpzoo.views.orbits import Orbit
+from gpzoo.views.patches import Patches
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Room between pictures, in widths of a picture; that below one has its caption.
+_BESIDE, _BELOW = 0.12, 0.3
+
+
+@entry_point
+def inducing_images(
+    trained: Trained,
+    *args: Argument,
+    site: str | None = None,
+    count: int = 25,
+    model_kwargs: Mapping[str, Any] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Inducing patches, or images, by the posterior mean of their inducing output, which stands below each.
+
+    Of more than ``count`` those are shown that are evenly spaced in this order, the least and the greatest among them.
+    With several outputs the number is the root of their mean square. Where ``u`` comes in blocks of several kernels,
+    each block has rows of its own.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import unique_patches
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import convolutional_gp
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> y, program = np.zeros(10, np.float32), partial(convolutional_gp, patch_shape=(3, 3))
+        >>> guide = InducingGuide(program, unique_patches(6))
+        >>> start = Trained(program, guide, guide.init_params(jax.random.key(0), images, y))
+        >>> len(plots.inducing_images(start, images[:1], y[:1], count=4).images)
+        4
+
+    Args:
+        trained: the model.
+        *args: the program's positional arguments; one row of each is enough.
+        site: the GP site; not needed where one is no inner layer.
+        count: the largest number of pictures, over all blocks.
+        model_kwargs: the program's keyword arguments, by name.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: if inducing variables are no patches or images, or for an unknown site.
+    """
+    count = checks.positive_int("count", count)
+    posterior = posterior_at(random.key(0), trained, args, model_kwargs, site)
+    mean = np.asarray(posterior.inducing_moments()[0])
+    mean = mean[:, None] if mean.ndim == 1 else mean
+    pairs = [(posterior.inducing, posterior.prior.kernel)]
+    if isinstance(posterior.inducing, InducingBlocks):
+        pairs = block_pairs(posterior.inducing, posterior.prior.kernel)
+    groups, start, total = [], 0, 0
+    for inducing, kernel in pairs:
+        pictures = _pictures(inducing, kernel, posterior.site)
+        outputs = mean[start : start + len(pictures)]
+        start, total = start + len(pictures), total + len(pictures)
+        values = outputs[:, 0] if mean.shape[1] == 1 else np.sqrt(np.mean(np.square(outputs), axis=1))
+        kept = min(len(pictures), max(1, count // len(pairs)))
+        order = np.argsort(values, kind="stable")[np.linspace(0, len(values) - 1, kept).round().astype(int)]
+        groups.append([(pictures[i], f"{values[i]:.2g}") for i in order])
+    shown = sum(map(len, groups))
+    columns = int(np.ceil(np.sqrt(shown)))
+    rows = [group[first : first + columns] for group in groups for first in range(0, len(group), columns)]
+    pictures, captions = ([[each[k] for each in row] for row in rows] for k in (0, 1))
+    coloured = pictures[0][0].ndim == 3 and pictures[0][0].shape[-1] == 3
+    ax = one(ax, height=_height(pictures, below=True, bar=not coloured))
+    low, high = _limits([picture for row in pictures for picture in row])
+    drawn = _mosaic(ax, pictures, captions, cmap="gray", vmin=low, vmax=high)
+    if not coloured:
+        colour_bar(ax, drawn, "pixel")
+    by = "the mean of u" if mean.shape[1] == 1 else "the size of u (root mean square)"
+    ax.set_title(f"{shown} of {total} inducing images, by {by}" if shown < total else f"by {by}", fontsize=WORDS)
+    return ax
+
+
+def _pictures(inducing: Any, kernel: Kernel, site: str) -> np.ndarray:
+    """Inducing patches or images, ``[M, h, w]`` or ``[M, h, w, C]``.
+
+    Raises:
+        ValueError: if they are none.
+    """
+    if isinstance(inducing, InducingPoints) and inducing.Z.ndim == 4:
+        return np.asarray(inducing.Z)
+    if isinstance(inducing, InducingPatches):
+        Z = np.asarray(inducing.Z).reshape(-1, inducing.Z.shape[-1])
+        for node in _double_sums(kernel):
+            if (shaped := _as_pictures(node.view, Z)) is not None:
+                return shaped
+    raise ValueError(
+        f"The inducing variables of site {site!r} are {type(inducing).__name__} of vectors, not of patches or images."
+    )
+
+
+def _as_pictures(view: Any, vectors: np.ndarray) -> np.ndarray | None:
+    """Flattened views ``[M, e]`` in the shape of pictures, or ``None`` for views of vectors."""
+    if isinstance(view, Composed):
+        return _as_pictures(view.inner, vectors)
+    if isinstance(view, Patches):
+        if view.channels != "joint":
+            return vectors.reshape(-1, *view.patch_shape)
+        # One channel after the other.
+        return np.moveaxis(vectors.reshape(len(vectors), -1, *view.patch_shape), 1, -1)
+    shape = view.sampled.input_shape if isinstance(view, FixedViews) else getattr(view, "input_shape", ())
+    return vectors.reshape(-1, *shape) if len(shape) in (2, 3) else None
+
+
+def _double_sums(kernel: Kernel) -> Iterator[DoubleSum]:
+    for _, part in addends(kernel):
+        if isinstance(part, DoubleSum):
+            yield part
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+@entry_point
+def patch_weights(
+    trained: Trained,
+    *args: Argument,
+    site: str | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """The weight of a patch by its place in the image: a map for each channel and each output that has its own.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import unique_patches
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import convolutional_gp
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> y, program = np.zeros(10, np.float32), partial(convolutional_gp, patch_shape=(3, 3))
+        >>> guide = InducingGuide(program, unique_patches(6))
+        >>> start = Trained(program, guide, guide.init_params(jax.random.key(0), images, y))
+        >>> plots.patch_weights(start, images[:1], y[:1]).images[0].get_array().shape
+        (4, 4)
+
+    Args:
+        trained: the model.
+        *args: the program's positional arguments; one row of each is enough.
+        site: the GP site; not needed where one is no inner layer.
+        model_kwargs: the program's keyword arguments, by name.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: if the site's kernel has no weights of patches, or for an unknown site.
+    """
+    posterior = posterior_at(random.key(0), trained, args, model_kwargs, site)
+    maps = [one_map for node in _double_sums(posterior.prior.kernel) for one_map in _maps(node)]
+    if not maps:
+        raise ValueError(f"The kernel of site {posterior.site!r} has no weights of patches.")
+    limit = max(float(np.abs(weights).max()) for _, weights in maps) or 1.0
+    columns = min(len(maps), 1 if len(maps) == 1 else 3 if len(maps) <= 9 else 5)
+    rows = [[weights for _, weights in maps[i : i + columns]] for i in range(0, len(maps), columns)]
+    captions = [[name for name, _ in maps[i : i + columns]] for i in range(0, len(maps), columns)]
+    scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
+    if len(maps) == 1:
+        ax = one(ax, height=3.9)
+        drawn = ax.imshow(maps[0][1], **scale)
+        ax.set_xlabel("column of the patch (pixels)", fontsize=WORDS)
+        ax.set_ylabel("row of the patch (pixels)", fontsize=WORDS)
+        ax.tick_params(labelsize=NUMBERS)
+        ax.locator_params(integer=True, nbins=6)
+    else:
+        ax = one(ax, height=_height(rows, below=True, bar=True))
+        drawn = _mosaic(ax, rows, captions, **scale)
+        ax.set_title("places of the patch in the image", fontsize=WORDS)
+    colour_bar(ax, drawn, "weight of the patch")
+    return ax
+
+
+def _maps(node: DoubleSum) -> list[tuple[str, np.ndarray]]:
+    """Weights by place, with what each map is of."""
+    view, outer = node.view, 1
+    if isinstance(view, Composed):
+        view, outer = view.inner, view.outer.num_views
+    if node.weights is None or not isinstance(view, Patches):
+        return []
+    (H, W, C), (h, w) = view.image_shape, view.patch_shape
+    # A sum over transformed images has the same weights for each of them, divided by their number.
+    weights = np.asarray(node.weights).reshape(-1, outer, view.num_views).sum(axis=1)
+    maps = weights.reshape(len(weights), -1, H - h + 1, W - w + 1)
+    first = view.channels if isinstance(view.channels, int) else 0
+    channels = C > 1 and view.channels != "joint"
+    return [
+        (
+            ", ".join(
+                f"{what} {i}"
+                for what, i, several in (("output", d, len(maps) > 1), ("channel", first + c, channels))
+                if several
+            ),
+            each,
+        )
+        for d, own in enumerate(maps)
+        for c, each in enumerate(own)
+    ]
+
+
+# -- augmentations -----------------------------------------------------------------------------------------------------
+
+
+@entry_point
+def augmentations(
+    rng_key: Array,
+    trained: Trained,
+    *args: Argument,
+    site: str | None = None,
+    count: int = 8,
+    model_kwargs: Mapping[str, Any] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Inputs, framed, each beside views of it from the learned distribution, or from its orbit.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import unique_patches
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import invariant_gp, rotation
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> y, program = np.zeros(10, np.float32), partial(invariant_gp, view=rotation(45.0))
+        >>> guide = InducingGuide(program, unique_patches(5))
+        >>> start = Trained(program, guide, guide.init_params(jax.random.key(0), images, y))
+        >>> ax = plots.augmentations(jax.random.key(1), start, images[:2], y[:2], count=3)
+        >>> len(ax.images)
+        8
+
+    Args:
+        rng_key: key of the views.
+        trained: the model.
+        *args: the program's positional arguments; the first six rows are shown.
+        site: the GP site; not needed where one is no inner layer.
+        count: the largest number of views of an input.
+        model_kwargs: the program's keyword arguments, by name.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: if the site's kernel has no views of whole images, or for an unknown site.
+    """
+    count = checks.positive_int("count", count)
+    posterior = posterior_at(rng_key, trained, args, model_kwargs, site)
+    view = next((found for node in _double_sums(posterior.prior.kernel) if (found := _of_images(node.view))), None)
+    images = np.asarray(posterior.prior.X)[:6]
+    if view is None or images.ndim != 4:
+        raise ValueError(f"The kernel of site {posterior.site!r} has no views of whole images.")
+    if isinstance(view, FixedViews):
+        # Prediction draws one set for all inputs; these are drawn for each, as in training.
+        each = min(count, int(min(view.sampled.orbit_size, count)))
+        views = jax.jit(jax.vmap(lambda key, image: view.sampled.fixed(key, each).view(image[None])[0]))
+        drawn = list(np.asarray(views(random.split(rng_key, len(images)), images)))
+    else:
+        drawn = [view.view(image[None])[0][:count] for image in images]
+    rows = [[image, *np.asarray(views).reshape(-1, *image.shape)] for image, views in zip(images, drawn, strict=True)]
+    ax = one(ax, height=_height(rows, below=False, bar=False))
+    low, high = _limits(list(images))
+    _mosaic(ax, rows, None, cmap="gray", vmin=low, vmax=high)
+    from matplotlib.patches import Rectangle
+
+    height = rows[0][0].shape[0] / rows[0][0].shape[1]
+    for i in range(len(rows)):
+        corner = (0.0, i * (height + _BESIDE))
+        ax.add_patch(Rectangle(corner, 1, height, fill=False, edgecolor=ORANGE, linewidth=1.8, clip_on=False))
+    ax.set_title("inputs (framed) and views of them", fontsize=WORDS)
+    return ax
+
+
+def _of_images(view: Any) -> View | None:
+    """The outermost view, if it is one of whole images."""
+    if isinstance(view, Composed):
+        return _of_images(view.outer)
+    return view if isinstance(view, FixedViews | Orbit) and view.input_ndim == 3 else None
+
+
+# -- pictures side by side ---------------------------------------------------------------------------------------------
+
+
+def _limits(pictures: list[np.ndarray]) -> tuple[float, float]:
+    """The range of pixels that is black to white: [0, 1], or more where pixels are beyond."""
+    low, high = min(float(p.min()) for p in pictures), max(float(p.max()) for p in pictures)
+    return min(0.0, low), max(1.0, high)
+
+
+def _height(rows: Sequence[Sequence[np.ndarray]], *, below: bool, bar: bool) -> float:
+    """Inches of a mosaic as wide as a column, its title included and its colour bar left out."""
+    columns = max(map(len, rows))
+    widths = columns + (columns - 1) * _BESIDE
+    picture = rows[0][0]
+    each = picture.shape[0] / picture.shape[1] + (_BELOW if below else _BESIDE)
+    return 0.35 + (3.95 if bar else 4.6) * len(rows) * each / widths
+
+
+def _mosaic(
+    ax: Axes, rows: Sequence[Sequence[np.ndarray]], captions: Sequence[Sequence[str]] | None, **scale: Any
+) -> Any:
+    """Pictures in rows, all one unit wide, with a caption below each; returns what was drawn last."""
+    top, drawn = 0.0, None
+    for i, row in enumerate(rows):
+        height = row[0].shape[0] / row[0].shape[1]
+        for j, picture in enumerate(row):
+            left = j * (1 + _BESIDE)
+            if picture.ndim == 3:
+                picture = picture[..., 0] if picture.shape[-1] != 3 else _in_unit(picture, scale)
+            drawn = ax.imshow(picture, extent=(left, left + 1, top + height, top), interpolation="nearest", **scale)
+            if captions is not None:
+                ax.text(left + 0.5, top + height + 0.03, captions[i][j], ha="center", va="top", fontsize=NUMBERS)
+        top += height + (_BESIDE if captions is None else _BELOW)
+    columns = max(map(len, rows))
+    ax.set(
+        xlim=(-0.02, columns + (columns - 1) * _BESIDE + 0.02), ylim=(top - (_BESIDE if captions is None else 0), -0.02)
+    )
+    ax.set_aspect("equal")
+    ax.set_axis_off()
+    return drawn
+
+
+def _in_unit(picture: np.ndarray, scale: Mapping[str, Any]) -> np.ndarray:
+    """Colours between 0 and 1."""
+    return (picture - scale["vmin"]) / (scale["vmax"] - scale["vmin"])

@@ -1,0 +1,250 @@
+"""What does a kernel hold to be alike? Its lengthscales column by column, and its matrix class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from gpzoo import _checks as checks
+from gpzoo._types import Argument, ArrayLike
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.plots._axes import (
+    CYCLE,
+    MARKERS,
+    NUMBERS,
+    SEQUENTIAL,
+    WORDS,
+    colour_bar,
+    label,
+    legend_above,
+    one,
+)
+from gpzoo.inference.plots._looks import many, posterior_at
+from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.gp_sites import Marginals
+from gpzoo.inference.programs.runs import Runs, unmasked
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Draws of lengthscales that have a posterior.
+_DRAWS = 100
+
+
+@entry_point
+def lengthscales(
+    trained: Trained,
+    *args: Argument,
+    names: Sequence[str] | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """The lengthscale of every column of the inputs, for every kernel with lengthscales of every GP site.
+
+    A column does not matter to a kernel whose lengthscale is far beyond the column's spread, which is marked.
+    Lengthscales with a posterior have its central 90 %; several of one column, of several outputs, share a row.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+        >>> guide = InducingGuide(gp_regression, kmeans(5))
+        >>> start = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, X[:, 0]))
+        >>> ax = plots.lengthscales(start, X, X[:, 0], names=["age", "dose"])
+        >>> [text.get_text() for text in ax.get_yticklabels()]
+        ['age', 'dose']
+
+    Args:
+        trained: the model.
+        *args: the program's positional arguments; their rows give the spread of the columns.
+        names: of the columns.
+        model_kwargs: the program's keyword arguments, by name.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: if no kernel has lengthscales, or for another number of names.
+    """
+    guide, key = trained._usable_guide(), random.key(0)
+    processes = guide.sites_for(*arguments(guide.model, args, model_kwargs, new=True)).processes
+    sampled = guide.hyperparameters != "point" and guide.sites.latents > processes
+    kernels: list[_Series] = []
+
+    def what(found: Runs) -> tuple[list[Array], Array | None]:
+        priors = {site: unmasked(found.guide[site]["fn"]).prior for site in found.guide if site in processes}
+        nodes = [(site, prior.X, node) for site, prior in priors.items() for node in _lengthscaled(prior.kernel)]
+        kernels[:] = [_Series(site, X.shape, node) for site, X, node in nodes]
+        # Other sites' inputs may be draws, and take a computation for which nobody asks.
+        spread = next((jnp.std(X, axis=0) for _, X, _ in nodes if X.ndim == 2), None)
+        return [jnp.asarray(node.lengthscale) for *_, node in nodes], spread
+
+    drawn, spread = many(key, trained, args, model_kwargs, _DRAWS if sampled else 1, what, Marginals)
+    series = [each.of(values) for each, values in zip(kernels, drawn, strict=True)]
+    names_of = [each.name for each in series]
+    for i, each in enumerate(series):
+        if names_of.count(names_of[i]) > 1:
+            each.name += f", part {names_of[:i].count(names_of[i])}"
+    if not series:
+        raise ValueError("No kernel of the program has lengthscales.")
+    columns = sorted({column for each in series for column in each.columns})
+    rows = {column: i for i, column in enumerate(columns)}
+    if names is not None and len(names) != len(set(columns) - {_ALL}):
+        raise ValueError(f"names must be one for each of {len(set(columns) - {_ALL})} columns, got {len(names)}.")
+    ax = one(ax, height=1.0 + max(0.22, 0.09 * len(series)) * max(4, len(rows)))
+    for i, each in enumerate(series):
+        offset = (i - (len(series) - 1) / 2) * min(0.18, 0.7 / len(series))
+        _dots(ax, each, rows, offset, CYCLE[i % len(CYCLE)], MARKERS[i % len(MARKERS)], each.name)
+    if spread is not None:
+        at = [(value, rows[column]) for column, value in enumerate(spread[0]) if column in rows and value > 0]
+        if at:
+            ax.plot(*zip(*at, strict=True), "|", color="0.55", markersize=11, label="spread of the column (s.d.)")
+    labels = {column: f"column {column}" if names is None else names[column] for column in columns if column != _ALL}
+    ax.set_yticks(list(rows.values()), [labels.get(column, "every column") for column in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    _plain_logarithm(ax)
+    label(ax, "lengthscale (units of the inputs)", "")
+    ax.grid(axis="y", color="0.92", linewidth=0.6)
+    ax.set_axisbelow(True)
+    legend_above(ax)
+    return ax
+
+
+def _plain_logarithm(ax: Axes) -> None:
+    """A logarithmic axis with numbers such as 0.5, at 1, 2 and 5 of every decade where there are few decades."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+#: The row of kernels with one lengthscale for every column; it comes first.
+_ALL = -1
+
+
+class _Series:
+    """The lengthscales of one kernel at inputs of a shape: ``values [S, D, len(columns)]``."""
+
+    columns: tuple[int, ...]
+    values: np.ndarray
+
+    def __init__(self, site: str, inputs: tuple[int, ...], kernel: Any) -> None:
+        self.name = f"{type(kernel).__name__} of {site}"
+        self.inputs, self.batched = inputs, bool(kernel.batched)
+        self.active = getattr(kernel, "active_dims", None)
+
+    def of(self, values: np.ndarray) -> _Series:
+        """This series, with draws of its lengthscales ``[S, ...]``."""
+        S = len(values)
+        if self.batched:
+            values = values.reshape(S, values.shape[1] if values.ndim > 1 else 1, -1)
+        else:
+            values = values.reshape(S, 1, -1)
+        # Views of an image have no columns with a meaning.
+        of_vectors = len(self.inputs) - self.batched <= 2
+        single = values.shape[2] == 1 and not self.active and not (of_vectors and self.inputs[-1] == 1)
+        self.columns = (_ALL,) if single or not of_vectors else tuple(self.active or range(values.shape[2]))
+        self.values = np.broadcast_to(values, (*values.shape[:2], len(self.columns)))
+        return self
+
+
+def _lengthscaled(kernel: Any) -> list[Any]:
+    """The kernels inside a kernel that have lengthscales."""
+    has = lambda node: "lengthscale" in getattr(node, "data_fields", ())  # noqa: E731
+    return [node for node in jax.tree.leaves(kernel, is_leaf=has) if has(node)]
+
+
+def _dots(
+    ax: Axes, series: _Series, rows: Mapping[int, int], offset: float, colour: str, marker: str, name: str
+) -> None:
+    S, D, _ = series.values.shape
+    for i, column in enumerate(series.columns):
+        drawn = series.values[:, :, i]
+        options = {"color": colour, "markersize": 5, "label": name if i == 0 else None, "alpha": 1 if D == 1 else 0.5}
+        at = np.full(D, rows[column] + offset)
+        if S == 1:
+            ax.plot(drawn[0], at, marker, **options)
+            continue
+        low, middle, high = np.quantile(drawn, (0.05, 0.5, 0.95), axis=0)
+        ax.errorbar(middle, at, xerr=(middle - low, high - middle), fmt=marker, elinewidth=1.2, **options)
+
+
+@entry_point
+def kernel_by_class(
+    trained: Trained,
+    *args: Argument,
+    labels: ArrayLike,
+    site: str | None = None,
+    output: int = 0,
+    count: int = 200,
+    model_kwargs: Mapping[str, Any] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """The prior covariance of a GP site between rows that are sorted by their class: blocks, where it knows them.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import gp_classification
+        >>> X = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+        >>> labels, guide = (X[:, 0] > 0).astype(np.float32), InducingGuide(gp_classification, kmeans(5))
+        >>> start = Trained(gp_classification, guide, guide.init_params(jax.random.key(0), X, labels))
+        >>> ax = plots.kernel_by_class(start, X, labels, labels=labels.astype(int))
+        >>> ax.images[0].get_array().shape
+        (30, 30)
+
+    Args:
+        trained: the model.
+        *args: the program's positional arguments.
+        labels: the class of every row, ``[N]``.
+        site: the GP site; not needed where one is no inner layer.
+        output: which output's kernel, where they differ.
+        count: the largest number of rows, drawn at random from more.
+        model_kwargs: the program's keyword arguments, by name.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: for another number of labels than rows, an output that is not there, or an unknown site.
+    """
+    labels = np.asarray(labels)
+    rows = {len(x) for x in jax.tree.leaves(args)}
+    if labels.ndim != 1 or rows != {len(labels)}:
+        raise ValueError(f"labels must be [N] with one for each row, got shape {labels.shape} for rows {sorted(rows)}.")
+    kept = np.arange(len(labels))
+    if len(kept) > checks.positive_int("count", count):
+        kept = np.sort(np.random.default_rng(0).permutation(len(kept))[:count])
+    kept = kept[np.argsort(labels[kept], kind="stable")]
+    args = jax.tree.map(lambda x: np.asarray(x)[kept], args)
+    posterior = posterior_at(random.key(0), trained, args, model_kwargs, site)
+    matrix = np.asarray(jax.jit(lambda prior: prior.kernel(prior.X))(posterior.prior))
+    if matrix.ndim == 3:
+        if not 0 <= output < len(matrix):
+            raise ValueError(f"output must be below {len(matrix)}, the number of kernels, got {output}.")
+        matrix = matrix[output]
+    elif output:
+        raise ValueError(f"All outputs of site {posterior.site!r} have one kernel: output must be 0, got {output}.")
+    ax = one(ax, height=3.9)
+    drawn = ax.imshow(matrix, cmap=SEQUENTIAL, interpolation="nearest")
+    classes, starts = np.unique(labels[kept], return_index=True)
+    for edge in starts[1:] - 0.5:
+        ax.axhline(edge, color="w", linewidth=0.6)
+        ax.axvline(edge, color="w", linewidth=0.6)
+    middles = (starts + np.append(starts[1:], len(kept)) - 1) / 2
+    names = [str(each) for each in classes]
+    ax.set_xticks(middles, names)
+    ax.set_yticks(middles, names)
+    ax.tick_params(labelsize=NUMBERS, length=0)
+    ax.set_xlabel("class", fontsize=WORDS)
+    ax.set_ylabel("class", fontsize=WORDS)
+    colour_bar(ax, drawn, f"prior covariance of {posterior.site}")
+    return ax

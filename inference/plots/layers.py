@@ -1,0 +1,108 @@
+"""What does each layer of a deep GP do to the inputs? Every GP site along one line through them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax import Array
+
+from gpzoo._types import Argument
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.plots._axes import (
+    CENTRAL,
+    CYCLE,
+    ENDS,
+    OUTPUTS,
+    WORDS,
+    label,
+    legend_above,
+    several,
+)
+from gpzoo.inference.plots._looks import ALONG, beyond, columns, draws_at_each, seen
+from gpzoo.inference.programs.calls import entry_point
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Draws behind the bands.
+_DRAWS = 200
+
+
+@entry_point
+def layers(
+    rng_key: Array,
+    trained: Trained,
+    *args: Argument,
+    model_kwargs: Mapping[str, Any] | None = None,
+    ax: Sequence[Axes] | None = None,
+) -> list[Axes]:
+    """Every GP site along one line through the inputs, from the first layer to the last: ``h_l(x)``, not ``h_l(h)``.
+
+    The line is the input itself where that is one column, else the first principal direction through the mean of the
+    data, in standard deviations along it. A layer that collapsed to its prior mean lies on the dashed lines.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import deep_gp, linear_layers
+        >>> X = np.linspace(-1, 1, 30, dtype=np.float32)[:, None]
+        >>> program = partial(deep_gp, layers=linear_layers(X, [1]))
+        >>> guide = InducingGuide(program, kmeans(5))
+        >>> start = Trained(program, guide, guide.init_params(jax.random.key(0), X, X[:, 0]))
+        >>> len(plots.layers(jax.random.key(1), start, X, X[:, 0]))
+        2
+
+    Args:
+        rng_key: key of the draws.
+        trained: the model, whose program has one input ``[N, ...]``.
+        *args: the program's positional arguments.
+        model_kwargs: the program's keyword arguments, by name.
+        ax: one axes for each GP site; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: for several inputs, or another number of axes.
+    """
+    looked = seen(trained, args, model_kwargs)
+    if len(looked.inputs) != 1:
+        raise ValueError(f"layers needs a program with one input; its inputs are {list(looked.names)}.")
+    panels = several(ax, len(looked.processes), height=1.75, share=True)
+    at, line, name = _line_through(np.asarray(looked.inputs[0]), looked.names[0])
+    drawn = draws_at_each(rng_key, trained, (line,), model_kwargs, _DRAWS)
+    for axes, site in zip(panels, looked.processes, strict=True):
+        values, prior = (columns(each, 1) for each in drawn[site])
+        # The outputs that vary most along the line come first.
+        order = np.argsort(-np.ptp(values.mean(axis=0), axis=0), kind="stable")[:OUTPUTS]
+        for i, k in enumerate(sorted(order)):
+            of = f"output {k}" if values.shape[-1] > 1 else "mean"
+            low, high = np.quantile(values[..., k], ENDS, axis=0)
+            axes.fill_between(at, low, high, color=CYCLE[i], alpha=0.25, linewidth=0, label=CENTRAL if i == 0 else None)
+            axes.plot(at, values[..., k].mean(axis=0), color=CYCLE[i], linewidth=1.5, label=of)
+            # With several outputs each has the colour of its own.
+            colour = "0.3" if len(order) == 1 else CYCLE[i]
+            middle, name_of = prior[..., k].mean(axis=0), "prior mean" if i == 0 else None
+            axes.plot(at, middle, "--", color=colour, linewidth=0.9, label=name_of)
+        more = f"\n({len(order)} of {values.shape[-1]} outputs)" if values.shape[-1] > len(order) else ""
+        label(axes, "", f"{site}{more}")
+        axes.margins(x=0)
+        if axes is panels[0] or len(order) > 1:
+            legend_above(axes)
+    panels[-1].set_xlabel(name, fontsize=WORDS)
+    return panels
+
+
+def _line_through(X: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, str]:
+    """Positions on a line, the inputs there, and what the positions are."""
+    rows = X.reshape(len(X), -1)
+    if rows.shape[1] == 1:
+        at = beyond(rows[:, 0], 0.1)
+        return at, at.reshape(-1, *(1,) * (X.ndim - 1)).astype(X.dtype), name
+    centre = rows.mean(axis=0, dtype=np.float64)
+    _, sizes, directions = np.linalg.svd(rows[:2000] - centre, full_matrices=False)
+    spread = sizes[0] / np.sqrt(len(rows[:2000]))
+    at = np.linspace(-2.5, 2.5, ALONG)
+    line = centre + at[:, None] * spread * directions[0]
+    return at, line.reshape(-1, *X.shape[1:]).astype(X.dtype), f"{name} along its first principal direction (s.d.)"

@@ -1,0 +1,181 @@
+"""What did the data say of each latent variable? Prior against posterior, and one inference against another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpzoo.inference.plots._axes import BLUE, label, legend_above, one, several
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Variables with more entries are functions, which have pictures of their own.
+_ENTRIES = 12
+
+#: Entries of a variable, evenly spaced, where it has more.
+_SHOWN = 8
+
+
+def prior_posterior(
+    container: Any, *, names: Sequence[str] | None = None, ax: Sequence[Axes] | None = None
+) -> list[Axes]:
+    """Densities of hyperparameters before and after the data, a panel for every number.
+
+    Example:
+        >>> import numpy as np, xarray
+        >>> from gpzoo.inference import plots
+        >>> def draws(shape):
+        ...     gamma = np.random.default_rng(0).gamma(shape, 2 / shape, (1, 500))
+        ...     return xarray.Dataset({"noise": (("chain", "draw"), gamma)})
+        >>> axes = plots.prior_posterior({"prior": draws(2.0), "posterior": draws(200.0)})
+        >>> [ax.get_xlabel() for ax in axes]
+        ['noise']
+
+    Args:
+        container: an export with the groups ``prior`` and ``posterior``, of either series of ArviZ.
+        names: variables to show; by default those in both groups that have at most 12 entries.
+        ax: one axes for each number; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: if a group or a variable is missing, there is nothing to show, or for another number of axes.
+    """
+    prior, posterior = (_group(container, group) for group in ("prior", "posterior"))
+    panels = [
+        (name, prior_draws, posterior_draws)
+        for variable in _names(prior, posterior, names, "the prior and the posterior")
+        for name, prior_draws, posterior_draws in _entries(variable, prior[variable], posterior[variable], None)
+    ]
+    if not panels:
+        raise ValueError(f"prior and posterior share no variable of at most {_ENTRIES} entries: pass names=.")
+    axes = several(ax, len(panels), height=1.8, columns=2)
+    for i, (own, (name, before, after)) in enumerate(zip(axes, panels, strict=True)):
+        # Tails of a prior would leave a line of the posterior.
+        low, high = np.quantile(before, (0.005, 0.95))
+        low, high = min(low, after.min()), max(high, after.max())
+        high = high if high > low else low + 1
+        names_of = ("prior", "posterior") if i == 0 else (None, None)
+        own.hist(
+            before,
+            bins=40,
+            range=(low, high),
+            density=True,
+            histtype="step",
+            color="0.4",
+            linewidth=1.2,
+            label=names_of[0],
+        )
+        if np.ptp(after) > 0:
+            own.hist(after, bins=25, density=True, color=BLUE, alpha=0.6, label=names_of[1])
+        else:
+            own.axvline(after[0], color=BLUE, linewidth=1.8, label=names_of[1])
+        own.set_yticks([])
+        own.locator_params(axis="x", nbins=5)
+        label(own, name, "density")
+        own.set_xlim(low, high)
+    legend_above(axes[0])
+    return axes
+
+
+def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+    """Central 90 % intervals by SVI and by NUTS of one program, in units of the posterior that NUTS found.
+
+    Every row is one number less its mean under NUTS, divided by its standard deviation there: 0 +- 1.64 or so is right.
+    A dot away from 0 is a bias, a short bar a posterior that is too narrow.
+
+    Example:
+        >>> import numpy as np, xarray
+        >>> from gpzoo.inference import plots
+        >>> def posterior(sd):
+        ...     draws = np.random.default_rng(0).normal(1.0, sd, (4, 100))
+        ...     return {"posterior": xarray.Dataset({"noise": (("chain", "draw"), draws)})}
+        >>> ax = plots.against_nuts(posterior(0.1), posterior(0.2))
+        >>> [text.get_text() for text in ax.get_yticklabels()]
+        ['noise']
+
+    Args:
+        svi: the export of an SVI training, of either series of ArviZ.
+        nuts: that of NUTS.
+        names: variables to show; by default those that both have, numbers before functions, without inducing variables,
+            which may be at other inputs. Of more than 8 entries, 8 are shown.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: if a variable is missing in either, or has other entries, or there is none.
+    """
+    first, second = (_group(container, "posterior") for container in (svi, nuts))
+    rows = [
+        row
+        for variable in _names(first, second, names, "the two posteriors", limit=None)
+        for row in _entries(variable, first[variable], second[variable], _SHOWN)
+    ]
+    rows = [row for row in rows if np.std(row[2]) > 0]
+    if not rows:
+        raise ValueError("The two posteriors share no variable that NUTS has draws of.")
+    ax = one(ax, height=1.1 + 0.26 * len(rows))
+    for i, (_, by_svi, by_nuts) in enumerate(rows):
+        centre, scale = np.mean(by_nuts), np.std(by_nuts)
+        (low, high), (left, right) = (
+            np.quantile((draws - centre) / scale, (0.05, 0.95)) for draws in (by_nuts, by_svi)
+        )
+        mean = float(np.mean(by_svi) - centre) / scale
+        names_of = ("NUTS, central 90 %", "SVI, central 90 %", "SVI, mean") if i == 0 else (None,) * 3
+        ax.plot([low, high], [i, i], color="0.75", linewidth=7, solid_capstyle="butt", label=names_of[0])
+        ax.plot([left, right], [i, i], color=BLUE, linewidth=1.8, label=names_of[1])
+        ax.plot(mean, i, "o", color=BLUE, markersize=5, label=names_of[2])
+    ax.axvline(0, color="0.3", linewidth=0.8, linestyle="--", zorder=0)
+    ax.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    label(ax, "difference from the mean by NUTS (its standard deviations)", "")
+    legend_above(ax)
+    return ax
+
+
+def _group(container: Any, name: str) -> Any:
+    """The variables of a group; ArviZ 0.x has datasets, ArviZ 1.x nodes of a tree."""
+    try:
+        return container[name]
+    except KeyError:
+        raise ValueError(
+            f"The container has no group {name!r}: export one with it, trained.to_arviz(key, X, y)."
+        ) from None
+
+
+def _names(first: Any, second: Any, names: Sequence[str] | None, where: str, limit: int | None = _ENTRIES) -> list[str]:
+    if names is None:
+        common = [str(name) for name in first.data_vars if name in second.data_vars]
+        if limit is None:
+            at_inputs = [name for name in common if not any(str(d).endswith("_inducing_row") for d in first[name].dims)]
+            return sorted(at_inputs, key=lambda name: _per_draw(first[name]) > _ENTRIES)
+        return [n for n in common if max(_per_draw(group[n]) for group in (first, second)) <= limit]
+    for name in names:
+        if name not in first.data_vars or name not in second.data_vars:
+            raise ValueError(f"names has {name!r}, which is not in {where}; in both are {_both(first, second)}.")
+    return list(names)
+
+
+def _both(first: Any, second: Any) -> list[str]:
+    return sorted(str(name) for name in set(first.data_vars) & set(second.data_vars))
+
+
+def _per_draw(variable: Any) -> int:
+    return int(np.prod([n for dim, n in variable.sizes.items() if dim not in ("chain", "draw")], dtype=int))
+
+
+def _entries(name: str, first: Any, second: Any, limit: int | None) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """Every number of a variable, with its draws in either group; evenly spaced ones where there are more.
+
+    Raises:
+        ValueError: if the groups have other shapes.
+    """
+    values = [np.asarray(each.transpose("chain", "draw", ...).values, np.float64) for each in (first, second)]
+    shapes = [each.shape[2:] for each in values]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"Variable {name!r} has shape {shapes[0]} in one group and {shapes[1]} in the other.")
+    flat = [each.reshape(each.shape[0] * each.shape[1], -1) for each in values]
+    size = flat[0].shape[1]
+    shown = np.arange(size) if limit is None or size <= limit else np.linspace(0, size - 1, limit).round().astype(int)
+    place = lambda i: ", ".join(map(str, np.unravel_index(i, shapes[0])))  # noqa: E731
+    return [(f"{name}[{place(i)}]" if shapes[0] else name, flat[0][:, i], flat[1][:, i]) for i in shown]

@@ -1,0 +1,104 @@
+"""How did the training go? The bound at every step, and its running mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpzoo._types import ArrayLike
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.plots._axes import BLUE, CYCLE, label, legend_above, one
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def elbo(trained: Trained, *, ax: Axes | None = None) -> Axes:
+    """The evidence lower bound of a training, or of each of several, see :func:`learning_curve`.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import Trained, plots
+        >>> from gpzoo.models import gp_regression
+        >>> trained = Trained(gp_regression, None, {}, losses=np.exp(-np.linspace(0, 5, 200)))
+        >>> plots.elbo(trained).get_xlabel()
+        'optimisation step'
+
+    Args:
+        trained: a model that :func:`~gpzoo.inference.fit` trained.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: if the model has no losses.
+    """
+    losses = np.asarray(trained.losses)
+    if losses.size == 0:
+        raise ValueError("This model has no losses: gpzoo.inference.fit, which keeps them, did not train it.")
+    if losses.ndim == 1:
+        return learning_curve(-losses, ax=ax)
+    ax = one(ax)
+    window = max(1, losses.shape[1] // 50)
+    finite = [np.isfinite(each) for each in losses]
+    smooth = [running_mean(-each[kept], window) for each, kept in zip(losses, finite, strict=True)]
+    for k, (curve, kept) in enumerate(zip(smooth, finite, strict=True)):
+        name = f"training {k}" if len(smooth) <= len(CYCLE) else f"{len(smooth)} trainings" if k == 0 else None
+        ax.plot(np.flatnonzero(kept) + 1, curve, color=CYCLE[k % len(CYCLE)], linewidth=1.2, label=name)
+    _fit_to(ax, smooth)
+    label(ax, "optimisation step", f"evidence lower bound (nats),\nmean of {window} steps")
+    legend_above(ax)
+    return ax
+
+
+def learning_curve(values: ArrayLike, steps: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
+    """The evidence lower bound against optimisation steps, minibatch noise in grey under its running mean.
+
+    The axes fit the running mean without its first steps, which are far below.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import plots
+        >>> ax = plots.learning_curve(np.log(np.arange(1, 300)))
+        >>> ax.get_xlabel()
+        'optimisation step'
+
+    Args:
+        values: the bound ``[n]``, in nats; values that are not finite are left out.
+        steps: their step numbers ``[n]``; ``1, ..., n`` if ``None``.
+        ax: axes to draw into; those of a new figure if ``None``.
+
+    Raises:
+        ValueError: if the curve is empty or steps and values differ in length.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    steps = np.arange(1, len(values) + 1) if steps is None else np.asarray(steps)
+    if values.ndim != 1 or values.size == 0 or steps.shape != values.shape:
+        raise ValueError(f"A learning curve needs matching steps and values [n], got {steps.shape} and {values.shape}.")
+    finite = np.isfinite(values)
+    steps, values = steps[finite], values[finite]
+    ax = one(ax)
+    window = max(1, len(values) // 50)
+    smooth = running_mean(values, window)
+    ax.plot(steps, values, color="0.8", linewidth=0.8, label="bound of each step")
+    ax.plot(steps, smooth, color=BLUE, linewidth=1.4, label=f"mean of the last {window} values")
+    _fit_to(ax, [smooth])
+    ax.margins(x=0.01)
+    label(ax, "optimisation step", "evidence lower bound (nats)")
+    legend_above(ax)
+    return ax
+
+
+def _fit_to(ax: Axes, curves: list[np.ndarray]) -> None:
+    """Limits around curves without their first steps."""
+    shown = np.concatenate([curve[len(curve) // 20 :] for curve in curves])
+    if shown.size and shown.max() > shown.min():
+        margin = 0.1 * (shown.max() - shown.min())
+        ax.set_ylim(shown.min() - margin, shown.max() + margin)
+
+
+def running_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """Mean of the last ``window`` values, or fewer at the start: ``[n]`` to ``[n]``."""
+    total = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    end = np.arange(1, len(values) + 1)
+    start = np.maximum(end - window, 0)
+    return (total[end] - total[start]) / (end - start)

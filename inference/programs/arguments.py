@@ -1,0 +1,108 @@
+"""May an argument hold NaN? Where it is the data of sites with ``missing="mask"``, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax import Array
+
+from gpzoo import _checks as checks
+from gpzoo.inference.programs.program import parts_of, reached, run_of_marginals
+from gpzoo.inference.programs.runs import unmasked
+from gpzoo.likelihoods import Likelihood
+from gpzoo.processes.process import GaussianProcess
+
+
+def arguments(
+    program: Callable, args: tuple, kwargs: Mapping[str, Any] | None = None, *, new: bool = False
+) -> tuple[tuple, dict[str, Any]]:
+    """:func:`gpzoo._checks.arguments`, of which those may hold NaN that are data with ``missing="mask"`` alone.
+
+    Raises:
+        TypeError, ValueError: see there.
+    """
+    absent: checks.Absent = []
+    args, kwargs = checks.arguments(program, args, kwargs, new=new, absent=absent)
+    refuse_absent(program, args, kwargs, absent)
+    return args, kwargs
+
+
+def test_arrays(program: Callable, args: tuple, kwargs: dict[str, Any], values: Any) -> dict[str, Any]:
+    """:func:`gpzoo._checks.named` of test data, of which those of sites with ``missing="mask"`` may hold NaN.
+
+    Raises:
+        TypeError, ValueError: see there.
+    """
+    absent: checks.Absent = []
+    values = checks.named("test_data", values, absent=absent)
+    if absent:
+        trace = run_of_marginals(program, args, kwargs)
+        allowed = [values[n] for n in values if n in trace and _takes_missing(trace[n].get("fn"))]
+        for array, error in absent:
+            if not any(array is x for x in allowed):
+                raise error
+    return values
+
+
+def _takes_missing(fn: Any) -> bool:
+    inner = unmasked(fn)
+    return isinstance(inner, Likelihood) and (inner.missing is not None or getattr(fn, "entries", None) is not None)
+
+
+def refuse_absent(
+    program: Callable, args: tuple, kwargs: dict[str, Any], absent: checks.Absent, example: tuple | None = None
+) -> None:
+    """Refuse arguments with NaN, unless the program has them as missing data; it is traced only if there are any.
+
+    Args:
+        program: a program.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        absent: arrays among them that hold NaN, each with its refusal.
+        example: ``(args, kwargs)`` to trace the program with, where they are those of several trainings.
+
+    Raises:
+        ValueError: the refusal of an array that is the data of no site with ``missing="mask"``, or something else too.
+    """
+    if not absent:
+        return
+    leaves = jax.tree.leaves((args, kwargs))
+    errors = {i: error for i, x in enumerate(leaves) for array, error in absent if x is array}
+    given, structure = jax.tree.flatten((args, kwargs) if example is None else example)
+
+    def once(held: list[Array]) -> tuple[dict[str, Any], dict[tuple[str, str], Any], dict[tuple[str, str], Any]]:
+        args, kwargs = jax.tree.unflatten(
+            structure, [dict(zip(errors, held, strict=True)).get(i, x) for i, x in enumerate(given)]
+        )
+        missing, inputs, others = {}, {}, {}
+        for name, site in run_of_marginals(program, args, kwargs).items():
+            if site["type"] != "sample":
+                continue
+            fn = unmasked(site["fn"])
+            if isinstance(fn, GaussianProcess):
+                inputs |= {(name, part): x for part, x in parts_of(fn).items()}
+            if site["is_observed"] and isinstance(fn, Likelihood) and fn.missing:
+                missing[name] = site["value"]
+            elif site["is_observed"]:
+                others[name, "data"] = site["value"]
+        return missing, inputs, others
+
+    try:
+        traced, groups = jax.make_jaxpr(once, return_shape=True)([given[i] for i in errors])
+    except jax.errors.JAXTypeError as error:  # the program looks at numbers, which only concrete ones have
+        raise next(iter(errors.values())) from error
+    ends = traced.jaxpr.outvars
+    found = reached(traced.jaxpr, ends, zip(traced.jaxpr.invars, map(str, errors), strict=True))
+    each = iter(found)
+    of_missing, of_inputs, of_others = (frozenset().union(*(next(each) for _ in jax.tree.leaves(x))) for x in groups)
+    for i, error in errors.items():
+        if str(i) in of_inputs:
+            said = str(error).partition(" Remove or impute")[0]
+            raise ValueError(
+                f"{said} A GP's inputs, mean and kernel must be known numbers: remove or impute those rows, or sample "
+                "what is missing in the program, as latent variables with a prior."
+            )
+        if str(i) in of_others or str(i) not in of_missing:
+            raise error

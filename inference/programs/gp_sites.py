@@ -1,0 +1,473 @@
+"""What is ``f`` here? The value that each GP site has in the current run of a guide.
+
+=======================  ===================  =======================================  =======================
+run                      used for             value of a GP site                       sampled views
+=======================  ===================  =======================================  =======================
+:class:`Representation`  NumPyro's own calls  a draw over all inputs together          drawn once for all rows
+:class:`Marginals`       prediction           marginals, or a draw per input (*)       drawn once for all rows
+:class:`Means`           prediction of means  as Marginals                             drawn once for all rows
+:class:`Bound`           training             as Marginals, or estimated moments       drawn by the estimates
+:class:`TightBound`      training, tighter    as Marginals, variances in their parts   refused
+:class:`Online`          after earlier data   as Bound                                 drawn by the estimates
+:class:`Given`           the collapsed bound  marginals around the prior's mean        not drawn
+:class:`Start`           starting values      the prior's mean, where ``q(u)`` starts  not drawn
+:class:`Recorded`        export               a joint draw given a recorded ``u``      drawn once for all rows
+:class:`Functions`       draws of functions   a function of the posterior and a key    drawn once for all rows
+=======================  ===================  =======================================  =======================
+
+(*) A draw where the program draws the site anywhere, which the guide found out when it was set up, or where
+``InducingGuide(joint=...)`` names it (then jointly). The draw is joint over the inputs of one row of the data where
+something needs several of them, and over the ``K`` inputs of a row with importance weights,
+:mod:`gpzoo.inference.bounds.importance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax import Array, random
+from jax.tree_util import Partial
+from jaxtyping import Float, Integer, PRNGKeyArray
+
+from gpzoo import linalg
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.rows import Layout
+from gpzoo.posteriors.earlier import Earlier
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals, VarianceParts
+from gpzoo.processes.process import GaussianProcess
+
+#: A factor of the residual variances of a site, one for each output, where the guide has one.
+Residual: TypeAlias = Float[Array, "*D"] | None
+
+# -- values, each a function of the posterior and a key ----------------------------------------------------------------
+
+
+def marginals(
+    posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
+) -> GaussianMarginals:
+    """Marginals that refuse to be drawn: at set-up the program did not draw them."""
+    mean, variance = posterior.marginals()
+    sites = frozenset({posterior.site})
+    return GaussianMarginals(mean, variance, key, sites=sites, log=DrawLog(refuse=True), rows=rows)
+
+
+def means(
+    posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
+) -> GaussianMarginals:
+    """:func:`marginals` whose mean needs nothing that the variance does: what is not asked for is not computed."""
+    sites = frozenset({posterior.site})
+    return GaussianMarginals(posterior.mean, posterior.variance, key, sites=sites, log=DrawLog(refuse=True), rows=rows)
+
+
+def marginals_in_parts(
+    posterior: InducingPosterior,
+    key: PRNGKeyArray,
+    rows: Integer[Array, " N"] | None = None,
+    residual: Residual = None,
+) -> GaussianMarginals:
+    """:func:`marginals` whose variance is in two parts: one is due to ``q(u)``, one is the residual given ``u``.
+
+    Args:
+        posterior: of the site.
+        key: see :func:`marginals`.
+        rows: see :func:`marginals`.
+        residual: a factor ``v`` of the residual variances, a number or ``[D]``, for any likelihood. ``None`` leaves it
+            to a likelihood that chooses it, :attr:`gpzoo.likelihoods.Likelihood.takes_residual`.
+
+    With ``q(f | u)`` of covariance ``v R`` in place of the prior's ``R`` the marginal variances are ``a^T S a + v d``,
+    and ``KL[q(f | u) || p(f | u)] = N (v - 1 - log v) / 2`` whatever ``u`` is (Bui, Ashman and Turner 2025, *Tighter
+    sparse variational Gaussian processes*, arXiv 2502.04750). At ``v = 1`` that is the bound with ``p(f | u)``.
+    """
+    mean, inducing, left = posterior.marginal_parts()
+    variance = inducing + (left if residual is None else residual * left)
+    columns = (lambda x: x[:, None]) if mean.ndim == 1 else (lambda x: x)
+    if residual is None:
+        parts = VarianceParts(columns(inducing), columns(left))
+    else:
+        more = jnp.atleast_1d(residual) - 1  # v - 1 - log v without cancellation around 1
+        parts = VarianceParts(columns(variance), divergence=(more - jnp.log1p(more)) / 2)
+    return GaussianMarginals(
+        mean, variance, key, sites=frozenset({posterior.site}), log=DrawLog(refuse=True), rows=rows, parts=(parts,)
+    )
+
+
+def draw_per_input(
+    posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
+) -> Float[Array, "N *D"]:
+    """A draw of the event's shape, independent over inputs; with ``rows`` ``[N]`` a row's is the same in any batch."""
+    mean, variance = posterior.marginals()
+    return GaussianMarginals(mean, variance, key, sites=frozenset({posterior.site}), rows=rows).draws(1)[0]
+
+
+class DrawnWithin(NamedTuple):
+    """A draw of the event's shape, joint over the inputs of each row of the data and independent between these rows.
+
+    Its cost grows with the square of the inputs of a row.
+
+    Attributes:
+        layout: which inputs are those of a row.
+    """
+
+    layout: Layout
+
+    def __call__(
+        self, posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
+    ) -> Float[Array, "N *D"]:
+        """The draw; see :func:`draw_per_input`."""
+        size, count = self.layout.count, posterior.event_shape[0]
+        if size == 1:
+            return draw_per_input(posterior, key, rows)
+        if posterior.conditional.deterministic:  # a function of ``u`` alone
+            return posterior.as_joint().sample(key)
+        if count % size:
+            raise ValueError(
+                f"GP site {posterior.site!r} has {count} inputs, which are not {size} for each row of the data as when "
+                "its guide was set up: build a new guide for this call, or name the site in InducingGuide(joint=...)."
+            )
+        X, by_row = posterior.prior.X, self.layout.by_row
+        X = by_row(X, int(posterior.prior.kernel.has_outputs(X)))
+        draw = draws_in_groups(posterior, key, X, size, None if rows is None else by_row(rows)[::size])
+        return posterior._with_loc(by_row(draw.reshape(len(draw), count), 1, back=True))
+
+
+def draws_in_groups(
+    posterior: InducingPosterior,
+    key: PRNGKeyArray,
+    X: Float[Array, "..."],
+    size: int,
+    rows: Integer[Array, " G"] | None = None,
+) -> Float[Array, "D G {size}"]:
+    """A draw of the zero-mean part of ``f``, joint over groups of ``size`` inputs that follow each other.
+
+    Args:
+        posterior: of the site.
+        key: of the draw.
+        X: inputs ``[G size, ...]``, or ``[D, G size, ...]``.
+        size: of a group.
+        rows: numbers of the groups, by which they are drawn.
+    """
+    prior, m, form = posterior.prior, *posterior._q()
+    everywhere = GaussianProcess(prior.kernel, X, num_outputs=posterior.num_outputs, jitter=prior.jitter)
+    mean, covariance = posterior.conditional._with_fields(prior=everywhere).moments_in_groups(m, form, size)
+    root = linalg.root(covariance, f"the covariance of draws of site {posterior.site!r} within a row")
+    shape = (*mean.shape[:1], mean.shape[1] // size, size)
+    if rows is None:
+        noise = random.normal(key, shape, mean.dtype)
+    else:
+        own = lambda row: random.normal(random.fold_in(key, row), (shape[0], size), mean.dtype)  # noqa: E731
+        noise = jax.vmap(own, out_axes=1)(rows)
+    return mean.reshape(shape) + jnp.einsum("dnij,dnj->dni", root, noise)
+
+
+def estimates(posterior: InducingPosterior, key: PRNGKeyArray) -> EstimatedMarginals:
+    """Moments estimated from views that ``key`` draws (learning invariances, eq. 16-21)."""
+    return EstimatedMarginals(*posterior.estimates(key), sites=frozenset({posterior.site}))
+
+
+def given_marginals(
+    posterior: InducingPosterior, key: PRNGKeyArray, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]
+) -> GaussianMarginals:
+    """Marginals that refuse to be drawn, their means ``shift`` away from the prior's."""
+    sites = frozenset({posterior.site})
+    return GaussianMarginals(posterior.prior.mean + shift, variance, key, sites=sites, log=DrawLog(refuse=True))
+
+
+def prior_mean(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
+    """The prior's mean."""
+    return posterior.prior.mean
+
+
+# -- representations: which site has which -----------------------------------------------------------------------------
+
+
+class BatchRows(NamedTuple):
+    """Which rows of the whole data a run has.
+
+    Attributes:
+        numbers: of the rows of the data.
+        count: of all rows.
+        layouts: of the sites that follow them, by name; others have all of their rows.
+    """
+
+    numbers: Integer[Array | np.ndarray, " N"]
+    count: Integer[Array, ""] | int
+    layouts: Mapping[str, Layout]
+
+    def of(self, site: str, size: int) -> Integer[Array, " M"]:
+        """Numbers of the ``size`` rows that a site has in this run."""
+        layout = self.layouts.get(site)
+        return jnp.arange(size) if layout is None else layout.rows(self.numbers, self.count)
+
+
+class Representation:
+    """The value of GP sites in a run: here draws over all inputs together. Each subclass is another answer.
+
+    Args:
+        rows: those of the whole data that a run has; by their numbers draws are the same in any batch.
+        views: the key by which sampled views are drawn, once and for all inputs; the run's own if ``None``.
+    """
+
+    #: Whether parameters without a value start here, so that initialisers see inputs.
+    starts: ClassVar[bool] = False
+
+    def __init__(self, rows: BatchRows | None = None, views: PRNGKeyArray | None = None) -> None:
+        self.rows, self.views = rows, views
+
+    def rows_of(self, posterior: InducingPosterior) -> Integer[Array, " N"] | None:
+        """Numbers of the rows of a site, see :class:`~gpzoo.GaussianMarginals`."""
+        return None if self.rows is None else self.rows.of(posterior.site, posterior.event_shape[0])
+
+    def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
+        """The site's prior, its sampled views drawn."""
+        if not prior.samples_views:
+            return prior
+        return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
+
+    def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
+        """Keys of latent sites of rows where they have keys of their own: those of a batch differ between batches."""
+        if self.rows is None:
+            return {}
+        key = random.fold_in(numpyro.prng_key(), self.rows.numbers[0])
+        return {name: named_key(key, name) for name in names}
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """The distribution from which the site is sampled.
+
+        Args:
+            posterior: of the site, with joint draws.
+            drawn: where the program draws the site anywhere, which inputs are drawn together, else ``None``.
+            joint: whether the guide is told to draw it jointly in any case.
+            residual: the guide's factor of residual variances, see :func:`marginals_in_parts`.
+        """
+        return posterior
+
+
+class Marginals(Representation):
+    """Marginals where the program allows, else a draw per input, or one joint over the inputs of a row of the data.
+
+    That suffices for the moments at each input, and for each datum.
+    """
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        if joint:
+            return posterior
+        return posterior.valued(Partial(DrawnWithin(drawn) if drawn else marginals, rows=self.rows_of(posterior)))
+
+
+class Means(Marginals):
+    """:class:`Marginals` of which the means alone are wanted."""
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        if drawn or joint:
+            return super().posterior(posterior, drawn=drawn, joint=joint)
+        return posterior.valued(Partial(means, rows=self.rows_of(posterior)))
+
+
+class Bound(Marginals):
+    """:class:`Marginals`, and where a kernel samples views, unbiased estimates of the moments: for training."""
+
+    def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
+        """See :meth:`Representation.prior`; the estimates draw the views."""
+        return prior
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        if posterior.prior.samples_views:
+            return posterior.valued(Partial(estimates))
+        return super().posterior(posterior, drawn=drawn, joint=joint)
+
+
+class TightBound(Bound):
+    """:class:`Bound` with variances in their parts: for the tighter bounds. Draws have their full variance.
+
+    Raises:
+        TypeError: for a kernel that samples views, whose moments are estimates.
+        ValueError: for a site on a grid, which has no residual.
+    """
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        if posterior.prior.samples_views:
+            raise TypeError(
+                f"The kernel of site {posterior.site!r} samples views of its inputs: its residual variance is an "
+                "estimate, and the tighter bound is not linear in it. Leave GaussianProcessELBO(tight=True) out, or "
+                "enumerate the views (an Orbit)."
+            )
+        if drawn or joint:
+            return super().posterior(posterior, drawn=drawn, joint=joint)
+        return posterior.valued(Partial(marginals_in_parts, rows=self.rows_of(posterior), residual=residual))
+
+
+class Online(Bound):
+    """:class:`Bound` after earlier data, of which the divergences of GP sites then speak: for data that come in parts.
+
+    Args:
+        earlier: what these say, by site.
+    """
+
+    def __init__(self, earlier: Mapping[str, Earlier]) -> None:
+        super().__init__()
+        self.earlier = earlier
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        posterior = posterior.after(self.earlier.get(posterior.site))
+        return super().posterior(posterior, drawn=drawn, joint=joint)
+
+
+class Given(Representation):
+    """Given marginals in place of those of ``q``: a program's terms become functions of a site's mean and variance.
+
+    Args:
+        shift: the mean less the prior's, ``[N]`` or ``[N, D]``.
+        variance: of every entry, of the same shape.
+    """
+
+    def __init__(self, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> None:
+        super().__init__()
+        self.value = Partial(given_marginals, shift=shift, variance=variance)
+
+    def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
+        """See :meth:`Representation.prior`; nothing of the kernel is needed."""
+        return prior
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        return posterior.valued(self.value)
+
+
+class Start(Representation):
+    """The prior's mean, at which ``q(u)`` starts: for starting values.
+
+    Args:
+        made: values of ``<site>_inducing``, by site, that initialisers gave before; one that is not there raises
+            :class:`Missing`. Initialisers run on the way if ``None``.
+    """
+
+    starts = True
+
+    def __init__(self, made: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.made = made
+
+    def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
+        """See :meth:`Representation.prior`; a mean needs no views."""
+        return prior
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        return posterior.valued(Partial(prior_mean))
+
+
+class Missing(Exception):
+    """An initialiser needs numbers, in a run that computes nothing yet.
+
+    Args:
+        looked_at: a random key, the site's inputs and its kernel.
+    """
+
+    def __init__(self, *looked_at: Any) -> None:
+        super().__init__(*looked_at)
+        self.looked_at = looked_at
+
+
+class Recorded(Representation):
+    """A draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw given it: for export.
+
+    Args:
+        views: see :class:`Representation`.
+        batch: number of the batch of rows. The draw of ``u`` does not depend on it, that of ``f`` given ``u`` does.
+        of_rows: names of the sites whose rows are those of the batch; others are the same in all batches.
+
+    Attributes:
+        q: the posteriors of the sites that were drawn, by name.
+    """
+
+    def __init__(
+        self, views: Array | None = None, batch: Array | int = 0, of_rows: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__(views=views)
+        self.batch, self.of_rows = batch, of_rows
+        self.q: dict[str, InducingPosterior] = {}
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        self.q[posterior.site] = posterior
+        posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
+        numpyro.deterministic(f"{posterior.site}_u", posterior.inducing_moments()[0])
+        return posterior.valued(Partial(_joint_in_batch, batch=self.batch if posterior.site in self.of_rows else 0))
+
+
+def _joint_in_batch(posterior: InducingPosterior, key: Array, batch: Array | int) -> Array:
+    return posterior.as_joint().sample(random.fold_in(key, batch))
+
+
+class Functions(Representation):
+    """A function's values: ``value(posterior, key, rows=rows)``.
+
+    Args:
+        value: gives an array of the event's shape.
+        rows: see :class:`Representation`.
+        views: see :class:`Representation`.
+    """
+
+    def __init__(
+        self,
+        value: Callable[..., Array],
+        rows: BatchRows | None = None,
+        views: PRNGKeyArray | None = None,
+    ) -> None:
+        super().__init__(rows, views)
+        self.value = value
+
+    def posterior(
+        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
+    ) -> InducingPosterior:
+        """See :meth:`Representation.posterior`."""
+        return posterior.valued(Partial(self.value, rows=self.rows_of(posterior)))
+
+
+_CURRENT: ContextVar[Representation] = ContextVar("representation", default=Representation())  # noqa: B039 (it is never changed)
+
+
+def current() -> Representation:
+    """The representation of the current run; joint draws unless :func:`representing` says otherwise."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def representing(representation: Representation) -> Iterator[None]:
+    """Run guides under a representation in this context."""
+    token = _CURRENT.set(representation)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)

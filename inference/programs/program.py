@@ -1,0 +1,382 @@
+"""What does a guide need to know of a program? Its latent sites, and how it uses their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jax.core import Tracer
+from numpyro.distributions.constraints import Constraint
+
+from gpzoo._checks import is_concrete
+from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed_out
+from gpzoo.inference.programs.rows import Layout, Part, SiteRows, rows_of
+from gpzoo.inference.programs.runs import Runs, Trace, given_value, run, shapes_of, unmasked
+from gpzoo.likelihoods import Likelihood
+from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
+from gpzoo.processes.process import GaussianProcess
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The sites of a program, found in its first traced call with data.
+
+    Attributes:
+        latents: names of the unobserved sample sites.
+        processes: names of the GP sites among them.
+        drawn: names of the GP sites whose value the program uses as an array.
+        inner: names of the GP sites on which another GP site depends, such as the inner layers of a deep GP.
+        names: names of all sample and param sites.
+        parameters: shapes of the program's own ``numpyro.param`` sites by name; ``None`` for mutable sites and for
+            sites with substituted values.
+        constraints: constraints of the program's parameters and of latent sites that are not GPs, by name, if they do
+            not depend on other values.
+        enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
+        plate_depth: see :func:`~gpzoo.inference.programs.enumeration.plate_depth`.
+        within: for each drawn GP site of which something needs several rows of one row of the data, which these are.
+        lines: what draws a GP site, lines of the program or the guide's ``joint``, by name.
+    """
+
+    latents: frozenset[str]
+    processes: frozenset[str]
+    drawn: frozenset[str]
+    inner: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Mapping[str, Constraint] = field(default_factory=dict)
+    enumerated: frozenset[str] = frozenset()
+    plate_depth: int = 0
+    within: Mapping[str, Layout] = field(default_factory=dict)
+    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def drawn_as(self, site: str) -> Layout | None:
+        """Which inputs of a GP site are drawn together where it is drawn; ``None`` where it has marginals."""
+        return self.within.get(site, Layout()) if site in self.drawn else None
+
+
+@dataclass(frozen=True)
+class Look:
+    """The result of one abstract run of a program with marginals at every latent GP site.
+
+    Attributes:
+        trace: the sites by name; their values are tracers, which only have shapes.
+        parameters: see :class:`Sites`.
+        lines: the lines that draw a GP site, by the names of the sites that the program uses as arrays.
+        needs: for each GP site and each data site, the latent sites on which it depends, directly or indirectly.
+    """
+
+    trace: Trace
+    parameters: Mapping[str, Any]
+    lines: Mapping[str, tuple[str, ...]]
+    needs: Mapping[str, frozenset[str]]
+
+    @property
+    def arrays(self) -> frozenset[str]:
+        """Names of the GP sites whose value the program uses as an array."""
+        return frozenset(self.lines)
+
+
+def look(
+    model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] | None = None, *, arrays: bool = False
+) -> Look:
+    """Trace a program once without computing; likelihoods check their data, which are constants in the trace.
+
+    Args:
+        model: the program.
+        args: its positional arguments, data included.
+        kwargs: its keyword arguments.
+        values: known values of parameters and of latent sites that are not GPs, by name.
+        arrays: whether GP sites are arrays, as under MCMC and guides that are no InducingGuide.
+
+    Raises:
+        TypeError: naming a GP site whose marginals the program uses as an array without drawing them.
+        ValueError: if a likelihood refuses its data.
+    """
+    log, runs = DrawLog(), Runs({}, {}, frozenset())
+
+    def value_of(name: str, fn: GaussianProcess) -> Any:
+        return jnp.ones(fn.event_shape, fn.X.dtype) if arrays else _unit_marginals(name, fn, log)
+
+    def once() -> tuple[dict[str, Array], dict[tuple[str, str], Array]]:
+        nonlocal runs
+        runs = _run(model, args, kwargs, values, value_of)
+        latent = {n: s["value"] for n, s in runs.model.items() if s["type"] == "sample" and not s["is_observed"]}
+        return {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}, _terms(runs.model)
+
+    program, (latent, terms) = jax.make_jaxpr(once, return_shape=True)()
+    # Dictionaries are flattened in the order of their names.
+    sources, ends = np.split(np.array(program.jaxpr.outvars, object), [len(latent)])
+    into = reached(program.jaxpr, ends, zip(sources, sorted(latent), strict=True))
+    needs: dict[str, frozenset[str]] = {}
+    for (site, part), names in zip(sorted(terms), into, strict=True):
+        if part != "prior":  # posteriors of latent sites that are not GPs depend on nothing
+            needs[site] = needs.get(site, frozenset()) | (names - {site})
+    for site in filter(needs.__contains__, runs.model):  # in the order of the program
+        needs[site] = needs[site].union(*(needs[name] for name in needs[site] if name in needs))
+    return Look(runs.model, _parameters(runs), log.lines, needs)
+
+
+def reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]]) -> list[frozenset[str]]:
+    """For each of the variables ``ends`` of a traced program, the names of the ``named`` variables it depends on.
+
+    Dependence through another named variable does not count.
+    """
+    known: dict[Any, frozenset[str]] = {}
+    of = lambda x: frozenset() if hasattr(x, "val") else known.get(x, frozenset())  # noqa: E731
+    for variable, name in named:
+        if not hasattr(variable, "val"):
+            known[variable] = of(variable) | {name}
+    for equation in program.eqns:
+        given = [of(x) for x in equation.invars]
+        # All outputs of a loop, or of a function with a custom derivative, count as dependent on all inputs.
+        outputs = [frozenset().union(*given)] * len(equation.outvars)
+        if equation.primitive.name in ("jit", "pjit"):
+            inner = equation.params["jaxpr"].jaxpr
+            inputs = [(x, str(i)) for i, x in enumerate(inner.invars)]
+            each = reached(inner, inner.outvars, inputs)
+            outputs = [frozenset().union(*(given[int(i)] for i in numbers)) for numbers in each]
+        for variable, found in zip(equation.outvars, outputs, strict=True):
+            known.setdefault(variable, found)
+    return [of(x) for x in ends]
+
+
+def find_sites(
+    seen: Look,
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    joint: frozenset[str],
+    *,
+    values: Mapping[str, Any] | None = None,
+    where: str = "the guide's first call (init_params, svi.init or fit)",
+) -> Sites:
+    """Find a program's latent sites, and the GP sites that it uses as arrays.
+
+    If a site is drawn for one use, it is an array for all. Draws are independent over inputs in training, but for the
+    inputs of one row of the data where a term of the program, or a row of a later GP site's inputs, depends on several
+    of them. What depends on more is refused.
+
+    Args:
+        seen: a look at the program, on these arguments or on more rows.
+        model: the program.
+        args: its positional arguments, data included, for the check of rows.
+        kwargs: its keyword arguments.
+        joint: names of GP sites that are drawn jointly.
+        values: the values of the look.
+        where: the name of the call in messages.
+
+    Raises:
+        ValueError: see :class:`~gpzoo.inference.InducingGuide`.
+    """
+    found = seen.trace
+    if not any(site["type"] == "sample" for site in found.values()):
+        raise ValueError(
+            f"The program {getattr(model, '__name__', type(model).__name__)!r} has no numpyro.sample site, so that "
+            "there is nothing to infer: sample its GP, numpyro.sample('f', GaussianProcess(kernel, X)), and its data, "
+            "numpyro.sample('y', likelihoods.Gaussian(f, noise), obs=y)."
+        )
+    latents, processes, enumerated = set(), set(), set()
+    for name, site in found.items():
+        if site["type"] != "sample" or site["is_observed"]:
+            continue
+        fn = unmasked(site["fn"])
+        if name.endswith("_unobserved") and f"{name.removesuffix('_unobserved')}_observed" in found:
+            raise ValueError(
+                f"Site {name.removesuffix('_unobserved')!r} uses obs_mask, which turns missing data into latent "
+                "variables. Use `with numpyro.handlers.mask(mask=...)` around the site instead: masked data then "
+                "leave the bound."
+            )
+        discrete = not isinstance(fn, Likelihood) and fn.support is not None and fn.support.is_discrete
+        if discrete and any(site["type"] == "sample" and site["is_observed"] for site in found.values()):
+            check_mark(site, where)
+            enumerated.add(name)
+            continue
+        if isinstance(fn, Likelihood) or fn.support is None or discrete:
+            raise ValueError(
+                f"Site {name!r} ({type(fn).__name__}) has no data, and it cannot be a latent variable. "
+                f"Pass the data in {where}."
+            )
+        latents.add(name)
+        if isinstance(fn, GaussianProcess):
+            processes.add(name)
+    drawn = seen.arrays
+    if estimated := sorted(name for name in joint & processes if unmasked(found[name]["fn"]).samples_views):
+        raise ValueError(
+            f"InducingGuide(joint=...) names {estimated}, whose kernel samples views of its inputs: in training there "
+            "are estimated moments and no draws. Enumerate the views (an Orbit), or leave the site out of joint."
+        )
+    shapes = drawn - joint
+    depth = plate_depth(found)
+    if enumerated:
+        for name in sorted(processes):
+            if others := sorted(seen.needs.get(name, frozenset()) & enumerated):
+                raise ValueError(
+                    f"The inputs, mean or kernel of GP site {name!r} depend on the discrete site(s) {others}. Sample "
+                    "one GP for each of their values, and choose between these where the data are: f[rows, z]."
+                )
+        model = summed_out(model, depth)
+        if not shapes:
+            parameters_of(model, args, kwargs)  # for its refusals
+    within: dict[str, Layout] = {}
+    if shapes:
+        found_rows = rows_of_sites(model, args, kwargs, values, joint, shapes=False)
+        for name in sorted(shapes):
+            reason = found_rows.across.get(name)
+            if name in found_rows.within and name not in found_rows.layouts:
+                reason = f"something depends on several rows of GP site {name!r}"
+            if reason:
+                raise ValueError(
+                    f"In this program {reason}, but in training a GP site is drawn per input, or jointly for the "
+                    f"inputs of one row of the data. Draw it jointly: InducingGuide(..., joint={{{name!r}}})."
+                )
+        within = {name: found_rows.layouts[name] for name in found_rows.within & shapes}
+    names = frozenset(name for name, site in found.items() if site["type"] in ("sample", "param"))
+    limits = {name: unmasked(found[name]["fn"]).support for name in latents - processes}
+    limits |= {n: s["kwargs"].get("constraint") for n, s in found.items() if s["type"] == "param"}
+    limits = {name: x for name, x in limits.items() if x is not None and all(map(is_concrete, jax.tree.leaves(x)))}
+    inner = frozenset().union(*(seen.needs.get(name, ()) for name in processes)) & processes
+    known = frozenset(latents), frozenset(processes), drawn, inner, names, seen.parameters, limits
+    lines = {site: (*seen.lines.get(site, ()), "InducingGuide(joint=...)") for site in joint & processes}
+    return Sites(*known, frozenset(enumerated), depth, within, {**seen.lines, **lines})
+
+
+def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True) -> GaussianMarginals:
+    shape, dtype, sites = fn.event_shape, fn.X.dtype, frozenset({name})
+    if fn.samples_views and estimated:
+        return EstimatedMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), sites=sites)
+    return GaussianMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=sites, log=log)
+
+
+def parts_of(fn: GaussianProcess) -> dict[str, Any]:
+    """The arrays that a GP site's prior is made of, by name."""
+    parts = {"inputs": fn.X, "mean": fn.loc}
+    parts |= {f"kernel {i}": leaf for i, leaf in enumerate(jax.tree.leaves(fn.kernel))}
+    return {part: value for part, value in parts.items() if value is not None}
+
+
+def run_of_marginals(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Trace:
+    """The sites of a program with unit marginals at latent GP sites, and parameters as they start."""
+    return _run(model, args, dict(kwargs), None, lambda name, fn: _unit_marginals(name, fn, None)).model
+
+
+def _terms(trace: Trace, data: bool = True) -> dict[tuple[str, str], Array]:
+    """All terms that a draw can enter, by site and part: log densities, and a GP site's inputs, mean and kernel.
+
+    Without ``data`` there are no log densities.
+    """
+    terms: dict[tuple[str, str], Any] = {}
+    for name, site in trace.items():
+        if site["type"] != "sample":
+            continue
+        fn = site["fn"]
+        if isinstance(fn, GaussianProcess):
+            terms |= {(name, part): value for part, value in parts_of(fn).items()}
+        if not data:
+            continue
+        if site["is_observed"]:
+            _check_observed(name, fn, site["value"])
+            terms[name, "log density"] = fn.log_prob(site["value"])
+        elif not isinstance(fn, GaussianProcess):
+            terms[name, "prior"] = fn.log_prob(site["value"])
+    return {key: jnp.asarray(term) for key, term in terms.items()}
+
+
+def rows_of_sites(
+    model: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    values: Mapping[str, Any] | None = None,
+    joint: frozenset[str] = frozenset(),
+    *,
+    shapes: bool = True,
+) -> SiteRows:
+    """Which rows of the program's sites go with which rows of its positional arguments; see :func:`rows_of`."""
+    args, given = jax.tree.map(concrete, (args, dict(kwargs)))
+
+    def parts(args: tuple) -> Iterator[Part]:
+        of = _unit_marginals if not shapes else partial(_unit_marginals, estimated=False)
+        trace = _run(model, args, given, values, lambda name, fn: of(name, fn, None)).model
+        for name, site in trace.items():
+            value = site["value"].mean if isinstance(site["value"], GaussianMarginals) else site["value"]
+            if site["type"] in ("sample", "deterministic") and isinstance(value, Array | np.ndarray):
+                yield Part(name, "value", value)
+        for (name, what), term in _terms(trace, data=not shapes).items():
+            own = what == "inputs" and trace[name]["fn"].kernel.has_outputs(term)
+            yield Part(name, what, term, own)
+
+    return rows_of(parts, args, joint=joint, shapes=shapes)
+
+
+def _check_observed(name: str, fn: Any, value: Any) -> None:
+    """Refuse data that would broadcast their site's density, such as ``[N, 1]`` for a site ``[N]`` to ``[N, N]``.
+
+    And distributions of NumPyro around marginals.
+    """
+    if isinstance(unmasked(fn), Likelihood | GaussianProcess):
+        return  # these check their own data
+    given = jax.tree.leaves((fn, value), is_leaf=lambda x: isinstance(x, GaussianMarginals))
+    if sites := sorted(frozenset().union(*(x.sites for x in given if isinstance(x, GaussianMarginals)))):
+        raise TypeError(
+            f"Data site {name!r} is a distribution of NumPyro ({type(unmasked(fn)).__name__}) that is given GP site(s) "
+            f"{', '.join(sites)}, whose value is marginals in training. Give them to a likelihood, which takes the "
+            "expectation over f: likelihoods.Gaussian(f, noise_variance), or likelihoods.Expected(fn, f) with "
+            "fn(f) -> distribution. Or give the distribution a random draw: draws(f), from gpzoo import draws."
+        )
+    shape, wanted = tuple(np.shape(value)), tuple(fn.shape())
+    try:
+        fits = np.broadcast_shapes(shape, wanted) == wanted
+    except ValueError:
+        fits = False
+    if not fits:
+        hint = f": drop its last axis, {name}[:, 0]" if shape == (*wanted, 1) else ""
+        raise ValueError(f"The data of site {name!r} have shape {shape}, but the site has shape {wanted}{hint}.")
+
+
+def concrete(x: Any) -> Any:
+    """Random numbers in place of a tracer, whose values do not change the dependence on rows."""
+    if not isinstance(x, Tracer):
+        return x
+    rng = np.random.default_rng(0)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.asarray(rng.uniform(size=x.shape), x.dtype)
+    return np.zeros(x.shape, x.dtype)
+
+
+def parameters_of(model: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
+    """The program's own parameters with these arguments; see :class:`Sites`."""
+    found: dict[str, Any] = {}
+
+    def once() -> None:
+        runs = _run(model, args, kwargs, None, lambda name, fn: _unit_marginals(name, fn, None))
+        found.update(_parameters(runs))
+
+    jax.eval_shape(once)
+    return found
+
+
+def _parameters(runs: Runs) -> dict[str, Any]:
+    own = {name: site["value"] for name, site in runs.model.items() if site["type"] in ("param", "mutable")}
+    return {name: shapes_of(value) if name in runs.loose else None for name, value in own.items()}
+
+
+def _run(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    values: Mapping[str, Any] | None,
+    of_process: Callable[[str, GaussianProcess], Any],
+) -> Runs:
+    """A run with given values, and the value ``of_process(name, fn)`` for each latent GP site."""
+
+    def value_of(site: dict[str, Any]) -> Any:
+        if site["type"] == "sample" and site["value"] is None and isinstance(site["fn"], GaussianProcess):
+            return of_process(site["name"], site["fn"])
+        return given_value(values or {}, site)
+
+    return run(random.key(0), args, kwargs, model=model, values=value_of, complete=False)

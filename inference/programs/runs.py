@@ -1,0 +1,228 @@
+"""How are a guide and a program run and traced outside training? With given values, and always by :func:`run`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jax.core import eval_jaxpr
+from jaxtyping import Bool, PRNGKeyArray
+from numpyro import handlers
+from numpyro.distributions import MaskedDistribution
+from numpyro.primitives import default_process_message
+
+from gpzoo import _checks as checks
+from gpzoo import _platform
+from gpzoo._numpyro import Messenger
+from gpzoo.inference.programs.gp_sites import Representation, representing
+from gpzoo.likelihoods import Likelihood
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess
+
+#: The sites of a run by name, as :class:`numpyro.handlers.trace` records them.
+Trace = dict[str, dict[str, Any]]
+
+
+class Runs(NamedTuple):
+    """The traces of a run.
+
+    Attributes:
+        guide: the guide's trace; empty without a guide.
+        model: the program's trace; empty without a program.
+        loose: names of ``numpyro.param`` sites without a given value, which took their initial value.
+    """
+
+    guide: Trace
+    model: Trace
+    loose: frozenset[str]
+
+
+def run(
+    key: PRNGKeyArray,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    *,
+    guide: Callable | None = None,
+    model: Callable | None = None,
+    values: Mapping[str, Any] | Callable[[dict[str, Any]], Any],
+    representation: Representation | None = None,
+    complete: bool = True,
+) -> Runs:
+    """Run a guide, a program, or a guide and then the program with its values; outer handlers see nothing.
+
+    Mutable state is recorded as it is before the run, because networks write their new state into the same dictionary.
+
+    Args:
+        key: random key, split between guide and program as in NumPyro's objectives.
+        args: positional arguments of both.
+        kwargs: keyword arguments of both.
+        guide: an :class:`~gpzoo.inference.InducingGuide`, or any NumPyro guide.
+        model: the program.
+        values: values of parameters, mutable state and latent sites by name, in which unknown names are ignored; or a
+            function from a site's message to its value or ``None``.
+        representation: the form in which the guide's GP sites pass their values on; joint draws if ``None``.
+        complete: whether every parameter must have a value.
+
+    Raises:
+        ValueError: naming parameters without a value, or a latent site whose value has another shape.
+    """
+    model_key, guide_key = (key, key) if guide is None or model is None else random.split(key)
+    given = values if callable(values) else partial(given_value, values)
+    of_guide: OrderedDict[str, dict[str, Any]] = OrderedDict()
+    of_model: Trace = {}
+
+    def trace(program: Callable, key: PRNGKeyArray) -> OrderedDict[str, dict[str, Any]]:
+        seeded: Any = handlers.seed(program, key)
+        with _Trace() as found:
+            handlers.substitute(seeded, substitute_fn=given)(*args, **kwargs)
+        return found
+
+    with handlers.block(), ParameterNames() as seen, representing(representation or Representation()), _in_our_words():
+        if guide is not None:
+            of_guide = trace(guide, guide_key)
+        if model is not None:
+            of_model = trace(handlers.replay(model, of_guide), model_key)
+    if complete:
+        known = set() if callable(values) else set(values)
+        checks.names("params", known, needed=seen.loose("param", "mutable"), known=known)
+    return Runs(of_guide, of_model, loose=frozenset(seen.loose("param")))
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """JAX's primitives refuse marginals before they ask these for an array, and speak of the protocol."""
+    try:
+        yield
+    except ValueError as error:
+        if "Triggering __jax_array__()" not in str(error):
+            raise
+        raise TypeError(
+            "The program gives marginals of a GP site to a function of jax.lax, or takes them as an index. To compute "
+            "with a random draw write draws(f), from gpzoo import draws."
+        ) from error
+
+
+def at_once(function: Callable[[], Any], *, concretely: bool = False) -> Any:
+    """``function()`` as one compiled program, whose arguments are the arrays that the function closes over.
+
+    Otherwise each operation would be compiled separately. Every call compiles anew: use it for functions called once.
+
+    Args:
+        function: of nothing.
+        concretely: whether it runs now even inside the caller's ``jit``; the arrays must be known.
+    """
+    traced, shapes = jax.make_jaxpr(function, return_shape=True)()
+    program: Any = jax.jit(partial(eval_jaxpr, traced.jaxpr))
+    if concretely:
+        program = program.lower(traced.consts).compile()
+    leaves = program(traced.consts)
+    _platform.release_freed()
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+
+def drawing() -> AbstractContextManager:
+    """The context in which data sites are drawn: NumPyro's Bernoulli mixes types, which strict promotion refuses."""
+    return jax.numpy_dtype_promotion("standard")
+
+
+class _Trace(handlers.trace):
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and not isinstance(msg["fn"], GaussianProcess | InducingPosterior):
+            with drawing():
+                default_process_message(msg)
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        super().postprocess_message(msg)
+        if msg["type"] == "mutable":
+            self.trace[msg["name"]]["value"] = jax.tree.map(lambda x: x, msg["value"])
+
+
+def given_value(values: Mapping[str, Any], site: dict[str, Any]) -> Any:
+    """The given value of a site, or ``None`` for data and for deterministic sites, which MCMC records too."""
+    sampled = site["type"] == "sample"
+    if site["type"] == "deterministic" or (sampled and site["value"] is not None):
+        return None
+    value = values.get(site["name"])
+    if value is not None and sampled:
+        check_value(site["name"], value, tuple(site["fn"].shape()))
+    return value
+
+
+class ParameterNames(Messenger):
+    """An outermost handler that records the names of a run's parameters, and those without a given value.
+
+    The latter would silently stay at their initial values.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.names: set[str] = set()
+        self._loose: dict[str, str] = {}
+
+    def __enter__(self) -> ParameterNames:
+        super().__enter__()
+        return self
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Record a site's name, after all inner handlers could give it a value."""
+        kind = msg["type"]
+        if kind in ("param", "mutable") or (kind == "sample" and not msg["is_observed"]):
+            self.names.add(msg["name"])
+        if kind in ("param", "mutable") and msg["value"] is None:
+            self._loose[msg["name"]] = kind
+
+    def loose(self, *kinds: str) -> set[str]:
+        """Names of the sites of these kinds (``"param"``, ``"mutable"``) without a value."""
+        return {name for name, kind in self._loose.items() if kind in kinds}
+
+
+def shapes_of(tree: Any) -> Any:
+    """The shapes of a pytree's arrays, by their paths."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path): tuple(np.shape(leaf)) for path, leaf in leaves}
+
+
+def check_value(name: str, value: Any, wanted: tuple[int, ...]) -> None:
+    """Refuse a value that would broadcast.
+
+    Raises:
+        ValueError: naming the shapes.
+    """
+    shape = tuple(np.shape(value))
+    if shape == wanted:
+        return
+    per_row = " Values per row belong to the rows that they were found for." if shape[1:] == wanted[1:] else ""
+    raise ValueError(f"The value given for {name!r} has shape {shape}, but the site has shape {wanted} here.{per_row}")
+
+
+def observed(fn: Any, value: Any) -> Bool[Array, "..."]:
+    """Which data of a site count, neither masked nor missing, of the shape of its log density."""
+    found = jnp.ones(jax.eval_shape(fn.log_prob, value).shape, bool)
+    while isinstance(fn, MaskedDistribution):
+        found, fn = found & fn._mask, fn.base_dist
+    seen = fn.seen_rows(value) if isinstance(fn, Likelihood) else None
+    return found if seen is None else found & seen
+
+
+def entries_of(fn: Any, value: Any) -> Any:
+    """A site's data, with NaN for the entries that :meth:`Likelihood.mask` leaves out of a row by themselves."""
+    while isinstance(fn, MaskedDistribution):
+        entries: Any = getattr(fn, "entries", None)
+        if entries is not None and jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            value = jnp.where(entries, value, jnp.nan)
+        fn = fn.base_dist
+    return value
+
+
+def unmasked(fn: Any) -> Any:
+    """The distribution inside ``handlers.mask``."""
+    while isinstance(fn, MaskedDistribution):
+        fn = fn.base_dist
+    return fn

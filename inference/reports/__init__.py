@@ -1,0 +1,1 @@
+"""Floor 4: one HTML page of a trained model."""

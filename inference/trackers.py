@@ -1,0 +1,112 @@
+"""How does a training appear in MLflow or TensorBoard? By a callback of :func:`gpzoo.inference.fit`."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Self
+
+import jax.numpy as jnp
+import numpy as np
+
+from gpzoo._extras import needs
+from gpzoo.inference.asking.trained import Trained
+
+#: Function of the parameters so far to numbers by name, such as an error on validation data.
+Metrics = Callable[[Mapping[str, Any]], Mapping[str, float]]
+
+#: Parameters with more entries are not tracked: those of ``q(u)``, inducing inputs and networks.
+_MOST_ENTRIES = 16
+
+#: Largest number of points of a tracked bound, and of metrics that MLflow takes at once.
+_MOST_POINTS = 1000
+
+
+class TensorBoard:
+    """Writes events for TensorBoard: ``parameters/...``, ``metrics/...``, ``seconds`` and ``bound``.
+
+    ``with TensorBoard("runs/board") as board: board.bound(fit(key, svi, 5000, X, y, callback=board))``
+
+    Args:
+        folder: of the events, one for each training: ``tensorboard --logdir`` of the folder above compares them.
+        metrics: function of the parameters to numbers by name.
+
+    Raises:
+        MissingExtraError: without tensorboardX.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], metrics: Metrics | None = None) -> None:
+        with needs("trackers", "Writing for TensorBoard"):
+            from tensorboardX import SummaryWriter
+        self.writer, self.metrics = SummaryWriter(os.fspath(folder)), metrics
+
+    def __call__(self, step: int, seconds: float, params: Mapping[str, Any]) -> None:
+        """Write what is tracked after ``step`` steps."""
+        for name, value in _tracked(seconds, params, self.metrics).items():
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def bound(self, trained: Trained) -> None:
+        """Write the evidence lower bound of every step, or means over several, at most 1,000, in nats."""
+        for step, value in _bound(trained):
+            self.writer.add_scalar("bound", value, step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.writer.close()
+
+
+class MLflow:
+    """Logs metrics into MLflow's active run: ``parameters/...``, ``metrics/...``, ``seconds`` and ``bound``.
+
+    ``with mlflow.start_run(): flow = MLflow(); flow.bound(fit(key, svi, 5000, X, y, callback=flow))``
+
+    Args:
+        metrics: function of the parameters to numbers by name.
+
+    Raises:
+        MissingExtraError: without MLflow.
+    """
+
+    def __init__(self, metrics: Metrics | None = None) -> None:
+        with needs("trackers", "Logging to MLflow"):
+            import mlflow
+        self.mlflow, self.metrics = mlflow, metrics
+
+    def __call__(self, step: int, seconds: float, params: Mapping[str, Any]) -> None:
+        """Log what is tracked after ``step`` steps."""
+        found = _tracked(seconds, params, self.metrics)
+        # MLflow refuses names with other characters.
+        self.mlflow.log_metrics({re.sub(r"[^\w\-. :/]", "_", name): x for name, x in found.items()}, step=step)
+
+    def bound(self, trained: Trained) -> None:
+        """Log the evidence lower bound of every step, or means over several, at most 1,000, in nats."""
+        run, now, Metric = self.mlflow.active_run(), int(1000 * time.time()), self.mlflow.entities.Metric
+        batch = [Metric("bound", value, now, step) for step, value in _bound(trained)]
+        self.mlflow.MlflowClient().log_batch(run.info.run_id, batch)
+
+
+def _tracked(seconds: float, params: Mapping[str, Any], metrics: Metrics | None) -> dict[str, float]:
+    found = {"seconds": float(seconds)}
+    for name, value in params.items():
+        if isinstance(value, Mapping | list | tuple) or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            continue
+        entries = np.ravel(np.asarray(value, np.float64))
+        if entries.size <= _MOST_ENTRIES:
+            single = np.ndim(value) == 0
+            found |= {f"parameters/{name}{'' if single else f'/{i}'}": float(x) for i, x in enumerate(entries)}
+    return found | {f"metrics/{name}": float(x) for name, x in ({} if metrics is None else metrics(params)).items()}
+
+
+def _bound(trained: Trained) -> Iterator[tuple[int, float]]:
+    """Numbers of steps and mean bounds over the steps before, after the point before."""
+    if trained.losses.ndim != 1:
+        raise ValueError(f"These are {len(trained.losses)} trainings: track one of them, such as trained.member(0).")
+    ends = np.unique(np.linspace(0, trained.losses.size, min(trained.losses.size, _MOST_POINTS) + 1).astype(int))
+    for start, end in pairwise(ends):
+        yield int(end), -float(np.mean(trained.losses[start:end], dtype=np.float64))

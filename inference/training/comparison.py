@@ -1,0 +1,235 @@
+"""Which model do the data prefer? Candidates are trained in the same way; bounds and test errors are compared."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optax
+from jax import Array
+from numpyro.infer import SVI
+
+from gpzoo import _checks as checks
+from gpzoo._types import ArrayLike
+from gpzoo.errors import PrecisionWarning, keeping_finished
+from gpzoo.inference.asking.summaries import SitePrediction
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.guides.guide import Inducing, InducingGuide
+from gpzoo.inference.programs.arguments import refuse_absent
+from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.training.fit import fit
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One trained program.
+
+    Example:
+        >>> from gpzoo.inference import Candidate
+        >>> Candidate(bound=-0.5, nlpp=0.4, score=None, trained=None).nlpp
+        0.4
+
+    Attributes:
+        bound: evidence lower bound per training row, in nats, averaged over the last twentieth of the steps.
+        nlpp: mean negative log predictive density of the test rows, in nats; ``None`` without test data.
+        score: value of ``score`` for the test rows, or ``None``.
+        trained: the trained model.
+    """
+
+    bound: float
+    nlpp: float | None
+    score: float | None
+    trained: Trained
+
+
+class Comparison(Mapping[str, Candidate]):
+    """Trained candidates by name, the highest bound first; it prints as a table.
+
+    Example:
+        >>> from gpzoo.inference import Candidate, Comparison
+        >>> found = Comparison({"a": Candidate(-2.0, None, None, None), "b": Candidate(-1.0, None, None, None)})
+        >>> list(found), found["b"].bound
+        (['b', 'a'], -1.0)
+    """
+
+    def __init__(self, candidates: Mapping[str, Candidate], score: str = "score") -> None:
+        self._score = score
+        self._candidates = dict(sorted(candidates.items(), key=lambda item: -item[1].bound))
+
+    def __getitem__(self, name: str) -> Candidate:
+        return self._candidates[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._candidates)
+
+    def __len__(self) -> int:
+        return len(self._candidates)
+
+    def __repr__(self) -> str:
+        rows: list[tuple[str, ...]] = [("", "bound per row", "test nlpp", self._score, "seconds")]
+        for name, c in self.items():
+            scores = ("-" if x is None else f"{x:.4f}" for x in (c.bound, c.nlpp, c.score))
+            rows.append((name, *scores, f"{c.trained.seconds:.0f}"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) for r in rows)
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def error_rate(test: SitePrediction, y: np.ndarray) -> float:
+    """The fraction of misclassified rows, as a ``score`` of :func:`compare`.
+
+    The predicted class is the most probable one; for two classes, 1 if the predicted mean of ``y`` is above one half;
+    for one-hot ``y [N, K]``, the class with the largest predicted mean.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import SitePrediction, error_rate
+        >>> error_rate(SitePrediction(None, None, probs=np.array([[0.9, 0.1], [0.2, 0.8]])), np.array([0, 0]))
+        0.5
+    """
+    if test.probs is not None:
+        return float(np.mean((test.probs.argmax(axis=-1) != y)[_observed(y)]))
+    if y.ndim == 2:
+        return float(np.mean(test.mean.argmax(axis=-1) != y.argmax(axis=-1)))
+    return float(np.mean(((test.mean > 0.5) != (y > 0.5))[_observed(y)]))
+
+
+def rmse(test: SitePrediction, y: np.ndarray) -> float:
+    """The root mean square error of the predicted mean, in the units of ``y``, as a ``score`` of :func:`compare`.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.inference import SitePrediction, rmse
+        >>> rmse(SitePrediction(np.array([1.0, 2.0]), np.ones(2)), np.array([1.0, 4.0]))
+        1.4142135623730951
+    """
+    return float(np.sqrt(np.mean(np.square(test.mean - y)[_observed(y)], dtype=np.float64)))
+
+
+def _observed(y: np.ndarray) -> np.ndarray:
+    return ~np.isnan(y) if y.dtype.kind == "f" else np.ones(y.shape, bool)
+
+
+@entry_point
+def compare(
+    rng_key: Array,
+    candidates: Mapping[str, tuple[Callable, Inducing] | SVI],
+    X: ArrayLike,
+    y: ArrayLike,
+    X_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
+    *,
+    num_steps: int,
+    score: Callable[[SitePrediction, np.ndarray], float] | None = None,
+    site: str = "y",
+    learning_rate: float | optax.Schedule = 0.01,
+    batch_size: int | None = None,
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Train programs and compare their bounds on the evidence, which need no test data (learning invariances).
+
+    All see the same rows in the same order. Bounds compare models only as far as they are tight: give all candidates
+    enough inducing variables and steps.
+
+    ``compare(key, {"none": (partial(invariant_gp, view=None), random_subset(200)), "rotation":
+    (partial(invariant_gp, view=rotation()), unique_patches(200))}, X, y, num_steps=2000, batch_size=200)``
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import compare
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> candidates = {f"M = {M}": (gp_regression, kmeans(M)) for M in (3, 8)}
+        >>> found = compare(jax.random.key(0), candidates, X, np.sin(X[:, 0]), num_steps=50, progress=False)
+        >>> list(found)
+        ['M = 8', 'M = 3']
+
+    Args:
+        rng_key: key of every training, and of the predictions.
+        candidates: by name, a program of ``(X, y)`` and the initialiser of its inducing variables, which Adam trains on
+            the plain bound; or an :class:`~numpyro.infer.SVI` with another guide, optimiser or objective, whose guide
+            is an :class:`InducingGuide`.
+        X: training inputs ``[N, ...]``.
+        y: training targets ``[N, ...]``.
+        X_test: test inputs, for the test columns.
+        y_test: test targets.
+        num_steps: number of steps of each training.
+        score: function of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp
+            alone.
+        site: the data site whose predictions are scored.
+        learning_rate: learning rate of Adam, for candidates that are no ``SVI``.
+        batch_size: rows per minibatch, ``None`` for all.
+        checkpoint: folder for checkpoints, with a subfolder for each candidate; the same call then resumes.
+        progress: whether to show progress bars.
+        model_kwargs: keyword arguments of all programs, by name.
+
+    Raises:
+        TypeError: if data are not real numbers, or ``rng_key`` is not a key.
+        ValueError: before any training, if there are no candidates, one is neither a pair nor an ``SVI`` with an
+            ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite, or
+            ``site`` is not a data site.
+
+    The error of a failed candidate carries the candidates before it as ``.finished``, by name.
+    """
+    if not isinstance(candidates, Mapping) or not candidates:
+        raise ValueError(f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}.")
+    for name, candidate in candidates.items():
+        if isinstance(candidate, SVI):
+            if not isinstance(candidate.guide, InducingGuide):
+                raise ValueError(f"The guide of candidate {name!r} must be an InducingGuide, got {candidate.guide!r}.")
+        elif not isinstance(candidate, tuple) or len(candidate) != 2:
+            raise ValueError(f"Candidate {name!r} must be a pair (program, initialiser) or an SVI, got {candidate!r}.")
+    if (X_test is None) != (y_test is None):
+        raise ValueError("Give compare both X_test and y_test, or neither.")
+    rng_key, num_steps = checks.rng_key(rng_key), checks.positive_int("num_steps", num_steps)
+    batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
+    if not callable(learning_rate):
+        checks.positive_number("learning_rate", learning_rate)
+    programs = [x.model if isinstance(x, SVI) else x[0] for x in candidates.values()]
+    absent: checks.Absent = []
+    data, kwargs = checks.arguments(("X", "y"), (X, y), model_kwargs, absent=absent)
+    for program in programs:
+        refuse_absent(program, data, kwargs, absent)
+    tests = None
+    if X_test is not None:
+        absent = []
+        tests, _ = checks.arguments(("X_test", "y_test"), (X_test, y_test), new=True, absent=absent)
+        for program in programs:
+            refuse_absent(program, tests, kwargs, absent)
+    trainings = {}
+    for name, candidate in candidates.items():
+        guide = candidate.guide if isinstance(candidate, SVI) else InducingGuide(*candidate)
+        sites = guide.sites_for(data, kwargs)
+        if not isinstance(candidate, SVI):
+            candidate = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
+        trainings[name] = candidate
+        observed = sites.names - sites.latents - sites.enumerated - set(sites.parameters)
+        if tests is not None and site not in observed:
+            raise ValueError(
+                f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."
+            )
+    found = {}
+    for name, svi in trainings.items():
+        folder = None if checkpoint is None else Path(checkpoint) / name
+        options: dict[str, Any] = {"batch_size": batch_size, "checkpoint": folder, "model_kwargs": kwargs}
+        with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrecisionWarning)  # already given above, once for all candidates
+            trained = fit(rng_key, svi, num_steps, *data, **options, progress=progress and str(name))
+            nlpp = scored = None
+            if tests is not None:
+                test = trained.predict(rng_key, tests[0], test_data={site: tests[1]}, model_kwargs=kwargs)[site]
+                seen = _observed(np.asarray(tests[1])).reshape(len(tests[1]), -1).any(axis=1)
+                nlpp = -float(np.mean(test.log_density[seen], dtype=np.float64))
+                scored = None if score is None else score(test, np.asarray(tests[1]))
+        bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
+        found[name] = Candidate(bound, nlpp, scored, trained)
+    # A partial has no name; without a default, the trained candidates would be lost to an AttributeError.
+    return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))

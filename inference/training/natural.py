@@ -1,0 +1,260 @@
+"""Natural gradients of ``q(u)`` beside any optimiser for the rest: an optimiser for :class:`numpyro.infer.SVI`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Integer
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
+from numpyro.optim import optax_to_numpyro
+
+from gpzoo import _checks as checks
+from gpzoo._numpyro import Messenger, Optimizer, value_and_grad
+from gpzoo.inducing.grid import InducingGrid
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.handler import for_site
+from gpzoo.inference.programs.runs import unmasked
+from gpzoo.likelihoods import Likelihood
+from gpzoo.posteriors.forms import Form, Full
+
+#: A step length, or a schedule of optax that gives it by the number of the step.
+Rate: TypeAlias = float | Callable[[Any], Any]
+
+#: A step that is taken back halves the length of those that follow; each that is kept lengthens them by this.
+_LENGTHENED = 2**0.25
+
+#: The shortest step, as a part of the one asked for.
+_SHORTEST = 2.0**-10
+
+#: Roundings of the loss, or of 100 nats if it is less, by which a step may raise it.
+_ROUNDINGS = 100
+
+
+class NaturalGradients(Optimizer):
+    """Steps ``q(u)`` of GP sites along natural gradients, and every other parameter by an optimiser.
+
+    ``SVI(model, guide, NaturalGradients(optax.adam(0.01), guide, 0.1), GaussianProcessELBO())``, or
+    ``fit(..., natural=0.1)`` for the same. The step belongs to the form of ``q(u)``
+    (:meth:`gpzoo.posteriors.Form.natural_step`); it does not depend on ``whiten``. A step of 1 is exact where all else
+    is fixed, the likelihood Gaussian, every row in the step and the covariance full. Of blocks and independent
+    variables each is stepped as if the others were fixed, and so are the factors of a Kronecker product, one at each
+    step.
+
+    Where it helps: Gaussian and log-concave likelihoods, and the last layers of deep GPs, in tens of steps instead of
+    thousands. Other likelihoods, such as Student-t, softmax by draws and robust-max, can be far from quadratic over
+    the length of a step, and minibatches take each step towards the optimum of their own rows: rates of 0.1 or less.
+
+    Steps are shortened where they would do harm. One that leads to no covariance is shortened in the directions in
+    which it does: there variances grow fourfold. One that lowers the bound, on the same rows with the same draws, is
+    taken back, and those after it are half as long; each that is kept lets them grow by a fifth, up to the rate asked
+    for. :attr:`gpzoo.inference.Trained.backed_off` counts the shorter steps of each site. This costs an evaluation of
+    the bound a step, in which all but ``q(u)`` is computed already: a third to a half of a step's time. Where no step
+    can do harm, with a ``covariance`` that is full, of one site, and likelihoods that are quadratic in ``f`` (Gaussian,
+    Pólya-Gamma), there is none.
+
+    Example:
+        >>> import jax, numpy as np, optax
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import GaussianProcessELBO, InducingGuide, NaturalGradients
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(gp_regression, kmeans(8))
+        >>> svi = SVI(gp_regression, guide, NaturalGradients(optax.sgd(1e-9), guide, 1.0), GaussianProcessELBO())
+        >>> losses = svi.run(jax.random.key(0), 3, X, np.sin(X[:, 0]), progress_bar=False).losses
+        >>> bool(losses[1] < losses[0]), bool(abs(losses[2] - losses[1]) < 1e-2)  # one step of 1 is exact
+        (True, True)
+
+    Args:
+        optimizer: of all other parameters: a transformation of optax, or one of NumPyro's.
+        guide: the program's :class:`~gpzoo.inference.InducingGuide`.
+        rate: step length of up to 1, or a schedule, for the GP sites on which no other depends; or by site name, inner
+            layers among them.
+
+    Raises:
+        TypeError: for a guide of another kind, or rates that are none.
+        ValueError: for rates that are not positive, or above 1; an optimiser that evaluates the bound by itself, such
+            as ``Minimize``; and once the program has been seen: unknown sites, or a form or grid without natural
+            gradients.
+    """
+
+    def __init__(self, optimizer: Any, guide: InducingGuide, rate: Rate | Mapping[str, Rate]) -> None:
+        if not isinstance(guide, InducingGuide):
+            raise TypeError(f"Natural gradients need an InducingGuide, got {type(guide).__name__}.")
+        if isinstance(optimizer, NaturalGradients):
+            raise ValueError("The optimizer has natural gradients already: give their rates in one place.")
+        self.others: Any = optimizer if isinstance(optimizer, Optimizer) else optax_to_numpyro(optimizer)
+        if type(self.others).eval_and_update is not Optimizer.eval_and_update:
+            raise ValueError(
+                f"{type(self.others).__name__} evaluates the bound by itself, so that no natural step goes with it: "
+                "use an optimiser that takes gradients, such as optax.adam(0.01)."
+            )
+        for each in rate.values() if isinstance(rate, Mapping) else [rate]:
+            if not callable(each):
+                checks.positive_number("natural", each)
+                if each > 1:
+                    raise ValueError(f"natural is a step length of at most 1, which is the whole step; got {each}.")
+        self.guide, self.rate = guide, rate
+
+    def init(self, params: dict[str, Any]) -> tuple[Integer[Array, ""], Any]:
+        """The state of unconstrained parameters, once the guide has seen the program."""
+        rates = self._rates()
+        if inner := sorted(rates.keys() & self.guide.sites.inner):
+            warnings.warn(
+                f"Natural gradients of {', '.join(inner)}, on which other GP sites depend: the bound is far from "
+                "quadratic there, and steps that suit the last layer can be too long. Watch the losses.",
+                UserWarning,
+                stacklevel=2,
+            )
+        own = {f"{site}_{part}" for site in rates for part in ("mean", *self.guide.form_at(site).data_fields)}
+        others = {name: value for name, value in params.items() if name not in own}
+        mine = {name: value for name, value in params.items() if name in own}
+        # Not jnp.array(0), whose weak type an update loses: the step would be compiled twice.
+        counts = {site: jnp.zeros((), jnp.int32) for site in rates}
+        return jnp.array(0), (self.others.init(others), mine, jnp.ones((), jnp.float32), counts)
+
+    def get_params(self, state: Any) -> dict[str, Any]:
+        """The unconstrained parameters."""
+        others, mine, *_ = state[1]
+        return self.others.get_params(others) | mine
+
+    def eval_and_update(
+        self, fn: Callable[[Any], tuple], state: Any, forward_mode_differentiation: bool = False
+    ) -> tuple[tuple[Any, Any], Any]:
+        """A step for an objective, of which a natural step that raises the loss is taken back.
+
+        Args:
+            fn: the loss of unconstrained parameters, and what goes with it; of one minibatch and one set of draws.
+            state: the state before.
+            forward_mode_differentiation: see NumPyro's optimisers.
+
+        Returns:
+            What ``fn`` returned, and the state after.
+        """
+        with (seen := _DataSites()):
+            (loss, aux), g = value_and_grad(fn, self.get_params(state), forward_mode_differentiation)
+        after = self.update(g, state, value=loss)
+        if self._cannot_overshoot(seen):
+            return (loss, aux), after
+        (_, (_, held, _, counted)), (step, (others, mine, length, counts)) = state, after
+        # With the other parameters as they were, what depends on them alone is in the program once.
+        found, _ = fn(self.get_params(state) | mine)
+        lower = found <= loss + _ROUNDINGS * jnp.finfo(loss.dtype).eps * jnp.maximum(jnp.abs(loss), 100)
+        mine = jax.tree.map(partial(jnp.where, lower), mine, held)
+        counts = {site: jnp.where(lower, count, counted[site] + 1) for site, count in counts.items()}
+        length = jnp.where(lower, jnp.minimum(length * _LENGTHENED, 1), jnp.maximum(length / 2, _SHORTEST))
+        return (loss, aux), (step, (others, mine, length, counts))
+
+    def eval_and_stable_update(
+        self, fn: Callable[[Any], tuple], state: Any, forward_mode_differentiation: bool = False
+    ) -> tuple[tuple[Any, Any], Any]:
+        """:meth:`eval_and_update`, without a step, and with a loss of NaN, where anything is not finite."""
+        (loss, aux), after = self.eval_and_update(fn, state, forward_mode_differentiation)
+        numbers = [x for x in jax.tree.leaves((loss, after)) if jnp.issubdtype(x.dtype, jnp.floating)]
+        fine = jnp.stack([jnp.isfinite(x).all() for x in numbers]).all()
+        return (jnp.where(fine, loss, jnp.nan), aux), jax.tree.map(partial(jnp.where, fine), after, state)
+
+    def update(self, g: dict[str, Any], state: Any, value: Any = None) -> Any:
+        """The state after a step, which no evaluation has judged.
+
+        Args:
+            g: derivatives of the loss by the unconstrained parameters.
+            state: the state before.
+            value: the loss, for optimisers that look at it.
+        """
+        step, (others, mine, length, counts) = state
+        others = self.others.update({name: x for name, x in g.items() if name not in mine}, others, value=value)
+        mine, counts = dict(mine), dict(counts)
+        for site, rate in self._rates().items():
+            form, mean = self.guide.form_at(site), f"{site}_mean"
+            names = {field: f"{site}_{field}" for field in form.data_fields}
+            transforms = {field: biject_to(form.constraints.get(field, constraints.real)) for field in names}
+            values = {field: jax.tree.map(transforms[field], mine[name]) for field, name in names.items()}
+            slopes = {field: _by_value(transforms[field], mine[name], g[name]) for field, name in names.items()}
+            asked = jnp.asarray(jnp.minimum(rate(step), 1) if callable(rate) else rate, mine[mean].dtype)
+            mine[mean], after, shortened = form.with_values(**values).natural_step(
+                mine[mean], g[mean], form.with_values(**slopes), asked * length.astype(asked.dtype), step
+            )
+            for field, name in names.items():
+                leaves = map(transforms[field].inv, jax.tree.leaves(getattr(after, field)))
+                mine[name] = jax.tree.unflatten(jax.tree.structure(mine[name]), leaves)
+            counts[site] = counts[site] + ((shortened > 0) | (length < 1)).astype(counts[site].dtype)
+        return step + 1, (others, mine, length, counts)
+
+    def backed_off(self, state: Any) -> dict[str, Integer[np.ndarray, "*K"]]:
+        """How many steps of each site were shorter than asked for."""
+        *_, counts = state[1]
+        return {site: np.asarray(count) for site, count in counts.items()}
+
+    def _cannot_overshoot(self, seen: _DataSites) -> bool:
+        """Whether no step lowers the bound: the data are quadratic in ``f``, and ``q(u)`` of one site is stepped whole.
+
+        Then the steps lie between ``q(u)`` and the optimum, on a line along which the divergence from it falls.
+        """
+        rates = self._rates()
+        whole = all(type(self.guide.form_at(site)) is Full for site in rates)
+        return whole and len(rates) == 1 and seen.quadratic
+
+    def _rates(self) -> dict[str, Rate]:
+        """The rate of each site that has natural gradients."""
+        sites, rate = self.guide.sites, self.rate
+        if isinstance(rate, Mapping):
+            checks.names("natural", set(rate), needed=set(), known=set(sites.processes))
+        found: dict[str, Any] = {site: rate for site in sites.processes - sites.inner}
+        found = dict(sorted((rate if isinstance(rate, Mapping) else found).items()))
+        for site in found:
+            form, inducing = self.guide.form_at(site), for_site(self.guide.inducing, site)
+            grid = isinstance(inducing, InducingGrid) and inducing.num_axes == 1 and form.has_diagonal
+            if grid or type(form).natural_step is Form.natural_step:
+                raise ValueError(
+                    f"Site {site!r} has no natural gradients: {type(form).__name__}{' on a grid' if grid else ''} has "
+                    "no step of its own. Leave the site out of natural, or choose another covariance of the guide: "
+                    "'full', 'diagonal' or 'block_diagonal', on a grid 'full' or 'kronecker'."
+                )
+        return found
+
+
+def shortened(site: str, count: int, steps: int) -> str | None:
+    """What to say of a site's natural steps if most were shorter than asked for.
+
+    Args:
+        site: name of the site.
+        count: how many were.
+        steps: of how many.
+    """
+    if 2 * count <= steps:
+        return None
+    return (
+        f"{count} of {steps} natural steps of site {site!r} were shortened: at the length asked for they lowered the "
+        "bound or led to no covariance. Lower natural, to 0.1 or less, or let a schedule of optax raise it slowly."
+    )
+
+
+def _by_value(transform: Any, unconstrained: Any, slope: Any) -> Any:
+    """A loss's derivative by values, given that by the unconstrained numbers that each is made of."""
+
+    def of_one(x: Float[Array, "*shape"], g: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        return g / jax.jvp(transform, (x,), (jnp.ones_like(x),))[1]
+
+    return jax.tree.map(of_one, unconstrained, slope)
+
+
+class _DataSites(Messenger):
+    """Notes of a bound's data sites whether each takes marginals and is quadratic in them."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.quadratic = True
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["is_observed"]:
+            fn = unmasked(msg["fn"])
+            self.quadratic &= isinstance(fn, Likelihood) and fn.is_marginal and fn.quadratic

@@ -1,0 +1,214 @@
+"""How is a latent variable of every row inferred? By parameters of its own, or by a network that sees the row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import optax
+from jax import Array
+from numpyro.distributions import constraints
+from numpyro.infer import SVI
+
+from gpzoo import _checks as checks
+from gpzoo._types import Argument, ArrayLike
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.training.fit import fit
+
+
+class PerRow:
+    """``q(x_n) = N(m_n, diag(s_n^2))`` with parameters of its own for every row of the training data.
+
+    The program's first argument are the numbers of the rows, from 0, so that any batch finds its own. Pass this as
+    ``InducingGuide(..., hyperparameters=PerRow({"x": start}))``. A site ``x`` has the parameters ``x_loc`` and
+    ``x_scale``, both of the shape of its start. Rows that were not trained have none and are refused:
+    :func:`infer_rows` finds theirs.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import InducingPoints
+        >>> from gpzoo.inference import InducingGuide, PerRow
+        >>> from gpzoo.models import gplvm
+        >>> start = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float32)
+        >>> program = partial(gplvm, num_outputs=3)
+        >>> guide = InducingGuide(program, InducingPoints(start[:5]), hyperparameters=PerRow({"x": start}))
+        >>> params = guide.init_params(jax.random.key(0), np.arange(10), np.zeros((10, 3), np.float32))
+        >>> params["x_loc"].shape, params["x_scale"].shape
+        ((10, 2), (10, 2))
+
+    Args:
+        start: initial means by site, ``[num_data, ...]``; the sites' support is the reals.
+        scale: initial standard deviation.
+
+    Raises:
+        ValueError: if a start has no rows or is not finite; when a model is asked, for row numbers out of range.
+        TypeError: if ``start`` is no mapping; when a model is asked, if the first argument has no integers.
+    """
+
+    def __init__(self, start: Mapping[str, ArrayLike], *, scale: float = 0.1) -> None:
+        if not isinstance(start, Mapping) or not start:
+            raise TypeError(
+                f'start must give initial means by the name of the site, {{"x": means}}; got {start!r:.80}.'
+            )
+        self.start = {name: checks.floating(f"start[{name!r}]", value) for name, value in start.items()}
+        for name, value in self.start.items():
+            checks.not_empty(f"start[{name!r}]", value)
+            checks.finite(f"start[{name!r}]", value)
+        self.scale = checks.positive_number("scale", scale)
+
+    def __call__(self, program: Callable) -> Callable:
+        """The guide of a program of these sites."""
+
+        def guide(rows: Array, *args: Any, **kwargs: Any) -> None:
+            for name, start in self.start.items():
+                loc = numpyro.param(f"{name}_loc", start)
+                scale = numpyro.param(
+                    f"{name}_scale", jnp.full_like(start, self.scale), constraint=constraints.softplus_positive
+                )
+                # A training checks a sample of its rows; NaN of unknown ones ends it, where the last row's would not.
+                at = jnp.where(rows < 0, len(start), rows)
+                m, s = (x.at[at].get(mode="fill", fill_value=jnp.nan) for x in (loc, scale))
+                numpyro.sample(name, dist.Normal(m, s).to_event(start.ndim - 1))
+
+        return guide
+
+    def check(self, *args: Any) -> None:
+        """Refuse a program's arguments, outside ``jit``, whose first are not numbers of rows that there are."""
+        rows: Any = args[0] if args else None
+        if rows is None or jnp.ndim(rows) != 1 or not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
+            raise TypeError(
+                "PerRow finds latents by the numbers of the rows: the program's first argument must be integers [N]; "
+                f"got {'nothing' if rows is None else f'{jnp.result_type(rows)}{list(jnp.shape(rows))}'}."
+            )
+        for name, start in self.start.items():
+            low, high = int(jnp.min(rows)), int(jnp.max(rows))
+            if low < 0 or high >= len(start):
+                raise ValueError(
+                    f"PerRow holds {len(start)} rows of site {name!r}, from 0, and is given rows {low} to {high}: rows "
+                    "that were not trained have no latents. infer_rows(rng_key, trained, start, *args) finds them."
+                )
+
+
+class Amortised:
+    """``q(x_n) = N(m, diag(s^2))`` whose mean and standard deviation a network computes from the row.
+
+    Rows that were never seen are inferred by the same network. Pass this as
+    ``InducingGuide(..., hyperparameters=Amortised("x", network))``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np, numpyro
+        >>> from functools import partial
+        >>> from gpzoo import InducingPoints
+        >>> from gpzoo.inference import Amortised, InducingGuide
+        >>> from gpzoo.models import gplvm
+        >>> def network(rows, y=None, **kwargs):
+        ...     if y is not None:
+        ...         return rows @ numpyro.param("weights", jnp.ones((3, 4)))  # two means, and two standard deviations
+        >>> y = np.zeros((10, 3), np.float32)
+        >>> points = InducingPoints(np.random.default_rng(0).standard_normal((5, 2)).astype(np.float32))
+        >>> program = partial(gplvm, num_outputs=3)
+        >>> guide = InducingGuide(program, points, hyperparameters=Amortised("x", network))
+        >>> "weights" in guide.init_params(jax.random.key(0), y, y)
+        True
+
+    Args:
+        site: name of the latent site, whose support is the reals.
+        network: ``network(*args, **kwargs)`` takes the program's arguments and returns ``[N, 2 Q]``, the means and what
+            softplus turns into standard deviations; it declares its own parameters, as
+            :func:`~gpzoo.models.network_of` does. Where it returns ``None``, such as without ``y``, the latents come
+            from their prior.
+
+    Raises:
+        ValueError: at a call, if the network returns another shape.
+    """
+
+    def __init__(self, site: str, network: Callable[..., Array | None]) -> None:
+        if not isinstance(site, str) or not callable(network):
+            raise TypeError(f"Amortised takes the name of a site and a network, got {site!r:.40} and {network!r:.40}.")
+        self.site, self.network = site, network
+
+    def __call__(self, program: Callable) -> Callable:
+        """The guide of a program of this site."""
+
+        def guide(*args: Any, **kwargs: Any) -> None:
+            features = self.network(*args, **kwargs)
+            if features is None:
+                return program(*args, **kwargs)
+            if jnp.ndim(features) != 2 or features.shape[1] % 2:
+                raise ValueError(
+                    f"The network of Amortised({self.site!r}, ...) must return [N, 2 Q], means and scales of Q numbers "
+                    f"for each row; it returned {list(jnp.shape(features))}."
+                )
+            mean, scale = jnp.split(features, 2, axis=1)
+            numpyro.sample(self.site, dist.Normal(mean, jax.nn.softplus(scale) + 1e-6).to_event(1))
+
+        return guide
+
+
+@entry_point
+def infer_rows(
+    rng_key: Array,
+    trained: Trained,
+    start: Mapping[str, ArrayLike],
+    *args: Argument,
+    num_steps: int = 500,
+    optimizer: optax.GradientTransformation | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> Trained:
+    """Find the latents of new rows, all other parameters as they are.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import InducingPoints
+        >>> from gpzoo.inference import InducingGuide, PerRow, Trained, infer_rows
+        >>> from gpzoo.models import gplvm
+        >>> start = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float32)
+        >>> program = partial(gplvm, num_outputs=3)
+        >>> guide = InducingGuide(program, InducingPoints(start[:5]), hyperparameters=PerRow({"x": start}))
+        >>> y = np.zeros((10, 3), np.float32)
+        >>> trained = Trained(program, guide, guide.init_params(jax.random.key(0), np.arange(10), y))
+        >>> new, guess = y[:2], {"x": np.zeros((2, 2), np.float32)}
+        >>> placed = infer_rows(jax.random.key(1), trained, guess, np.arange(2), new, num_steps=5)
+        >>> placed.params["x_loc"].shape
+        (2, 2)
+
+    Args:
+        rng_key: key of the training.
+        trained: a model whose guide has :class:`PerRow`.
+        start: initial means of the new rows, see :class:`PerRow`.
+        *args: the program's positional arguments: the numbers of the new rows, ``0`` to ``N - 1``, and their data.
+        num_steps: number of steps, on all new rows.
+        optimizer: any of optax's; ``None`` for Adam with a rate of 0.05.
+        model_kwargs: the program's keyword arguments, by name.
+
+    Returns:
+        A model of the new rows: it predicts at them, and has the loss of every step, a bound of their density and the
+        divergence of ``q(u)``.
+
+    Raises:
+        ValueError: if the guide holds no latents per row, for several trainings, and as :func:`~gpzoo.inference.fit`.
+    """
+    guide = trained._usable_guide()
+    old = guide.hyperparameters
+    if not isinstance(old, PerRow) or set(start) != set(old.start):
+        raise ValueError(
+            "infer_rows takes a model trained with InducingGuide(..., hyperparameters=PerRow(...)) and a start for "
+            f"each of its sites, {sorted(old.start) if isinstance(old, PerRow) else 'which this one is not'}."
+        )
+    found: Any = copy(guide)
+    found.hyperparameters, found._others = PerRow(start, scale=old.scale), None
+    own = {f"{name}_{part}" for name in start for part in ("loc", "scale")}
+    held = {name: x for name, x in trained.params.items() if name not in own}
+    parts: dict[Any, Any] = {True: optimizer or optax.adam(0.05), False: optax.set_to_zero()}
+    only_own = optax.partition(parts, lambda params: {name: name in own for name in params})
+    svi = SVI(trained.model, found, only_own, GaussianProcessELBO())
+    return fit(rng_key, svi, num_steps, *args, init_params=held, progress=False, model_kwargs=model_kwargs)

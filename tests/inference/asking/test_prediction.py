@@ -1,0 +1,416 @@
+"""Prediction against textbook formulas and brute force: any batching, mixtures over draws, MCMC, exact regression."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS, Predictive
+from scipy.special import logsumexp
+from scipy.stats import norm
+
+from gpzoo import draws, linalg
+from gpzoo.inducing.variables import InducingPoints
+from gpzoo.inference import InducingGuide, Trained, predict
+from gpzoo.inference.asking import predict as prediction
+from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, representing
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.kernels import RBF, White
+from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
+from gpzoo.processes.process import GaussianProcess
+from tests.programs import deep, positive, regression, sine
+from tests.reference import conditional, pairs, rbf
+
+KEY = random.key(0)
+X, y = sine(10)
+NEW = np.linspace(-2.5, 2.5, 7)[:, None]
+TARGETS = np.sin(2 * NEW[:, 0])
+
+
+def exact_moments(variance, lengthscale, noise, values):
+    """Mean and variance of the function at ``NEW``, given noisy values at ``X``."""
+    k = partial(rbf, variance=variance, lengthscale=lengthscale)
+    noisy = k(*pairs(X, X)) + noise * np.eye(len(X))
+    mean, covariance = conditional(noisy, k(*pairs(X, NEW)), k(*pairs(NEW, NEW)), values)
+    return mean, np.diag(covariance)
+
+
+def prepared(model, *args, seed=1, **kwargs):
+    """A guide with made-up parameters: prediction does not care how they were found."""
+    guide = InducingGuide(model, InducingPoints(X[::3]), **kwargs)
+    params = guide.init_params(KEY, *args)
+    rng = np.random.default_rng(seed)
+    for name in sorted(params):
+        shape = params[name].shape
+        if name.endswith("_mean"):
+            params[name] = jnp.asarray(rng.standard_normal(shape))
+        elif name.endswith("_scale"):
+            params[name] = jnp.asarray(0.3 * np.eye(shape[-1]) + 0.1 * np.tril(rng.standard_normal(shape)))
+    return guide, params
+
+
+def softmax(X, y=None):
+    h = numpyro.sample("h", GaussianProcess(RBF(1.0, 1.0), X, mean=X, num_outputs=1))
+    f = numpyro.sample("f", GaussianProcess(RBF(2.0, 1.0), h, num_outputs=2))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Softmax(f @ jnp.array([[1.0, 0.0, -1.0], [0.5, 1.0, 0.0]]), num_predictive_draws=5), obs=y)
+
+
+def test_batches_do_not_change_predictions():
+    labels = np.arange(10) % 3
+    guide, params = prepared(softmax, X, labels)
+    results = [
+        Trained(softmax, guide, params).predict(KEY, NEW, test_data={"y": labels[:7]}, num_draws=4, batch_size=size)
+        for size in (1000, 3)
+    ]
+    assert set(results[0]) == {"h", "f", "y"}
+    assert results[0]["y"].probs.shape == (7, 3) and results[0]["y"].mean is None
+    np.testing.assert_allclose(results[0]["y"].probs.sum(1), 1.0, rtol=1e-12)
+    assert results[0]["f"].mean.shape == results[0]["f"].variance.shape == (7, 2)
+    assert results[0]["y"].log_density.shape == (7,) and results[0]["f"].log_density is None
+    for site in results[0]:
+        for one, two in zip(results[0][site], results[1][site], strict=True):
+            assert (one is None) == (two is None)
+            if one is not None:
+                np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-12)
+
+
+def test_one_layer_is_exact():
+    guide, params = prepared(regression, X, y)
+    found = Trained(regression, guide, params).predict(KEY, NEW, test_data={"y": TARGETS}, batch_size=4)
+    # u = L v, f | u, in the textbook's order.
+    Z, hyperparameters = params["f_inducing"], (float(params["variance"]), float(params["lengthscale"]))
+    Kuu, Kuf, Kff = (rbf(*pairs(a, b), *hyperparameters) for a, b in ((Z, Z), (Z, NEW), (NEW, NEW)))
+    Kuu = Kuu + 1e-6 * np.eye(len(Z))
+    L = np.linalg.cholesky(Kuu)
+    LS = L @ np.tril(params["f_scale"])
+    mean, covariance = conditional(Kuu, Kuf, Kff, L @ np.asarray(params["f_mean"]), LS @ LS.T)
+    variance = np.diag(covariance)
+    noisy = variance + float(params["noise"])
+    np.testing.assert_allclose(found["f"].mean, mean, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found["f"].variance, variance, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found["y"].mean, mean, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found["y"].variance, noisy, rtol=1e-8)
+    density = -0.5 * (np.log(2 * np.pi * noisy) + (np.asarray(TARGETS) - mean) ** 2 / noisy)
+    np.testing.assert_allclose(found["y"].log_density, density, rtol=1e-8)
+    assert isinstance(found["y"].mean, np.ndarray)
+
+
+def test_draws_of_inner_layers_make_a_mixture():
+    guide, params = prepared(deep, X, y, initial_scale=0.5)
+    S = 64
+    found = Trained(deep, guide, params).predict(KEY, NEW, test_data={"y": TARGETS}, num_draws=S)
+
+    def one(key):
+        with handlers.block(), representing(Marginals(BatchRows(jnp.arange(7), 7, {}))):
+            run = handlers.substitute(handlers.seed(guide, random.split(key)[1]), data=params)
+            trace = handlers.trace(run).get_trace(NEW)
+        return trace["f"]["fn"].marginals()
+
+    many = jax.jit(jax.vmap(one))
+    means, variances = (np.asarray(x) for x in many(random.split(named_key(KEY, "draws"), S)))
+    assert means.std(0).min() > 0.01
+    noise = float(params["noise"])
+    spread = variances.mean(0) + means.var(0)  # the law of total variance
+    np.testing.assert_allclose(found["f"].mean, means.mean(0), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found["f"].variance, spread, rtol=1e-8)
+    np.testing.assert_allclose(found["y"].variance, spread + noise, rtol=1e-8)
+    logs = norm.logpdf(TARGETS, means, np.sqrt(variances + noise))
+    np.testing.assert_allclose(found["y"].log_density, logsumexp(logs, axis=0) - np.log(S), rtol=1e-8)
+    # Brute force with draws of whole functions by NumPyro itself.
+    predictive = Predictive(deep, guide=guide, params=params, num_samples=4000)
+    draws = np.asarray(jax.jit(lambda key: predictive(key, NEW)["y"])(random.key(5)))
+    means, variances = (
+        np.concatenate(parts) for parts in zip(*(many(k) for k in random.split(KEY, (20, S))), strict=True)
+    )
+    spread = variances.mean(0) + means.var(0) + noise
+    assert (np.abs(draws.mean(0) - means.mean(0)) < 5 * np.sqrt(spread * (1 / 4000 + 1 / len(means)))).all()
+    np.testing.assert_allclose(draws.var(0), spread, rtol=0.25)
+
+
+PRIORS = {name: dist.LogNormal(0.0, 0.5) for name in ("variance", "lengthscale", "noise")}
+
+
+@pytest.fixture(scope="module")
+def samples():
+    model = handlers.lift(regression, prior=PRIORS)
+    mcmc = MCMC(NUTS(model), num_warmup=30, num_samples=20, progress_bar=False)
+    with jax.numpy_dtype_promotion("standard"):
+        mcmc.run(KEY, X, y)
+    return {name: np.asarray(value) for name, value in mcmc.get_samples().items()}
+
+
+def test_mcmc_conditions_on_draws(samples):
+    lifted = handlers.lift(regression, prior=PRIORS)
+    go = partial(predict, KEY, lifted, train_args=(X, y))
+    same = go(X, posterior_samples=samples)["f"]
+    np.testing.assert_allclose(same.mean, samples["f"].mean(0), atol=1e-3)
+    np.testing.assert_allclose(same.variance, samples["f"].var(0), atol=1e-3)
+    # At new inputs, one draw: the conditional Gaussian; the noise is the draw's own.
+    draw = {name: value[3:4] for name, value in samples.items()}
+    found = go(NEW, posterior_samples=draw, batch_size=4)
+    hyperparameters = float(draw["variance"][0]), float(draw["lengthscale"][0])
+    mean, variance = exact_moments(*hyperparameters, 1e-6 * hyperparameters[0], np.asarray(draw["f"][0]))
+    np.testing.assert_allclose(found["f"].mean, mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["f"].variance, variance, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["y"].variance - found["f"].variance, np.full(7, draw["noise"][0]), rtol=1e-6)
+    # Several draws: their mixture, whatever the batches.
+    first = go(NEW, posterior_samples={name: value[:1] for name, value in samples.items()})["f"]
+    pair = go(NEW, posterior_samples={name: value[[0, 3]] for name, value in samples.items()}, batch_size=2)["f"]
+    np.testing.assert_allclose(pair.mean, (first.mean + found["f"].mean) / 2, rtol=1e-8, atol=1e-10)
+
+
+def exact(X, y=None):
+    kernel = RBF(positive("variance", 1.3), positive("lengthscale", 0.8)) + White(positive("noise", 0.1))
+    numpyro.sample("y", GaussianProcess(kernel, X, mean=0.5 * X[:, 0]), obs=y)
+
+
+def test_exact_regression_is_the_textbooks():
+    params = {"variance": jnp.array(1.1), "lengthscale": jnp.array(0.7), "noise": jnp.array(0.2)}
+    found = predict(KEY, exact, NEW, params=params, train_args=(X, y), batch_size=4)["y"]
+    mean, variance = exact_moments(1.1, 0.7, 0.2, np.asarray(y - 0.5 * X[:, 0]))
+    np.testing.assert_allclose(found.mean, 0.5 * NEW[:, 0] + mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.variance, variance + 0.2, rtol=1e-4)
+
+
+def test_training_inputs_are_factorised_once_for_all_batches(samples, monkeypatch):
+    sizes = []
+    factor = linalg.cholesky_and_inverse
+
+    def seen(K, *args, **kwargs):
+        sizes.append(K.shape[-1])
+        return factor(K, *args, **kwargs)
+
+    monkeypatch.setattr(linalg, "cholesky_and_inverse", seen)
+    lifted = handlers.lift(regression, prior=PRIORS)
+    given = {"posterior_samples": {name: value[:3] for name, value in samples.items()}}
+    params = {"variance": jnp.array(1.1), "lengthscale": jnp.array(0.7), "noise": jnp.array(0.2)}
+    for model, options, site in ((lifted, given, "f"), (exact, {"params": params}, "y")):
+        found = []
+        for most in (2**30, 0):
+            monkeypatch.setattr(prediction, "_MOST_KEPT", most)
+            sizes.clear()
+            found.append(predict(KEY, model, NEW, train_args=(X, y), batch_size=3, **options)[site])
+            # Traced before the batches, and again in their program only where nothing may be kept.
+            assert sizes.count(10) == (1 if most else 2)
+        np.testing.assert_allclose(found[0].mean, found[1].mean, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(found[0].variance, found[1].variance, rtol=1e-8, atol=1e-12)
+
+
+def test_arguments_that_do_not_go_together_are_refused(samples):
+    guide, params = prepared(regression, X, y)
+    with pytest.raises(ValueError, match=r"Give predict posterior_samples= .*call Trained\(model, guide, params\)"):
+        predict(KEY, regression, NEW)
+    with pytest.raises(TypeError, match="predict has no argument 'posterior_samples'"):
+        Trained(regression, guide, params).predict(KEY, NEW, train_args=(X, y), posterior_samples=samples)
+    with pytest.raises(ValueError, match=r"lives at the training inputs.*train_args=\(X, y\)"):
+        predict(KEY, regression, NEW, posterior_samples=samples)
+    with pytest.raises(ValueError, match=r"test_data\['y'\] has 5 rows, but site 'y' has 7 at these 7 inputs"):
+        Trained(regression, guide, params).predict(KEY, NEW, test_data={"y": TARGETS[:5]})
+    with pytest.raises(ValueError, match=r"X is empty: its shape is \(0, 1\)"):
+        Trained(regression, guide, params).predict(KEY, NEW[:0])
+    with pytest.raises(ValueError, match=r"test_data names \['z'\], but the sites are \['f', 'y'\]"):
+        Trained(regression, guide, params).predict(KEY, NEW, test_data={"z": TARGETS})
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match=f"batch_size must be .* got {wrong}"):
+            Trained(regression, guide, params).predict(KEY, NEW, batch_size=wrong)
+        with pytest.raises(ValueError, match=f"num_draws must be .* got {wrong}"):
+            Trained(regression, guide, params).predict(KEY, NEW, num_draws=wrong)
+
+
+def test_numpyros_predictive_draws_functions():
+    guide, params = prepared(regression, X, y)
+    near = np.array([[0.0], [0.02], [0.5], [2.0]])
+    S = 6000
+    predictive = Predictive(guide, params=params, num_samples=S, parallel=True)
+
+    # The model after it: y is drawn at new inputs, with data or without.
+    @jax.jit
+    def everything(params):
+        ys = [
+            Predictive(regression, guide=guide, params=params, num_samples=5, parallel=True)(KEY, *args)["y"]
+            for args in ((near,), (near, jnp.zeros(4)))
+        ]
+        q = Trained(guide.model, guide, params).posterior(KEY, near)["f"]
+        return predictive(KEY, near)["f"], q.moments(), ys
+
+    draws, (mean, covariance), ys = jax.tree.map(np.asarray, everything(params))
+    scale = np.sqrt(np.outer(np.diagonal(covariance), np.diagonal(covariance)))
+    assert np.abs((np.cov(draws.T) - covariance) / scale).max() < 5 * np.sqrt(2 / S)
+    np.testing.assert_allclose(draws.mean(0), mean, atol=5 * np.sqrt(np.diagonal(covariance).max() / S))
+    assert np.corrcoef(draws[:, 0], draws[:, 1])[0, 1] > 0.99
+    for values, drawn in zip(ys, (True, False), strict=True):
+        assert values.shape == (5, 4) and (np.ptp(values, axis=0) > 0).all() == drawn
+
+
+# -- every name in, every name out -----------------------------------------------------------------------------------
+
+
+def exact_with_prior(X, y=None):
+    """Exact GP regression with a latent lengthscale."""
+    lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 0.1))
+    numpyro.sample("y", GaussianProcess(RBF(1.0, lengthscale) + White(0.01), X), obs=y)
+
+
+def test_a_guide_and_an_observed_gp_site():
+    guide = InducingGuide(exact_with_prior, InducingPoints(X[:2]))
+    params = guide.init_params(KEY, X, y)
+    with pytest.raises(ValueError, match=r"GP site 'y' is observed in training.*train_args"):
+        Trained(exact_with_prior, guide, params).predict(KEY, NEW)
+    arguments = {"train_args": (X, y), "test_data": {"y": TARGETS}}
+    found = Trained(exact_with_prior, guide, params).predict(KEY, NEW, **arguments)["y"]
+    mean, variance = exact_moments(1.0, float(params["lengthscale_loc"]), 0.01, np.asarray(y))
+    np.testing.assert_allclose(found.mean, mean, atol=1e-4)
+    np.testing.assert_allclose(found.variance, variance + 0.01, atol=1e-4)
+    expected = norm.logpdf(TARGETS, mean, np.sqrt(variance + 0.01))
+    np.testing.assert_allclose(found.log_density, expected, atol=1e-3)
+
+
+def test_sites_without_values_are_refused():
+    guide, params = prepared(regression, X, y)
+    partly = {name: value for name, value in params.items() if name != "noise"}
+    with pytest.raises(ValueError, match=r"no value for \['noise'\]"):
+        Trained(regression, guide, partly).predict(KEY, NEW)
+    samples = {"variance": jnp.ones(3), "lengthscale": jnp.ones(3), "noise": jnp.ones(3)}
+    lifted = handlers.lift(regression, prior={name: dist.LogNormal(0.0, 1.0) for name in samples})
+    with pytest.raises(ValueError, match="no draws of the latent site 'f'"):
+        predict(KEY, lifted, NEW, posterior_samples=samples, train_args=(X, y))
+
+
+def test_a_guide_that_saw_no_data_is_refused():
+    _, params = prepared(regression, X, y)
+    with pytest.raises(ValueError, match=r"call guide\.setup\(X, y\)"):
+        Trained(regression, InducingGuide(regression, InducingPoints(X[::3])), params).predict(KEY, NEW)
+
+
+def test_joint_sites_take_one_batch():
+    def centred(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", dist.Normal(draws(f) - jnp.mean(draws(f)), 0.1), obs=y)
+
+    guide, params = prepared(centred, X, y, joint={"f"})
+    with pytest.raises(ValueError, match="depends on its batch: pass batch_size=7 or more"):
+        Trained(centred, guide, params).predict(KEY, NEW, batch_size=3)
+    assert Trained(centred, guide, params).predict(KEY, NEW, num_draws=3)["y"].mean.shape == (7,)
+
+
+def test_any_categorical_likelihood_has_class_probabilities():
+    def classes(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Expected(three_classes, f), obs=y)
+
+    guide, params = prepared(classes, X, np.arange(10) % 3)
+    found = Trained(classes, guide, params).predict(KEY, NEW)["y"]
+    assert found.mean is None and found.probs.shape == (7, 3)
+    np.testing.assert_allclose(found.probs.sum(axis=1), 1.0, rtol=1e-6)
+
+
+def three_classes(f):
+    return dist.Categorical(logits=jnp.stack([f, -f, jnp.zeros_like(f)], axis=-1))
+
+
+def test_labels_per_datum_are_not_classes():
+    def labels(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=3))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Bernoulli(f), obs=y)
+
+    guide, params = prepared(labels, X, np.ones((10, 3)))
+    found = Trained(labels, guide, params).predict(KEY, NEW)["y"]
+    assert found.probs is None and found.mean.shape == (7, 3)
+
+
+def test_draws_and_quantiles_of_numpyros_bernoulli():
+    """NumPyro draws it with types that strict promotion, which all tests have, refuses to mix."""
+
+    def labels(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", dist.Bernoulli(probs=jax.nn.sigmoid(draws(f))), obs=y)
+
+    guide, params = prepared(labels, X, (y > 0).astype(int))
+    found = Trained(labels, guide, params).predict(KEY, NEW, num_draws=200, keep_draws=True, quantiles=(0.4, 0.6))["y"]
+    assert found.draws.shape == (200, 7) and set(np.unique(found.draws)) == {0, 1}
+    # A quantile of zeros and ones is one where more ones were drawn than its probability leaves to zeros.
+    np.testing.assert_array_equal(found.quantiles, [found.draws.mean(0) > 0.6, found.draws.mean(0) > 0.4])
+    assert np.ptp(found.quantiles) == 1
+    np.testing.assert_allclose(found.draws.mean(0), found.mean, atol=0.12)
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+@pytest.mark.parametrize("model", [regression, deep, softmax])
+def test_means_alone_are_the_same_means(model, whiten):
+    data = y if model is not softmax else np.arange(10) % 3
+    guide, params = prepared(model, X, data, whiten=whiten)
+    trained = Trained(model, guide, params)
+    whole, means = (trained.predict(KEY, NEW, num_draws=3, mean_only=only) for only in (False, True))
+    assert whole.keys() == means.keys()
+    for name, site in means.items():
+        of_site = whole[name].probs if site.mean is None else whole[name].mean
+        np.testing.assert_allclose(site.probs if site.mean is None else site.mean, of_site, rtol=1e-9, atol=1e-10)
+        assert site.variance is None and site.draws is None and site.log_density is None
+
+
+def test_means_of_one_kernel_per_output():
+    def model(X, y=None):
+        f = numpyro.sample(
+            "f", GaussianProcess(RBF(jnp.array([1.0, 2.0]), jnp.array([[0.5], [1.0]])), X, num_outputs=2)
+        )
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    guide, params = prepared(model, X, np.stack([y, -y], 1))
+    whole, means = (Trained(model, guide, params).predict(KEY, NEW, mean_only=only)["f"] for only in (False, True))
+    np.testing.assert_allclose(means.mean, whole.mean, rtol=1e-9, atol=1e-10)
+
+
+def test_variances_cannot_be_left_out_and_used():
+    guide, params = prepared(regression, X, y)
+    with pytest.raises(ValueError, match="the variances that quantiles, keep_draws, test_data would need"):
+        Trained(regression, guide, params).predict(
+            KEY, NEW, mean_only=True, quantiles=(0.5,), keep_draws=True, test_data={"y": TARGETS}
+        )
+
+
+def test_a_trained_model_compiles_once():
+    traced = []
+
+    def program(X, y=None, *, shift=0.0):
+        traced.append(len(X))
+        f = numpyro.sample("f", GaussianProcess(RBF(), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f + (5.0 if shift is True else float(shift)), 0.1), obs=y)
+
+    guide, params = prepared(program, X, y)
+    one = Trained(program, guide, params)
+    first = one.predict(KEY, X, test_data={"y": y})["y"]
+    wanted = Trained(program, guide, params).predict(KEY, X, test_data={"y": y})["y"]
+    np.testing.assert_array_equal(first.log_density, wanted.log_density)
+    runs = len(traced)
+    second = one.with_params({**params, "f_mean": params["f_mean"] + 1}).predict(KEY, X, test_data={"y": y})["y"]
+    assert len(traced) == runs and np.abs(second.mean - first.mean).max() > 0.1
+    for shift, wanted in ((1, 1.0), (True, 5.0), (2.0, 2.0)):  # 1 equals True, but the programs differ
+        shifted = one.predict(KEY, X, model_kwargs={"shift": shift})["y"].mean
+        np.testing.assert_allclose(shifted - first.mean, wanted, atol=1e-9)
+    assert len(traced) > runs
+
+
+def test_a_new_one_sees_what_a_program_reads_from_outside():
+    outside = {"mean": 0.0}
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(), X, mean=jnp.full(len(X), outside["mean"])))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    guide, params = prepared(program, X, y)
+    first = Trained(program, guide, params).predict(KEY, X)["y"].mean
+    outside["mean"] = 2.0
+    np.testing.assert_allclose(Trained(program, guide, params).predict(KEY, X)["y"].mean - first, 2.0)

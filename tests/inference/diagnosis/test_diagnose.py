@@ -1,0 +1,297 @@
+"""A diagnosis says of a fit with one fault that one and at most one other, of a good one nothing; and its tables."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import scipy.stats
+from numpyro.infer import SVI
+
+from gpzoo import GaussianProcess, kmeans
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
+from gpzoo.inference.asking.summaries import SitePrediction
+from gpzoo.inference.diagnosis import approximation
+from gpzoo.inference.diagnosis.diagnose import diagnose
+from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
+from gpzoo.inference.diagnosis.measure import Measured, Outcomes, Process
+from gpzoo.inference.diagnosis.outcomes import judge
+from gpzoo.inference.diagnosis.psis import pareto
+from gpzoo.kernels import RBF, White
+from gpzoo.likelihoods import Bernoulli, Gaussian
+from tests.inference.diagnosis.planted_fits import FAULTS, ROWS, SETS, deep_fits, sparse, sparse_fits, waves
+from tests.models.test_zoo_exports import PROGRAMS
+from tests.programs import KEY, adam, around_constant, constant
+
+#: Not among those that thresholds were chosen on.
+SEED = 303
+
+
+def names(found):
+    return [finding.name for finding in found.findings]
+
+
+def table(found, title):
+    (section,) = (section for section in found.sections if section.title == title)
+    return [dict(zip(section.columns, row, strict=True)) for row in section.rows]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_is_called_by_its_name(fault):
+    trained, new, kwargs, data = fault(SEED)
+    found = names(diagnose(KEY, trained, *new, train_args=data, model_kwargs=kwargs))
+    assert FAULTS[fault] in found
+    assert len(found) <= 2
+
+
+GOOD = [(sparse_fits, name) for name in SETS] + [(deep_fits, name) for name in SETS if SETS[name][1] == 1]
+
+
+@pytest.mark.parametrize("fits, name", GOOD, ids=[f"{fits.__name__}-{name}" for fits, name in GOOD])
+def test_good_fits_raise_nothing(fits, name):
+    trained, new, kwargs = fits(SEED)[name]
+    assert names(diagnose(KEY, trained, *new, model_kwargs=kwargs)) == []
+
+
+TAILS = {
+    "tails too light": lambda rng: np.where(rng.uniform(size=1000) < 0.05, 60.0, 1.0) * rng.standard_normal(1000),
+    "intervals too wide": lambda rng: rng.standard_normal(1000) / 3,
+    "nothing": lambda rng: rng.standard_t(8, 1000),
+}
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_outliers_are_told_from_a_noise_that_is_too_large(name):
+    y = TAILS[name](np.random.default_rng(SEED))
+    sd = 1.0 if name == "intervals too wide" else np.std(y)
+    predicted = SitePrediction(
+        mean=np.zeros(1000),
+        variance=np.full(1000, sd**2),
+        log_density=scipy.stats.norm.logpdf(y, 0, sd),
+        cdf=scipy.stats.norm.cdf(y, 0, sd),
+    )
+    outcomes = Outcomes(y, np.full(1000, True), "numbers", "Gaussian", sd**2)
+    found = set(names(judge("y", outcomes, predicted, np.full(1000, True)))) - {"no better than a constant"}
+    assert found == {name} - {"nothing"}
+
+
+# -- what is measured --------------------------------------------------------------------------------------------------
+
+
+def test_numbers_are_those_of_their_definitions():
+    trained, (X, y), kwargs = sparse_fits(SEED)["a sine"]
+    found = diagnose(KEY, trained, X, y, model_kwargs=kwargs)
+    test = trained.predict(KEY, X, test_data={"y": y}, num_draws=200, model_kwargs=kwargs)
+    (row,) = table(found, "Log densities")
+    assert row["NLPD"] == pytest.approx(-test["y"].log_density.mean())
+    assert row["of a constant"] == pytest.approx(-dist.Normal(y.mean(), y.std()).log_prob(y).mean())
+    (row,) = table(found, "Residuals")
+    assert row["mean square"] == pytest.approx(np.mean((y - test["y"].mean) ** 2))
+    assert row["predicted"] == pytest.approx(test["y"].variance.mean())
+    assert row["noise"] == pytest.approx(trained.params["noise"])
+    bound = GaussianProcessELBO().loss(KEY, trained.params, sparse, trained.guide, X, y)
+    assert sum(row["nats"] for row in table(found, "The bound by site")) == pytest.approx(-bound)
+    exact = scipy.stats.norm.cdf(y, test["y"].mean, np.sqrt(test["y"].variance))
+    np.testing.assert_allclose(found.arrays["y_pit"], exact, atol=1e-12)
+    S = trained.params["f_scale"]
+    S = np.tril(S) @ np.tril(S).T
+    np.testing.assert_allclose(found.arrays["f_eigenvalues"][0], np.linalg.eigvalsh(S), atol=1e-10)
+    (row,) = table(found, "Inducing variables")
+    assert row["determined"] == pytest.approx(np.sum(1 - np.minimum(np.linalg.eigvalsh(S), 1)))
+
+
+def test_masked_rows_are_left_out():
+    trained, (X, y), kwargs = sparse_fits(SEED)["a sine"]
+    seen = np.arange(len(y)) % 4 > 0
+    whole = diagnose(KEY, trained, X, y, model_kwargs=kwargs)
+    part = diagnose(KEY, Trained(_masked_data, _guide_of(_masked_data, X, y, seen), trained.params), X, y, seen)
+    np.testing.assert_allclose(part.arrays["y_log_density"], whole.arrays["y_log_density"][seen])
+    assert len(part.arrays["y_pit"]) == seen.sum()
+
+
+def _masked_data(X, y=None, seen=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(_param("variance"), _param("lengthscale")), X))
+    with numpyro.plate("data", len(X)), numpyro.handlers.mask(mask=True if seen is None else seen):
+        numpyro.sample("y", Gaussian(f, _param("noise")), obs=y)
+
+
+def _param(name):
+    return numpyro.param(name, jnp.asarray(1.0), constraint=dist.constraints.positive)
+
+
+def _guide_of(program, *args):
+    guide = InducingGuide(program, kmeans(20))
+    guide.setup(*args)
+    return guide
+
+
+def test_labels_are_judged_by_their_probabilities():
+    rng = np.random.default_rng(SEED)
+    X = rng.uniform(-2, 2, (ROWS, 1))
+    y = (rng.uniform(size=ROWS) < 1 / (1 + np.exp(-2 * X[:, 0]))).astype(float)
+
+    def sure(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(_param("variance"), _param("lengthscale")), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Bernoulli(100.0 * f), obs=y)
+
+    guide = InducingGuide(sure, kmeans(10))
+    params = guide.init_params(KEY, X, y)
+    found = diagnose(KEY, Trained(sure, guide, params), X, y)
+    assert found.arrays["y_probs"].shape == (ROWS, 2) and found.arrays["y_labels"].dtype.kind == "i"
+    (row,) = table(found, "Classes")
+    top = found.arrays["y_probs"].argmax(axis=1)
+    assert row["accuracy"] == pytest.approx(np.mean(top == y))
+    # Parameters are those of the start.
+    assert "parameter at its start" in names(found)
+
+
+def test_a_diagnosis_prints_in_eighty_columns_and_survives_netcdf(tmp_path):
+    trained, (X, y), kwargs = deep_fits(SEED)["a sine"]
+    found = diagnose(KEY, trained, X, y, model_kwargs=kwargs)
+    found = Diagnosis((Finding("a fault", "f", "It is " + "very " * 40 + "bad."),), found.sections, found.arrays)
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 80 and "a fault (f)" in text and "Inner layers" in text
+    data = found.to_xarray()
+    data.to_netcdf(tmp_path / "found.nc", engine="h5netcdf")
+    import xarray
+
+    with xarray.open_dataset(tmp_path / "found.nc", engine="h5netcdf") as read:
+        np.testing.assert_array_equal(read["y_pit"], found.arrays["y_pit"])
+        assert list(read["finding"].values) == ["a fault"]
+        assert set(read.variables) == set(data.variables)
+
+
+def test_pairs_of_inducing_variables_are_counted_and_many_on_one_spot_named():
+    def found(Z):
+        covariance = np.asarray(RBF(1.0, 1.0)(np.asarray(Z, float)[:, None]))
+        site = Process(*np.ones((5, 3)), None, len(Z), covariance, None, 0)
+        return approximation.inducing(Measured({}, {"f": site}, {}, {}), set())
+
+    pairs, crowd = found([*range(0, 40, 5), 5, 10, 15]), found([*range(0, 40, 5), 5, 5, 5])
+    for whole in (pairs, crowd):
+        assert table(whole, "Inducing variables")[0]["doubles"] == 3
+    assert "inducing variables repeat each other" not in names(pairs)
+    assert "inducing variables repeat each other" in names(crowd)
+    assert "inducing variables repeat each other" in names(found([0, 0, 5, 5, 10, 10, 15, 15]))
+
+
+def test_tables_of_one_title_are_joined():
+    one = Diagnosis(sections=(Section("t", ("a",), ((1,),)),), arrays={"x": np.zeros(1)})
+    found = Diagnosis.joined([one, Diagnosis(findings=(Finding("n", None, "t"),)), one])
+    assert found.sections == (Section("t", ("a",), ((1,), (1,))),) and names(found) == ["n"]
+    assert str(Diagnosis()) == "Findings: none"
+
+
+@pytest.mark.parametrize("name", ["classes", "channels", "deep kernel", "invariant"])
+def test_programs_of_the_zoo_are_looked_at(name, standard_promotion):
+    program, inputs, data, inducing, *options = PROGRAMS[name]()
+    guide = InducingGuide(program, inducing, **(options[0] if options else {}))
+    found = diagnose(KEY, Trained(program, guide, guide.init_params(KEY, inputs, data)), inputs, data)
+    assert names(found) == ["parameter at its start"]
+    assert all(np.isfinite(x).all() for x in found.arrays.values())
+    assert table(found, "Classes") and max(map(len, str(found).splitlines())) <= 80
+
+
+# -- hyperparameters ---------------------------------------------------------------------------------------------------
+
+
+def test_khat_is_that_of_a_normal_posterior():
+    """Given ``q`` with a standard deviation ``s`` times the posterior's, weights have a tail of ``k = 1 - s^2``."""
+    z = np.random.default_rng(0).standard_normal(4000)
+    for s in (0.9, 0.5):
+        _, k = pareto(-((s * z) ** 2) / 2 + z**2 / 2)
+        assert k == pytest.approx(max(1 - s**2, 0), abs=0.2)
+    assert pareto(np.ones(100))[1] == 0
+
+
+def noisy_line(X, y=None):
+    """A GP that is a constant slope, with one hyperparameter: its posterior is known by quadrature."""
+    scale = numpyro.sample("noise", dist.LogNormal(-1.0, 1.0))
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, scale**2), obs=y)
+
+
+@pytest.fixture(scope="module")
+def line():
+    """Data, a training, and the mean and standard deviation of the posterior of the log noise, by quadrature."""
+    X, y, *_ = waves(SEED, 40)
+    guide = InducingGuide(noisy_line, kmeans(15), hyperparameters="normal")
+    trained = fit(KEY, SVI(noisy_line, guide, adam(0.05), GaussianProcessELBO()), 600, X, y, progress=False)
+    grid = np.linspace(-3.5, -1.0, 400)
+    K = np.asarray(RBF(1.0, 1.0)(X))
+    values, vectors = np.linalg.eigh(K)
+    square, variance = np.square(vectors.T @ y), values + np.exp(2 * grid)[:, None]
+    log_joint = -np.sum(square / variance + np.log(variance), axis=1) / 2 - (grid + 1) ** 2 / 2
+    density = np.exp(log_joint - log_joint.max())
+    density /= density.sum()
+    mean = density @ grid
+    return X, y, trained, mean, np.sqrt(density @ (grid - mean) ** 2)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.4])
+def test_khat_of_hyperparameters_sees_a_posterior_that_is_too_narrow(line, factor):
+    X, y, trained, mean, spread = line
+    params = dict(trained.params) | {"noise_loc": jnp.asarray(mean), "noise_scale": jnp.asarray(factor * spread)}
+    found = diagnose(KEY, trained.with_params(params), X, y, train_args=(X, y))
+    whole, noise = table(found, "Hyperparameters against their posterior")
+    assert ("hyperparameters not trusted" in names(found)) == (factor < 1)
+    if factor < 1:
+        assert whole["k-hat"] > 0.7 and whole["effective"] < 0.5
+    else:
+        assert whole["effective"] > 0.8
+        assert noise["shift"] < 0.15 and noise["spread"] == pytest.approx(1, abs=0.1)
+
+
+def exact_line(X, y=None):
+    scale = numpyro.sample("noise", dist.LogNormal(-1.0, 1.0))
+    numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0) + White(scale**2), X), obs=y)
+
+
+def test_khat_of_exact_regression_has_the_exact_evidence():
+    X, y, *_ = waves(SEED, 40)
+    guide = InducingGuide(exact_line, kmeans(5), hyperparameters="normal")
+    guide.setup(X, y)
+    params = {"noise_loc": jnp.asarray(-2.35), "noise_scale": jnp.asarray(0.13)}
+    found = diagnose(KEY, Trained(exact_line, guide, params), X, y, train_args=(X, y))
+    whole, noise = table(found, "Hyperparameters against their posterior")
+    (section,) = (section for section in found.sections if section.title.startswith("Hyperparameters"))
+    assert "L is exact" in section.note and whole["effective"] > 0.8
+    assert noise["shift"] < 0.5 and noise["spread"] == pytest.approx(1, abs=0.15)
+    assert not found.findings
+
+
+def test_khat_says_why_it_is_not_available(line):
+    trained, (X, y), kwargs = sparse_fits(SEED)["a sine"]
+    found = diagnose(KEY, trained, X, y, model_kwargs=kwargs)
+    (section,) = (section for section in found.sections if section.title.startswith("Hyperparameters"))
+    assert section.rows == (("not available",),) and "numpyro.param values" in section.note
+    X, y, trained, *_ = line
+    found = diagnose(KEY, trained, X, y[::-1])
+    for title in ("Hyperparameters against their posterior", "Leave-one-out"):
+        (section,) = (section for section in found.sections if section.title == title)
+        assert section.rows == (("not available",),) and "train_args" in section.note
+
+
+# -- several trainings -------------------------------------------------------------------------------------------------
+
+
+def test_restarts_are_held_against_each_other():
+    same, new, kwargs = sparse_fits(SEED)["restarts"]
+    found = diagnose(KEY, same, *new, model_kwargs=kwargs)
+    assert "several optima" not in names(found)
+    rows = table(found, "Restarts")
+    assert len(rows) == 3 and rows[0]["bound"] >= rows[1]["bound"] >= rows[2]["bound"]
+    other = dict(same.params) | {"f_mean": jnp.asarray(same.params["f_mean"]).at[1].multiply(-1.0)}
+    found = diagnose(KEY, replace(same, params=other), *new, model_kwargs=kwargs)
+    assert "several optima" in names(found)
+
+
+def test_other_guides_are_refused():
+    X, y, *_ = waves(SEED, 20)
+    trained = Trained(constant, around_constant, {"f_mean": jnp.zeros(()), "f_scale": jnp.ones(())})
+    with pytest.raises(TypeError, match="must be the trained InducingGuide"):
+        diagnose(KEY, trained, X, y)

@@ -1,0 +1,554 @@
+"""What pictures hold: the numbers in their artists, their labels, and what they refuse."""
+
+import subprocess
+import sys
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from matplotlib.figure import Figure
+
+from gpzoo import InducingPoints, random_subset, unique_patches
+from gpzoo.inducing.initialisers import blocks
+from gpzoo.inference import InducingGuide, Trained, load, plots
+from gpzoo.inference.diagnosis.calibration import pit_band
+from gpzoo.kernels import RBF, White
+from gpzoo.likelihoods import Expected, Gaussian
+from gpzoo.models import convolutional_gp, convolutional_plus_rbf_gp, gp_classification, gp_regression, multi_channel_gp
+from gpzoo.models.invariant import invariant_gp
+from gpzoo.models.views import rotation
+from gpzoo.processes.process import GaussianProcess
+from gpzoo.views.orbits import Orbit
+from tests.programs import KEY, bayesian_regression, deep, regression, sine
+
+
+def made_up(model, inducing, *args, losses=(), **options):
+    """A model with parameters that nobody trained."""
+    guide = InducingGuide(model, inducing, **options)
+    params = guide.init_params(KEY, *args)
+    noise = np.random.default_rng(1)
+    moved = {"mean": lambda x: x + noise.standard_normal(x.shape), "scale": lambda x: 0.5 * x}
+    params = {n: jax.tree.map(moved.get(n.rpartition("_")[2], jnp.asarray), x) for n, x in params.items()}
+    return Trained(model, guide, params, losses=np.asarray(losses, np.float64))
+
+
+def words(ax):
+    """The entries of a legend."""
+    return [] if ax.get_legend() is None else [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def line(ax, name):
+    """The data of the line with this entry in the legend."""
+    return next(each for each in ax.get_lines() if each.get_label() == name).get_xydata()
+
+
+@cache
+def of_one_input():
+    X, y = sine(20)
+    return made_up(regression, InducingPoints(jnp.linspace(-2, 2, 5)[:, None]), X, y), X, y
+
+
+@cache
+def of_three_columns():
+    X = np.random.default_rng(0).normal(size=(20, 3)) * np.array([0.1, 5.0, 0.1])
+    return made_up(gp_regression, random_subset(4), X, X[:, 0]), X
+
+
+def on_circle(n=30, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n, 2))
+    return X, X[:, 0] ** 2 + X[:, 1]
+
+
+@cache
+def of_images(channels=1):
+    rng = np.random.default_rng(0)
+    return rng.uniform(size=(7, 5, 5, channels)), np.arange(7) % 2
+
+
+@cache
+def of_patches():
+    X, labels = of_images()
+    return made_up(partial(convolutional_gp, patch_shape=(3, 3)), unique_patches(9), X, labels), X, labels
+
+
+def as_drawn(trained, grid):
+    """The prediction behind a fit, whose compiled program is used again."""
+    return trained.predict(KEY, grid, quantiles=(0.05, 0.95), num_draws=400)
+
+
+# -- fits --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fit_shows_the_data_the_prediction_and_the_inducing_points():
+    trained, X, y = of_one_input()
+    ax = plots.fit_1d(KEY, trained, X, y, draws=3)
+    np.testing.assert_array_equal(line(ax, "data"), np.column_stack([X[:, 0], y]))
+    np.testing.assert_array_equal(line(ax, "inducing points")[:, 0], np.linspace(-2, 2, 5))
+    mean = line(ax, "mean of y")
+    assert mean[0, 0] < X.min() and mean[-1, 0] > X.max()
+    predicted = as_drawn(trained, mean[:, :1])
+    np.testing.assert_allclose(mean[:, 1], predicted["y"].mean)
+    for band, site in zip(ax.collections, ("y", "f"), strict=True):
+        corners = band.get_paths()[0].vertices
+        assert corners[:, 1].max() == pytest.approx(predicted[site].quantiles[1].max())
+        assert corners[:, 1].min() == pytest.approx(predicted[site].quantiles[0].min())
+    assert words(ax) == ["central 90 % of y", "central 90 % of f", "mean of y", "draws of f", "data", "inducing points"]
+    assert sum(each.get_linewidth() == 0.5 for each in ax.get_lines()) == 3
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("X", "y")
+
+
+def test_a_fit_draws_into_given_axes_and_without_data_it_has_none():
+    trained, X, _ = of_one_input()
+    given = plots.blank(4, 3).subplots()
+    ax = plots.fit_1d(KEY, trained, X, draws=0, ax=given)
+    assert ax is given and "data" not in words(ax) and "draws of f" not in words(ax)
+
+
+def test_a_fit_of_waiting_times_is_on_the_scale_of_times():
+    def times(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Expected(lambda f: dist.Exponential(jnp.exp(f)), f), obs=y)
+
+    X, _ = sine(12)
+    y = np.linspace(0.1, 2.0, 12)
+    ax = plots.fit_1d(KEY, made_up(times, random_subset(4), X, y), X, y, draws=2)
+    assert "central 90 % of E[y | f]" in words(ax) and "draws of E[y | f]" in words(ax)
+    assert min(vertex[1] for vertex in ax.collections[1].get_paths()[0].vertices) > 0
+
+
+def test_a_fit_of_data_without_a_mean_shows_that_of_the_function():
+    def outliers(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Expected(lambda f: dist.Cauchy(f, 0.1), f), obs=y)
+
+    X, y = sine(12)
+    ax = plots.fit_1d(KEY, made_up(outliers, random_subset(4), X, y), X, y)
+    assert words(ax)[:3] == ["central 90 % of y", "central 90 % of f", "mean of f"]
+    assert np.isfinite(line(ax, "mean of f")).all()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_fit_of_classes_shows_probabilities(classes):
+    X, _ = sine(12)
+    model, labels = partial(gp_classification, num_classes=classes), np.arange(12) % classes
+    trained = made_up(model, random_subset(4), X, labels)
+    ax = plots.fit_1d(KEY, trained, X, labels)
+    shown = [1] if classes == 2 else [0, 1, 2]
+    curves = [line(ax, f"P(y = {k})") for k in shown]
+    found = as_drawn(trained, curves[0][:, :1])["y"]
+    probs = found.mean[:, None] if classes == 2 else found.probs
+    for curve, expected in zip(curves, probs.T, strict=True):
+        np.testing.assert_allclose(curve[:, 1], expected, atol=1e-6)
+    marks = [each for each in ax.get_lines() if each.get_marker() == "|" and each.get_label() != "inducing points"]
+    assert sorted(np.concatenate([each.get_xdata() for each in marks])) == sorted(X[:, 0])
+    assert ax.get_ylabel() == "probability"
+
+
+def test_several_outputs_have_their_colours():
+    X, y = sine(12)
+    model = partial(gp_regression, num_outputs=2)
+    Y = np.stack([y, -y], axis=1)
+    ax = plots.fit_1d(KEY, made_up(model, random_subset(4), X, Y), X, Y)
+    assert {"mean of y 0", "mean of y 1"} <= set(words(ax)) and "draws of f" not in words(ax)
+
+
+def exact(X, y=None):
+    noise = numpyro.sample("noise", dist.LogNormal(-2.0, 1.0))
+    numpyro.sample("y", GaussianProcess(RBF(1.0, 0.7) + White(noise), X), obs=y)
+
+
+def test_a_fit_of_exact_regression_is_conditioned_on_its_data():
+    X, y = sine(12)
+    samples = {"noise": np.array([0.05, 0.1, 0.2])}
+    ax = plots.fit_1d(KEY, exact, X, y, posterior_samples=samples)
+    assert words(ax) == ["central 90 % of y", "mean of y", "data"]
+    (band,), mean = ax.collections, line(ax, "mean of y")
+    by_hand = []
+    for noise in samples["noise"]:
+        K, cross = (np.exp(-np.square(at - np.asarray(X).T) / (2 * 0.7**2)) for at in (np.asarray(X), mean[:, :1]))
+        by_hand.append(cross @ np.linalg.solve(K + (noise + 1e-6) * np.eye(12), y))
+    np.testing.assert_allclose(mean[:, 1], np.mean(by_hand, axis=0), atol=1e-4)
+    corners = band.get_paths()[0].vertices[:, 1]
+    # Noise, and far from the data the prior's variance: 1.64 standard deviations to either side.
+    assert 2 * 1.64 * 0.2 < np.ptp(corners) < 2 + 2 * 1.64 * 1.1
+    with pytest.raises(ValueError, match="A trained model has its own parameters"):
+        plots.fit_1d(KEY, *of_one_input(), posterior_samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("draw", "columns"), [(plots.fit_1d, 2), (plots.field_2d, 1)], ids=["a line of two columns", "a field of one"]
+)
+def test_inputs_of_other_columns_are_refused(draw, columns):
+    X, y = (on_circle if columns == 2 else sine)(12)
+    with pytest.raises(ValueError, match=rf"needs a program with one input.*X \[12, {columns}\]"):
+        draw(KEY, made_up(gp_regression, random_subset(4), X, y), X, y)
+
+
+def test_the_site_must_be_one_of_the_program():
+    trained, X, y = of_one_input()
+    with pytest.raises(ValueError, match=r"one of \['f'\]; got 'g'"):
+        plots.fit_1d(KEY, trained, X, y, site="g")
+
+    def two(X, y=None):
+        f, g = (numpyro.sample(name, GaussianProcess(RBF(1.0, 1.0), X)) for name in "fg")
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f + g, 0.1), obs=y)
+
+    trained = made_up(two, InducingPoints(X[:3]), X, y)
+    with pytest.raises(ValueError, match=r"one of \['f', 'g'\]; the program has several"):
+        plots.fit_1d(KEY, trained, X, y)
+    assert "inducing points" in words(plots.fit_1d(KEY, trained, X, y, site="g"))
+
+
+# -- fields and layers -------------------------------------------------------------------------------------------------
+
+
+def test_a_field_shows_the_mean_and_the_data_in_its_colours():
+    X, y = on_circle()
+    trained = made_up(gp_regression, random_subset(5), X, y)
+    ax = plots.field_2d(KEY, trained, X, y)
+    (image,) = ax.get_images()
+    shown = np.asarray(image.get_array())
+    left, right, low, high = image.get_extent()
+    corner = trained.predict(KEY, np.array([[left, low], [right, low], [left, high]]))["y"].mean
+    np.testing.assert_allclose([shown[0, 0], shown[0, -1], shown[-1, 0]], corner, rtol=1e-6)
+    dots = next(each for each in ax.collections if each.get_label() == "data")
+    np.testing.assert_array_equal(dots.get_array(), y)
+    assert dots.get_clim() == image.get_clim() and image.get_clim()[0] == -image.get_clim()[1]
+    assert line(ax, "inducing points").shape == (5, 2)
+    assert ax.get_xlabel() == "X, column 0" and "standard deviation of f" in words(ax)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_field_of_classes_marks_each_class(classes):
+    X, y = on_circle()
+    labels = np.digitize(y, [0.3] if classes == 2 else [0.0, 0.6])
+    model = partial(gp_classification, num_classes=classes)
+    ax = plots.field_2d(KEY, made_up(model, random_subset(5), X, labels), X, labels)
+    for k in range(classes):
+        np.testing.assert_array_equal(line(ax, f"data of class {k}"), X[labels == k])
+    assert ("border of the likeliest class" if classes == 3 else "probability 1/2") in words(ax)
+
+
+def test_layers_have_a_panel_each_along_the_inputs():
+    X, y = sine(12)
+    trained = made_up(deep, random_subset(4), X, y)
+    first, second = plots.layers(KEY, trained, X, y)
+    assert (first.get_ylabel(), second.get_ylabel(), second.get_xlabel()) == ("h", "f", "X")
+    prior = line(first, "prior mean")
+    np.testing.assert_allclose(prior[:, 1], prior[:, 0])  # the mean of h is X
+    with pytest.raises(ValueError, match="has 2 panels: ax must be a sequence of as many axes, got 1"):
+        plots.layers(KEY, trained, X, y, ax=[first])
+
+
+def test_layers_of_many_inputs_follow_the_direction_in_which_they_vary():
+    (ax,) = plots.layers(KEY, *of_three_columns())
+    assert "first principal direction" in ax.get_xlabel()
+    assert np.ptp(line(ax, "mean")[:, 0]) == 5  # standard deviations
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_bound_and_its_running_mean():
+    trained, _, _ = of_one_input()
+    losses = np.append([1e4, 1e3], np.linspace(100, 1, 198))
+    ax = plots.elbo(Trained(trained.model, trained.guide, trained.params, losses=losses))
+    bound, mean = (each.get_ydata() for each in ax.get_lines())
+    np.testing.assert_array_equal(bound, -losses)
+    np.testing.assert_allclose(mean[[0, 1, 50]], [-losses[0], -losses[:2].mean(), -losses[47:51].mean()])
+    assert ax.get_ylabel() == "evidence lower bound (nats)" and words(ax)[1] == "mean of the last 4 values"
+    assert -200 < ax.get_ylim()[0] < -99  # the first steps are left out
+
+
+def test_several_trainings_are_told_apart():
+    trained, _, _ = of_one_input()
+    losses = np.stack([np.arange(100.0), np.arange(100.0)[::-1]])
+    losses[1, 60:] = np.nan
+    ax = plots.elbo(Trained(trained.model, trained.guide, trained.params, losses=losses))
+    assert words(ax) == ["training 0", "training 1"] and len(line(ax, "training 1")) == 60
+
+
+def test_a_model_without_losses_has_no_bound_to_draw():
+    with pytest.raises(ValueError, match="has no losses"):
+        plots.elbo(of_one_input()[0])
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+
+def test_lengthscales_by_column():
+    trained, X = of_three_columns()
+    trained = trained.with_params(dict(trained.params) | {"f_lengthscale": jnp.array([0.5, 2.0, 9.0])})
+    ax = plots.lengthscales(trained, X, names=["age", "height", "mass"])
+    assert [float(each.get_xdata()[0]) for each in ax.get_lines()[:3]] == [0.5, 2.0, 9.0]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["age", "height", "mass"]
+    np.testing.assert_allclose(line(ax, "spread of the column (s.d.)")[:, 0], X.std(axis=0))
+    assert ax.get_xlabel() == "lengthscale (units of the inputs)" and ax.get_xscale() == "log"
+    with pytest.raises(ValueError, match="one for each of 3 columns, got 1"):
+        plots.lengthscales(trained, X, names=["age"])
+
+
+def test_lengthscales_with_a_posterior_have_intervals():
+    X, y = sine(12)
+    trained = made_up(bayesian_regression, random_subset(4), X, y, hyperparameters="normal")
+    ax = plots.lengthscales(trained, X, y)
+    (container,) = ax.containers
+    assert container.has_xerr and words(ax)[-1] == "RBF of f"
+
+
+def test_one_lengthscale_serves_every_column_and_views_have_none():
+    trained, X, labels = of_patches()
+    ax = plots.lengthscales(trained, X, labels)
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["every column"]
+
+
+def test_kernel_matrix_in_the_order_of_the_classes():
+    X = np.arange(6.0)[:, None]
+    labels = np.array([1, 0, 1, 0, 2, 2])
+    trained = made_up(gp_regression, random_subset(3), X, X[:, 0])
+    ax = plots.kernel_by_class(trained, X, labels=labels)
+    order = [1, 3, 0, 2, 4, 5]
+    prior = trained.posterior(KEY, X[order])["f"].prior
+    np.testing.assert_allclose(ax.get_images()[0].get_array(), prior.kernel(prior.X))
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "1", "2"]
+    assert [each.get_ydata()[0] for each in ax.get_lines()[::2]] == [1.5, 3.5]
+    assert plots.kernel_by_class(trained, X, labels=labels, count=3).get_images()[0].get_array().shape == (3, 3)
+    with pytest.raises(ValueError, match=r"labels must be \[N\].*\(4,\) for rows \[6\]"):
+        plots.kernel_by_class(trained, X, labels=labels[:4])
+    with pytest.raises(ValueError, match="output must be 0, got 1"):
+        plots.kernel_by_class(trained, X, labels=labels, output=1)
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+def captions(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def test_inducing_patches_in_the_order_of_their_output():
+    trained, X, labels = of_patches()
+    ax = plots.inducing_images(trained, X[:1], labels[:1], count=4)
+    mean = np.asarray(trained.posterior(KEY, X[:1])["f"].inducing_moments()[0])
+    shown = np.argsort(mean)[[0, 3, 5, 8]]
+    for image, k in zip(ax.get_images(), shown, strict=True):
+        np.testing.assert_allclose(image.get_array(), trained.params["f_inducing"][k].reshape(3, 3))
+    assert captions(ax) == [f"{mean[k]:.2g}" for k in shown]
+    assert ax.get_title() == "4 of 9 inducing images, by the mean of u"
+
+
+def test_blocks_of_inducing_images_have_their_own_rows():
+    X, _ = of_images()
+    model, labels = partial(convolutional_plus_rbf_gp, patch_shape=(3, 3), num_classes=3), np.arange(7) % 3
+    trained = made_up(model, blocks(unique_patches(4), random_subset(3)), X, labels)
+    ax = plots.inducing_images(trained, X, labels, count=6)
+    assert [np.shape(image.get_array()) for image in ax.get_images()] == [(3, 3)] * 3 + [(5, 5)] * 3
+    assert "size of u (root mean square)" in ax.get_title()
+
+
+def test_inducing_points_among_vectors_are_no_images():
+    trained, X, y = of_one_input()
+    with pytest.raises(ValueError, match="of site 'f' are InducingPoints of vectors, not of patches or images"):
+        plots.inducing_images(trained, X, y)
+    with pytest.raises(ValueError, match="has no weights of patches"):
+        plots.patch_weights(trained, X, y)
+    with pytest.raises(ValueError, match="has no views of whole images"):
+        plots.augmentations(KEY, trained, X, y)
+
+
+def test_patch_weights_lie_at_their_places():
+    trained, X, labels = of_patches()
+    trained = trained.with_params(dict(trained.params) | {"weights": jnp.arange(9.0)})
+    (image,) = plots.patch_weights(trained, X, labels).get_images()
+    np.testing.assert_array_equal(image.get_array(), np.arange(9.0).reshape(3, 3))
+    assert image.get_clim() == (-8, 8)
+
+
+def test_patch_weights_of_channels():
+    X, labels = of_images(channels=2)
+    trained = made_up(partial(multi_channel_gp, patch_shape=(4, 4)), blocks(unique_patches(4)), X, labels)
+    trained = trained.with_params(dict(trained.params) | {"weights": jnp.arange(8.0)})
+    ax = plots.patch_weights(trained, X, labels)
+    assert captions(ax) == ["channel 0", "channel 1"]
+    first, second = (np.asarray(image.get_array()) for image in ax.get_images())
+    np.testing.assert_allclose(second / first.max(), np.arange(4.0, 8).reshape(2, 2) / 3)
+
+
+@pytest.mark.parametrize("learned", [True, False], ids=["sampled", "orbit"])
+def test_augmentations_stand_beside_their_inputs(learned):
+    X, _ = of_images()
+    view = rotation(30.0, num_views=2, num_fixed=2) if learned else Orbit.of_images((5, 5), rotations=True)
+    trained = made_up(partial(invariant_gp, view=view), unique_patches(4), X, X[:, 0, 0, 0])
+    ax = plots.augmentations(KEY, trained, X[:2], count=3)
+    shown = [np.asarray(image.get_array()) for image in ax.get_images()]
+    assert len(shown) == 2 * (1 + 3)
+    np.testing.assert_array_equal(shown[0], X[0, :, :, 0])
+    np.testing.assert_array_equal(shown[4], X[1, :, :, 0])
+    if not learned:
+        np.testing.assert_allclose(shown[2], np.rot90(shown[0]))
+    assert len(ax.patches) == 2  # frames
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def test_confusion_counts():
+    probs = np.eye(3)[[0, 0, 1, 2, 2, 2]]
+    ax = plots.confusion(probs, [0, 1, 1, 2, 2, 0])
+    np.testing.assert_allclose(ax.get_images()[0].get_array(), [[1 / 2, 0, 1 / 2], [1 / 2, 1 / 2, 0], [0, 0, 1]])
+    assert captions(ax) == ["1", "1", "1", "1", "2"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted class", "true class")
+    assert not plots.confusion(np.eye(20), np.arange(20)).texts  # too many to be read
+
+
+def test_reliability_shows_bins_and_scores():
+    probs = np.array([[0.9, 0.1]] * 10 + [[0.3, 0.7]] * 10)
+    labels = np.array([0] * 10 + [1] * 5 + [0] * 5)
+    ax = plots.reliability(probs, labels)
+    dots = next(each for each in ax.collections if each.get_label() == "20 data in bins")
+    np.testing.assert_allclose(sorted(map(tuple, dots.get_offsets())), [(0.7, 0.5), (0.9, 1.0)])
+    assert "expected calibration error 0.150" in words(ax)
+    with pytest.raises(ValueError, match="labels must be classes"):
+        plots.reliability(probs, labels + 1)
+
+
+def test_pit_histogram_and_its_band():
+    values = random.uniform(KEY, (200,))
+    ax = plots.pit(values)
+    np.testing.assert_array_equal([bar.get_height() for bar in ax.patches[:20]], np.histogram(values, 20, (0, 1))[0])
+    band = ax.patches[20].get_bbox()
+    assert (band.y0, band.y1) == pit_band(200, 20)
+    for wrong in ([], [0.5, 1.2], [np.nan]):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            plots.pit(wrong)
+
+
+# -- containers --------------------------------------------------------------------------------------------------------
+
+
+def container(**groups):
+    """What either series of ArviZ gives: variables of a group by name."""
+    xarray = pytest.importorskip("xarray")
+
+    def dataset(variables):
+        named = {n: (("chain", "draw", *[f"{n}_{i}" for i in range(x.ndim - 2)]), x) for n, x in variables.items()}
+        return xarray.Dataset(named)
+
+    return {group: dataset(variables) for group, variables in groups.items()}
+
+
+def test_prior_against_posterior():
+    rng = np.random.default_rng(0)
+    draws = {"a": rng.normal(size=(1, 500, 2)), "b": np.full((1, 500), 0.5), "f": rng.normal(size=(1, 500, 30))}
+    panels = plots.prior_posterior(
+        container(prior={n: 3 + 0 * x + rng.normal(size=x.shape) for n, x in draws.items()}, posterior=draws)
+    )
+    assert [ax.get_xlabel() for ax in panels] == ["a[0]", "a[1]", "b"]
+    assert words(panels[0]) == ["prior", "posterior"]
+    (point,) = panels[2].get_lines()
+    assert point.get_xdata()[0] == 0.5  # without a spread the posterior is a point
+    only = plots.prior_posterior(
+        container(prior=draws, posterior=draws), names=["a"], ax=plots.blank(4, 4).subplots(1, 2)
+    )
+    assert len(only) == 2
+
+
+def test_containers_without_what_is_asked_for():
+    draws = {"a": np.zeros((1, 5))}
+    with pytest.raises(ValueError, match="no group 'prior'"):
+        plots.prior_posterior(container(posterior=draws))
+    with pytest.raises(ValueError, match=r"'b', which is not in the prior and the posterior; in both are \['a'\]"):
+        plots.prior_posterior(container(prior=draws, posterior=draws), names=["b"])
+    with pytest.raises(ValueError, match="share no variable"):
+        plots.prior_posterior(container(prior=draws, posterior={"b": np.zeros((1, 5))}))
+    with pytest.raises(ValueError, match=r"'a' has shape \(\) in one group and \(2,\)"):
+        plots.against_nuts(container(posterior=draws), container(posterior={"a": np.zeros((1, 5, 2))}))
+    with pytest.raises(ValueError, match="that NUTS has draws of"):
+        plots.against_nuts(container(posterior=draws), container(posterior=draws))
+
+
+def test_against_nuts_in_its_own_units():
+    rng = np.random.default_rng(0)
+    nuts = {"a": 5 + 2 * rng.normal(size=(2, 2000)), "f": rng.normal(size=(2, 2000, 20))}
+    svi = {"a": 7 + 1 * rng.normal(size=(1, 4000)), "f": rng.normal(size=(1, 4000, 20))}
+    of_nuts = container(posterior=nuts)
+    # Inducing variables may be at other inputs, and other in number.
+    u = {"u": (("chain", "draw", "f_inducing_row"), np.zeros((1, 4000, 3)))}
+    of_svi = {"posterior": container(posterior=svi)["posterior"][["f", "a"]].assign(u)}
+    of_nuts["posterior"] = of_nuts["posterior"].assign(u=of_nuts["posterior"]["f"])
+    ax = plots.against_nuts(of_svi, of_nuts)
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert names[0] == "a" and names[1:] == [f"f[{i}]" for i in (0, 3, 5, 8, 11, 14, 16, 19)]
+    ends, mean = line(ax, "SVI, central 90 %")[:, 0], line(ax, "SVI, mean")[0, 0]
+    assert mean == pytest.approx(1, abs=0.1)  # shifted by one of its standard deviations
+    assert np.ptp(ends) == pytest.approx(1.645, abs=0.1)  # and half as wide
+    assert np.ptp(line(ax, "NUTS, central 90 %")[:, 0]) == pytest.approx(3.29, abs=0.2)
+
+
+# -- surroundings ------------------------------------------------------------------------------------------------------
+
+
+def test_a_loaded_model_is_drawn_as_before(tmp_path):
+    trained, X, y = of_one_input()
+    trained.save(tmp_path / "model.gpzoo")
+    again = load(tmp_path / "model.gpzoo", regression)
+    first, second = (plots.fit_1d(KEY, each, X, y, draws=0) for each in (trained, again))
+    np.testing.assert_array_equal(line(first, "mean of y"), line(second, "mean of y"))
+
+
+def test_pictures_leave_pyplot_alone_and_can_be_written(tmp_path):
+    code = f"""
+import sys
+import numpy as np
+from gpzoo.inference import plots
+assert "matplotlib" not in sys.modules
+plots.pit(np.linspace(0, 1, 50)).figure.savefig({str(tmp_path / "pit.png")!r})
+import matplotlib
+assert "matplotlib.pyplot" not in sys.modules
+print(sorted(name for name in matplotlib.rcParams if matplotlib.rcParams[name] != matplotlib.rcParamsDefault[name]))
+sys.modules["matplotlib"] = sys.modules["matplotlib.figure"] = None
+try:
+    plots.blank(1, 1)
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    settings, said = done.stdout.splitlines()
+    assert set(eval(settings)) <= {"backend", "backend_fallback"}
+    assert said == "Drawing needs matplotlib, which is not installed: pip install 'gpzoo[plots]'."
+    assert (tmp_path / "pit.png").stat().st_size > 5000
+
+
+def test_a_legend_covers_no_data_and_fits_the_figure():
+    trained, X, y = of_one_input()
+    ax = plots.fit_1d(KEY, trained, X, y)
+    assert isinstance(ax.figure, Figure)
+    ax.figure.draw_without_rendering()
+    legend, frame, page = ax.get_legend().get_window_extent(), ax.get_window_extent(), ax.figure.bbox
+    assert legend.y0 >= frame.y1
+    assert page.x0 <= legend.x0 and legend.x1 <= page.x1 and legend.y1 <= page.y1
+
+
+def test_every_argument_is_checked_before_anything_is_computed():
+    trained, X, y = of_one_input()
+    with pytest.raises(TypeError, match=r"fit_1d has no argument 'num_draws'; .*Call fit_1d\("):
+        plots.fit_1d(KEY, trained, X, y, num_draws=3)
+    with pytest.raises(ValueError, match="draws must be"):
+        plots.fit_1d(KEY, trained, X, y, draws=-1)
+    with pytest.raises(ValueError, match="count must be"):
+        plots.inducing_images(trained, X, y, count=0)
+
+
+def test_a_forgotten_key_is_said():
+    with pytest.raises(TypeError, match="trained must be what fit returns, after the random key"):
+        plots.augmentations(np.zeros((3, 1)), np.zeros(3))
