@@ -109,12 +109,14 @@ def step_of(svi: Any, data: tuple, batch_size: int, mesh: Any) -> tuple[dict[str
 
     from gpzoo.inference.training._mesh import Placement
     from gpzoo.inference.training._sources import source_of
-    from gpzoo.inference.training.fit import _Training
+    from gpzoo.inference.training.members import Members
+    from gpzoo.inference.training.state import Training
 
-    source = source_of(data, batch_size, [jax.random.key(0)], False, None, Placement(mesh))
-    training = _Training(svi, [jax.random.key(0)], source, {"num_data": source.num_rows}, (), None)
+    members = Members(jax.random.key(0))
+    source = source_of(data, batch_size, members, placement=Placement(mesh))
+    training = Training(svi, members, source, {"num_data": source.num_rows})
     with training.placement.tracing():
-        text = training.all.lower(*training._inputs()).compile().as_text()
+        text = training.steps.all.lower(*training.steps.example(training.state)).compile().as_text()
     source.close()
     return dict(training.params), text
 

@@ -20,13 +20,13 @@ from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference.asking.predict import check_run, count_rows, followed, identity_of
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.batches import batches, joined
 from gpzoo.inference.programs.calls import RUNNING
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows, Functions
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import run
-from gpzoo.inference.training._sources import split_arrays
 from gpzoo.kernels import Kernel, Scaled
 from gpzoo.kernels.combine import addends
 from gpzoo.kernels.fourier_features import function_values

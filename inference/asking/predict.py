@@ -29,6 +29,7 @@ from gpzoo.inference.asking.summaries import (
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, test_arrays
+from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.batches import batches, joined
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import refuse_not_finite
@@ -36,7 +37,6 @@ from gpzoo.inference.programs.gp_sites import BatchRows
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import find_sites, look, parameters_of, rows_of_sites
 from gpzoo.inference.programs.rows import Layout, SiteRows
-from gpzoo.inference.training._sources import split_arrays
 
 
 @entry_point

@@ -21,12 +21,13 @@ from gpzoo.inference.asking.predict import followed, identity_of
 from gpzoo.inference.bounds.online import AfterEarlier
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import check_forms
+from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import Start
 from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.programs.rows import SiteRows
 from gpzoo.inference.programs.runs import Trace, run
-from gpzoo.inference.training._sources import Resident, split_arrays
+from gpzoo.inference.training._sources import Resident
 from gpzoo.linalg import total
 from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.forms import Full

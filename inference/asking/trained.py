@@ -26,9 +26,9 @@ from gpzoo.inference.guides.guide import Inducing, InducingGuide
 from gpzoo.inference.guides.more_inducing import extended
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import all_finite
-from gpzoo.inference.training._sources import split_arrays
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,11 +21,11 @@ from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import Given, Marginals, Start, representing
 from gpzoo.inference.programs.runs import run, unmasked
-from gpzoo.inference.training._sources import split_arrays
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Full

@@ -21,12 +21,12 @@ from gpzoo.inference.bounds.collapsed import CollapsedELBO
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
 from gpzoo.inference.diagnosis.psis import pareto
 from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.gp_sites import Marginals
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import given_value, run, unmasked
-from gpzoo.inference.training._sources import split_arrays
 from gpzoo.posteriors.posterior import InducingPosterior
 
 #: Above this weights of any practical number of draws estimate nothing (Vehtari, Simpson, Gelman, Yao and Gabry 2024,

@@ -20,10 +20,10 @@ from gpzoo.inference.asking.predict import identity_of
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.gp_sites import Marginals
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, entries_of, observed, run, unmasked
-from gpzoo.inference.training._sources import split_arrays
 from gpzoo.likelihoods import Censored, Expected, Gaussian, Likelihood
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Interpolation

@@ -20,11 +20,11 @@ from gpzoo.inference.asking.predict import identity_of
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.reparam import as_they_stand
 from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Representation, draw_per_input
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Runs, Trace, run, unmasked
-from gpzoo.inference.training._sources import split_arrays
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess

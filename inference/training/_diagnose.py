@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,6 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array, random
 from jax.core import Tracer
-from jaxtyping import Float
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
@@ -29,13 +29,59 @@ from gpzoo.processes.process import GaussianProcess
 EXTREME = 1e6
 
 
-def _run_once(svi: Any, state: SVIState, batch: tuple, arrays: dict, static: dict) -> Runs:
-    """Runs of guide and model as in the objective's next step."""
-    values = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
-    shown = of_objective(svi.loss).representation
-    key, kwargs = random.split(state.rng_key)[1], arrays | static | svi.static_kwargs
-    model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
-    return run(key, batch, kwargs, guide=svi.guide, model=model, values=values, representation=shown)
+class Failed(NamedTuple):
+    """A step that failed.
+
+    Attributes:
+        svi: NumPyro's object.
+        state: before the step.
+        after: the state after it.
+        loss: its loss.
+        batch: its minibatch.
+        arrays: the program's keyword arguments that are arrays.
+        static: its other keyword arguments.
+    """
+
+    svi: Any
+    state: SVIState
+    after: SVIState
+    loss: float
+    batch: tuple
+    arrays: dict[str, Any]
+    static: dict[str, Any]
+
+    def objective(self, loss: Any, params: dict[str, Any]) -> Any:
+        """An objective's value in this step, at unconstrained parameters."""
+        svi, key = self.svi, random.split(self.state.rng_key)[1]
+        return loss.loss(key, self.values(params), svi.model, svi.guide, *self.batch, **self.kwargs)
+
+    def values(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Constrained parameters, and mutable state."""
+        return self.svi.constrain_fn(params) | (self.state.mutable_state or {})
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """All keyword arguments of the program."""
+        return self.arrays | self.static | self.svi.static_kwargs
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Unconstrained parameters before the step."""
+        return self.svi.optim.get_params(self.state.optim_state)
+
+    def run(self) -> Runs:
+        """Runs of guide and model as in the objective."""
+        svi = self.svi
+        model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
+        return run(
+            random.split(self.state.rng_key)[1],
+            self.batch,
+            self.kwargs,
+            guide=svi.guide,
+            model=model,
+            values=self.values(self.params),
+            representation=of_objective(svi.loss).representation,
+        )
 
 
 class Watch(Messenger):
@@ -130,46 +176,27 @@ def check_scales(step: Watch, rows: int, num_rows: int) -> None:
     )
 
 
-def explain_failure(
-    svi: Any,
-    result: Trained,
-    state: SVIState,
-    batch: tuple,
-    arrays: dict,
-    static: dict,
-    loss: float,
-    *,
-    after: SVIState,
-    where: str,
-    kept: str,
-    initial: bool,
-) -> None:
+def explain_failure(step: Failed, result: Trained, *, where: str, kept: str, initial: bool) -> None:
     """Raise the error that explains a failed step.
 
     Args:
-        svi: NumPyro's object.
+        step: the step.
         result: the trained model that the error carries.
-        state: the state before the failed step.
-        batch: the step's minibatch.
-        arrays: the model's keyword arguments that are arrays.
-        static: its other keyword arguments.
-        loss: the step's loss.
-        after: the state after the step.
         where: beginning of the message.
         kept: end of the message.
         initial: whether it was the first step.
     """
     kind, cause, rough = NonFiniteError, None, False
     try:
-        what, far = _diagnosis(svi, state, batch, arrays, static, loss, after)
+        what, far = _diagnosis(step)
         initial = initial and not far
-        rough = what.endswith("is not finite.") and np.isfinite(loss)
+        rough = what.endswith("is not finite.") and np.isfinite(step.loss)
     except Exception as error:
         # Compiled code gives NaN; with concrete numbers, a factorisation or a kernel's check raises the reason.
         what, cause = str(error), error
         if isinstance(error, FactorisationError) and result.losses.ndim == 1:
             kind = FactorisationError
-    way_out = _ROUGH if rough else _way_out(svi, state, batch, arrays, initial)
+    way_out = _ROUGH if rough else _way_out(step.svi, step.batch, step.arrays, initial)
     raise kind(f"{where}: {what} {way_out} {kept}", result) from cause
 
 
@@ -181,50 +208,38 @@ _ROUGH = (
 )
 
 
-def _diagnosis(
-    svi: Any, state: SVIState, batch: tuple, arrays: dict, static: dict, loss: float, after: SVIState
-) -> tuple[str, bool]:
+def _diagnosis(step: Failed) -> tuple[str, bool]:
     """What is not finite in a step, and whether the step was too long; raises as the program does outside ``jit``."""
-    model_trace = _run_once(svi, state, batch, arrays, static).model
-    key, static = random.split(state.rng_key)[1], static | svi.static_kwargs
-    mutable, params = state.mutable_state or {}, svi.optim.get_params(state.optim_state)
-    if np.isfinite(loss):
-
-        def objective(params: dict) -> Float[Array, ""]:
-            return svi.loss.loss(
-                key, svi.constrain_fn(params) | mutable, svi.model, svi.guide, *batch, **arrays, **static
-            )
-
-        gradients = jax.jit(jax.grad(objective))(params)
-        bad = [n for n, g in gradients.items() if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(g))]
-        if bad:
-            return f"the ELBO is {-loss:.6g} but the gradient of {', '.join(bad)} is not finite.", False
-        sizes = {name: max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(g)) for name, g in gradients.items()}
-        largest = max(sizes, key=sizes.__getitem__)
-        # Optimisers square gradients.
-        steep = sizes[largest] > float(jnp.finfo(jnp.result_type(*jax.tree.leaves(gradients))).max) ** 0.5
-        update = "is not finite" if steep or not (lost := _lost(svi, after)) else f"takes {lost}"
-        return (
-            f"the ELBO is {-loss:.6g} but the update {update}, with a gradient of {largest} of up to "
-            f"{sizes[largest]:.3g}.",
-            not steep,
-        )
-    if (by_site := of_objective(svi.loss).by_site) is None:
-        # Outside jit it raises the error that says what does not factorise.
-        svi.loss.loss(key, svi.constrain_fn(params) | mutable, svi.model, svi.guide, *batch, **arrays, **static)
-        return f"the ELBO is {-loss}.", False
-    terms = by_site()
-
-    def each(params: dict) -> dict:
-        return terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static)
-
-    values = jax.jit(each)(svi.constrain_fn(params) | mutable)
+    model_trace, loss, bound = step.run().model, step.svi.loss, f"the ELBO is {-step.loss}"
+    if np.isfinite(step.loss):
+        return _of_update(step)
+    if (by_site := of_objective(loss).by_site) is None:
+        step.objective(loss, step.params)  # outside jit it raises the error that says what does not factorise
+        return f"{bound}.", False
+    values = jax.jit(partial(step.objective, by_site()))(step.params)
     sites = {name: -float(value) for name, value in values.items() if not np.isfinite(float(value))}
     if not sites:
-        return f"the ELBO is {-loss}: each site's term is finite, their sum is not.", False
+        return f"{bound}: each site's term is finite, their sum is not.", False
     said = ", ".join(f"{name!r} ({value:.6g})" for name, value in sites.items())
     rows = [_rows(name, model_trace[name]) for name in sites if name in model_trace]
-    return " ".join([f"the ELBO is {-loss}, from site(s) {said}.", *filter(None, rows)]), False
+    return " ".join([f"{bound}, from site(s) {said}.", *filter(None, rows)]), False
+
+
+def _of_update(step: Failed) -> tuple[str, bool]:
+    """:func:`_diagnosis` where the bound is finite."""
+    gradients = jax.jit(jax.grad(partial(step.objective, step.svi.loss)))(step.params)
+    sizes = {name: float(np.max([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(g)])) for name, g in gradients.items()}
+    if bad := [name for name, size in sizes.items() if not np.isfinite(size)]:
+        return f"the ELBO is {-step.loss:.6g} but the gradient of {', '.join(bad)} is not finite.", False
+    largest = max(sizes, key=sizes.__getitem__)
+    # Optimisers square gradients.
+    steep = sizes[largest] > float(jnp.finfo(jnp.result_type(*jax.tree.leaves(gradients))).max) ** 0.5
+    update = "is not finite" if steep or not (lost := _lost(step.svi, step.after)) else f"takes {lost}"
+    return (
+        f"the ELBO is {-step.loss:.6g} but the update {update}, with a gradient of {largest} of up to "
+        f"{sizes[largest]:.3g}.",
+        not steep,
+    )
 
 
 def _rows(name: str, site: dict[str, Any]) -> str:
@@ -261,7 +276,7 @@ def _short(x: Any) -> str:
     return np.array2string(np.asarray(x), precision=4, threshold=6, edgeitems=2)
 
 
-def _way_out(svi: Any, state: SVIState, batch: tuple, arrays: dict, initial: bool) -> str:
+def _way_out(svi: Any, batch: tuple, arrays: dict, initial: bool) -> str:
     """Advice: about the data if they are extreme, else the initial values, else the steps."""
     if said := extreme_data(svi.model, batch, arrays):
         return said

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from jaxtyping import Integer, PRNGKeyArray, Shaped
+from jaxtyping import Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
+from gpzoo.inference.programs import files
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training._mesh import HERE, Placement
+from gpzoo.inference.training.members import Members, member_of
 from gpzoo.tables.files import fingerprint
 from gpzoo.tables.minibatches import Minibatches
 from gpzoo.tables.table import Table
@@ -28,18 +30,6 @@ _MOST_NUMBERS = 2**24
 _SAMPLE_ROWS = 100_000
 
 
-def is_arrays(value: Any) -> bool:
-    """Whether an argument consists of arrays only, which are passed to the compiled program and not built into it."""
-    leaves = jax.tree.leaves(value)
-    return bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
-
-
-def split_arrays(arguments: dict) -> tuple[dict, dict]:
-    """Arguments that are arrays, for the device, and the others, which are part of the program."""
-    arrays = {name: jax.tree.map(jnp.asarray, value) for name, value in arguments.items() if is_arrays(value)}
-    return arrays, {name: value for name, value in arguments.items() if name not in arrays}
-
-
 def described(name: str, arrays: Any) -> dict[str, str]:
     """Type, shape and sha256 of every array, to check that a training is continued with the same numbers.
 
@@ -47,31 +37,10 @@ def described(name: str, arrays: Any) -> dict[str, str]:
     """
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
-        array = np.asarray(random.key_data(leaf) if _typed(leaf) else leaf)
+        array = np.asarray(random.key_data(leaf) if files.is_key(leaf) else leaf)
         where = f"{name}{jax.tree_util.keystr(path)}"
         found |= {where: f"{leaf.dtype}{list(leaf.shape)}", f"{where} sha256": fingerprint({"": array})[:16]}
     return found
-
-
-def _typed(rng_key: Shaped[Array, "..."]) -> bool:
-    return jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
-
-
-def key_words(rng_key: PRNGKeyArray) -> list[int]:
-    """The numbers in a key, typed or not."""
-    return np.asarray(random.key_data(rng_key) if _typed(rng_key) else rng_key).ravel().tolist()
-
-
-def split_keys(rng_key: Shaped[Array, "..."]) -> tuple[list[PRNGKeyArray], bool]:
-    """The key of each training, and whether the keys have an axis of trainings.
-
-    Raises:
-        ValueError: if keys have more than one leading axis, or there are none.
-    """
-    leading = rng_key.ndim - (0 if _typed(rng_key) else 1)
-    if leading not in (0, 1) or rng_key.size == 0:
-        raise ValueError(f"rng_key must be one key, or keys [K] for K trainings; got shape {rng_key.shape}.")
-    return (list(rng_key), True) if leading else ([rng_key], False)
 
 
 def order_seed(rng_key: PRNGKeyArray) -> int:
@@ -82,12 +51,11 @@ def order_seed(rng_key: PRNGKeyArray) -> int:
 def source_of(
     args: tuple,
     batch_size: int | None,
-    keys: Sequence[PRNGKeyArray],
-    several: bool,
-    in_axes: int | Sequence[int | None] | None,
+    members: Members,
+    in_axes: int | Sequence[int | None] | None = None,
     placement: Placement = HERE,
 ) -> Resident | Streamed:
-    """The rows of the trainings with these keys: the arrays ``args``, or a table as the only argument.
+    """The rows of the trainings: the arrays ``args``, or a table as the only argument.
 
     Raises:
         ValueError: if ``in_axes`` does not match the arguments; if there is a table and another argument or several
@@ -99,46 +67,16 @@ def source_of(
             f"batch_size is {batch_size}, which the {placement.number} devices of mesh do not divide: every device "
             f"takes as many rows. Use {f'{below} or ' if below else ''}{below + placement.number}, or a smaller mesh."
         )
-    seeds = [order_seed(key) for key in keys]
+    seeds = [order_seed(key) for key in members.keys]
     if tables := [a for a in args if isinstance(a, Table)]:
-        if len(args) > 1 or several:
+        if len(args) > 1 or members.several:
             raise ValueError(
                 "A table is the only positional argument of fit, its groups are the model's, and it takes one key, "
                 f"random.key(0) rather than keys [K]; got {len(args)} arguments and "
-                f"{f'{len(keys)} keys' if several else 'one key'}."
+                f"{f'{members.count} keys' if members.several else 'one key'}."
             )
         return Streamed(tables[0], batch_size, seeds[0], placement)
-    if not several:
-        return Resident(args, batch_size, seeds, None, placement)
-    axes = tuple(in_axes) if isinstance(in_axes, list | tuple) else (in_axes,) * len(args)
-    if len(axes) != len(args) or any(axis is not None and (isinstance(axis, bool) or axis != 0) for axis in axes):
-        raise ValueError(
-            f"in_axes must be 0 (one per key) or None (shared), or one of these for each of the {len(args)} positional "
-            f"arguments; got {in_axes!r}."
-        )
-    return Resident(args, batch_size, seeds, tuple(axis == 0 for axis in axes), placement)
-
-
-def axes_by_name(arrays: dict, member_kwargs: Collection[str], count: int) -> dict[str, bool]:
-    """For each keyword argument whether it carries the member axis.
-
-    Raises:
-        ValueError: if a name is not in ``arrays``, or a leading axis is not ``count``.
-    """
-    names = {member_kwargs} if isinstance(member_kwargs, str) else set(member_kwargs)
-    if unknown := sorted(names - set(arrays)):
-        raise ValueError(f"member_kwargs names {unknown}, but the arrays in model_kwargs are {sorted(arrays)}.")
-    check_members("member_kwargs", {name: arrays[name] for name in names}, count)
-    return {name: name in names for name in arrays}
-
-
-def check_members(what: str, arguments: Mapping[str, Any], count: int) -> None:
-    """Raise ValueError unless all arrays have a leading axis of ``count``."""
-    shapes = {name: [np.shape(x) for x in jax.tree.leaves(value)] for name, value in arguments.items()}
-    if wrong := {name: s for name, s in shapes.items() if any(shape[:1] != (count,) for shape in s)}:
-        raise ValueError(
-            f"With {count} keys {what} must have a leading axis of {count}, one entry per key; got shapes {wrong}."
-        )
+    return Resident(args, batch_size, seeds, members.axes_of(in_axes, len(args)), placement)
 
 
 class Resident:
@@ -303,19 +241,6 @@ def _fitting(drawn: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     for position, array in enumerate(drawn):
         checks.fits(f"Array {position} of the table", array)
     return drawn
-
-
-def member_of(arguments: Any, axes: Any, member: Any) -> Any:
-    """The arguments of one member, a tuple or a dictionary; ``axes`` marks those with a member axis."""
-    if axes is None:
-        return arguments
-    if isinstance(arguments, dict):
-        return {name: _slice(value, axes[name], member) for name, value in arguments.items()}
-    return tuple(_slice(value, own, member) for value, own in zip(arguments, axes, strict=True))
-
-
-def _slice(value: Any, own: bool, member: Any) -> Any:
-    return jax.tree.map(lambda x: x[member], value) if own else value
 
 
 def _take(data: tuple, rows: Any) -> tuple:

@@ -23,6 +23,7 @@ from jaxtyping import Float, Shaped
 
 from gpzoo.errors import CheckpointError
 from gpzoo.inference.programs import files
+from gpzoo.inference.training._mesh import HERE, Placement
 
 _SUFFIX, _UNFINISHED = ".checkpoint", ".checkpoint-unfinished"
 
@@ -70,14 +71,16 @@ class Checkpoints:
     Args:
         directory: their folder; made if absent.
         settings: settings that a continued training must share, as a flat dictionary of plain values.
-        writes: whether this process writes, of several that share the folder.
+        placement: of the training; of several processes that share the folder the first one writes.
 
     Raises:
         CheckpointError: if the directory cannot be made or read, or holds checkpoints of an earlier format.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], settings: dict[str, Any], *, writes: bool = True) -> None:
-        self.directory, self.settings, self.writes = Path(directory).absolute(), settings, writes
+    def __init__(
+        self, directory: str | os.PathLike[str], settings: dict[str, Any], placement: Placement = HERE
+    ) -> None:
+        self.directory, self.settings, self.placement = Path(directory).absolute(), settings, placement
         self._good: list[int] = []
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -97,21 +100,24 @@ class Checkpoints:
         Only the process that writes does so.
 
         Raises:
-            CheckpointError: if another training holds it.
+            CheckpointError: in every process, if another training holds the folder or it cannot be used.
         """
         with ExitStack() as held:
-            if self.writes:
-                try:
+            refused: CheckpointError | None = None
+            try:
+                if self.placement.first:
                     held.enter_context(files.alone_in(self.directory))
                     for left in self.directory.glob(f"*{_UNFINISHED}"):
                         left.unlink()
-                except BlockingIOError:
-                    raise CheckpointError(
-                        f"Another training runs with its checkpoints in {self.directory}, and each would remove those "
-                        "of the other. Wait until it ends, or use another folder."
-                    ) from None
-                except OSError as error:
-                    raise CheckpointError(f"Cannot use {self.directory} for checkpoints: {error}.") from error
+            except BlockingIOError:
+                refused = CheckpointError(
+                    f"Another training runs with its checkpoints in {self.directory}, and each would remove those of "
+                    "the other. Wait until it ends, or use another folder."
+                )
+            except OSError as error:
+                refused = CheckpointError(f"Cannot use {self.directory} for checkpoints: {error}.")
+            if any(self.placement.agreed(float(refused is not None))):
+                raise refused or CheckpointError(f"The first process cannot use {self.directory}: its error says why.")
             yield
 
     def save(self, step: int, seconds: float, losses: Float[np.ndarray, "*K steps"], state: Any) -> bool:
@@ -123,7 +129,7 @@ class Checkpoints:
         Returns:
             Whether the state after this step is on disk.
         """
-        if self._good[-1:] == [step] or not self.writes:
+        if self._good[-1:] == [step] or not self.placement.first:
             return True
         arrays = {"losses": losses} | _named(state)
         description = {"step": step, "seconds": seconds, "settings": self.settings}
@@ -153,6 +159,7 @@ class Checkpoints:
         Raises:
             CheckpointError: if all are damaged, with the damage; or if the newest undamaged one belongs to a training
                 with other settings or shapes.
+            ValueError: if it is not the same in all processes.
         """
         found, damaged = None, []
         for path in self._paths():
@@ -161,23 +168,28 @@ class Checkpoints:
                 break
             except (OSError, ValueError) as error:
                 damaged.append(f"{path.name}: {error}")
+        if found is None and damaged:
+            raise CheckpointError(
+                f"No checkpoint in {self.directory} can be used: {'; '.join(damaged)}. Put back a copy, or delete the "
+                "folder to start again."
+            )
+        if found is not None:
+            self._compare(found[0], template)
+        step = -1 if found is None else found[0]["step"]
+        if self.placement.agreed(step, -step) != (step, -step):
+            raise ValueError(
+                f"Not all processes see the same checkpoints in {self.directory}, this one "
+                f"{'none' if found is None else f'that of step {step}'}: use a folder that all processes share."
+            )
         if found is None:
-            if damaged:
-                raise CheckpointError(
-                    f"No checkpoint in {self.directory} can be used: {'; '.join(damaged)}. Put back a copy, or delete "
-                    "the folder to start again."
-                )
             return None
-        description, arrays = found
-        step = description["step"]
-        self._compare(description, template)
         if damaged:
             warnings.warn(
                 f"Damaged in {self.directory}: {'; '.join(damaged)}. Training goes on from step {step} instead.",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self._good = [step]
+        self._good, (description, arrays) = [step], found
         state = jax.tree_util.tree_map_with_path(lambda path, x: _like(x, arrays[_name(path)]), template)
         return Restored(step, description["seconds"], arrays["losses"], state)
 

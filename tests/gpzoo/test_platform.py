@@ -12,7 +12,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from gpzoo._platform import compiled_for_one_run, steps_on_host
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit
-from gpzoo.inference.training import fit as training
+from gpzoo.inference.training._steps import Steps
 from tests.programs import adam, around_constant, constant, regression, relaxed, sine
 
 KEY = random.key(0)
@@ -163,8 +163,8 @@ def test_a_program_with_a_convolution_is_stepped(monkeypatch):
 
     y = images.sum((1, 2, 3))
     stepped = []
-    inner = training._Training._stepwise
-    monkeypatch.setattr(training._Training, "_stepwise", lambda self, *a: stepped.append(1) or inner(self, *a))
+    inner = Steps._from_host
+    monkeypatch.setattr(Steps, "_from_host", lambda self, *a: stepped.append(1) or inner(self, *a))
     svi = SVI(classifier, lambda X, y=None: None, adam(0.01), Trace_ELBO())
     result = fit(KEY, svi, 30, images, y, batch_size=10, progress=False)
     assert stepped and result.losses[-5:].mean() < result.losses[:5].mean()

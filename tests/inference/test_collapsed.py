@@ -432,7 +432,7 @@ def test_a_line_search_is_not_told_of_learning_rates():
         (relaxed(optax.adam(0.01)), "Lower the"),
     ):
         svi = SVI(regression, InducingGuide(regression, kmeans(3)), optimiser, COLLAPSED)
-        assert _way_out(svi, None, sine(10), {}, initial=False).startswith(said)
+        assert _way_out(svi, sine(10), {}, initial=False).startswith(said)
 
 
 def test_mutable_state_advances_once():

@@ -614,7 +614,8 @@ def test_a_killed_process_holds_no_folder(tmp_path):
 
 
 def test_of_several_processes_only_the_one_that_writes_holds_the_folder(tmp_path):
-    with Checkpoints(tmp_path, {}).alone(), Checkpoints(tmp_path, {}, writes=False).alone():
+    other = SimpleNamespace(first=False, agreed=lambda *numbers: numbers)  # process
+    with Checkpoints(tmp_path, {}).alone(), Checkpoints(tmp_path, {}, other).alone():
         with pytest.raises(CheckpointError, match="use another folder"), Checkpoints(tmp_path, {}).alone():
             pass
 

@@ -20,8 +20,8 @@ from gpzoo.inducing.initialisers import kmeans, random_subset
 from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, fit
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training import _sources as minibatches
-from gpzoo.inference.training import fit as training
 from gpzoo.inference.training._sources import order_seed
+from gpzoo.inference.training._steps import Steps
 from gpzoo.models import gp_regression
 from gpzoo.tables import table as tables
 from gpzoo.tables.arrays import ArrayTable
@@ -288,13 +288,13 @@ def damaged(monkeypatch):
 
 def test_rows_that_cannot_be_used_end_training_after_what_was_computed_is_kept(damaged, whole, tmp_path, monkeypatch):
     table, block, first = damaged
-    taken, steps = [], training._Training._steps
+    taken, steps = [], Steps.take
 
     def counted(self, state, feed, counts):
         taken.append(int(counts[0]))
         return steps(self, state, feed, counts)
 
-    monkeypatch.setattr(training._Training, "_steps", counted)
+    monkeypatch.setattr(Steps, "take", counted)
     with pytest.raises(
         ValueError, match=rf"Array 0, column 1, has a value which is not finite, in row 3 of block {block}"
     ):

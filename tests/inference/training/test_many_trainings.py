@@ -24,6 +24,7 @@ from gpzoo.inference.programs.gp_sites import Marginals, representing
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training import fit as training
 from gpzoo.inference.training._sources import indices, order_seed
+from gpzoo.inference.training._steps import Steps
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import deep_gp, gp_classification, inner_scales, linear_layers
@@ -510,14 +511,14 @@ def test_neither_steps_nor_members_retrace(backend, monkeypatch):
 
 @pytest.mark.parametrize("cost, most", [(3.0, 1), (0.25, 4), (0.01, 100)])
 def test_the_host_looks_about_once_a_second(cost, most, monkeypatch):
-    now, counts, steps = [0.0], [], training._Training._steps
+    now, counts, steps = [0.0], [], Steps.take
 
     def timed(self, state, feed, wanted):
         counts.append(int(wanted.max()))
         now[0] += cost * counts[-1]
         return steps(self, state, feed, wanted)
 
-    monkeypatch.setattr(training._Training, "_steps", timed)
+    monkeypatch.setattr(Steps, "take", timed)
     monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     total, every = 5 * most, 2 * most - most // 2
     result = train(total, callback=lambda *now: None, callback_steps=every)

@@ -1,0 +1,21 @@
+"""Which arguments of a program are arrays, passed to what is compiled of it, and which are part of it?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def is_arrays(value: Any) -> bool:
+    """Whether an argument consists of arrays only, which are passed to the compiled program and not built into it."""
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
+
+
+def split_arrays(arguments: dict) -> tuple[dict, dict]:
+    """Arguments that are arrays, for the device, and the others, which are part of the program."""
+    arrays = {name: jax.tree.map(jnp.asarray, value) for name, value in arguments.items() if is_arrays(value)}
+    return arrays, {name: value for name, value in arguments.items() if name not in arrays}

@@ -1,0 +1,119 @@
+"""How do several trainings run as one? Each has a key, and arrays of its own or shared ones, along a leading axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jaxtyping import Bool, PRNGKeyArray, Shaped
+
+from gpzoo.inference.programs import files
+
+
+class Members:
+    """The trainings of one call of :func:`~gpzoo.inference.fit`: one, or one for each of several keys.
+
+    Args:
+        rng_key: one key, or keys ``[K]``.
+
+    Attributes:
+        keys: of the trainings.
+        several: whether arrays of all trainings have an axis of members.
+        count: of the trainings.
+        shape: of that axis, ``(K,)``, or ``()`` without it.
+
+    Raises:
+        ValueError: if keys have more than one leading axis, or there are none.
+    """
+
+    def __init__(self, rng_key: Shaped[Array, "..."]) -> None:
+        leading = rng_key.ndim - (0 if files.is_key(rng_key) else 1)
+        if leading not in (0, 1) or rng_key.size == 0:
+            raise ValueError(f"rng_key must be one key, or keys [K] for K trainings; got shape {rng_key.shape}.")
+        self.several = leading == 1
+        self.keys: list[PRNGKeyArray] = list(rng_key) if self.several else [rng_key]
+        self.count = len(self.keys)
+        self.shape = (self.count,) if self.several else ()
+
+    def key_words(self) -> list[int]:
+        """The numbers in all keys, typed or not."""
+        each = (np.asarray(random.key_data(key) if files.is_key(key) else key) for key in self.keys)
+        return [word for words in each for word in words.ravel().tolist()]
+
+    def axes_of(self, in_axes: int | Sequence[int | None] | None, count: int) -> tuple[bool, ...] | None:
+        """For each of ``count`` positional arguments whether it has the axis; ``None`` without it.
+
+        Raises:
+            ValueError: if ``in_axes`` does not match the arguments.
+        """
+        if not self.several:
+            return None
+        axes = tuple(in_axes) if isinstance(in_axes, list | tuple) else (in_axes,) * count
+        if len(axes) != count or any(axis is not None and (isinstance(axis, bool) or axis != 0) for axis in axes):
+            raise ValueError(
+                f"in_axes must be 0 (one per key) or None (shared), or one of these for each of the {count} positional "
+                f"arguments; got {in_axes!r}."
+            )
+        return tuple(axis == 0 for axis in axes)
+
+    def axes_by_name(self, arrays: Mapping[str, Any], member_kwargs: Collection[str]) -> dict[str, bool] | None:
+        """For each keyword argument whether it has the axis; ``None`` without it.
+
+        Raises:
+            ValueError: for one key, if a name is not in ``arrays``, or a leading axis is not that of the members.
+        """
+        if not self.several:
+            if member_kwargs:
+                raise ValueError(
+                    f"member_kwargs is for several keys, random.split(key, K); got one key and {member_kwargs}."
+                )
+            return None
+        names = {member_kwargs} if isinstance(member_kwargs, str) else set(member_kwargs)
+        if unknown := sorted(names - set(arrays)):
+            raise ValueError(f"member_kwargs names {unknown}, but the arrays in model_kwargs are {sorted(arrays)}.")
+        self.check("member_kwargs", {name: arrays[name] for name in names})
+        return {name: name in names for name in arrays}
+
+    def check(self, what: str, arguments: Mapping[str, Any]) -> None:
+        """Raise ValueError unless all arrays have the axis, where there is one."""
+        if not self.several:
+            return
+        shapes = {name: [np.shape(x) for x in jax.tree.leaves(value)] for name, value in arguments.items()}
+        if wrong := {name: s for name, s in shapes.items() if any(shape[:1] != self.shape for shape in s)}:
+            raise ValueError(
+                f"With {self.count} keys {what} must have a leading axis of {self.count}, one entry per key; got "
+                f"shapes {wrong}."
+            )
+
+    def of(self, k: int, tree: Any) -> Any:
+        """The arrays of a member, where all have the axis; in new containers, since networks write into theirs."""
+        return jax.tree.map(lambda x: x[k] if self.several else x, tree)
+
+    def stacked(self, trees: Sequence[Any]) -> Any:
+        """The inverse of :meth:`of` each."""
+        return jax.tree.map(lambda *x: jnp.stack(x), *trees) if self.several else trees[0]
+
+    def each(self, function: Callable) -> Callable:
+        """A function of a member's arrays as one of those of all."""
+        return jax.vmap(function) if self.several else function
+
+    def where(self, which: Bool[np.ndarray, " K"], one: Any, other: Any) -> Any:
+        """The arrays of ``one`` for some members, and those of ``other`` for the rest."""
+
+        def chosen(one: Shaped[Array, "*shape"], other: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
+            return jnp.where(which.reshape(self.shape + (1,) * (one.ndim - len(self.shape))), one, other)
+
+        return jax.tree.map(chosen, one, other)
+
+
+def member_of(arguments: Any, axes: Any, member: Any) -> Any:
+    """The arguments of one member, a tuple or a dictionary; ``axes`` marks those with the axis of members."""
+
+    def own(has_axis: bool, value: Any) -> Any:
+        return jax.tree.map(lambda x: x[member], value) if has_axis else value
+
+    return arguments if axes is None else jax.tree.map(own, axes, arguments)
