@@ -21,14 +21,15 @@ from gpzoo.inference.diagnosis.findings import Diagnosis, Finding
 from gpzoo.inference.diagnosis.vsbc import vsbc
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.reparam import WhitenReparam, whitened
+from gpzoo.inference.guides.row_latents import Amortised, PerRow
 from gpzoo.inference.programs.calls import REMOVED, removed
 from gpzoo.inference.reports.report import report
 from gpzoo.inference.training.comparison import Candidate, Comparison, compare, error_rate, rmse
 from gpzoo.inference.training.devices import all_devices
 from gpzoo.inference.training.fit import fit
+from gpzoo.inference.training.infer_rows import infer_rows
 from gpzoo.inference.training.lbfgs import lbfgs
 from gpzoo.inference.training.natural import NaturalGradients
-from gpzoo.inference.training.row_latents import Amortised, PerRow, infer_rows
 
 __all__ = [
     "Amortised",

@@ -31,6 +31,7 @@ from gpzoo.errors import CheckpointError, plain
 from gpzoo.inducing.initialisers import Initialiser, blocks
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.row_latents import PerRow
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.program import Sites
 from gpzoo.inference.programs.rows import Layout
@@ -188,8 +189,6 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 def _of_other_latents(name: str, x: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
     """What makes the guide of other latent sites, if it is a class of NumPyro or one of gpzoo without a network."""
-    from gpzoo.inference.training.row_latents import PerRow  # which is made of trained models
-
     if isinstance(x, type) and _autoguide(x.__name__) is x:
         return {"autoguide": x.__name__}
     if type(x) is PerRow:
@@ -372,8 +371,6 @@ def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             raise ValueError("no guide")
         return found
     if "per_row" in x:
-        from gpzoo.inference.training.row_latents import PerRow
-
         return PerRow(_decoded(x["per_row"], arrays), scale=float(x["scale"]))
     ((kind, content),) = x.items()
     if kind == "paths":

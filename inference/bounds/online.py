@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,6 @@ from gpzoo.inference.programs.gp_sites import Online, Start
 from gpzoo.inference.programs.runs import run
 from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.posterior import InducingPosterior
-
-if TYPE_CHECKING:
-    from gpzoo.inference.asking.trained import Trained
 
 
 class AfterEarlier(GaussianProcessELBO):
@@ -88,7 +85,7 @@ class OnlineELBO(GaussianProcessELBO):
     """
 
     def __init__(
-        self, trained: Trained, num_particles: int = 1, vectorize_particles: bool = True, sum_sites: bool = True
+        self, trained: Any, num_particles: int = 1, vectorize_particles: bool = True, sum_sites: bool = True
     ) -> None:
         super().__init__(checks.positive_int("num_particles", num_particles), vectorize_particles, sum_sites)
         guide = getattr(trained, "guide", None)
