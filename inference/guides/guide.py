@@ -22,7 +22,7 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.handler import _parameter, _PosteriorHandler, for_site
 from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.calls import entry_point, removed
+from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.gp_sites import Functions, Marginals, Missing, Start
 from gpzoo.inference.programs.keys import named_key
@@ -148,9 +148,6 @@ class InducingGuide:
         with _PosteriorHandler(self, args, kwargs) as handler:
             self.model(*args, **kwargs)
         return handler.values
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(removed("InducingGuide", name))
 
     @entry_point
     def setup(self, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> Sites:
