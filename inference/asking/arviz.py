@@ -21,13 +21,13 @@ from gpzoo.inference.asking.predict import followed, identity_of
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.batches import in_batches, number_of_rows, over_draws
+from gpzoo.inference.programs.batches import in_batches, over_draws
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.enumeration import is_enumerated, plate_depth
 from gpzoo.inference.programs.finite import is_finite, refuse_not_finite
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.rows import Layout
+from gpzoo.inference.programs.rows import Layout, number_of_rows
 from gpzoo.inference.training._sources import split_arrays
 
 #: Arguments with more entries than this are not copied into ``constant_data``.

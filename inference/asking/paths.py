@@ -22,9 +22,9 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Means
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.program import Sites
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import drawing, run, unmasked
+from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods import Censored, Expected, Gaussian, Likelihood
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.posteriors.posterior import InducingPosterior

@@ -19,10 +19,10 @@ from gpzoo.inference.diagnosis.findings import Diagnosis
 from gpzoo.inference.diagnosis.measure import measure, places_of_data, without_data
 from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.batches import number_of_rows
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
+from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.training._sources import described
 
 #: Draws of programs that draw, and of outcomes whose transforms are ranks among them.
