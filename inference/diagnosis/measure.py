@@ -9,13 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax import Array
-from numpyro.distributions import constraints
 
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference.asking.paths import has_classes
 from gpzoo.inference.asking.predict import identity_of
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
@@ -24,7 +21,8 @@ from gpzoo.inference.programs.gp_sites import Marginals
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, entries_of, observed, run, unmasked
 from gpzoo.inference.training._sources import split_arrays
-from gpzoo.likelihoods import Censored, Expected, Gaussian, Likelihood
+from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods.answers import answers
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Interpolation
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -80,6 +78,7 @@ class Outcomes:
         kind: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``.
         likelihood: name of its distribution.
         noise: variance of Gaussian noise, averaged over rows and outputs; ``None`` for other distributions.
+        ranked: whether another distribution has the probability of a smaller outcome in closed form.
     """
 
     value: np.ndarray
@@ -87,11 +86,12 @@ class Outcomes:
     kind: str
     likelihood: str
     noise: float | None
+    ranked: bool = False
 
     @property
     def judged_by_draws(self) -> bool:
         """Whether the probability of a smaller outcome has no closed form."""
-        return self.kind in ("integers", "numbers") and self.noise is None
+        return self.kind in ("integers", "numbers") and self.noise is None and not self.ranked
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class _Program:
 
     def __init__(self, model: Any, guide: InducingGuide, static: dict) -> None:
         self.model, self.guide, self.static = model, guide, static
-        self.kinds: dict[str, tuple[str, str]] = {}
+        self.kinds: dict[str, tuple[str, str, bool]] = {}
         self.order: tuple[str, ...] = ()
         self.compiled = jax.jit(self._run)
 
@@ -165,7 +165,9 @@ class _Program:
         }
         self.order = tuple(posteriors)
         data = data_sites(traced.model)
-        self.kinds = {name: (kind_of(site), type(unmasked(site["fn"])).__name__) for name, site in data.items()}
+        self.kinds = {
+            name: (kind_of(site), type(unmasked(site["fn"])).__name__, _ranked(site)) for name, site in data.items()
+        }
         return {
             "terms": jax.tree.map(jnp.negative, losses),
             "processes": {name: _process(posterior) for name, posterior in posteriors.items()},
@@ -184,8 +186,8 @@ class _Program:
         outcomes = {}
         for name, site in found["outcomes"].items():
             noise = None if site["noise"] is None else float(site["noise"])
-            kind, likelihood = self.kinds[name]
-            outcomes[name] = Outcomes(site["value"], site["observed"], kind, likelihood, noise)
+            kind, likelihood, ranked = self.kinds[name]
+            outcomes[name] = Outcomes(site["value"], site["observed"], kind, likelihood, noise, ranked)
         terms = {name: float(term) for name, term in found["terms"].items()}
         return Measured(terms, processes, outcomes, found["starts"])
 
@@ -262,25 +264,17 @@ def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
     fn: Any = site["fn"]
     value = jnp.asarray(site["value"])
     rows = jnp.all(observed(fn, value).reshape(len(value), -1), axis=1)
-    value, fn = entries_of(fn, value), unmasked(fn)
-    rows = rows & fn.exact if isinstance(fn, Censored) else rows
-    noise: Any = None
-    if isinstance(fn, Gaussian):
-        noise = jnp.mean(jnp.broadcast_to(fn.noise_variance, fn.f.shape))
-    elif isinstance(fn, dist.Normal):
-        scale: Any = fn.scale
-        noise = jnp.mean(jnp.square(jnp.broadcast_to(scale, value.shape)))
+    value, fn = entries_of(fn, value), answers(unmasked(fn))
+    rows = rows if fn.exact is None else rows & fn.exact
+    noise = None if fn.noise is None else jnp.mean(jnp.broadcast_to(fn.noise, value.shape))
     return {"value": value, "observed": rows, "noise": noise}
+
+
+def _ranked(site: dict[str, Any]) -> bool:
+    fn = answers(unmasked(site["fn"]))
+    return fn.noise is None and fn.cdf(site["value"]) is not None
 
 
 def kind_of(site: dict[str, Any]) -> str:
     """See :attr:`Outcomes.kind`."""
-    fn: Any = unmasked(site["fn"])
-    support = (fn.of_shapes() if isinstance(fn, Expected) else fn).support
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    if support is constraints.boolean:
-        return "binary"
-    if has_classes(fn):
-        return "classes"
-    return "integers" if support.is_discrete else "numbers"
+    return answers(unmasked(site["fn"])).kind
