@@ -85,6 +85,10 @@ class CollapsedELBO(GaussianProcessELBO):
             covariance that is not full; minibatches; a GP site inside ``handlers.scale``.
     """
 
+    needs_all_rows, takes_natural, takes_mesh = True, False, False
+    #: It is one number for all sites.
+    by_site: Any = None
+
     def __init__(self) -> None:
         super().__init__()
 
@@ -126,9 +130,9 @@ class CollapsedELBO(GaussianProcessELBO):
         """
         args, kwargs = arguments(_guide(guide).model, args, model_kwargs)
         arrays, static = split_arrays(kwargs)
-        return self.solver(guide, static)(guide.checked_params(params, args, kwargs), args, arrays)
+        return self.finisher(guide, static)(guide.checked_params(params, args, kwargs), args, arrays)
 
-    def solver(self, guide: Any, static: dict[str, Any]) -> Callable[[Mapping[str, Any], tuple, dict], dict]:
+    def finisher(self, guide: Any, static: dict[str, Any]) -> Callable[[Mapping[str, Any], tuple, dict], dict]:
         """:meth:`optimal` as a function of ``(params, args, kwargs)`` that were checked, compiled by its first call.
 
         Args:

@@ -18,12 +18,10 @@ from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.bounds.collapsed import CollapsedELBO
-from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.runs import Runs, run, unmasked
-from gpzoo.inference.training.lbfgs import LineSearched
+from gpzoo.inference.training.protocol import of_objective, of_optimizer
 from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.answers import answers
 from gpzoo.processes.process import GaussianProcess
@@ -35,7 +33,7 @@ EXTREME = 1e6
 def _run_once(svi: Any, state: SVIState, batch: tuple, arrays: dict, static: dict) -> Runs:
     """Runs of guide and model as in the objective's next step."""
     values = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
-    shown = svi.loss.representation if isinstance(svi.loss, GaussianProcessELBO) else None
+    shown = of_objective(svi.loss).representation
     key, kwargs = random.split(state.rng_key)[1], arrays | static | svi.static_kwargs
     model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
     return run(key, batch, kwargs, guide=svi.guide, model=model, values=values, representation=shown)
@@ -212,18 +210,16 @@ def _diagnosis(
             f"{sizes[largest]:.3g}.",
             not steep,
         )
-    collapsed = isinstance(svi.loss, CollapsedELBO)
-    if collapsed:
+    if (by_site := of_objective(svi.loss).by_site) is None:
         # Outside jit it raises the error that says what does not factorise.
         svi.loss.loss(key, svi.constrain_fn(params) | mutable, svi.model, svi.guide, *batch, **arrays, **static)
-    if collapsed or not isinstance(svi.loss, GaussianProcessELBO):
         return f"the ELBO is {-loss}.", False
-    terms: Any = svi.loss.by_site()
+    terms = by_site()
 
-    def by_site(params: dict) -> dict:
+    def each(params: dict) -> dict:
         return terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static)
 
-    values = jax.jit(by_site)(svi.constrain_fn(params) | mutable)
+    values = jax.jit(each)(svi.constrain_fn(params) | mutable)
     sites = {name: -float(value) for name, value in values.items() if not np.isfinite(float(value))}
     if not sites:
         return f"the ELBO is {-loss}: each site's term is finite, their sum is not.", False
@@ -272,9 +268,7 @@ def _way_out(svi: Any, state: SVIState, batch: tuple, arrays: dict, initial: boo
         return said
     if initial:
         return "No step was taken before: check the initial values (init_params) and fixed hyperparameters."
-    if isinstance(svi.optim, LineSearched):
-        return "Train in float64: call numpyro.enable_x64() first, and pass float64 inputs."
-    return "Lower the learning rate."
+    return of_optimizer(svi.optim).way_out or "Lower the learning rate."
 
 
 def _lost(svi: Any, state: SVIState) -> str:
