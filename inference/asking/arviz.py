@@ -22,13 +22,13 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.batches import in_batches, number_of_rows, over_draws
+from gpzoo.inference.programs.batches import in_batches, over_draws
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.enumeration import is_enumerated, plate_depth
 from gpzoo.inference.programs.finite import is_finite, refuse_not_finite
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.rows import Layout
+from gpzoo.inference.programs.rows import Layout, number_of_rows
 
 #: Arguments with more entries than this are not copied into ``constant_data``.
 _SMALL = 1_000_000

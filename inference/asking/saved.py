@@ -33,8 +33,8 @@ from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.row_latents import PerRow
 from gpzoo.inference.programs import files
-from gpzoo.inference.programs.program import Sites
 from gpzoo.inference.programs.rows import Layout
+from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors import forms
 from gpzoo.posteriors.forms import Form
 

@@ -22,8 +22,9 @@ from gpzoo.inference.asking.functions import one_function, values_of_functions
 from gpzoo.inference.asking.predict import identity_of, predictions
 from gpzoo.inference.asking.streaming import conditioned
 from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.guides.guide import Inducing, InducingGuide
+from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import extended
+from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays

@@ -252,6 +252,7 @@ class _Program:
     def expansion(self, names: frozenset[str] | None = None) -> _Expansion:
         """The terms of these sites, or of all."""
 
+        @jax.jit  # the program runs once for both evaluations
         def total(shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> tuple[Float[Array, ""], Any]:
             terms, mutable_state = self.terms(shift, variance)
             own = [x for name, x in terms.items() if names is None or name in names]

@@ -22,7 +22,8 @@ from gpzoo.inference.diagnosis.calibration import coverage, uniformity
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
 from gpzoo.inference.diagnosis.measure import places_of_data
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.guides.handler import for_site, variable_of
+from gpzoo.inference.guides.handler import variable_of
+from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-if TYPE_CHECKING:
-    from gpzoo.inference.programs.rows import Layout, SiteRows
+from gpzoo.inference.programs.rows import Layout, SiteRows
 
 #: Groups of arrays that are the same for all draws, of which one is kept.
 SHARED = ("observed_data", "masks")
@@ -32,12 +31,6 @@ def over_draws(function: Callable[..., dict[str, Any]], each_alone: bool) -> Cal
         return found | {name: jax.tree.map(lambda x: x[0], found[name]) for name in SHARED if name in found}
 
     return jax.jit(many)
-
-
-def number_of_rows(args: tuple) -> int:
-    """What all arrays have in common as their first axis; 0 if nothing."""
-    rows = {np.shape(x)[0] if np.shape(x) else 0 for x in jax.tree.leaves(args)}
-    return rows.pop() if len(rows) == 1 else 0
 
 
 def batches(args: Any, num_rows: int, batch_size: int) -> Iterator[tuple[np.ndarray, Any]]:

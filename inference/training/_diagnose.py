@@ -22,7 +22,8 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.runs import Runs, run, unmasked
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
-from gpzoo.likelihoods import Expected, Likelihood
+from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods.answers import answers
 from gpzoo.processes.process import GaussianProcess
 
 #: If a training with data beyond this number fails, the data are blamed, and not the learning rate.
@@ -122,10 +123,10 @@ def expectations(
     for name, site in step.data.items():
         fn = unmasked(site["fn"])
         exact = isinstance(fn, GaussianProcess)
-        found[name] = "closed form" if exact else fn.expectation if isinstance(fn, Likelihood) else "draw"
+        found[name] = "closed form" if exact else answers(fn).expectation
         given = [other for other, drawn in step.guide.items() if drawn and other in needs.get(name, ())]
         if given:
-            integrates = exact or (isinstance(fn, Likelihood) and fn.is_marginal)
+            integrates = exact or answers(fn).is_marginal
             said = [f"{other} ({' and '.join(lines[other])})" if other in lines else other for other in given]
             found[name] += f"{' given draws' if integrates else ''} of {', '.join(said)}"
     return found
@@ -254,13 +255,13 @@ def _rows(name: str, site: dict[str, Any]) -> str:
     bad = np.flatnonzero(~np.isfinite(terms.reshape(len(terms), -1)).all(axis=1))
     if not bad.size:
         return f"Every row of {name!r} is finite, their sum is not."
-    points = None
-    if isinstance(fn, Expected) and fn.is_marginal:
-        points, densities = map(np.asarray, jax.jit(fn.integrand)(site["value"]))
+    points = densities = None
+    if (integrand := jax.jit(answers(fn).integrand)(site["value"])) is not None:
+        points, densities = map(np.asarray, integrand)
 
     def of_row(row: int) -> str:
         text = f"row {row}" + (f" with y = {_short(y[row])}" if y[row].size else "")  # a factor has no value
-        if points is not None and not np.isfinite(densities[:, row]).all():
+        if densities is not None and not np.isfinite(densities[:, row]).all():
             at = int(np.argmin(np.isfinite(densities[:, row])))
             return f"{text} ({_short(densities[at, row])} at f = {_short(points[at, row])})"
         if isinstance(fn, Likelihood):
