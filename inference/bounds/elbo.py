@@ -199,8 +199,8 @@ class _ModelChecks(Messenger):
                 f"{'nothing' if guide_fn is None else type(guide_fn).__name__}. Use InducingGuide(model, ...) of this "
                 "very model as the guide."
             )
-        ours, theirs = _scale(guide_site), _scale(msg)
-        if ours is not theirs and not _equal(ours, theirs):
+        ours, theirs = scale_of(guide_site), scale_of(msg)
+        if not same_scale(ours, theirs):
             raise ValueError(
                 f"GP site {name!r} has scale {ours} in the guide and {theirs} in the model, so its KL would be "
                 "weighted wrongly. Apply handlers.scale to both, or to neither."
@@ -225,22 +225,27 @@ class _LessDivergence(MaskedDistribution):
 
 
 def _sites_of(guide: Any) -> Sites | None:
-    """What a guide knows of the program, once it has run, inside handlers such as ``scope`` too."""
+    """The program's sites as its guide knows them once it has run, inside handlers such as ``scope`` too."""
+    sites = getattr(bare(guide), "sites", None)
+    return sites if isinstance(sites, Sites) else None
+
+
+def bare(guide: Any) -> Any:
+    """A guide without the handlers around it."""
     while isinstance(guide, Messenger):
         guide = guide.fn
-    sites = getattr(guide, "sites", None)
-    return sites if isinstance(sites, Sites) else None
+    return guide
 
 
 def _is_array(site: dict[str, Any]) -> bool:
     return not isinstance(site["value"], GaussianMarginals)
 
 
-def _scale(msg: dict[str, Any] | None) -> Any:
-    return 1.0 if msg is None or msg["scale"] is None else msg["scale"]
+def scale_of(site: dict[str, Any] | None) -> Any:
+    """The factor by which a site's terms are scaled."""
+    return 1.0 if site is None or site["scale"] is None else site["scale"]
 
 
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Tracer) or isinstance(b, Tracer):
-        return True  # an annealed scale: its value cannot be looked at here
-    return bool(a == b)
+def same_scale(a: Any, b: Any) -> bool:
+    """Whether two scales are equal; of an annealed one the value cannot be looked at in a traced step."""
+    return a is b or isinstance(a, Tracer) or isinstance(b, Tracer) or bool(a == b)

@@ -19,8 +19,7 @@ from numpyro import handlers
 from numpyro.distributions.kl import kl_divergence
 
 from gpzoo import _checks as checks
-from gpzoo._numpyro import Messenger
-from gpzoo.inference.bounds.elbo import GaussianProcessELBO, _equal
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO, bare, same_scale, scale_of
 from gpzoo.inference.programs.enumeration import is_enumerated
 from gpzoo.inference.programs.gp_sites import Bound, Residual, draws_in_groups
 from gpzoo.inference.programs.keys import named_key
@@ -245,14 +244,14 @@ class _Rows(NamedTuple):
                 if name in self.data:
                     _refuse_draws(name, site["fn"])
                 terms.append(sign * jnp.asarray(site["fn"].log_prob(site["value"])))
-                scales.append(1.0 if site["scale"] is None else site["scale"])
+                scales.append(scale_of(site))
         shapes = {jnp.shape(term) for term in terms}
         if len(shapes) > 1:
             raise ValueError(
                 f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)} must have one density for "
                 f"each row, in guide and program; theirs have shapes {sorted(shapes)}."
             )
-        if any(scale is not scales[0] and not _equal(scale, scales[0]) for scale in scales):
+        if not all(same_scale(scale, scales[0]) for scale in scales):
             raise ValueError(
                 f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)} have different scales: their "
                 "importance weights need both in full. Apply handlers.scale to all of these sites, or to none."
@@ -298,9 +297,7 @@ def _rows_of(seen: Look, guide: Any) -> _Rows:
             f"Latents of rows {sorted(latents)} are in several plates: one plate of the data has weights for each row. "
             f"{_ELSE}"
         )
-    while isinstance(guide, Messenger):
-        guide = guide.fn
-    if not callable(getattr(guide, "hyperparameters", None)):
+    if not callable(getattr(bare(guide), "hyperparameters", None)):
         raise ValueError(
             f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide("
             "..., hyperparameters=PerRow(...)), Amortised(...) or a guide of yours."
@@ -336,7 +333,7 @@ def _divergence(of_guide: dict[str, Any], of_model: dict[str, Any]) -> Array:
 
 
 def _scaled(site: dict[str, Any], terms: Any) -> Array:
-    return jnp.sum(terms) * (1 if site["scale"] is None else site["scale"])
+    return jnp.sum(terms) * scale_of(site)
 
 
 def _distribution(site: dict[str, Any]) -> Any:

@@ -17,12 +17,13 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.optim import optax_to_numpyro
 
 from gpzoo import _checks as checks
-from gpzoo._numpyro import Messenger, Optimizer, value_and_grad
+from gpzoo._numpyro import Optimizer, value_and_grad
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.programs.runs import unmasked
-from gpzoo.likelihoods import Likelihood
+from gpzoo.inference.training._diagnose import Watch
+from gpzoo.likelihoods.answers import answers
 from gpzoo.posteriors.forms import Form, Full
 
 #: A step length, or a schedule of optax that gives it by the number of the step.
@@ -139,7 +140,7 @@ class NaturalGradients(Optimizer):
         Returns:
             What ``fn`` returned, and the state after.
         """
-        with (seen := _DataSites()):
+        with (seen := Watch()):
             (loss, aux), g = value_and_grad(fn, self.get_params(state), forward_mode_differentiation)
         after = self.update(g, state, value=loss)
         if self._cannot_overshoot(seen):
@@ -194,14 +195,14 @@ class NaturalGradients(Optimizer):
         *_, counts = state[1]
         return {site: np.asarray(count) for site, count in counts.items()}
 
-    def _cannot_overshoot(self, seen: _DataSites) -> bool:
+    def _cannot_overshoot(self, seen: Watch) -> bool:
         """Whether no step lowers the bound: the data are quadratic in ``f``, and ``q(u)`` of one site is stepped whole.
 
         Then the steps lie between ``q(u)`` and the optimum, on a line along which the divergence from it falls.
         """
-        rates = self._rates()
-        whole = all(type(self.guide.form_at(site)) is Full for site in rates)
-        return whole and len(rates) == 1 and seen.quadratic
+        rates, data = self._rates(), [answers(unmasked(site["fn"])) for site in seen.data.values()]
+        whole = len(rates) == 1 and all(type(self.guide.form_at(site)) is Full for site in rates)
+        return whole and all(fn.is_marginal and fn.quadratic for fn in data)
 
     def _rates(self) -> dict[str, Rate]:
         """The rate of each site that has natural gradients."""
@@ -245,16 +246,3 @@ def _by_value(transform: Any, unconstrained: Any, slope: Any) -> Any:
         return g / jax.jvp(transform, (x,), (jnp.ones_like(x),))[1]
 
     return jax.tree.map(of_one, unconstrained, slope)
-
-
-class _DataSites(Messenger):
-    """Notes of a bound's data sites whether each takes marginals and is quadratic in them."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.quadratic = True
-
-    def postprocess_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["is_observed"]:
-            fn = unmasked(msg["fn"])
-            self.quadratic &= isinstance(fn, Likelihood) and fn.is_marginal and fn.quadratic

@@ -214,7 +214,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
         elif entry == "draws_to_arviz":
             monkeypatch.setattr(arviz, "look", lambda model, args, *rest, **options: reaching(args))
         elif entry == "CollapsedELBO.optimal":
-            monkeypatch.setattr(CollapsedELBO, "solver", lambda *rest: lambda params, args, arrays: reaching(args))
+            monkeypatch.setattr(CollapsedELBO, "finisher", lambda *rest: lambda params, args, arrays: reaching(args))
 
     def noted(self: Any, *candidate: Any) -> None:
         """A guide that is not made."""
