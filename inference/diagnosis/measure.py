@@ -15,8 +15,8 @@ from numpyro.distributions import constraints
 
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingPoints
+from gpzoo.inference.asking.ask import identity_of
 from gpzoo.inference.asking.paths import has_classes
-from gpzoo.inference.asking.predict import identity_of
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.guides.guide import InducingGuide
