@@ -9,6 +9,8 @@ import inspect
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import jax
@@ -222,8 +224,30 @@ def _check_dtype(name: str, x: Any, dtype: Any) -> None:
     raise TypeError(f"{why}. Convert it to float32, float64 or int32.")
 
 
+#: Arrays that were looked at, with their least and largest number, inside :func:`each_once`.
+_LOOKED: ContextVar[dict[int, tuple[Any, Any]] | None] = ContextVar("looked", default=None)
+
+
+@contextmanager
+def each_once() -> Iterator[None]:
+    """For a call that asks a model several questions with the same arrays: their numbers are looked at once."""
+    token = _LOOKED.set({} if (known := _LOOKED.get()) is None else known)
+    try:
+        yield
+    finally:
+        _LOOKED.reset(token)
+
+
 def _extremes(array: Any) -> tuple[Any, Any] | None:
     """The least and largest number, NaN if there is one; ``None`` where other machines hold a part of the array."""
+    if (looked := _LOOKED.get()) is None:
+        return _extremes_of(array)
+    if id(array) not in looked:
+        looked[id(array)] = array, _extremes_of(array)  # the array, so that no other one takes its place in memory
+    return looked[id(array)][1]
+
+
+def _extremes_of(array: Any) -> tuple[Any, Any] | None:
     if isinstance(array, jax.Array):
         if not array.is_fully_addressable:
             return None

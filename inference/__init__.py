@@ -3,8 +3,6 @@
 The folder ``inference/`` is installed as ``gpzoo.inference``.
 """
 
-from typing import Any
-
 from gpzoo.errors import CheckpointError, NonFiniteError
 from gpzoo.inference import plots, trackers
 from gpzoo.inference.asking.export import draws_to_arviz
@@ -21,7 +19,6 @@ from gpzoo.inference.diagnosis.findings import Diagnosis, Finding
 from gpzoo.inference.diagnosis.vsbc import vsbc
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.reparam import WhitenReparam, whitened
-from gpzoo.inference.programs.calls import REMOVED, removed
 from gpzoo.inference.reports.report import report
 from gpzoo.inference.training.comparison import Candidate, Comparison, compare, error_rate, rmse
 from gpzoo.inference.training.devices import all_devices
@@ -66,8 +63,3 @@ __all__ = [
     "vsbc",
     "whitened",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    # The words of an AttributeError would be lost where a name is imported from here.
-    raise (ImportError if name in REMOVED else AttributeError)(removed("gpzoo.inference", name))

@@ -22,7 +22,7 @@ from gpzoo._types import ArrayLike
 from gpzoo.errors import keeping_finished
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
-from gpzoo.inference.guides.guide import Inducing
+from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.linalg.operators import Kronecker
 from gpzoo.models.deep_kernel import _columns, deep_kernel_gp, feature_range, network_classifier

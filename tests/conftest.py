@@ -39,13 +39,13 @@ ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden"
 
 # Before the first import of gpzoo. Other folders of it have no shapes in their annotations.
-CHECKED = ("linalg", "views", "kernels", "inducing", "processes", "posteriors", "likelihoods", "inference")
+CHECKED = ("linalg", "views", "kernels", "inducing", "processes", "posteriors", "likelihoods")
 # What is checked has more calls above it, which a warning of load counts, and refuses unknown options in other words.
-NOT_CHECKED = ("__init__", "_saved", "trained", "guide")
-IN_INFERENCE = [path.stem for path in (ROOT / "inference").iterdir() if path.stem not in NOT_CHECKED]
+NOT_CHECKED = ("__init__", "saved", "trained", "guide")
+IN_INFERENCE = [path.relative_to(ROOT).with_suffix("") for path in (ROOT / "inference").rglob("*.py")]
 install_import_hook(
-    [f"gpzoo.{folder}" for folder in CHECKED if folder != "inference"]
-    + [f"gpzoo.inference.{name}" for name in IN_INFERENCE],
+    [f"gpzoo.{folder}" for folder in CHECKED]
+    + [f"gpzoo.{'.'.join(path.parts)}" for path in IN_INFERENCE if path.stem not in NOT_CHECKED],
     f"{checked.__module__}.{checked.__name__}",
 )
 

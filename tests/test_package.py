@@ -162,6 +162,82 @@ def test_import_scan_sees_relative_imports(tmp_path):
     assert {"gpzoo.models.sparse", "gpzoo.inference.bounds.elbo", "gpzoo.views"} <= found
 
 
+#: The floors of the package, from the lowest: a module imports from its own floor and from those below.
+FLOORS = (
+    ("gpzoo._", "gpzoo.errors"),
+    ("gpzoo.linalg", "gpzoo.tables", "gpzoo.views"),
+    ("gpzoo.kernels",),
+    ("gpzoo.inducing", "gpzoo.processes"),
+    ("gpzoo.likelihoods", "gpzoo.posteriors"),
+    ("gpzoo",),
+    ("gpzoo.inference.programs",),
+    ("gpzoo.inference.guides", "gpzoo.inference.bounds"),
+    ("gpzoo.inference.training", "gpzoo.inference.asking"),
+    ("gpzoo.inference.diagnosis", "gpzoo.inference.plots"),
+    ("gpzoo.inference.reports", "gpzoo.inference.trackers", "gpzoo.inference.launch"),
+    ("gpzoo.inference",),
+    ("gpzoo.models",),
+)
+
+#: Known, and to go: imports from a higher floor, and modules that import each other.
+KNOWN_UPWARDS = {
+    ("gpzoo.inference.bounds.collapsed", "gpzoo.inference.training._sources"),
+    ("gpzoo.inference.bounds.online", "gpzoo.inference.asking.trained"),
+}
+KNOWN_CIRCLES = {
+    frozenset({"gpzoo.kernels.base", "gpzoo.kernels.combine"}),
+    frozenset({"gpzoo.posteriors.conditional", "gpzoo.posteriors.forms"}),
+    frozenset(
+        f"gpzoo.inference.{name}"
+        for name in (
+            *("asking.saved", "asking.streaming", "asking.trained", "bounds.online"),
+            *("training._diagnose", "training.fit", "training.row_latents"),
+        )
+    ),
+}
+
+
+def floor(module: str) -> int:
+    """The number of a module's floor: that of the longest name in :data:`FLOORS` that it starts with."""
+    found = [(len(name), i) for i, names in enumerate(FLOORS) for name in names if module.startswith(name)]
+    return max(found)[1]
+
+
+@cache
+def imports_between_modules() -> dict[str, set[str]]:
+    """The modules of the package that each of them imports: late, and for types alone, too."""
+    paths = {}
+    for package, (folder, _) in LAYERS.items():
+        for path in (ROOT / folder).rglob("*.py") if package != "gpzoo.reproductions" else ():
+            inside = (package, *path.relative_to(ROOT / folder).parent.parts)
+            paths[".".join(inside if path.stem == "__init__" else (*inside, path.stem))] = path, ".".join(inside)
+    found = {}
+    for module, (path, inside) in paths.items():
+        names = imported(path, inside)
+        names -= {name.rpartition(".")[0] for name in names}
+        found[module] = {name if name in paths else name.rpartition(".")[0] for name in names} & paths.keys() - {module}
+    return found
+
+
+def test_no_module_imports_from_a_higher_floor():
+    found = {(a, b) for a, names in imports_between_modules().items() for b in names if floor(b) > floor(a)}
+    assert found == KNOWN_UPWARDS
+
+
+def test_no_modules_import_each_other():
+    graph = imports_between_modules()
+
+    def below(module: str, seen: set[str]) -> set[str]:
+        for name in graph[module] - seen:
+            seen.add(name)
+            below(name, seen)
+        return seen
+
+    reached = {module: below(module, set()) for module in graph}
+    circles = {frozenset(b for b in reached[a] if a in reached[b]) for a in graph if a in reached[a]}
+    assert circles == KNOWN_CIRCLES
+
+
 #: Of the extras, by import name.
 OPTIONAL = ("click", "flax", "h5py", "matplotlib", "PIL", "pooch", "pyarrow", "requests")
 

@@ -16,13 +16,14 @@ from numpyro.distributions.distribution import MaskedDistribution
 
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
+from gpzoo.likelihoods.answers import Answers
 from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
 
 #: NumPyro's own, whose annotations let it take no argument.
 dependent_property: Any = constraints.dependent_property
 
 
-class Likelihood(Distribution):
+class Likelihood(Answers, Distribution):
     """A distribution ``p(y | f)`` over ``N`` data that takes an array ``f`` or the Gaussian marginals ``q(f)``.
 
     With an array, every method means what it does in NumPyro. With :class:`~gpzoo.GaussianMarginals`,
@@ -34,11 +35,12 @@ class Likelihood(Distribution):
     writes :meth:`log_prob` and :meth:`predictive_log_prob` (of ``self.checked(y)``), :meth:`sample_given`,
     :meth:`marginal_expectation`, ``support``, ``mean`` and ``variance``, and :meth:`check_values` where some ``y``
     are impossible. Parameters of its own are in ``arg_constraints``, and set before ``super().__init__(f)``; what is no
-    array is in ``pytree_aux_fields``. It declares ``quadratic``, ``takes_residual`` and ``by_entry`` where they
-    hold. One of classes derives from :class:`~gpzoo.likelihoods.classes.ClassLikelihood` and writes ``probs``, not
-    moments. Methods other than :meth:`log_prob` call :meth:`refuse_estimates` before they use the law of ``f``. To take
-    ``missing``, and masks of single outputs, its densities end with ``self.counted(terms, y)``, of one term for each
-    entry of ``y``.
+    array is in ``pytree_aux_fields``. It declares ``quadratic``, ``takes_residual`` and ``by_entry`` where they hold.
+    One of labels has ``num_classes`` and writes ``probs``, not moments. Predictions, diagnoses and exports ask the
+    questions of :class:`~gpzoo.likelihoods.answers.Answers`, such as ``noise``, ``cdf`` and ``exact``: a likelihood
+    overrides those that it has another answer to. Methods other than :meth:`log_prob` call :meth:`refuse_estimates`
+    before they use the law of ``f``. To take ``missing``, and masks of single outputs, its densities end with
+    ``self.counted(terms, y)``, of one term for each entry of ``y``.
 
     Example:
         >>> import numpy as np
@@ -66,17 +68,11 @@ class Likelihood(Distribution):
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent}
 
-    #: Whether the expectation is quadratic in ``f``, and so unbiased where moments are estimates.
-    quadratic: ClassVar[bool] = False
-
     #: Whether :meth:`log_prob` chooses the best factor of each residual variance in the ``parts`` of its marginals.
     takes_residual: ClassVar[bool] = False
 
     #: Whether ``p(y | f)`` is a product over the entries of a datum's ``y``, of which each has a term then.
     by_entry: Any = False
-
-    #: ``"mask"`` where NaN in ``y`` are not observed.
-    missing: str | None = None
 
     #: Which entries of ``y`` count, ``[N, D]``; ``None`` for all. See :class:`MaskedLikelihood`.
     entries: Any = None

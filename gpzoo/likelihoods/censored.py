@@ -94,6 +94,9 @@ class Censored(Gaussian):
         """Of which data ``y`` is the value."""
         return jnp.ones(self.batch_shape, bool) if self.censored is None else self.censored == 0
 
+    def cdf(self, value: ArrayLike) -> None:
+        """None: a limit has no rank among values."""
+
     def checked(self, y: Any) -> Shaped[Array, "..."]:
         """See :meth:`Likelihood.checked <gpzoo.likelihoods.Likelihood.checked>`; an interval must not be empty."""
         if all(x is not None and checks.is_concrete(x) for x in (y, self.censored, self.upper)):

@@ -18,6 +18,8 @@ class ClassLikelihood(Likelihood):
     ``mean`` and ``variance`` raise ``NotImplementedError``, because labels are not numbers: use ``probs``.
     """
 
+    column_axis = "class"
+
     def __init__(
         self, f: ArrayLike | GaussianMarginals, *, missing: str | None = None, validate_args: bool | None = None
     ) -> None:

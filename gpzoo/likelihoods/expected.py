@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -96,9 +96,12 @@ class Expected(Likelihood):
     def _given(self, f: Array) -> Any:
         return self.fn(f, *self.params)
 
-    def of_shapes(self) -> Any:
+    def _of_shapes(self) -> Any:
         """``fn(f, *params)`` with shapes in place of numbers, which a trace that has ended may have left."""
         return jax.eval_shape(lambda f, params: self.fn(f, *params), self._centre(), self.params)
+
+    def _known_support(self) -> constraints.Constraint:
+        return self._of_shapes().support
 
     @property
     def support(self) -> constraints.Constraint:
@@ -117,10 +120,8 @@ class Expected(Likelihood):
     def check_values(self, values: np.ndarray) -> None:
         """Refuse values outside the support."""
         if self.is_categorical:
-            base = lambda fn: base(fn.base_dist) if hasattr(fn, "base_dist") else fn.probs  # noqa: E731
-            classes = jax.eval_shape(lambda f: base(self._given(f)), self._centre()).shape[-1]
-            return check_labels(self, values, classes)
-        likelihood = self.of_shapes()
+            return check_labels(self, values, cast(int, self.num_classes))
+        likelihood = self._of_shapes()
         support = inspect.getattr_static(likelihood, "support")
         # Only a support fixed by the class: others depend on f or params, which may be traced.
         if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
@@ -137,10 +138,15 @@ class Expected(Likelihood):
     @property
     def is_categorical(self) -> bool:
         """Whether ``fn`` returns a distribution of class labels, which has ``probs`` and no moments."""
-        likelihood = self.of_shapes()
-        while hasattr(likelihood, "base_dist"):
-            likelihood = likelihood.base_dist
-        return isinstance(likelihood, CategoricalLogits | CategoricalProbs)
+        return isinstance(_innermost(self._of_shapes()), CategoricalLogits | CategoricalProbs)
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes, if ``fn`` is categorical."""
+        if not self.is_categorical:
+            return None
+        probs = jax.eval_shape(lambda f, params: _innermost(self.fn(f, *params)).probs, self._centre(), self.params)
+        return probs.shape[-1]
 
     def _log_density(self, f: Float[Array, "N *K"], value: ArrayLike) -> Float[Array, "*S N"]:
         given, y = self._given(f), self._cast(value)
@@ -163,9 +169,10 @@ class Expected(Likelihood):
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         if not self.is_marginal:
             return self._log_density(self.f, value)
-        return weighted_sum(self._points(self.num_draws)[1], self.integrand(value)[1])
+        _, weights, values = self._densities_at_points(value, self.num_draws)
+        return weighted_sum(weights, values)
 
-    def integrand(self, value: ArrayLike) -> tuple[Float[Array, "S N *K"], Float[Array, "S *_ N"]]:
+    def integrand(self, value: ArrayLike) -> tuple[Float[Array, "S N *K"], Float[Array, "S *_ N"]] | None:
         """The integrand of :meth:`log_prob` under marginals, to find values of ``f`` at which ``y`` is impossible.
 
         Args:
@@ -174,15 +181,18 @@ class Expected(Likelihood):
         Returns:
             Values of ``f``, and ``log p(y | f)`` there.
         """
-        points, _ = self._points(self.num_draws)
-        return points, jax.vmap(lambda f: self._log_density(f, value))(points)
+        return self._densities_at_points(value, self.num_draws)[::2] if self.is_marginal else None
+
+    def _densities_at_points(self, value: ArrayLike, num_draws: int) -> tuple[Array, Array, Array]:
+        """Values of ``f``, their weights, and ``log p(y | f)`` there."""
+        points, weights = self._points(num_draws)
+        return points, weights, jax.vmap(lambda f: self._log_density(f, value))(points)
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         if not self.is_marginal:
             return self._log_density(self.f, value)
-        points, weights = self._points(self.num_predictive_draws)
-        values = jax.vmap(lambda f: self._log_density(f, value))(points)
+        _, weights, values = self._densities_at_points(value, self.num_predictive_draws)
         found = log_weighted_mean(weights, values) if self.single else log_mean_exp(values)
         seen = self.seen_rows(value)
         return found if seen is None else jnp.where(seen, found, 0)  # the logarithm of a sum of weights rounds
@@ -219,6 +229,10 @@ class Expected(Likelihood):
         """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
         keys = random.split(key, f.shape[0])
         return jax.vmap(lambda f, key: self._given(f).sample(key))(f, keys)
+
+
+def _innermost(fn: Any) -> Any:
+    return _innermost(fn.base_dist) if hasattr(fn, "base_dist") else fn
 
 
 def _as_param(leaf: Any, dtype: Any) -> Shaped[Array, "..."]:

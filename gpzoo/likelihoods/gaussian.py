@@ -93,6 +93,11 @@ class Gaussian(Likelihood):
         """How the expectation is taken."""
         return "closed form"
 
+    @property
+    def noise(self) -> Float[Array, "..."]:
+        """The noise variance."""
+        return self.noise_variance
+
     def _residual(self, value: ArrayLike) -> Float[Array, "..."]:
         return self.checked(value).astype(self.f.dtype) - self._centre()
 

@@ -44,6 +44,7 @@ class HeteroscedasticGaussian(Likelihood):
     """
 
     pytree_aux_fields = ("num_points",)
+    light_tails = True
 
     def __init__(
         self,

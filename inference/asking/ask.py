@@ -35,11 +35,10 @@ import numpy as np
 from jaxtyping import Integer, PRNGKeyArray
 
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.programs.batches import batches, number_of_rows
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows
 from gpzoo.inference.programs.program import rows_of_sites
-from gpzoo.inference.programs.rows import Layout, SiteRows
+from gpzoo.inference.programs.rows import Layout, SiteRows, number_of_rows
 from gpzoo.inference.training._sources import split_arrays
 
 #: Arrays by group and site.
@@ -274,7 +273,10 @@ def ask(
     program = subject.compiled_for(question, layouts)
     which = "of rows" if question.apart and size < num_rows else "all"
     parts: list[Found] = []
-    for number, (rows, args) in enumerate(batches(subject.args, num_rows, size)):
+    for number, start in enumerate(range(0, num_rows, size)):
+        # The last batch repeats the last row, so that all have one shape.
+        rows = np.minimum(np.arange(start, start + size), num_rows - 1)
+        args = subject.args if size == num_rows else jax.tree.map(lambda x: x[rows], subject.args)  # noqa: B023
         own = {n: x[layouts[n].rows(rows, num_rows)] if n in layouts else x for n, x in (of_sites or {}).items()}
         at = subject.at(args=args, rows=rows, count=num_rows, number=number, of_sites=own, **others)
         found: Found = program(draws, at, which)
@@ -295,7 +297,7 @@ def ask(
 
 
 def joined(parts: Sequence[Any], layout: Layout | None, axis: int, num_rows: int) -> np.ndarray:
-    """An array of a site's rows along ``axis`` from its parts in each of :func:`batches`, and nothing but these.
+    """An array of a site's rows along ``axis`` from its parts in each batch, and nothing but these.
 
     Args:
         parts: of every batch, or of the first where the site is the same in all.

@@ -21,7 +21,6 @@ from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import Runs, Trace, entries_of, observed, run, unmasked
 from gpzoo.likelihoods import Likelihood
-from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 
@@ -193,8 +192,8 @@ class Draws:
                 outputs = [] if fn.num_outputs is None else [f"{name}_output"]
                 for other in data.values():
                     likelihood = unmasked(other["fn"])
-                    if isinstance(likelihood, ClassLikelihood) and likelihood.f is value:
-                        outputs = [f"{name}_class"]
+                    if isinstance(likelihood, Likelihood) and likelihood.f is value:
+                        outputs = [f"{name}_{likelihood.column_axis}"] if outputs else []
                 axes = [next((plate for plate, size in sizes.items() if size == value.shape[0]), "row"), *outputs]
                 notes.axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
             if isinstance(likelihood := unmasked(fn), Likelihood) and name in data:

@@ -21,12 +21,12 @@ from gpzoo.inference.asking.container import Group, container
 from gpzoo.inference.asking.draws import Draw, Draws, Notes
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.batches import number_of_rows
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.enumeration import is_enumerated, plate_depth
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
+from gpzoo.inference.programs.rows import number_of_rows
 
 #: Arguments with more entries than this are not copied into ``constant_data``.
 _SMALL = 1_000_000

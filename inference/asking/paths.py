@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, random
-from jax.scipy.special import ndtr
 from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
 from numpyro import handlers
 from numpyro.distributions.distribution import Unit
@@ -24,11 +23,10 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Means
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.program import Sites
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import drawing, run, unmasked
-from gpzoo.likelihoods import Censored, Expected, Gaussian, Likelihood
-from gpzoo.likelihoods.classes import ClassLikelihood
+from gpzoo.inference.programs.sites import Sites
+from gpzoo.likelihoods.answers import answers
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -220,26 +218,20 @@ def _process(posterior: InducingPosterior, value: Any, test: Shaped[Array, "N ..
 
 def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
     """A data site on one path, with the density of ``test``."""
-    fn: Any = unmasked(masked)
+    fn = answers(unmasked(masked))
     if getattr(masked, "entries", None) is not None:  # test data have NaN where they were not observed
         fn = copy(fn)
         fn.missing = "mask"
-    density = None if test is None else _log_density(fn, test)
-    if has_classes(fn):
+    density = cdf = None
+    if test is not None:
+        density = fn.predictive_log_prob(test)
+    if fn.num_classes is not None:
         return Path(SitePrediction(None, None, density, fn.probs))
     mean, variance = fn.mean, fn.variance
-    base = fn
-    while isinstance(base, dist.Independent | dist.ExpandedDistribution):
-        base = base.base_dist
-    if not isinstance(base, Gaussian | dist.Normal):
-        return Path(SitePrediction(mean, variance, density))
-    # Of censored data only a side is known.
-    cdf = (
-        None
-        if test is None or isinstance(base, Censored)
-        else ndtr((test.astype(mean.dtype) - mean) / jnp.sqrt(variance))
-    )
-    return Path(SitePrediction(mean, variance, density, cdf=cdf), (mean, variance))
+    if test is not None:
+        cdf = fn.cdf(test)
+    moments = None if fn.noise is None else (mean, variance)
+    return Path(SitePrediction(mean, variance, density, cdf=cdf), moments)
 
 
 def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | None) -> Path:
@@ -262,18 +254,8 @@ def _needs_draws(path: Path, asked: Asked) -> bool:
 
 def _draw(fn: Any, key: PRNGKeyArray, num_draws: int) -> Shaped[Array, "{num_draws} N ..."]:
     """Draws of a data site, ``[num_draws, N, ...]``; those of a likelihood are given draws of its marginals."""
-    fn = unmasked(fn)
+    fn = answers(unmasked(fn))
     with drawing():
-        if isinstance(fn, Likelihood) and fn.is_marginal:
+        if fn.is_marginal:
             return fn.sample_given(key, fn.f.draws(num_draws))
         return fn.sample(key, (num_draws,))
-
-
-def has_classes(fn: Any) -> bool:
-    """Whether a data site's predictions are probabilities of classes."""
-    classes = isinstance(fn, ClassLikelihood | dist.CategoricalProbs | dist.CategoricalLogits)
-    return classes or (isinstance(fn, Expected) and fn.is_categorical)
-
-
-def _log_density(fn: Any, value: Shaped[Array, "N ..."]) -> Float[Array, "N ..."]:
-    return fn.predictive_log_prob(value) if isinstance(fn, Likelihood) else fn.log_prob(value)

@@ -24,8 +24,9 @@ from gpzoo.inference.programs.arguments import arguments, test_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import LOG_DENSITIES
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.program import Sites, find_sites, look, parameters_of
+from gpzoo.inference.programs.program import find_sites, look, parameters_of
 from gpzoo.inference.programs.rows import SiteRows
+from gpzoo.inference.programs.sites import Sites
 from gpzoo.inference.training._sources import split_arrays
 
 

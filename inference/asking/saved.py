@@ -32,8 +32,8 @@ from gpzoo.inducing.initialisers import Initialiser, blocks
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs import files
-from gpzoo.inference.programs.program import Sites
 from gpzoo.inference.programs.rows import Layout
+from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors import forms
 from gpzoo.posteriors.forms import Form
 

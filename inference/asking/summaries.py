@@ -41,8 +41,8 @@ class SitePrediction(NamedTuple):
         probs: predictive class probabilities ``[N, K]``, where the likelihood has classes.
         quantiles: of every entry, ``[Q, N]`` or ``[Q, N, D]``, where asked for; ``None`` for labels.
         draws: one draw per path, ``[S, N]`` or ``[S, N, D]``, where asked for.
-        cdf: predictive probability of a value of at most the test data's, the shape of ``mean``; of Gaussian data sites
-            with test data; NaN where these are.
+        cdf: predictive probability of a value of at most the test data's, the shape of ``mean``; of data sites with
+            test data whose likelihood has it in closed form, as Gaussian ones do; NaN where these are.
     """
 
     # JAX arrays while they are computed. `Any` stands for None: type checkers then ask for no test at every use.

@@ -25,8 +25,9 @@ from gpzoo.inference.asking.export import exported
 from gpzoo.inference.asking.functions import one_function, values_of_functions
 from gpzoo.inference.asking.predict import Options, predictions
 from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.guides.guide import Inducing, InducingGuide
+from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import extended
+from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
@@ -470,8 +471,16 @@ class Trained:
         """
         _saved.save(_saved.checked_path(path), self)
 
-    def _usable_guide(self, seen: bool = False) -> InducingGuide:
-        """The guide, if it can be asked, and has seen data where it has to."""
+    def _usable_guide(
+        self, args: tuple = (), kwargs: Mapping[str, Any] | None = None, *, seen: bool = False
+    ) -> InducingGuide:
+        """The guide, if it can be asked.
+
+        Args:
+            args: checked arguments of the program, at which that of another guide is refused.
+            kwargs: its keyword arguments.
+            seen: whether the guide must have seen data.
+        """
         if not isinstance(self.guide, InducingGuide):
             raise TypeError(f"guide must be the trained InducingGuide, got {type(self.guide).__name__}.")
         if self.losses.ndim > 1:
@@ -487,6 +496,8 @@ class Trained:
                 "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data "
                 "first."
             )
+        if args and self.model is not self.guide.model:
+            refuse_other_program(self.model, self.guide, args, kwargs or {}, self.params)
         return self.guide
 
     def _subject(
@@ -500,10 +511,8 @@ class Trained:
             seen: whether its guide must have seen data; else these are the data.
             new: whether targets may be left out.
         """
-        guide = self._usable_guide(seen)
         args, kwargs = arguments(self.model, args, model_kwargs, new=new)
-        if args and self.model is not guide.model:
-            refuse_other_program(self.model, guide, args, kwargs, self.params)
+        guide = self._usable_guide(args, kwargs, seen=seen)
         guide.sites_for(args, kwargs)
         return Subject(self.model, guide, guide.checked_params(self.params, args, kwargs), args, kwargs, self._compiled)
 

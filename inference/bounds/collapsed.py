@@ -85,6 +85,10 @@ class CollapsedELBO(GaussianProcessELBO):
             covariance that is not full; minibatches; a GP site inside ``handlers.scale``.
     """
 
+    needs_all_rows, takes_natural, takes_mesh = True, False, False
+    #: It is one number for all sites.
+    by_site: Any = None
+
     def __init__(self) -> None:
         super().__init__()
 
@@ -126,9 +130,9 @@ class CollapsedELBO(GaussianProcessELBO):
         """
         args, kwargs = arguments(_guide(guide).model, args, model_kwargs)
         arrays, static = split_arrays(kwargs)
-        return self.solver(guide, static)(guide.checked_params(params, args, kwargs), args, arrays)
+        return self.finisher(guide, static)(guide.checked_params(params, args, kwargs), args, arrays)
 
-    def solver(self, guide: Any, static: dict[str, Any]) -> Callable[[Mapping[str, Any], tuple, dict], dict]:
+    def finisher(self, guide: Any, static: dict[str, Any]) -> Callable[[Mapping[str, Any], tuple, dict], dict]:
         """:meth:`optimal` as a function of ``(params, args, kwargs)`` that were checked, compiled by its first call.
 
         Args:
@@ -248,6 +252,7 @@ class _Program:
     def expansion(self, names: frozenset[str] | None = None) -> _Expansion:
         """The terms of these sites, or of all."""
 
+        @jax.jit  # the program runs once for both evaluations
         def total(shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> tuple[Float[Array, ""], Any]:
             terms, mutable_state = self.terms(shift, variance)
             own = [x for name, x in terms.items() if names is None or name in names]

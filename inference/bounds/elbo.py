@@ -20,8 +20,8 @@ from gpzoo._numpyro import Messenger
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.enumeration import is_enumerated, scored
 from gpzoo.inference.programs.gp_sites import Bound, TightBound, representing
-from gpzoo.inference.programs.program import Sites
 from gpzoo.inference.programs.runs import ParameterNames, observed, unmasked
+from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods import Likelihood
 from gpzoo.linalg import total
 from gpzoo.posteriors.posterior import InducingPosterior

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import numpyro.distributions as dist
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
@@ -20,7 +19,7 @@ from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import unmasked
 from gpzoo.inference.training._sources import Resident
-from gpzoo.likelihoods import Gaussian, HeteroscedasticGaussian
+from gpzoo.likelihoods.answers import answers
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.tables.table import Table
 
@@ -30,8 +29,6 @@ NARROW, WIDE = 0.05, 20.0
 #: Standard deviations by which targets may lie off zero, the mean of a GP without a mean function. At three the GP's
 #: variance is spent on the mean.
 OFF_ZERO = 3.0
-
-GAUSSIAN = Gaussian, HeteroscedasticGaussian, dist.Normal, dist.MultivariateNormal
 
 #: Interquartile ranges from the median beyond which an entry is an outlier. Squared, in float32, it leaves nothing of
 #: what the others differ by.
@@ -97,7 +94,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
             of, array = f"{name}{jax.tree_util.keystr(path)}", np.asarray(leaf)
             sites = [site for site in data.values() if _is(site["value"], leaf)]
             if sites or any(_is(site["value"], leaf) for site in exact):
-                gaussian = all(isinstance(unmasked(site["fn"]), GAUSSIAN) for site in sites)
+                gaussian = all(answers(unmasked(site["fn"])).light_tails for site in sites)
                 findings += _targets(of, array, {kind_of(site) for site in sites} or {"numbers"}, gaussian)
             elif name not in optional:
                 findings += _inputs(of, array)

@@ -16,13 +16,13 @@ from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis import approximation, khat, loo, restarts
 from gpzoo.inference.diagnosis.findings import Diagnosis
-from gpzoo.inference.diagnosis.measure import measure, places_of_data, without_data
+from gpzoo.inference.diagnosis.measure import Measured, measure, places_of_data, without_data
 from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.batches import number_of_rows
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
+from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.training._sources import described
 
 #: Draws of programs that draw, and of outcomes whose transforms are ranks among them.
@@ -30,6 +30,7 @@ _DRAWS = 200
 
 
 @entry_point
+@checks.each_once()
 def diagnose(
     rng_key: Array,
     trained: Trained,
@@ -73,23 +74,17 @@ def diagnose(
     """
     rng_key = checks.rng_key(rng_key)
     args, kwargs = arguments(trained.model, args, model_kwargs, new=True)
-    several, bounds = trained, np.zeros(0)
-    if np.ndim(trained.losses) > 1:
-        k, bounds = restarts.best(trained)
-        trained = trained.member(k)
-    guide = trained._usable_guide()
-    guide.sites_for(args, kwargs)
+    several, (trained, bounds) = trained, restarts.best(trained)
+    guide = trained._usable_guide(args, kwargs)
+    inner = guide.sites_for(args, kwargs).inner
     params = guide.checked_params(trained.params, args, kwargs)
     seen = look(trained.model, args, kwargs)
     if absent := without_data(seen.trace):
         raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
     measured = measure(named_key(rng_key, "measure"), trained, params, args, kwargs)
-    inner = guide.sites.inner
     reached = approximation.reached(measured, inner, seen.needs)
-
-    hidden: set[int] = set()
-    if callable(guide.hyperparameters):  # such a guide may read the data, which a prediction must not
-        hidden = set(places_of_data(seen.trace, args).values())
+    # A guide of one's own may read the data, which a prediction must not.
+    hidden = set(places_of_data(seen.trace, args).values()) if callable(guide.hyperparameters) else set()
     new = tuple(None if i in hidden else x for i, x in enumerate(args))
 
     def predicted(of: Trained) -> dict[str, SitePrediction]:
@@ -102,17 +97,42 @@ def diagnose(
             model_kwargs=kwargs,
         )
 
-    judged = []
-    if measured.outcomes:
-        at_rows = predicted(trained)
-        judged = [judge(name, site, at_rows[name], reached[name]) for name, site in measured.outcomes.items()]
-    held = Diagnosis()
-    if len(bounds):
-        key, sites = named_key(rng_key, "restarts"), sorted(guide.sites.processes - inner)
-        held = restarts.compare(key, several, bounds, predicted, sites)
-    effects = Diagnosis.joined(judged)
-    of_training = _is_trained_on(trained, args)
-    rows, reason = _rows_of_training(trained, args), ""
+    at_rows = predicted(trained) if measured.outcomes else {}
+    effects = Diagnosis.joined(
+        judge(name, site, at_rows[name], reached[name]) for name, site in measured.outcomes.items()
+    )
+    sites = sorted(guide.sites.processes - inner)
+    held = restarts.compare(named_key(rng_key, "restarts"), several, bounds, predicted, sites)
+    rows = _rows_of_training(trained, args)
+    causes = Diagnosis.joined(
+        [
+            approximation.course(trained.losses, rows or number_of_rows(args), trained.backed_off),
+            approximation.by_site(measured),
+            approximation.inducing(measured, inner),
+            approximation.layers(measured, inner),
+            approximation.parameters(params, measured.starts),
+            *_of_posterior(rng_key, trained, params, args, kwargs, train_args, rows, measured, effects),
+        ]
+    )
+    # What is wrong with the approximation explains what is wrong with its predictions, which are of more interest.
+    findings = causes.findings + effects.findings
+    one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
+    return Diagnosis.joined([held, one])
+
+
+def _of_posterior(
+    rng_key: Array,
+    trained: Trained,
+    params: dict[str, Any],
+    args: tuple,
+    kwargs: dict[str, Any],
+    train_args: tuple | None,
+    rows: int | None,
+    measured: Measured,
+    effects: Diagnosis,
+) -> tuple[Diagnosis, Diagnosis]:
+    """What is said of ``q`` as a posterior given the data of training: of its hyperparameters, and of all its draws."""
+    of_training, reason = _is_trained_on(trained, args), ""
     data = args if train_args is None else arguments(trained.model, train_args)[0]
     if train_args is None and not of_training:
         reason = "it is about the training's data: pass train_args=(X, y)"
@@ -121,32 +141,17 @@ def diagnose(
             f"q is a posterior given the {rows:,} rows of training, and these are {number_of_rows(data):,}: pass all, "
             "train_args=(X, y)"
         )
-    if not reason:
-        gaussian = all(site.noise is not None for site in measured.outcomes.values())
-        key = named_key(rng_key, "k-hat")
-        hyperparameters = khat.of_hyperparameters(key, trained, params, data, kwargs, gaussian=gaussian)
-        densities = {name: effects.arrays.get(f"{name}_log_density") for name in measured.outcomes}
-        others = not of_training and not _same(args, data)
-        held_out = {name: x for name, x in densities.items() if x is not None and others}
-        left_out = loo.of_draws(rng_key, trained, params, data, kwargs, held_out)
-    else:
-        hyperparameters = khat.unavailable(khat.why_not(guide) or reason)
-        left_out = loo.unavailable(reason)
-    causes = Diagnosis.joined(
-        [
-            approximation.course(trained.losses, rows or number_of_rows(args), trained.backed_off),
-            approximation.by_site(measured),
-            approximation.inducing(measured, inner),
-            approximation.layers(measured, inner),
-            approximation.parameters(params, measured.starts),
-            hyperparameters,
-            left_out,
-        ]
+    if reason:
+        return khat.unavailable(khat.why_not(trained.guide) or reason), loo.unavailable(reason)
+    gaussian = all(site.noise is not None for site in measured.outcomes.values())
+    key = named_key(rng_key, "k-hat")
+    densities = {name: effects.arrays.get(f"{name}_log_density") for name in measured.outcomes}
+    others = not of_training and not _same(args, data)
+    held_out = {name: x for name, x in densities.items() if x is not None and others}
+    return (
+        khat.of_hyperparameters(key, trained, params, data, kwargs, gaussian=gaussian),
+        loo.of_draws(rng_key, trained, params, data, kwargs, held_out),
     )
-    # What is wrong with the approximation explains what is wrong with its predictions, which are of more interest.
-    findings = causes.findings + effects.findings
-    one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
-    return Diagnosis.joined([held, one])
 
 
 def _is_trained_on(trained: Trained, args: tuple) -> bool:

@@ -19,6 +19,7 @@ from gpzoo.inference.asking.ask import identity_of
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.collapsed import CollapsedELBO
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
+from gpzoo.inference.diagnosis.measure import log_prob
 from gpzoo.inference.diagnosis.psis import pareto
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import scored
@@ -321,16 +322,10 @@ def _joint(
         if site["type"] != "sample":
             continue
         if name in theta:
-            prior += _log_prob(site)
+            prior += log_prob(site)
         elif site["is_observed"]:
-            data += _log_prob(site)
+            data += log_prob(site)
     weights = [site["value"] for name, site in runs.guide.items() if name.endswith("_log_weight")]
     if guide is None:
         return prior + data, jnp.zeros(())
     return prior, data + sum(weights)
-
-
-def _log_prob(site: Mapping[str, Any]) -> Array:
-    fn: Any = site["fn"]
-    total = jnp.sum(fn.log_prob(site["value"]))
-    return total if site["scale"] is None else site["scale"] * total

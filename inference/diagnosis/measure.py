@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
-from jax import Array
-from numpyro.distributions import constraints
+from jax import Array, random
+from numpyro.distributions.kl import kl_divergence
+from numpyro.distributions.util import scale_and_mask
 
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference.asking.ask import identity_of
-from gpzoo.inference.asking.paths import has_classes
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.programs.gp_sites import Marginals
+from gpzoo.inference.programs.enumeration import scored
+from gpzoo.inference.programs.gp_sites import Bound
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.runs import Trace, entries_of, observed, run, unmasked
+from gpzoo.inference.programs.runs import Runs, Trace, entries_of, observed, run, unmasked
 from gpzoo.inference.training._sources import split_arrays
-from gpzoo.likelihoods import Censored, Expected, Gaussian, Likelihood
+from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods.answers import answers
 from gpzoo.linalg.operators import matmul
-from gpzoo.posteriors.conditional import Interpolation
+from gpzoo.posteriors.conditional import Interpolation, conditional_of
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
@@ -80,6 +81,7 @@ class Outcomes:
         kind: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``.
         likelihood: name of its distribution.
         noise: variance of Gaussian noise, averaged over rows and outputs; ``None`` for other distributions.
+        ranked: whether another distribution has the probability of a smaller outcome in closed form.
     """
 
     value: np.ndarray
@@ -87,11 +89,12 @@ class Outcomes:
     kind: str
     likelihood: str
     noise: float | None
+    ranked: bool = False
 
     @property
     def judged_by_draws(self) -> bool:
         """Whether the probability of a smaller outcome has no closed form."""
-        return self.kind in ("integers", "numbers") and self.noise is None
+        return self.kind in ("integers", "numbers") and self.noise is None and not self.ranked
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,7 @@ def measure(rng_key: Array, trained: Trained, params: Mapping[str, Any], args: t
     if name not in trained._compiled:
         trained._compiled[name] = _Program(trained.model, guide, static)
     program: Any = trained._compiled[name]
-    found = jax.tree.map(np.asarray, program(rng_key, dict(params), args, arrays))
-    return program.measured(found)
+    return program(rng_key, dict(params), args, arrays)
 
 
 class _Program:
@@ -136,58 +138,92 @@ class _Program:
 
     def __init__(self, model: Any, guide: InducingGuide, static: dict) -> None:
         self.model, self.guide, self.static = model, guide, static
-        self.kinds: dict[str, tuple[str, str]] = {}
+        self.kinds: dict[str, tuple[str, str, bool]] = {}
         self.order: tuple[str, ...] = ()
-        self.compiled = jax.jit(self._run)
+        self.compiled = jax.jit(self._measured)
 
-    def __call__(self, *given: Any) -> Any:
-        return self.compiled(*given)
-
-    def _run(self, key: Array, params: dict, args: tuple, arrays: dict) -> dict[str, Any]:
-        kwargs = arrays | self.static
-        particles = _PARTICLES if self.guide.draws_anything else 1
-        elbo = GaussianProcessELBO(particles, sum_sites=False)
-        losses = elbo.loss(named_key(key, "bound"), dict(params), self.model, self.guide, *args, **kwargs)
-        shown = Marginals(views=named_key(key, "views"))
-        traced = run(
-            named_key(key, "draws"),
-            args,
-            kwargs,
-            guide=self.guide,
-            model=self.model,
-            values=params,
-            representation=shown,
-        )
-        fresh = run(named_key(key, "start"), args, kwargs, model=self.model, values={}, complete=False)
-        starts = {name: site["value"] for name, site in fresh.model.items() if site["type"] == "param"}
-        posteriors = {
-            name: site["fn"] for name, site in traced.guide.items() if isinstance(site.get("fn"), InducingPosterior)
-        }
-        self.order = tuple(posteriors)
-        data = data_sites(traced.model)
-        self.kinds = {name: (kind_of(site), type(unmasked(site["fn"])).__name__) for name, site in data.items()}
-        return {
-            "terms": jax.tree.map(jnp.negative, losses),
-            "processes": {name: _process(posterior) for name, posterior in posteriors.items()},
-            "outcomes": {name: _outcomes(site) for name, site in data.items()},
-            "starts": starts,
-        }
-
-    def measured(self, found: dict[str, Any]) -> Measured:
-        """The numbers of a run on the host."""
+    def __call__(self, *given: Any) -> Measured:
+        """The numbers on the host."""
+        found = jax.tree.map(np.asarray, self.compiled(*given))
+        whole = ("outside", "num_inducing", "between")
         processes = {}
         for name in self.order:
             site = found["processes"][name]
-            whole = ("outside", "num_inducing", "between")
-            numbers = {key: None if site[key] is None else int(site[key]) for key in whole}
-            processes[name] = Process(**site | numbers)
+            processes[name] = Process(**site | {key: None if site[key] is None else int(site[key]) for key in whole})
         outcomes = {}
         for name, site in found["outcomes"].items():
             noise = None if site["noise"] is None else float(site["noise"])
-            kind, likelihood = self.kinds[name]
-            outcomes[name] = Outcomes(site["value"], site["observed"], kind, likelihood, noise)
+            kind, likelihood, ranked = self.kinds[name]
+            outcomes[name] = Outcomes(site["value"], site["observed"], kind, likelihood, noise, ranked)
         terms = {name: float(term) for name, term in found["terms"].items()}
         return Measured(terms, processes, outcomes, found["starts"])
+
+    def _measured(self, key: Array, params: dict, args: tuple, arrays: dict) -> dict[str, Any]:
+        kwargs = arrays | self.static
+        once = partial(self._run, params=params, args=args, kwargs=kwargs)
+        keys, views = named_key(key, "bound"), named_key(key, "views")
+        if self.guide.draws_anything:
+            particles, posteriors, outcomes = jax.vmap(once)(random.split(keys, _PARTICLES))
+            terms = jax.tree.map(jnp.mean, particles)
+            # The sites are those of the first draw.
+            posteriors, outcomes = jax.tree.map(lambda x: x[0], (posteriors, outcomes))
+        else:
+            terms, posteriors, outcomes = once(keys)
+        start = run(named_key(key, "start"), args, kwargs, model=self.model, values={}, complete=False).model
+        return {
+            "terms": terms,
+            "processes": {n: _process(_with_views(x, named_key(views, n))) for n, x in posteriors.items()},
+            "outcomes": outcomes,
+            "starts": {name: site["value"] for name, site in start.items() if site["type"] == "param"},
+        }
+
+    def _run(self, key: Array, params: dict, args: tuple, kwargs: dict) -> tuple[dict, dict, dict]:
+        """Terms of the bound, posteriors of GP sites, and data sites, as in a step of the training."""
+        of = partial(run, key, args, kwargs, guide=self.guide, values=params, representation=Bound())
+        found = of(model=scored(self.model, self.guide.sites))
+        fns = {name: site.get("fn") for name, site in found.guide.items()}
+        posteriors = {name: fn for name, fn in fns.items() if isinstance(fn, InducingPosterior)}
+        # Where discrete sites are summed out, data have no distribution of their own.
+        data = data_sites((of(model=self.model) if self.guide.sites.enumerated else found).model)
+        self.order = tuple(posteriors)
+        self.kinds = {
+            name: (kind_of(site), type(unmasked(site["fn"])).__name__, _ranked(site)) for name, site in data.items()
+        }
+        return _terms(found), posteriors, {name: _outcomes(site) for name, site in data.items()}
+
+
+def _terms(found: Runs) -> dict[str, Array]:
+    """The contribution of every site to the bound, as in :class:`numpyro.infer.TraceMeanField_ELBO`."""
+    terms = {}
+    for name, site in found.model.items():
+        if site["type"] == "sample":
+            terms[name] = log_prob(site) if site["is_observed"] else _less_divergence(found.guide[name], site)
+    alone = {n: site for n, site in found.guide.items() if site["type"] == "sample" and n not in found.model}
+    return terms | {name: -log_prob(site) for name, site in alone.items()}
+
+
+def _less_divergence(ours: dict[str, Any], theirs: dict[str, Any]) -> Array:
+    try:
+        divergence = kl_divergence(ours["fn"], theirs["fn"])
+    except NotImplementedError:
+        return log_prob(theirs) - log_prob(ours)
+    return -jnp.sum(scale_and_mask(divergence, scale=ours["scale"]))
+
+
+def log_prob(site: Mapping[str, Any]) -> Array:
+    """The log density of a site's value, scaled as its plates say."""
+    fn: Any = site["fn"]
+    return jnp.sum(scale_and_mask(fn.log_prob(site["value"]), scale=site["scale"]))
+
+
+def _with_views(posterior: InducingPosterior, key: Array) -> InducingPosterior:
+    """The posterior, whose kernel's sampled views are drawn, the same for all rows."""
+    if not posterior.prior.samples_views:
+        return posterior
+    given: Any = posterior
+    options = {"whiten": given.whiten, "site": given.site}
+    prior = given.prior.with_fixed_views(key)
+    return InducingPosterior(conditional_of(prior, given.inducing, given.form, **options), given.u_mean, given.form)
 
 
 def _process(posterior: InducingPosterior) -> dict[str, Any]:
@@ -262,25 +298,17 @@ def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
     fn: Any = site["fn"]
     value = jnp.asarray(site["value"])
     rows = jnp.all(observed(fn, value).reshape(len(value), -1), axis=1)
-    value, fn = entries_of(fn, value), unmasked(fn)
-    rows = rows & fn.exact if isinstance(fn, Censored) else rows
-    noise: Any = None
-    if isinstance(fn, Gaussian):
-        noise = jnp.mean(jnp.broadcast_to(fn.noise_variance, fn.f.shape))
-    elif isinstance(fn, dist.Normal):
-        scale: Any = fn.scale
-        noise = jnp.mean(jnp.square(jnp.broadcast_to(scale, value.shape)))
+    value, fn = entries_of(fn, value), answers(unmasked(fn))
+    rows = rows if fn.exact is None else rows & fn.exact
+    noise = None if fn.noise is None else jnp.mean(jnp.broadcast_to(fn.noise, value.shape))
     return {"value": value, "observed": rows, "noise": noise}
+
+
+def _ranked(site: dict[str, Any]) -> bool:
+    fn = answers(unmasked(site["fn"]))
+    return fn.noise is None and fn.cdf(site["value"]) is not None
 
 
 def kind_of(site: dict[str, Any]) -> str:
     """See :attr:`Outcomes.kind`."""
-    fn: Any = unmasked(site["fn"])
-    support = (fn.of_shapes() if isinstance(fn, Expected) else fn).support
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    if support is constraints.boolean:
-        return "binary"
-    if has_classes(fn):
-        return "classes"
-    return "integers" if support.is_discrete else "numbers"
+    return answers(unmasked(site["fn"])).kind

@@ -22,17 +22,19 @@ MOST_APART = 0.1
 _DRAWS = 100
 
 
-def best(trained: Trained) -> tuple[int, np.ndarray]:
-    """The training with the highest bound, and the bounds of all: means over the last tenth of the steps.
+def best(trained: Trained) -> tuple[Trained, np.ndarray]:
+    """The training with the highest bound, and the bounds of several: means over the last tenth of the steps.
 
     Raises:
         ValueError: if all failed.
     """
     losses = np.asarray(trained.losses)
+    if losses.ndim < 2:
+        return trained, np.zeros(0)
     bounds = -losses[:, -max(1, losses.shape[1] // 10) :].mean(axis=1)
     if not np.isfinite(bounds).any():
         raise ValueError(f"All {len(bounds)} trainings failed: their bounds are not finite.")
-    return int(np.nanargmax(bounds)), bounds
+    return trained.member(int(np.nanargmax(bounds))), bounds
 
 
 def compare(
@@ -55,6 +57,8 @@ def compare(
         predicted: predictions at the rows of one of them.
         sites: GP sites that the data see.
     """
+    if not len(bounds):
+        return Diagnosis()
     members = [int(k) for k in np.argsort(-bounds) if np.isfinite(bounds[k])]
     draws: dict[str, list[np.ndarray]] = {site: [] for site in sites}
     rng = np.random.default_rng(np.asarray(random.key_data(rng_key)).ravel())

@@ -18,17 +18,18 @@ from numpyro.infer.calibration import vsbc_diagnostic
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.errors import NonFiniteError
-from gpzoo.inference.bounds.collapsed import CollapsedELBO
 from gpzoo.inference.diagnosis.calibration import coverage, uniformity
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
 from gpzoo.inference.diagnosis.measure import places_of_data
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.guides.handler import for_site, variable_of
+from gpzoo.inference.guides.handler import variable_of
+from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import drawing
+from gpzoo.inference.training.protocol import of_objective
 
 #: Probability of a finding, over all entries, where the approximation is right.
 LEVEL = 0.01
@@ -105,8 +106,8 @@ def vsbc(
     num_simulations = checks.positive_int("num_simulations", num_simulations)
     num_draws = checks.positive_int("num_draws", num_draws)
     args, kwargs = arguments(model, args, model_kwargs)
-    if isinstance(svi.loss, CollapsedELBO):
-        raise ValueError("vsbc ranks draws of q(u), which CollapsedELBO does not train: use GaussianProcessELBO().")
+    if (objective := of_objective(svi.loss)).finisher is not None:
+        raise ValueError(f"vsbc ranks draws of q(u), which {objective.name} does not train: use GaussianProcessELBO().")
     seen = look(model, args, kwargs).trace
     places = places_of_data(seen, args)
     if not places:

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
-from numpyro.distributions import Delta, constraints
-from numpyro.infer import init_to_median
+from numpyro.distributions import Delta
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._types import Argument
 from gpzoo.errors import GPZooError
-from gpzoo.inducing.initialisers import Initialiser, structure
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.guides.handler import _parameter, _PosteriorHandler, for_site
+from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
+from gpzoo.inference.guides.options import Options, for_site
 from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.calls import entry_point, removed
+from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.gp_sites import Functions, Marginals, Missing, Start
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.program import Look, Sites, find_sites, look, parameters_of
+from gpzoo.inference.programs.program import Look, find_sites, look, parameters_of
 from gpzoo.inference.programs.runs import Trace, at_once, run, shapes_of
-from gpzoo.posteriors.forms import Form, form_of
+from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: The inducing variables of all sites, or of each by name, or their initialisers.
-Inducing: TypeAlias = Initialiser | InducingVariable | Mapping[str, Initialiser | InducingVariable]
 
-
-class InducingGuide:
+class InducingGuide(Options):
     """A guide that runs the model with each latent GP site replaced by its inducing posterior ``q(f)``.
 
     Values flow through the program, so that a stack of GP sites gets the layerwise posterior of Salimbeni and
@@ -98,45 +95,10 @@ class InducingGuide:
             or a term that depends on a site at several rows of the data.
     """
 
-    def __init__(
-        self,
-        model: Callable,
-        inducing: Inducing,
-        *,
-        whiten: bool | Mapping[str, bool] = True,
-        covariance: str | Form | type[Form] | Mapping[str, str | Form | type[Form]] | None = None,
-        initial_scale: float | Mapping[str, float] = 1.0,
-        hyperparameters: str | Callable[[Callable], Callable] = "point",
-        joint: Iterable[str] = (),
-        residual: Iterable[str] = (),
-        init_loc_fn: Callable = init_to_median,
-    ) -> None:
-        for form in _values_of(covariance):
-            form_of(form, None)
-        for value in _values_of(whiten):
-            if not isinstance(value, bool):
-                raise TypeError(f"whiten must be True or False, or a mapping from site name to these; got {value!r}.")
-        for value in _values_of(initial_scale):
-            checks.positive_number("initial_scale", value)
-        if not callable(hyperparameters):
-            checks.one_of("hyperparameters", hyperparameters, ("point", "normal"))
-        for entry in _values_of(inducing):
-            if not isinstance(entry, InducingVariable) and not (callable(entry) and hasattr(entry, "variable")):
-                raise TypeError(
-                    f"inducing must be an initialiser such as kmeans(100), an inducing variable such as "
-                    f"InducingPoints(Z), or a mapping from site name to these; got {type(entry).__name__}."
-                )
-        self.model = model
-        self.inducing = inducing
-        self.whiten, self.covariance, self.initial_scale = whiten, covariance, initial_scale
-        self.hyperparameters = hyperparameters
-        self.joint = frozenset([joint] if isinstance(joint, str) else joint)
-        self.residual = frozenset([residual] if isinstance(residual, str) else residual)
-        self.init_loc_fn = init_loc_fn
-        self.sites: Sites | Any = None  # until the program is first traced
-        self._others: OtherLatents | None = None  # likewise
-        #: Another object than ``model`` that was found to be the same program, and this guide in its handlers.
-        self.compared: tuple[Callable, Any] | None = None
+    sites: Sites | Any = None  # until the program is first traced
+    _others: OtherLatents | None = None  # likewise
+    #: Another object than ``model`` that was found to be the same program, and this guide in its handlers.
+    compared: tuple[Callable, Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the guide; takes the model's arguments.
@@ -144,13 +106,11 @@ class InducingGuide:
         Returns:
             The value of every latent site.
         """
-        self.sites_for(args, kwargs)
-        with _PosteriorHandler(self, args, kwargs) as handler:
+        sites, others = self.sites_for(args, kwargs), self.others_for(args, kwargs)
+        start = partial(self.starting_values, args=args, kwargs=kwargs)
+        with PosteriorHandler(self, sites, (args, kwargs), others, start) as handler:
             self.model(*args, **kwargs)
         return handler.values
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(removed("InducingGuide", name))
 
     @entry_point
     def setup(self, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> Sites:
@@ -162,22 +122,21 @@ class InducingGuide:
         if self.sites is None:
             seen = look(self.model, args, kwargs) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
-            self._others = self._others_of(sites, args, kwargs)
-            self._check_names(sites)
+            self.check_names(sites, self._others_of(sites, args, kwargs))
             self.sites = sites
         return self.sites
 
     def others_for(self, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
         """The guide of latent sites that are not GPs, where ``hyperparameters`` makes one; for checked arguments."""
-        if self._others is None:
-            self._others = self._others_of(self.sites_for(args, kwargs), args, kwargs)
-        return self._others
+        return self._others_of(self.sites_for(args, kwargs), args, kwargs)
 
     def _others_of(self, sites: Sites, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
         names = sites.latents - sites.processes
         if not callable(self.hyperparameters) or not names:
             return None
-        return OtherLatents(self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs)
+        if self._others is None:
+            self._others = OtherLatents(self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs)
+        return self._others
 
     @entry_point
     def init_params(
@@ -229,12 +188,11 @@ class InducingGuide:
     ) -> Trace:
         """The param and mutable sites of guide and program, with their constraints and :meth:`starting_values`."""
         self.sites_for(args, kwargs)
-        if given is not None:
-            given = self.checked_params(given, args, kwargs, name=name, whole=False)
-        found = self._started_at_once(rng_key, args, kwargs, given or {})
+        given = {} if given is None else self.checked_params(given, args, kwargs, name=name, whole=False)
+        found = self._started_at_once(rng_key, args, kwargs, given)
         if found is None:
-            found = _start_of(self._started(rng_key, args, kwargs, given or {}, Start()))
-        checks.names(name, set(given or {}), needed=set(), known=set(found) | self.sites.latents)
+            found = _start_of(self._started(rng_key, args, kwargs, given, Start()))
+        checks.names(name, set(given), needed=set(), known=set(found) | self.sites.latents)
         return found
 
     def _started(self, rng_key: PRNGKeyArray, args: tuple, kwargs: dict, given: Mapping[str, Any], how: Start) -> Trace:
@@ -248,7 +206,7 @@ class InducingGuide:
         Returns ``None`` if this fails: values that are not arrays or not finite, or a refusal by the program or an
         initialiser. Single operations then give the values, or an error with concrete numbers.
         """
-        looked_at = self._looked_at(given)
+        looked_at = self.looks_at_inputs(given)
         # Each initialiser that reads inputs costs one more run, and the check of drawn sites has cost one already.
         if len(looked_at) + bool(self.sites.drawn) > 1:
             return None
@@ -291,17 +249,14 @@ class InducingGuide:
 
         computed = iter(at_once(once))
         seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), seen)
-        return _parameter(for_site(self.inducing, site)(*seen))
+        return parameter_of(for_site(self.inducing, site)(*seen))
 
-    def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> bool:
-        """Whether any initialiser in :meth:`init_params` reads inputs; after :meth:`setup`.
+    def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> list[str]:
+        """The sites whose initialisers read inputs in :meth:`init_params`; after :meth:`setup`.
 
         Given inducing variables (grids among them) and values in ``given`` need no inputs.
         """
-        return bool(self._looked_at(given or {}))
-
-    def _looked_at(self, given: Mapping[str, Any]) -> list[str]:
-        missing = [site for site in self.sites.processes if f"{site}_inducing" not in given]
+        missing = [site for site in self.sites.processes if f"{site}_inducing" not in (given or {})]
         return [site for site in missing if not isinstance(for_site(self.inducing, site), InducingVariable)]
 
     def posteriors(self, rng_key: PRNGKeyArray, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
@@ -334,32 +289,22 @@ class InducingGuide:
         others = self.others_for(args, kwargs)
         if others is not None and all(map(checks.is_concrete, jax.tree.leaves(args))):
             others.check(*args)
-        own, program = self._own_parameters(self.sites), self.sites.parameters
-        params |= {k: jnp.asarray(params[k]) for k in own & params.keys() if isinstance(params[k], int | float)}
-        needed = own | {k for k, shapes in program.items() if shapes}
+        own, program = self.parameters(self.sites, others), self.sites.parameters
+        params |= {k: jnp.asarray(params[k]) for k in own.keys() & params if isinstance(params[k], int | float)}
+        needed = own.keys() | {k for k, shapes in program.items() if shapes}
+        known = own.keys() | program.keys() | self.sites.latents
         strange = [k for k, x in params.items() if program.get(k) is not None and shapes_of(x) != program[k]]
-        if set(params) - own - set(program) - self.sites.latents or (whole and needed - set(params)) or strange:
+        if params.keys() - known or (whole and needed - params.keys()) or strange:
             # The program's parameters may depend on its arguments, which may differ from those of setup.
             now = parameters_of(self.model, args, kwargs)
-            checks.names(
-                name,
-                set(params),
-                needed=own | {k for k, shapes in now.items() if shapes} if whole else set(),
-                known=own | set(program) | set(now) | self.sites.latents,
-            )
+            needed = own.keys() | {k for k, shapes in now.items() if shapes} if whole else set()
+            checks.names(name, set(params), needed=needed, known=known | now.keys())
             for k in strange:
                 found, wanted = shapes_of(params[k]), now.get(k, program[k])
                 if wanted is not None and found != wanted:
                     found, wanted = (", ".join(f"{at}{list(x)}" for at, x in s.items()) for s in (found, wanted))
                     raise ValueError(f"{name}[{k!r}] has shape {found}, but the program's has {wanted}.")
-        limits = dict(self.sites.constraints) | {f"{site}_residual": constraints.positive for site in self.residual}
-        if others is not None:
-            limits |= {k: x for k, x in others.parameters.items() if x is not None}
-        for site in self.sites.latents - self.sites.processes:
-            if self.hyperparameters == "normal":
-                limits |= {f"{site}_scale": constraints.positive}
-            elif site in limits:
-                limits |= {f"{site}_loc": limits[site]}
+        limits = {k: x for k, x in {**self.sites.constraints, **own}.items() if x is not None}
         for k in params.keys() & limits.keys():
             checks.within(f"{name}[{k!r}]", params[k], limits[k])
         return params
@@ -390,26 +335,8 @@ class InducingGuide:
 
     def variational_parameters(self) -> frozenset[str]:
         """Names of the parameters of ``q``, without the inducing variables."""
-        return frozenset(self._own_parameters(self.sites) - {f"{site}_inducing" for site in self.sites.processes})
-
-    def form_at(self, site: str) -> Form:
-        """The form of ``q(u)`` of a GP site, without values."""
-        return form_of(for_site(self.covariance, site), for_site(self.inducing, site))
-
-    def _own_parameters(self, sites: Sites) -> set[str]:
-        """Names of the guide's own parameters."""
-        own = set()
-        for site in sites.processes:
-            inducing = for_site(self.inducing, site)
-            parts = {"mean", *self.form_at(site).data_fields}
-            if inducing is None or structure(inducing).num_leaves:
-                parts |= {"inducing"}
-            own |= {f"{site}_{part}" for part in parts}
-        own |= {f"{site}_residual" for site in self.residual}
-        if callable(self.hyperparameters):
-            return own | set(self._others.parameters if self._others is not None else ())
-        parts = ("loc",) if self.hyperparameters == "point" else ("loc", "scale")
-        return own | {f"{site}_{part}" for site in sites.latents - sites.processes for part in parts}
+        own = self.parameters(self.sites, self._others)
+        return frozenset(own.keys() - {f"{site}_inducing" for site in self.sites.processes})
 
     @property
     def draws_anything(self) -> bool:
@@ -418,32 +345,6 @@ class InducingGuide:
         drawn = self.sites.drawn | self.sites.enumerated or self.joint
         return bool(drawn or (others and self.hyperparameters != "point"))
 
-    def _check_names(self, sites: Sites) -> None:
-        arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
-        arguments |= {"initial_scale": self.initial_scale, "joint": self.joint, "residual": self.residual}
-        for argument, value in arguments.items():
-            names = set(value) if isinstance(value, Mapping | frozenset) else set()
-            if unknown := sorted(names - sites.processes):
-                raise ValueError(
-                    f"InducingGuide({argument}=...) names {unknown}, which are not latent GP sites of the model; "
-                    f"those are {sorted(sites.processes)}."
-                )
-        if drawn := sorted(self.residual & (sites.drawn | self.joint)):
-            raise ValueError(
-                f"InducingGuide(residual=...) names {drawn}, which are drawn: the program draws them, or joint=... "
-                "names them. Draws have their full variance: leave these sites out."
-            )
-        own = self._own_parameters(sites)
-        if taken := sorted(own & sites.names):
-            raise ValueError(f"The guide's parameters would be named {taken}, like sites of the model: rename these.")
-        if isinstance(self.inducing, Mapping) and (missing := sorted(sites.processes - set(self.inducing))):
-            raise ValueError(f"InducingGuide(inducing=...) has no entry for the GP site(s) {missing}.")
-
 
 def _start_of(trace: Trace) -> Trace:
     return {name: site for name, site in trace.items() if site["type"] in ("param", "mutable")}
-
-
-def _values_of(option: Any) -> tuple:
-    """The values of an option, given for all sites or by name."""
-    return tuple(option.values()) if isinstance(option, Mapping) else (option,)

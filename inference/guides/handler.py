@@ -1,10 +1,10 @@
-"""One run of a guide: the program, each latent site of which is answered with the guide's own."""
+"""One run of a guide: the program, where each latent site is answered with the guide's own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,23 +20,17 @@ from numpyro.primitives import default_process_message
 from gpzoo._numpyro import Messenger, outside
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.guides.other_latents import value_at
+from gpzoo.inference.guides.options import Options, for_site
+from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.guides.variational import posterior_at
 from gpzoo.inference.programs.gp_sites import Missing, Start, current
 from gpzoo.inference.programs.runs import Trace, check_value, drawing
+from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.forms import form_of
 from gpzoo.processes.process import GaussianProcess
 
-if TYPE_CHECKING:
-    from gpzoo.inference.guides.guide import InducingGuide
 
-
-def for_site(value: Any, site: str, default: Any = None) -> Any:
-    """What an option of a guide says of a site: one value for all, or by name."""
-    return value.get(site, default) if isinstance(value, Mapping) else value
-
-
-def _parameter(inducing: InducingVariable) -> Any:
+def parameter_of(inducing: InducingVariable) -> Any:
     """The value of ``<site>_inducing``: the array of an inducing variable, or a tuple where it has several."""
     leaves = tuple(jax.tree.leaves(inducing))
     return leaves[0] if len(leaves) == 1 else leaves
@@ -48,24 +42,44 @@ def variable_of(initialiser: Any, parameter: Any) -> InducingVariable:
     return jax.tree.unflatten(structure(initialiser), leaves)
 
 
-class _PosteriorHandler(Messenger):
-    """Runs inside one call of a guide: answers each latent site of the model with the guide's own site."""
+class PosteriorHandler(Messenger):
+    """Runs inside one call of a guide: answers each latent site of the model with the guide's own site.
 
-    def __init__(self, guide: InducingGuide, args: tuple, kwargs: dict) -> None:
+    Args:
+        options: of the guide.
+        sites: of the program.
+        arguments: positional and keyword arguments of the call.
+        others: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
+        starting: gives starting values of all parameters, from a key.
+
+    Attributes:
+        values: of the latent sites, by name.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        sites: Sites,
+        arguments: tuple[tuple, dict[str, Any]],
+        others: OtherLatents | None,
+        starting: Callable[[PRNGKeyArray], dict[str, Any]],
+    ) -> None:
         super().__init__(None)
-        self.guide, self.arguments = guide, (args, kwargs)
+        self.options, self.sites, self.arguments = options, sites, arguments
+        self.others, self.starting = others, starting
         self.representation = current()
         self.values: dict[str, Any] = {}
         self.plates: Trace = {}
-        self.others: Trace | Any = None
+        self.sampled: Trace | Any = None  # the sites of ``others``, once it has run
         self.taken: Trace = {}
         self.initial: dict[str, Any] | None = None
 
-    def __enter__(self) -> _PosteriorHandler:
+    def __enter__(self) -> PosteriorHandler:
         super().__enter__()
         return self
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        """Answer a site, and take the rows of a plate that a guide of other sites has taken before."""
         if msg["type"] == "plate":
             if msg["name"] in self.taken:
                 msg["value"] = self.taken[msg["name"]]["value"]
@@ -75,11 +89,12 @@ class _PosteriorHandler(Messenger):
             self._sample(msg)
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """Remember the plates of the program."""
         if msg["type"] == "plate":
             self.plates[msg["name"]] = msg
 
     def _sample(self, msg: dict[str, Any]) -> None:
-        name, sites = msg["name"], self.guide.sites
+        name, sites = msg["name"], self.sites
         msg["stop"] = True
         if msg["is_observed"] or name not in sites.latents:
             if msg["value"] is None:
@@ -98,26 +113,26 @@ class _PosteriorHandler(Messenger):
         prior = msg["fn"]
         if not isinstance(prior, GaussianProcess):
             raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
-        guide = self.guide
-        initialiser = for_site(guide.inducing, name)
+        options = self.options
+        initialiser = for_site(options.inducing, name)
         inducing = self._inducing(name, initialiser, prior)
         posterior = posterior_at(
             name,
             self.representation.prior(name, prior),
             inducing,
-            form_of(for_site(guide.covariance, name), inducing),
-            whiten=for_site(guide.whiten, name, True),
-            initial_scale=for_site(guide.initial_scale, name, 1.0),
+            form_of(for_site(options.covariance, name), inducing),
+            whiten=for_site(options.whiten, name, True),
+            initial_scale=for_site(options.initial_scale, name, 1.0),
         )
         residual = None
-        if name in guide.residual:
+        if name in options.residual:
             outputs = posterior.conditional.outputs
             residual = numpyro.param(
                 f"{name}_residual", lambda _: jnp.ones(outputs, prior.X.dtype), constraint=constraints.softplus_positive
             )
             check_value(f"{name}_residual", residual, outputs)
         posterior = self.representation.posterior(
-            posterior, drawn=guide.sites.drawn_as(name), joint=name in guide.joint, residual=residual
+            posterior, drawn=self.sites.drawn_as(name), joint=name in options.joint, residual=residual
         )
         return numpyro.sample(name, posterior, infer=msg["infer"])
 
@@ -131,33 +146,32 @@ class _PosteriorHandler(Messenger):
     def _start(self, name: str, initialiser: Any, key: PRNGKeyArray, prior: GaussianProcess) -> Any:
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
         if isinstance(initialiser, InducingVariable):
-            return _parameter(initialiser)
+            return parameter_of(initialiser)
         if isinstance(self.representation, Start) and self.representation.made is not None:
             if name not in self.representation.made:
                 raise Missing(key, prior.X, prior.kernel)
             return self.representation.made[name]
         if self.representation.starts:
-            before = {site: value for site, value in self.values.items() if site in self.guide.sites.processes}
-            return _parameter(start(name, initialiser, key, prior.X, prior.kernel, before))
+            before = {site: value for site, value in self.values.items() if site in self.sites.processes}
+            return parameter_of(start(name, initialiser, key, prior.X, prior.kernel, before))
         if self.initial is None:
-            args, kwargs = self.arguments
-            self.initial = self.guide.starting_values(key, args, kwargs)
+            self.initial = self.starting(key)
         return self.initial[f"{name}_inducing"]
 
     # -- other latent sites ------------------------------------------------------------------------------------------
 
     def _other(self, name: str, msg: dict[str, Any]) -> Any:
         prior = msg["fn"]
-        if callable(self.guide.hyperparameters):
-            if self.others is None:
-                others: Any = self.guide.others_for(*self.arguments)
-                keys = self.representation.keys_of_rows(others.of_rows)
-                self.others, self.taken = others(*self.arguments, self.plates, keys)
-            value = value_at(self.others[name], prior)
+        if self.others is not None:
+            if self.sampled is None:
+                keys = self.representation.keys_of_rows(self.others.of_rows)
+                self.sampled, self.taken = self.others(*self.arguments, self.plates, keys)
+            site = self.sampled[name]
+            check_value(name, site["value"], tuple(prior.shape()))
             if self.representation.starts:
-                return value
-            with handlers.substitute(data={name: value}):
-                return numpyro.sample(name, self.others[name]["fn"], infer=msg["infer"])
+                return site["value"]
+            with handlers.substitute(data={name: site["value"]}):
+                return numpyro.sample(name, site["fn"], infer=msg["infer"])
         for frame in msg["cond_indep_stack"]:
             size = self.plates[frame.name]["args"][0] if frame.name in self.plates else frame.size
             if size != frame.size:
@@ -169,11 +183,11 @@ class _PosteriorHandler(Messenger):
                 )
 
         def start(key: PRNGKeyArray) -> Array:
-            strategy = self.guide.init_loc_fn
+            strategy = self.options.init_loc_fn
             site = {"type": "sample", "name": name, "fn": prior, "value": None, "is_observed": False}
             return strategy({**site, "kwargs": {"rng_key": key, "sample_shape": ()}, "infer": {}})
 
-        if self.guide.hyperparameters == "point":
+        if self.options.hyperparameters == "point":
             loc = numpyro.param(f"{name}_loc", start, constraint=prior.support)
             check_value(f"{name}_loc", loc, tuple(prior.shape()))
             return numpyro.sample(name, dist.Delta(loc, event_dim=prior.event_dim), infer=msg["infer"])

@@ -14,8 +14,8 @@ from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo.inducing.initialisers import Initialiser, start
 from gpzoo.inducing.variables import InducingPatches, InducingPoints, InducingVariable
-from gpzoo.inference.guides.guide import Inducing, InducingGuide
-from gpzoo.inference.guides.handler import for_site
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.options import Inducing, for_site
 from gpzoo.inference.programs.gp_sites import Functions
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, run

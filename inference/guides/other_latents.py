@@ -17,7 +17,7 @@ from gpzoo._checks import is_concrete
 from gpzoo._numpyro import Messenger
 from gpzoo.inference.programs.enumeration import is_enumerated
 from gpzoo.inference.programs.program import concrete
-from gpzoo.inference.programs.runs import Trace, check_value
+from gpzoo.inference.programs.runs import Trace
 from gpzoo.likelihoods import Likelihood
 
 #: What a program of some latent sites is without.
@@ -121,16 +121,6 @@ class _Rows(Messenger):
                 "of yours for latent sites in this plate, or batches of one size."
             )
         msg["value"] = rows
-
-
-def value_at(site: dict[str, Any], prior: Any) -> Any:
-    """The value of a latent site.
-
-    Raises:
-        ValueError: naming the site, if it has another shape than the prior.
-    """
-    check_value(site["name"], site["value"], tuple(prior.shape()))
-    return site["value"]
 
 
 def alone(model: Callable, names: frozenset[str], with_data: set[str] | None = None) -> Callable:

@@ -32,7 +32,7 @@ from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import Initialiser, start
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.guides.guide import Inducing
+from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.linalg.operators import BlockDiagonal
 from gpzoo.posteriors.conditional import Projection

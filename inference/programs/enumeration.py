@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,11 @@ from jaxtyping import Float, PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, MaskedDistribution, Unit
 
 from gpzoo._numpyro import Messenger, enumerated_axes, markov_factors
+from gpzoo.inference.programs.gp_sites import BatchRows
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, drawing, unmasked
+from gpzoo.inference.programs.sites import Sites
 from gpzoo.processes.process import GaussianProcess
-
-if TYPE_CHECKING:
-    from gpzoo.inference.programs.gp_sites import BatchRows
-    from gpzoo.inference.programs.program import Sites
 
 #: Before the names of the first steps of a chain that :func:`numpyro.contrib.control_flow.scan` runs.
 _PREVIOUS = "_PREV_"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,52 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.core import Tracer
-from numpyro.distributions.constraints import Constraint
 
 from gpzoo._checks import is_concrete
 from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed_out
 from gpzoo.inference.programs.rows import Layout, Part, SiteRows, rows_of
 from gpzoo.inference.programs.runs import Runs, Trace, given_value, run, shapes_of, unmasked
+from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
-
-
-@dataclass(frozen=True)
-class Sites:
-    """The sites of a program, found in its first traced call with data.
-
-    Attributes:
-        latents: names of the unobserved sample sites.
-        processes: names of the GP sites among them.
-        drawn: names of the GP sites whose value the program uses as an array.
-        inner: names of the GP sites on which another GP site depends, such as the inner layers of a deep GP.
-        names: names of all sample and param sites.
-        parameters: shapes of the program's own ``numpyro.param`` sites by name; ``None`` for mutable sites and for
-            sites with substituted values.
-        constraints: constraints of the program's parameters and of latent sites that are not GPs, by name, if they do
-            not depend on other values.
-        enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
-        plate_depth: see :func:`~gpzoo.inference.programs.enumeration.plate_depth`.
-        within: for each drawn GP site of which something needs several rows of one row of the data, which these are.
-        lines: what draws a GP site, lines of the program or the guide's ``joint``, by name.
-    """
-
-    latents: frozenset[str]
-    processes: frozenset[str]
-    drawn: frozenset[str]
-    inner: frozenset[str] = frozenset()
-    names: frozenset[str] = frozenset()
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    constraints: Mapping[str, Constraint] = field(default_factory=dict)
-    enumerated: frozenset[str] = frozenset()
-    plate_depth: int = 0
-    within: Mapping[str, Layout] = field(default_factory=dict)
-    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def drawn_as(self, site: str) -> Layout | None:
-        """Which inputs of a GP site are drawn together where it is drawn; ``None`` where it has marginals."""
-        return self.within.get(site, Layout()) if site in self.drawn else None
 
 
 @dataclass(frozen=True)

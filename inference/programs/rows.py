@@ -13,7 +13,6 @@ import numpy as np
 from jax import Array
 from jaxtyping import Integer
 
-from gpzoo.inference.programs.batches import number_of_rows
 from gpzoo.inference.programs.following import NONE, Follow, Rows, together, union
 
 #: Rows of the data at which a program is looked at.
@@ -147,6 +146,12 @@ def rows_of(
                 layouts[site] = found
     sizes = {site: shape[0] for site, shape in whole.items() if shape}
     return SiteRows(layouts, untold, *looked.uses(), sizes, count)
+
+
+def number_of_rows(args: tuple) -> int:
+    """What all arrays have in common as their first axis; 0 if nothing."""
+    rows = {np.shape(x)[0] if np.shape(x) else 0 for x in jax.tree.leaves(args)}
+    return rows.pop() if len(rows) == 1 else 0
 
 
 def _taken(args: tuple, count: int) -> tuple:

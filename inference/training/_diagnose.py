@@ -18,13 +18,12 @@ from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.bounds.collapsed import CollapsedELBO
-from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.runs import Runs, run, unmasked
-from gpzoo.inference.training.lbfgs import LineSearched
-from gpzoo.likelihoods import Expected, Likelihood
+from gpzoo.inference.training.protocol import of_objective, of_optimizer
+from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods.answers import answers
 from gpzoo.processes.process import GaussianProcess
 
 #: If a training with data beyond this number fails, the data are blamed, and not the learning rate.
@@ -34,7 +33,7 @@ EXTREME = 1e6
 def _run_once(svi: Any, state: SVIState, batch: tuple, arrays: dict, static: dict) -> Runs:
     """Runs of guide and model as in the objective's next step."""
     values = svi.constrain_fn(svi.optim.get_params(state.optim_state)) | (state.mutable_state or {})
-    shown = svi.loss.representation if isinstance(svi.loss, GaussianProcessELBO) else None
+    shown = of_objective(svi.loss).representation
     key, kwargs = random.split(state.rng_key)[1], arrays | static | svi.static_kwargs
     model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
     return run(key, batch, kwargs, guide=svi.guide, model=model, values=values, representation=shown)
@@ -78,10 +77,10 @@ def expectations(
     for name, site in step.data.items():
         fn = unmasked(site["fn"])
         exact = isinstance(fn, GaussianProcess)
-        found[name] = "closed form" if exact else fn.expectation if isinstance(fn, Likelihood) else "draw"
+        found[name] = "closed form" if exact else answers(fn).expectation
         given = [other for other, drawn in step.guide.items() if drawn and other in needs.get(name, ())]
         if given:
-            integrates = exact or (isinstance(fn, Likelihood) and fn.is_marginal)
+            integrates = exact or answers(fn).is_marginal
             said = [f"{other} ({' and '.join(lines[other])})" if other in lines else other for other in given]
             found[name] += f"{' given draws' if integrates else ''} of {', '.join(said)}"
     return found
@@ -211,18 +210,16 @@ def _diagnosis(
             f"{sizes[largest]:.3g}.",
             not steep,
         )
-    collapsed = isinstance(svi.loss, CollapsedELBO)
-    if collapsed:
+    if (by_site := of_objective(svi.loss).by_site) is None:
         # Outside jit it raises the error that says what does not factorise.
         svi.loss.loss(key, svi.constrain_fn(params) | mutable, svi.model, svi.guide, *batch, **arrays, **static)
-    if collapsed or not isinstance(svi.loss, GaussianProcessELBO):
         return f"the ELBO is {-loss}.", False
-    terms: Any = svi.loss.by_site()
+    terms = by_site()
 
-    def by_site(params: dict) -> dict:
+    def each(params: dict) -> dict:
         return terms.loss(key, params, svi.model, svi.guide, *batch, **arrays, **static)
 
-    values = jax.jit(by_site)(svi.constrain_fn(params) | mutable)
+    values = jax.jit(each)(svi.constrain_fn(params) | mutable)
     sites = {name: -float(value) for name, value in values.items() if not np.isfinite(float(value))}
     if not sites:
         return f"the ELBO is {-loss}: each site's term is finite, their sum is not.", False
@@ -243,13 +240,13 @@ def _rows(name: str, site: dict[str, Any]) -> str:
     bad = np.flatnonzero(~np.isfinite(terms.reshape(len(terms), -1)).all(axis=1))
     if not bad.size:
         return f"Every row of {name!r} is finite, their sum is not."
-    points = None
-    if isinstance(fn, Expected) and fn.is_marginal:
-        points, densities = map(np.asarray, jax.jit(fn.integrand)(site["value"]))
+    points = densities = None
+    if (integrand := jax.jit(answers(fn).integrand)(site["value"])) is not None:
+        points, densities = map(np.asarray, integrand)
 
     def of_row(row: int) -> str:
         text = f"row {row}" + (f" with y = {_short(y[row])}" if y[row].size else "")  # a factor has no value
-        if points is not None and not np.isfinite(densities[:, row]).all():
+        if densities is not None and not np.isfinite(densities[:, row]).all():
             at = int(np.argmin(np.isfinite(densities[:, row])))
             return f"{text} ({_short(densities[at, row])} at f = {_short(points[at, row])})"
         if isinstance(fn, Likelihood):
@@ -271,9 +268,7 @@ def _way_out(svi: Any, state: SVIState, batch: tuple, arrays: dict, initial: boo
         return said
     if initial:
         return "No step was taken before: check the initial values (init_params) and fixed hyperparameters."
-    if isinstance(svi.optim, LineSearched):
-        return "Train in float64: call numpyro.enable_x64() first, and pass float64 inputs."
-    return "Lower the learning rate."
+    return of_optimizer(svi.optim).way_out or "Lower the learning rate."
 
 
 def _lost(svi: Any, state: SVIState) -> str:

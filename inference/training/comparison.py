@@ -19,7 +19,8 @@ from gpzoo.errors import PrecisionWarning, keeping_finished
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
-from gpzoo.inference.guides.guide import Inducing, InducingGuide
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.training.fit import fit

@@ -27,13 +27,11 @@ from gpzoo import _platform
 from gpzoo._types import Argument
 from gpzoo.errors import CheckpointError, FactorisationError, keep_in
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.bounds.collapsed import CollapsedELBO
-from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import RUNNING, entry_point, others_may_run
-from gpzoo.inference.programs.gp_sites import Bound, representing
+from gpzoo.inference.programs.gp_sites import representing
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.training._diagnose import Watch, check_scales, expectations, explain_failure, extreme_data
@@ -54,8 +52,8 @@ from gpzoo.inference.training._sources import (
 )
 from gpzoo.inference.training._steps import all_finite, initial, one_step, step_loop
 from gpzoo.inference.training.checkpoints import Checkpoints, check_folder, kept_in_state
-from gpzoo.inference.training.lbfgs import LineSearched
 from gpzoo.inference.training.natural import NaturalGradients, Rate, shortened
+from gpzoo.inference.training.protocol import of_objective, of_optimizer, refuse_misfits
 from gpzoo.tables.table import Table
 
 #: Intended seconds between two visits of the host.
@@ -188,11 +186,6 @@ def fit(
     if natural is not None:
         optimizer = NaturalGradients(svi.optim, svi.guide, natural)
         svi = SVI(svi.model, svi.guide, optimizer, svi.loss, **svi.static_kwargs)
-    if isinstance(svi.optim, NaturalGradients) and isinstance(svi.loss, CollapsedELBO):
-        raise ValueError(
-            "CollapsedELBO has no natural gradients: its q(u) is the optimal one at every step, where the bound has no "
-            "slope in it. Leave natural out, or train q(u) itself, with GaussianProcessELBO()."
-        )
     num_steps = checks.count("num_steps", num_steps)
     callback_steps = checks.positive_int("callback_steps", callback_steps)
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
@@ -201,12 +194,12 @@ def fit(
         check_folder(checkpoint)
     keys, several = split_keys(checks.rng_key(rng_key, several=True))
     placement = Placement(mesh)
-    if mesh is not None and (several or isinstance(svi.loss, CollapsedELBO)):
+    if mesh is not None and several:
         raise ValueError(
-            "mesh splits the rows of one training's minibatches: with "
-            f"{f'{len(keys)} keys call fit for each' if several else 'CollapsedELBO leave it out'}."
+            f"mesh splits the rows of one training's minibatches: with {len(keys)} keys call fit for each."
         )
     tables = any(isinstance(x, Table) for x in data)
+    refuse_misfits(svi, full=batch_size is None, mesh=mesh is not None)
     absent: checks.Absent = []
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
     with ExitStack() as held:
@@ -269,21 +262,16 @@ class _Training:
         #: A description that tells these data from others, once it has been made.
         self.data: dict[str, Any] = {}
         self.init: Callable | None = None
-        #: Puts the optimal q(u) into parameters, where the objective knows it.
-        self.optimal: Callable | None = None
-        if isinstance(svi.loss, CollapsedELBO):
-            if not source.full:
-                raise ValueError("CollapsedELBO needs all rows in every step: train without batch_size, on arrays.")
-            self.optimal = svi.loss.solver(svi.guide, self.static | svi.static_kwargs)
-        if isinstance(svi.optim, LineSearched) and not source.full:
-            raise ValueError(
-                "lbfgs() needs the same bound at every step, of all rows: train without batch_size, on arrays, or with "
-                "an optimiser for minibatches, such as optax.adam(0.01)."
-            )
+        self.objective, self.driver = of_objective(svi.loss), of_optimizer(svi.optim)
+        #: Puts what the objective finds by itself into parameters.
+        self.finish: Callable | None = None
+        if self.objective.finisher is not None:
+            self.finish = self.objective.finisher(svi.guide, self.static | svi.static_kwargs)
         states = []
         for k, key in enumerate(keys):
             try:
                 states.append(self._start(k, key, init_params))
+                self._finished(k, self._params_of(states[k]))  # raises here if the objective does not fit the program
             except Exception as error:
                 if self.several:
                     error.add_note(f"This is member {k} of {self.K} trainings.")
@@ -329,8 +317,6 @@ class _Training:
             raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
         self.init = self.init or initial(svi, sites)
         values = {name: site["value"] for name, site in sites.items()}
-        if self.optimal is not None:
-            self.optimal(values, first, arrays)  # raises here if it does not fit the program
         return self.init(training, values)
 
     def _look(
@@ -353,7 +339,8 @@ class _Training:
         return looked
 
     def _init(self, key: PRNGKeyArray, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
-        with representing(Bound()) if isinstance(self.svi.loss, GaussianProcessELBO) else nullcontext():
+        shown = self.objective.representation
+        with nullcontext() if shown is None else representing(shown):
             return self.svi.init(key, *batch, init_params=params, **arrays, **self.static)
 
     def _all_members(
@@ -580,31 +567,32 @@ class _Training:
     def result(self) -> Trained:
         """What has been computed so far."""
         losses = self.losses[:, : self.done].reshape(*self.members, self.done)
-        svi, optim, state = self.svi, self.svi.optim, self.placement.here(self.state)
-        backed_off = optim.backed_off(state.optim_state) if isinstance(optim, NaturalGradients) else {}
+        svi, state = self.svi, self.placement.here(self.state)
+        backed_off = {} if self.driver.backed_off is None else self.driver.backed_off(state.optim_state)
         return Trained(svi.model, svi.guide, self.params, losses, state, self.seconds, self.ways, self.data, backed_off)
 
     @property
     def params(self) -> dict[str, Any]:
-        """Constrained values of every parameter, the optimal q(u) among them if known, and mutable state."""
-
-        def of_one(state: SVIState) -> dict[str, Any]:
-            return self.svi.get_params(state) | (state.mutable_state or {})
+        """Constrained values of every parameter, those that the objective finds among them, and mutable state."""
 
         state = self.placement.here(self.state)
-        params = jax.vmap(of_one)(state) if self.several else of_one(state)
-        if self.optimal is None:
-            return params
-        solved, rows = self.optimal, self.source
-
-        def of_member(k: int, params: dict[str, Any]) -> dict[str, Any]:
-            with RUNNING:
-                return solved(params, rows.batch(k, 0), member_of(self.arrays, self.array_axes, k))
-
         if not self.several:
-            return of_member(0, params)
-        each = [of_member(k, jax.tree.map(lambda x, k=k: x[k], params)) for k in range(self.K)]
+            return self._finished(0, self._params_of(state))
+        params = jax.vmap(self._params_of)(state)
+        if self.finish is None:
+            return params
+        each = [self._finished(k, jax.tree.map(lambda x, k=k: x[k], params)) for k in range(self.K)]
         return jax.tree.map(lambda *x: jnp.stack(x), *each)
+
+    def _params_of(self, state: SVIState) -> dict[str, Any]:
+        return self.svi.get_params(state) | (state.mutable_state or {})
+
+    def _finished(self, k: int, params: dict[str, Any]) -> dict[str, Any]:
+        """A member's parameters with those that the objective finds by itself."""
+        if self.finish is None:
+            return params
+        with RUNNING:
+            return self.finish(params, self.source.batch(k, 0), member_of(self.arrays, self.array_axes, k))
 
     def _steps(
         self, state: SVIState, feed: Any, counts: Integer[np.ndarray, " K"]

@@ -47,6 +47,10 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20) -> Optimizer:
 class LineSearched(Optimizer):
     """An optax transformation whose update evaluates the objective, and keeps what it finds in its state."""
 
+    name = "lbfgs()"
+    needs_all_rows = True
+    way_out = "Train in float64: call numpyro.enable_x64() first, and pass float64 inputs."
+
     def __init__(self, transformation: optax.GradientTransformationExtraArgs) -> None:
         plain: Any = optax_to_numpyro(transformation)
         super().__init__(lambda: (plain.init_fn, plain.update_fn, plain.get_params_fn), update_with_value=True)

@@ -20,7 +20,7 @@ from gpzoo import _checks as checks
 from gpzoo._numpyro import Messenger, Optimizer, value_and_grad
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.guides.handler import for_site
+from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.programs.runs import unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.posteriors.forms import Form, Full

@@ -8,9 +8,11 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
+from jax import random
 from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, kmeans
+from gpzoo import _checks as checks
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.diagnosis import approximation
@@ -23,7 +25,7 @@ from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from tests.inference.diagnosis.planted_fits import FAULTS, ROWS, SETS, deep_fits, sparse, sparse_fits, waves
 from tests.models.test_zoo_exports import PROGRAMS
-from tests.programs import KEY, adam, around_constant, constant
+from tests.programs import KEY, adam, around_constant, bayesian_regression, constant, sine
 
 #: Not among those that thresholds were chosen on.
 SEED = 303
@@ -100,6 +102,38 @@ def test_numbers_are_those_of_their_definitions():
     np.testing.assert_allclose(found.arrays["f_eigenvalues"][0], np.linalg.eigvalsh(S), atol=1e-10)
     (row,) = table(found, "Inducing variables")
     assert row["determined"] == pytest.approx(np.sum(1 - np.minimum(np.linalg.eigvalsh(S), 1)))
+
+
+def test_the_program_runs_at_most_five_times_and_each_array_is_looked_at_once(monkeypatch):
+    """Runs of the guide, each with one of the program after it: what is measured, predicted, weighed and left out."""
+    runs, looked, called = [], [], []
+    call, extremes = InducingGuide.__call__, checks._extremes_of
+    monkeypatch.setattr(InducingGuide, "__call__", lambda self, *a, **k: (runs.append(1), call(self, *a, **k))[1])
+    monkeypatch.setattr(checks, "_extremes_of", lambda array: (looked.append(array), extremes(array))[1])
+
+    def program(X, y=None):
+        called.append(1)
+        return bayesian_regression(X, y)
+
+    (X, y), new = sine(30), sine(40, 1)
+    guide = InducingGuide(program, kmeans(8), hyperparameters="normal")
+    trained = Trained(program, guide, guide.init_params(KEY, X, y), losses=np.geomspace(200.0, 50.0, 60))
+    for array in (runs, looked, called):
+        array.clear()
+    found = diagnose(KEY, trained, *new, train_args=(X, y))
+    assert len(runs) <= 5
+    assert all(found_in(found, title) for title in ("Hyperparameters against their posterior", "Leave-one-out"))
+    given = [X, y, *new, *trained.params.values()]
+    assert [sum(each is array for each in looked) for array in given] == [1] * len(given)
+    for array in (runs, called):
+        array.clear()
+    diagnose(random.key(1), trained, *new, train_args=(X, y))
+    assert not runs and len(called) == 1  # what the program does with these very data is seen without computing
+
+
+def found_in(found, title):
+    """Whether a diagnosis has numbers under a title."""
+    return any(section.title == title and len(section.columns) > 1 for section in found.sections)
 
 
 def test_masked_rows_are_left_out():

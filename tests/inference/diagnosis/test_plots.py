@@ -541,7 +541,7 @@ def test_a_legend_covers_no_data_and_fits_the_figure():
 
 def test_every_argument_is_checked_before_anything_is_computed():
     trained, X, y = of_one_input()
-    with pytest.raises(TypeError, match=r"fit_1d has no argument 'num_draws'; .*Call fit_1d\("):
+    with pytest.raises(TypeError, match=r"fit_1d has no argument 'num_draws'; .*model_kwargs"):
         plots.fit_1d(KEY, trained, X, y, num_draws=3)
     with pytest.raises(ValueError, match="draws must be"):
         plots.fit_1d(KEY, trained, X, y, draws=-1)

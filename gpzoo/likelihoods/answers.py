@@ -1,0 +1,161 @@
+"""What does whoever predicts, diagnoses or exports ask a data site? One list of questions, with an answer to each.
+
+A likelihood overrides those that it has another answer to. A distribution of NumPyro has :class:`OfNumPyro` answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from jax.scipy.special import ndtr
+from jaxtyping import Bool, Float, Shaped
+from numpyro.distributions import constraints
+
+from gpzoo._types import ArrayLike
+
+
+class Answers:
+    """The questions and their usual answers; see :class:`~gpzoo.likelihoods.Likelihood`."""
+
+    #: Whether the expectation is quadratic in ``f``, and so unbiased where moments are estimates.
+    quadratic: ClassVar[bool] = False
+
+    #: Name of the axis of ``f``'s columns in exports: ``"class"`` where each column belongs to a class.
+    column_axis: ClassVar[str] = "output"
+
+    #: ``"mask"`` where NaN in ``y`` are not observed.
+    missing: str | None = None
+
+    mean: Any
+    variance: Any
+    support: Any
+
+    @property
+    def is_marginal(self) -> bool:
+        """Whether ``f`` is marginals, so that ``log_prob`` is an expectation."""
+        return False
+
+    @property
+    def expectation(self) -> str:
+        """How ``log_prob`` treats ``f``: ``"closed form"``, ``"quadrature"`` or ``"draw"``."""
+        return "draw"
+
+    @property
+    def noise(self) -> Float[Array, "..."] | None:
+        """The variance of ``y`` given ``f`` where that is normal around ``f``; else ``None``.
+
+        It broadcasts to ``y``. With it the predictive distribution is the normal one of ``mean`` and ``variance``.
+        """
+        return None
+
+    @property
+    def light_tails(self) -> bool:
+        """Whether outliers of ``y`` are as unlikely as under a normal distribution, so that they move ``f`` far."""
+        return self.noise is not None
+
+    @property
+    def num_classes(self) -> int | None:
+        """The number of classes where ``y`` is a label, with ``probs`` in place of moments; ``None`` elsewhere."""
+        return None
+
+    @property
+    def exact(self) -> Bool[Array, " N"] | None:
+        """Of which data ``y`` is the value, and not a limit; ``None`` for all."""
+        return None
+
+    @property
+    def kind(self) -> str:
+        """What ``y`` is: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``."""
+        support = self._known_support()
+        while hasattr(support, "base_constraint"):
+            support = support.base_constraint
+        if support is constraints.boolean:
+            return "binary"
+        if self.num_classes is not None:
+            return "classes"
+        return "integers" if support.is_discrete else "numbers"
+
+    def _known_support(self) -> Any:
+        """The support, without numbers of a trace that has ended."""
+        return self.support
+
+    def cdf(self, value: ArrayLike) -> Any:
+        """The probability of at most ``y``, predictive under marginals; ``None`` where it has no closed form.
+
+        Args:
+            value: ``y``, real numbers: ranks of counts and labels are drawn.
+        """
+        if self.noise is None:
+            return None
+        mean = self.mean
+        return ndtr((jnp.asarray(value).astype(mean.dtype) - mean) / jnp.sqrt(self.variance))
+
+    def seen_rows(self, y: Any) -> Bool[Array, "*S N"] | None:
+        """Of which data any entry was observed; ``None`` if all were."""
+        return None
+
+    def integrand(self, value: ArrayLike) -> tuple[Array, Array] | None:
+        """Values of ``f`` and ``log p(y | f)`` there, where :meth:`log_prob` is a sum over such; else ``None``."""
+        return None
+
+
+class OfNumPyro(Answers):
+    """The answers of a distribution of NumPyro, which is given an array."""
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = self._base = fn
+        while isinstance(self._base, dist.Independent | dist.ExpandedDistribution):
+            self._base = self._base.base_dist
+
+    @property
+    def mean(self) -> Array:
+        """``E[y]``."""
+        return self.fn.mean
+
+    @property
+    def variance(self) -> Array:
+        """``Var[y]``."""
+        return self.fn.variance
+
+    @property
+    def support(self) -> Any:
+        """The values that ``y`` can have."""
+        return self.fn.support
+
+    @property
+    def noise(self) -> Float[Array, "..."] | None:
+        """See :attr:`Answers.noise`."""
+        return jnp.square(self._base.scale) if isinstance(self._base, dist.Normal) else None
+
+    @property
+    def light_tails(self) -> bool:
+        """See :attr:`Answers.light_tails`."""
+        return isinstance(self.fn, dist.Normal | dist.MultivariateNormal)
+
+    @property
+    def num_classes(self) -> int | None:
+        """See :attr:`Answers.num_classes`."""
+        if isinstance(self.fn, dist.CategoricalLogits):
+            return self.fn.logits.shape[-1]
+        return self.fn.probs.shape[-1] if isinstance(self.fn, dist.CategoricalProbs) else None
+
+    @property
+    def probs(self) -> Float[Array, "N K"]:
+        """Probability of every class."""
+        return self.fn.probs
+
+    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
+        """The log density, which predicts where ``f`` is an array."""
+        return self.fn.log_prob(value)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Shaped[Array, "..."]:
+        """Draws of ``y``."""
+        return self.fn.sample(key, sample_shape)
+
+
+def answers(fn: Any) -> Any:
+    """Whoever answers for a data site's distribution, which is not masked: itself if it is a likelihood."""
+    return fn if isinstance(fn, Answers) else OfNumPyro(fn)

@@ -1,0 +1,122 @@
+"""What is a guide told of its sites? One value for all, or one for each by name, and which parameters follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from numpyro.distributions import constraints
+from numpyro.distributions.constraints import Constraint
+from numpyro.infer import init_to_median
+
+from gpzoo import _checks as checks
+from gpzoo.inducing.initialisers import Initialiser, structure
+from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference.guides.other_latents import OtherLatents
+from gpzoo.inference.programs.sites import Sites
+from gpzoo.posteriors.forms import Form, form_of
+
+#: The inducing variables of all sites, or of each by name, or their initialisers.
+Inducing: TypeAlias = Initialiser | InducingVariable | Mapping[str, Initialiser | InducingVariable]
+
+
+def for_site(value: Any, site: str, default: Any = None) -> Any:
+    """What an option of a guide says of a site: one value for all, or by name."""
+    return value.get(site, default) if isinstance(value, Mapping) else value
+
+
+class Options:
+    """The options of :class:`~gpzoo.inference.InducingGuide`, checked."""
+
+    def __init__(
+        self,
+        model: Callable,
+        inducing: Inducing,
+        *,
+        whiten: bool | Mapping[str, bool] = True,
+        covariance: str | Form | type[Form] | Mapping[str, str | Form | type[Form]] | None = None,
+        initial_scale: float | Mapping[str, float] = 1.0,
+        hyperparameters: str | Callable[[Callable], Callable] = "point",
+        joint: Iterable[str] = (),
+        residual: Iterable[str] = (),
+        init_loc_fn: Callable = init_to_median,
+    ) -> None:
+        for form in _values_of(covariance):
+            form_of(form, None)
+        for value in _values_of(whiten):
+            if not isinstance(value, bool):
+                raise TypeError(f"whiten must be True or False, or a mapping from site name to these; got {value!r}.")
+        for value in _values_of(initial_scale):
+            checks.positive_number("initial_scale", value)
+        if not callable(hyperparameters):
+            checks.one_of("hyperparameters", hyperparameters, ("point", "normal"))
+        for entry in _values_of(inducing):
+            if not isinstance(entry, InducingVariable) and not (callable(entry) and hasattr(entry, "variable")):
+                raise TypeError(
+                    f"inducing must be an initialiser such as kmeans(100), an inducing variable such as "
+                    f"InducingPoints(Z), or a mapping from site name to these; got {type(entry).__name__}."
+                )
+        self.model = model
+        self.inducing = inducing
+        self.whiten, self.covariance, self.initial_scale = whiten, covariance, initial_scale
+        self.hyperparameters = hyperparameters
+        self.joint = frozenset([joint] if isinstance(joint, str) else joint)
+        self.residual = frozenset([residual] if isinstance(residual, str) else residual)
+        self.init_loc_fn = init_loc_fn
+
+    def form_at(self, site: str) -> Form:
+        """The form of ``q(u)`` of a GP site, without values."""
+        return form_of(for_site(self.covariance, site), for_site(self.inducing, site))
+
+    def parameters(self, sites: Sites, others: OtherLatents | None) -> dict[str, Constraint | None]:
+        """The guide's own parameters, without those of the program, with the constraints that given values must meet.
+
+        Args:
+            sites: of the program.
+            others: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
+        """
+        own: dict[str, Constraint | None] = {}
+        for site in sites.processes:
+            inducing = for_site(self.inducing, site)
+            trained = inducing is None or structure(inducing).num_leaves
+            parts = ("mean", *self.form_at(site).data_fields, *(("inducing",) if trained else ()))
+            own |= {f"{site}_{part}": None for part in parts}
+        own |= {f"{site}_residual": constraints.positive for site in self.residual}
+        if callable(self.hyperparameters):
+            return own | (others.parameters if others is not None else {})
+        for site in sites.latents - sites.processes:
+            if self.hyperparameters == "point":
+                own[f"{site}_loc"] = sites.constraints.get(site)
+            else:
+                own |= {f"{site}_loc": None, f"{site}_scale": constraints.positive}
+        return own
+
+    def check_names(self, sites: Sites, others: OtherLatents | None) -> None:
+        """Refuse names in options that are no GP sites, and parameters that would be named like other sites.
+
+        Raises:
+            ValueError: naming them.
+        """
+        arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
+        arguments |= {"initial_scale": self.initial_scale, "joint": self.joint, "residual": self.residual}
+        for argument, value in arguments.items():
+            names = set(value) if isinstance(value, Mapping | frozenset) else set()
+            if unknown := sorted(names - sites.processes):
+                raise ValueError(
+                    f"InducingGuide({argument}=...) names {unknown}, which are not latent GP sites of the model; "
+                    f"those are {sorted(sites.processes)}."
+                )
+        if drawn := sorted(self.residual & (sites.drawn | self.joint)):
+            raise ValueError(
+                f"InducingGuide(residual=...) names {drawn}, which are drawn: the program draws them, or joint=... "
+                "names them. Draws have their full variance: leave these sites out."
+            )
+        if taken := sorted(self.parameters(sites, others).keys() & sites.names):
+            raise ValueError(f"The guide's parameters would be named {taken}, like sites of the model: rename these.")
+        if isinstance(self.inducing, Mapping) and (missing := sorted(sites.processes - set(self.inducing))):
+            raise ValueError(f"InducingGuide(inducing=...) has no entry for the GP site(s) {missing}.")
+
+
+def _values_of(option: Any) -> tuple:
+    """The values of an option, given for all sites or by name."""
+    return tuple(option.values()) if isinstance(option, Mapping) else (option,)

@@ -1,0 +1,98 @@
+"""What do an objective and an optimiser say of themselves? Nothing else of their classes matters to a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from gpzoo.inference.programs.gp_sites import Representation
+
+
+class Objective(NamedTuple):
+    """What an objective may say beside its ``loss``, as attributes of these names; NumPyro's own say nothing.
+
+    Attributes:
+        name: of the objective in messages; that of its class unless it says another.
+        needs_all_rows: whether no minibatch estimates it.
+        takes_natural: whether it has a slope in ``q(u)``, along which natural gradients go.
+        takes_mesh: whether its rows may be split over devices.
+        representation: the form that GP sites have in a run of the guide, ``None`` for draws.
+        by_site: makes the same objective, whose ``loss`` is a dictionary of the contributions of sites.
+        finisher: ``finisher(guide, static)`` makes ``finish(params, args, arrays)``, which puts the parameters that
+            the objective finds by itself into those that were trained. It is called with the initial parameters too,
+            and raises where the objective does not fit the program. ``arrays`` and ``static`` are the program's
+            keyword arguments.
+    """
+
+    name: str
+    needs_all_rows: bool = False
+    takes_natural: bool = True
+    takes_mesh: bool = True
+    representation: Representation | None = None
+    by_site: Callable[[], Any] | None = None
+    finisher: Callable[[Any, dict[str, Any]], Callable[[Mapping[str, Any], tuple, dict], dict]] | None = None
+
+
+class Driver(NamedTuple):
+    """What an optimiser may say beside NumPyro's methods; optax's and NumPyro's own say nothing.
+
+    Attributes:
+        name: of the optimiser in messages; that of its class unless it says another.
+        needs_all_rows: whether its objective must be the same function at every step.
+        backed_off: of an optimiser that takes natural steps of ``q(u)``, how many steps of each site were shorter than
+            asked for, by the optimiser's state.
+        way_out: advice where a step fails, in place of a lower learning rate.
+    """
+
+    name: str
+    needs_all_rows: bool = False
+    backed_off: Callable[[Any], Mapping[str, Any]] | None = None
+    way_out: str | None = None
+
+
+def of_objective(objective: Any) -> Objective:
+    """What an objective says."""
+    return Objective(**_said(objective, Objective))
+
+
+def of_optimizer(optimizer: Any) -> Driver:
+    """What an optimiser says."""
+    return Driver(**_said(optimizer, Driver))
+
+
+def _said(by: Any, of: type[Objective] | type[Driver]) -> dict[str, Any]:
+    defaults = {"name": type(by).__name__} | of._field_defaults
+    return {name: getattr(by, name, default) for name, default in defaults.items()}
+
+
+def refuse_misfits(svi: Any, *, full: bool, mesh: bool) -> None:
+    """Refuse an objective and an optimiser that do not go with each other or with the rows.
+
+    Args:
+        svi: NumPyro's object.
+        full: whether every step has all rows.
+        mesh: whether these are split over devices.
+
+    Raises:
+        TypeError: for an objective without ``loss``.
+        ValueError: naming the objective or the optimiser, and the way out.
+    """
+    objective, driver = of_objective(svi.loss), of_optimizer(svi.optim)
+    if not callable(getattr(svi.loss, "loss", None)):
+        raise TypeError(
+            f"{objective.name} is no objective: it must have loss(key, params, model, guide, *args, **kwargs), as "
+            "GaussianProcessELBO() and NumPyro's objectives have."
+        )
+    if driver.backed_off is not None and not objective.takes_natural:
+        raise ValueError(
+            f"{objective.name} has no natural gradients: it has no slope in q(u). Leave natural out, or train q(u) "
+            "with GaussianProcessELBO()."
+        )
+    if mesh and not objective.takes_mesh:
+        raise ValueError(f"mesh splits the rows of minibatches: with {objective.name} leave it out.")
+    for said, other in ((objective, "an objective such as GaussianProcessELBO()"), (driver, "optax.adam(0.01)")):
+        if said.needs_all_rows and not full:
+            raise ValueError(
+                f"{said.name} needs the same bound at every step, of all rows: train without batch_size, on arrays, or "
+                f"with {other}."
+            )
