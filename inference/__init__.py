@@ -5,7 +5,7 @@ The folder ``inference/`` is installed as ``gpzoo.inference``.
 
 from gpzoo.errors import CheckpointError, NonFiniteError
 from gpzoo.inference import plots, trackers
-from gpzoo.inference.asking.arviz import draws_to_arviz
+from gpzoo.inference.asking.export import draws_to_arviz
 from gpzoo.inference.asking.predict import predict
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained, load

@@ -11,6 +11,7 @@ from jax import Array, random
 
 from gpzoo import linalg
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
+from gpzoo.inference.asking.ask import At, Found
 from gpzoo.inference.asking.conditioned import Given, conditioned
 from gpzoo.inference.asking.densities import posterior_log_density, prior_log_density
 from gpzoo.inference.guides.guide import InducingGuide
@@ -26,14 +27,25 @@ from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 #: A random key, and given values of latent sites.
 Draw: TypeAlias = tuple[Array, dict[str, Array]]
 
-#: Positional and keyword arguments of a program.
-Arguments: TypeAlias = tuple[tuple, dict[str, Any]]
-
-#: Arrays by name in groups.
-Found: TypeAlias = dict[str, dict[str, Any]]
-
 #: Batches of new inputs are counted from here, so that what is left of ``f`` given ``u`` is drawn anew.
 _NEW = 1 << 20
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What the trace of a draw at the data shows.
+
+    Attributes:
+        axes: names of the axes of every array, ``None`` for those without one.
+        rows: which of these names count rows of the data.
+        seen: names of observed GP sites.
+        processes: names of latent GP sites.
+    """
+
+    axes: dict[str, list[str | None]] = field(default_factory=dict)
+    rows: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    processes: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -45,51 +57,45 @@ class Draws:
         latents: names of its latent sites, without discrete ones, which have no draws.
         guide: its guide; ``None`` where draws are given.
         plate_depth: of a program with discrete latent sites, which its densities are summed over; else ``None``.
-        views: the key of sampled views, which are the same for all draws.
         inducing: the inducing variables of sites whose given draws are of ``u``, named ``<site>_u``.
+        static: keyword arguments that are no arrays.
         layouts: how sites follow the rows of the data, by name.
-        axes: names of the axes of every array, ``None`` for those without one; known after the first draw.
-        rows: which of these names count rows of the data; likewise.
-        seen: names of observed GP sites; likewise.
-        processes: names of latent GP sites; likewise.
+        notes: filled by the first draw at the data.
     """
 
     model: Callable
     latents: frozenset[str]
     guide: InducingGuide | None = None
     plate_depth: int | None = None
-    views: Array | None = None
     inducing: Mapping[str, InducingVariable] = field(default_factory=dict)
+    static: Mapping[str, Any] = field(default_factory=dict)
     layouts: Mapping[str, Layout] = field(default_factory=dict)
-    axes: dict[str, list[str | None]] = field(default_factory=dict)
-    rows: set[str] = field(default_factory=set)
-    seen: set[str] = field(default_factory=set)
-    processes: set[str] = field(default_factory=set)
+    notes: Notes = field(default_factory=Notes)
 
-    def at_data(self, draw: Draw, batch: Array, arguments: Arguments, params: dict[str, Any]) -> Found:
+    def at_data(self, draw: Draw, at: At) -> Found:
         """Values, densities and replicated data at a batch of rows.
 
         ``others`` are the densities of observed sites that have no terms per datum, observed GP sites and factors;
         ``left_out`` those of each datum of an observed GP site given all the others.
         """
-        found, shown = self._run(draw, batch, arguments, params, self._given_u(draw))
+        found, shown = self._run(draw, at, self._given_u(draw))
         data, processes = _data_sites(found.model), _observed_processes(found.model)
         self._note(found, data, processes)
-        replicates = _replicates(data, random.fold_in(draw[0], batch))
+        replicates = _replicates(data, random.fold_in(draw[0], at.number))
         if processes:  # drawn again given what was observed
-            again, _ = self._run(draw, batch, arguments, params, _given(processes))
+            again, _ = self._run(draw, at, _given(processes))
             replicates |= {name: again.model[name]["value"] for name in processes}
         log_prior, log_q = self._densities(found, shown)
         masks, summed = {n: observed(s["fn"], s["value"]) for n, s in data.items()}, found.model
         if self.plate_depth is not None:
             program = summed_out(self.model, self.plate_depth)
-            summed = self._run(draw, batch, arguments, params, self._given_u(draw), program)[0].model
+            summed = self._run(draw, at, self._given_u(draw), program)[0].model
         seen = {n: s for n, s in summed.items() if s["type"] == "sample" and s["is_observed"]}
         terms = {n: s["fn"].log_prob(s["value"]) for n, s in seen.items()}
         by_datum = {n for n, x in terms.items() if n in masks and x.shape == masks[n].shape}
         posterior = {n: s["value"] for n, s in (found.guide | found.model).items() if self._is_kept(n, s)}
         return {
-            "posterior": posterior | {f"{name}_u": at.u for name, at in self._given_u(draw).items()},
+            "posterior": posterior | {f"{name}_u": given.u for name, given in self._given_u(draw).items()},
             "posterior_predictive": replicates,
             "log_likelihood": {n: x for n, x in terms.items() if n in by_datum},
             "left_out": {n: _left_out(s["fn"], jnp.asarray(s["value"])) for n, s in processes.items()},
@@ -100,49 +106,46 @@ class Draws:
             "masks": masks,
         }
 
-    def at_new(self, draw: Draw, batch: Array, new: Arguments, known: Arguments, params: dict[str, Any]) -> Found:
-        """GP sites and replicated data at a batch of new inputs; ``known`` are the arguments of :meth:`at_data`."""
-        given = self._given_u(draw)
-        if self.guide is None or self.seen:
-            trace = self._run(draw, jnp.zeros_like(batch), known, params, given)[0].model
-            at = {n: s for n, s in trace.items() if n in self.seen or (self.guide is None and n in self.latents)}
-            given |= _given({n: s for n, s in at.items() if n not in given and isinstance(s["fn"], GaussianProcess)})
-        found, _ = self._run(draw, batch + _NEW, new, params, given)
+    def at_new(self, of_data: Draws, draw: Draw, at: At) -> Found:
+        """GP sites and replicated data at a batch of new inputs; ``at.others`` are the arguments of ``of_data``."""
+        given, notes = self._given_u(draw), self.notes
+        if self.guide is None or notes.seen:
+            args, arrays = at.others
+            trace = of_data._run(draw, at._replace(args=args, arrays=arrays, number=0), given)[0].model
+            known = {n: s for n, s in trace.items() if n in notes.seen or (self.guide is None and n in self.latents)}
+            given |= _given({n: s for n, s in known.items() if n not in given and isinstance(s["fn"], GaussianProcess)})
+        at = at._replace(number=at.number + _NEW)
+        found, _ = self._run(draw, at, given)
         sites = {n: s for n, s in (found.model | found.guide).items() if s["type"] == "sample"}
         processes = {n: s["value"] for n, s in sites.items() if isinstance(s["fn"], ProcessAtInputs)}
-        data = {n: s for n, s in sites.items() if n in self.axes and n not in self.latents and n not in processes}
-        return {"predictions": processes | _replicates(data, random.fold_in(draw[0], batch + _NEW))}
+        data = {n: s for n, s in sites.items() if n in notes.axes and n not in self.latents and n not in processes}
+        return {"predictions": processes | _replicates(data, random.fold_in(draw[0], at.number))}
 
-    def of_prior(self, key: Array, arguments: Arguments, params: dict[str, Any]) -> Found:
+    def of_prior(self, key: Array, at: At) -> Found:
         """Values and data that the program draws."""
-        trace = run(key, *arguments, model=self.model, values=params).model
+        trace = run(key, at.args, at.arrays | dict(self.static), model=self.model, values=at.params).model
         drawn = {n: s["value"] for n, s in trace.items() if self._is_kept(n, s)}
         return {"prior": drawn, "prior_predictive": _replicates(_data_sites(trace) | _observed_processes(trace), key)}
 
     def _run(
-        self,
-        draw: Draw,
-        batch: Array,
-        arguments: Arguments,
-        params: dict[str, Any],
-        given: Mapping[str, Given],
-        model: Callable | None = None,
+        self, draw: Draw, at: At, given: Mapping[str, Given], model: Callable | None = None
     ) -> tuple[Runs, Recorded]:
         key, sample = draw
-        shown = Recorded(self.views, batch, frozenset(self.layouts))
+        shown = Recorded(at.views, at.number, frozenset(self.layouts))
         found = run(
             # A guide's draw is the same in all batches.
-            random.fold_in(key, batch) if self.guide is None else key,
-            *arguments,
+            random.fold_in(key, at.number) if self.guide is None else key,
+            at.args,
+            at.arrays | dict(self.static),
             guide=self.guide,
             model=conditioned(self.model if model is None else model, given, lambda _: None, Representation()),
-            values={name: x for name, x in (params | sample).items() if name not in given},
+            values={name: x for name, x in (at.params | sample).items() if name not in given},
             representation=shown,
         )
         return found, shown
 
     def _given_u(self, draw: Draw) -> dict[str, Given]:
-        return {name: Given(at, draw[1][f"{name}_u"]) for name, at in self.inducing.items()}
+        return {name: Given(inducing, draw[1][f"{name}_u"]) for name, inducing in self.inducing.items()}
 
     def _is_kept(self, name: str, site: dict[str, Any]) -> bool:
         recorded = site["type"] == "deterministic" and not isinstance(site["value"], InducingVariable)
@@ -174,30 +177,31 @@ class Draws:
 
     def _note(self, found: Runs, data: Trace, processes: Trace) -> None:
         """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of what GP sites have."""
+        notes = self.notes
         plates = {name: _plates(site) for name, site in data.items()}
         sizes = {frame.name: frame.size for site in data.values() for frame in site["cond_indep_stack"]}
-        self.seen.update(processes)
-        self.rows.update(sizes, {"row"})
+        notes.seen.update(processes)
+        notes.rows.update(sizes, {"row"})
         for name, site in (found.guide | found.model).items():
             if not self._is_kept(name, site) and name not in data | processes:
                 continue
             fn, value = site.get("fn"), site["value"]
             axes = plates.get(name) or _plates(site)
             if isinstance(fn, ProcessAtInputs):
-                self.processes.update({name} & self.latents)
+                notes.processes.update({name} & self.latents)
                 outputs = [] if fn.num_outputs is None else [f"{name}_output"]
                 for other in data.values():
                     likelihood = unmasked(other["fn"])
                     if isinstance(likelihood, Likelihood) and likelihood.f is value:
                         outputs = [f"{name}_{likelihood.column_axis}"] if outputs else []
                 axes = [next((plate for plate, size in sizes.items() if size == value.shape[0]), "row"), *outputs]
-                self.axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
+                notes.axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
             if isinstance(likelihood := unmasked(fn), Likelihood) and name in data:
                 of = [n for n, s in (found.guide | found.model).items() if s["value"] is likelihood.f]
-                axes = axes + self.axes.get(of[0] if of else "", [])[1:]
+                axes = axes + notes.axes.get(of[0] if of else "", [])[1:]
             axes = axes[: jnp.ndim(value)]
             events = (site.get("infer") or {}).get("event_dims", [])
-            self.axes[name] = [*axes[: jnp.ndim(value) - len(events)], *events]
+            notes.axes[name] = [*axes[: jnp.ndim(value) - len(events)], *events]
 
 
 def _plates(site: dict[str, Any]) -> list[str | None]:

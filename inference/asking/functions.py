@@ -10,20 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
+from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import Kuu, block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
-from gpzoo.inference.asking.predict import check_run, count_rows, followed, identity_of
+from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_rows
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.batches import batches, joined
 from gpzoo.inference.programs.calls import RUNNING
-from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows, Functions
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import run
@@ -35,65 +32,27 @@ from gpzoo.posteriors.posterior import InducingPosterior
 
 
 def values_of_functions(
-    compiled: dict[tuple, Callable],
-    rng_key: Array,
-    guide: InducingGuide,
-    params: Mapping[str, Any],
-    args: tuple,
-    model_kwargs: Mapping[str, Any] | None,
-    *,
-    num_draws: int,
-    num_features: int,
-    batch_size: int,
+    subject: Subject, rng_key: Array, *, num_draws: int, num_features: int, batch_size: int
 ) -> dict[str, np.ndarray]:
-    """:meth:`gpzoo.inference.Trained.functions`; ``compiled`` keeps the compiled programs, of earlier calls too."""
-    check_run(guide, num_draws=num_draws, num_features=num_features, batch_size=batch_size)
-    rng_key = checks.rng_key(rng_key)
-    args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
-    num_rows = count_rows(args, guide, batch_size)
-    params = guide.checked_params(params, args, kwargs)
-    batch_size = min(batch_size, num_rows)
-    arrays, static = split_arrays(kwargs)
-    follow = followed(compiled, guide.model, args, kwargs, None)
-    value_of, layouts = partial(pathwise, num_features=num_features), follow.layouts
-    fixed = guide.sites.processes - frozenset(layouts) if batch_size < num_rows else frozenset()
-    follow.refuse_untold(fixed, batch_size)
+    """:meth:`gpzoo.inference.Trained.functions`."""
+    counts = {"num_draws": num_draws, "num_features": num_features, "batch_size": batch_size}
+    for name, value in counts.items():
+        checks.positive_int(name, value)
+    count_rows(subject, batch_size)
+    guide, static, layouts = subject.guide, subject.static, subject.follow.layouts
+    value_of = partial(pathwise, num_features=num_features)
 
-    @partial(jax.jit, static_argnums=0)
-    def of_batch(
-        names: frozenset[str],
-        keys: Shaped[Array, "S ..."],
-        rows: tuple[Integer[Array, " N"], Integer[Array, ""]],
-        batch: tuple,
-        arrays: dict,
-        params: dict,
-    ) -> dict[str, Float[Array, "S M ..."]]:
-        def one(key: PRNGKeyArray) -> dict[str, Float[Array, "M ..."]]:
-            shown = Functions(value_of, BatchRows(*rows, layouts))
-            found = run(key, batch, arrays | static, guide=guide, values=params, representation=shown).guide
-            return {name: found[name]["value"] for name in names}
+    def values(key: PRNGKeyArray, at: At) -> Found:
+        shown = Functions(value_of, at.rows_of(layouts))
+        found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, representation=shown).guide
+        return {"functions": {name: found[name]["value"] for name in guide.sites.processes}}
 
-        # One draw at a time: the features of a batch are the largest array.
-        return jax.lax.map(one, keys)
-
-    one_batch = compiled.setdefault(("functions", identity_of(static), num_features, identity_of(layouts)), of_batch)
-
-    def explain() -> None:
-        guide.posteriors(rng_key, params, args, kwargs)
-
-    keys = random.split(named_key(rng_key, "functions"), num_draws)
-    parts: dict[str, list[np.ndarray]] = {}
-    for rows, batch in batches(args, num_rows, batch_size):
-        given = keys, (rows, num_rows), batch, arrays, params
-        part = one_batch(guide.sites.processes - fixed, *given)
-        if fixed and not parts:
-            part |= one_batch(fixed, *given)
-        for name, values in part.items():
-            parts.setdefault(name, []).append(np.asarray(values))
-    found = {name: joined(each, layouts.get(name), 1, num_rows) for name, each in parts.items()}
-    for name, values in found.items():
-        refuse_not_finite(name, "values of functions", values, guide.sites.processes, explain)
-    return found
+    # One draw at a time: the features of a batch are the largest array.
+    question = Question("functions", values, options=num_features)
+    keys = random.split(named_key(checks.rng_key(rng_key), "functions"), num_draws)
+    answer = ask(question, subject, keys, batch_size=batch_size)
+    answer.refuse_not_finite({"functions": "values of functions"}, guide.sites.processes)
+    return answer.found["functions"]
 
 
 def one_function(
@@ -107,16 +66,16 @@ def one_function(
 ) -> Callable[..., dict[str, Array]]:
     """:meth:`gpzoo.inference.Trained.function`."""
     draw = checks.count("draw", draw)
-    check_run(guide, num_draws=draw + 1, num_features=num_features, batch_size=1)
+    checks.positive_int("num_features", num_features)
     key = random.split(named_key(checks.rng_key(rng_key), "functions"), draw + 1)[draw]
     value_of = partial(pathwise, num_features=num_features)
 
     def function(*new: Argument) -> dict[str, Array]:
         args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
-        num_rows = count_rows(args, None, 1)
-        shown = Functions(value_of, BatchRows(jnp.arange(num_rows), num_rows, {}))
         with RUNNING:
             values = guide.checked_params(params, args, kwargs)
+            num_rows = count_rows(Subject(guide.model, None, values, args, kwargs), 1)
+            shown = Functions(value_of, BatchRows(jnp.arange(num_rows), num_rows, {}))
             found = run(key, args, kwargs, guide=guide, values=values, representation=shown).guide
         return {name: found[name]["value"] for name in guide.sites.processes}
 

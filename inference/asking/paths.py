@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
@@ -15,8 +16,9 @@ from numpyro import handlers
 from numpyro.distributions.distribution import Unit
 
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference.asking.ask import At
 from gpzoo.inference.asking.conditioned import Given, conditioned, given_at
-from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction
+from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction, without_variance
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Means
@@ -33,36 +35,37 @@ from gpzoo.processes.process import GaussianProcess
 AtTraining: TypeAlias = tuple[dict[str, Given], dict[str, Given]]
 
 
-class Runner:
-    """One draw at one batch: the guide or the samples give the latent sites, training data condition GP sites.
+@dataclass(frozen=True)
+class Paths:
+    """What draws predict: the guide or samples give the latent sites, training data condition GP sites.
 
-    ``inducing`` are the inducing variables of sites whose samples are of ``u``, named ``<site>_u``. ``sites`` are those
-    of the program: discrete latent ones are drawn from their prior at new inputs. ``layouts`` says how sites follow the
-    rows of the inputs.
+    A draw is a random key, the samples of latent sites, and what :meth:`at_training` says of both, or ``None``.
+
+    Attributes:
+        model: the program.
+        guide: its guide, or ``None``.
+        sites: of the program; discrete latent ones are drawn from their prior at new inputs.
+        asked: of the prediction.
+        layouts: how sites follow the rows of the inputs.
+        static: keyword arguments that are no arrays.
+        train_static: of training, likewise.
+        inducing: the inducing variables of sites whose samples are of ``u``, named ``<site>_u``.
     """
 
-    def __init__(
-        self,
-        model: Callable,
-        guide: InducingGuide | None,
-        sites: Sites,
-        static: dict,
-        train_static: dict,
-        asked: Asked,
-        inducing: Mapping[str, InducingVariable],
-        layouts: Mapping[str, Layout],
-    ) -> None:
-        self.model, self.guide, self.sites, self.inducing = model, guide, sites, inducing
-        self.static, self.train_static, self.asked, self.layouts = static, train_static, asked, layouts
+    model: Callable
+    guide: InducingGuide | None
+    sites: Sites
+    asked: Asked
+    layouts: Mapping[str, Layout]
+    static: Mapping[str, Any]
+    train_static: Mapping[str, Any]
+    inducing: Mapping[str, InducingVariable]
 
-    def at_training(
-        self, key: PRNGKeyArray, samples: dict, params: dict, train: tuple, views: PRNGKeyArray
-    ) -> AtTraining:
+    def at_training(self, draw: tuple[PRNGKeyArray, dict], at: At) -> AtTraining:
         """What the draw says of GP sites at the training inputs: of those that were observed there, and of others."""
-        args, arrays = train
-        _, trace = self._traces(
-            key, self._known(params, samples), None, args, arrays | self.train_static, self._sparse(samples), views
-        )
+        (key, samples), (args, arrays) = draw, at.others
+        at = at._replace(args=args, arrays=arrays | self.train_static)
+        _, trace = self._traces(key, self._known(at.params, samples), at, self._sparse(samples), training=True)
         observed: dict[str, Given] = {}
         drawn: dict[str, Given] = {}
         for name, site in trace.items():
@@ -77,34 +80,20 @@ class Runner:
         return {name: x for name, x in (params | samples).items() if name not in self.sites.enumerated}
 
     def _sparse(self, samples: dict) -> dict[str, Given]:
-        return {name: Given(at, samples[f"{name}_u"]) for name, at in self.inducing.items()}
+        return {name: Given(inducing, samples[f"{name}_u"]) for name, inducing in self.inducing.items()}
 
-    def __call__(
-        self,
-        key: PRNGKeyArray,
-        samples: dict,
-        training: AtTraining | None,
-        rows: BatchRows,
-        batch: tuple,
-        tests: dict,
-        arrays: dict,
-        params: dict,
-        train: tuple | None,
-        views: PRNGKeyArray,
-    ) -> dict[str, Path]:
-        """Every GP site and data site by name.
-
-        ``rows`` are those of the batch in the whole input, and sampled views are drawn by ``views``.
-        ``training`` is what :meth:`at_training` gives, if that was computed before.
-        """
-        known, given = self._known(params, samples), self._sparse(samples)
+    def __call__(self, draw: tuple[PRNGKeyArray, dict, AtTraining | None], at: At) -> dict[str, dict[str, Path]]:
+        """Every GP site and data site by name."""
+        key, samples, training = draw
+        known, given, tests = self._known(at.params, samples), self._sparse(samples), at.of_sites
         seen: set[str] = set()
-        if train is not None:
-            training = self.at_training(key, samples, params, train, views) if training is None else training
+        if at.others is not None:
+            training = self.at_training((key, samples), at) if training is None else training
             observed, drawn_before = training
             given, seen = given | drawn_before | observed, set(observed)
+        at = at._replace(arrays=at.arrays | dict(self.static))
         others = {name: value for name, value in known.items() if name not in given}
-        guide_trace, trace = self._traces(key, others, rows, batch, arrays | self.static, given, views)
+        guide_trace, trace = self._traces(key, others, at, given)
         found = {}
         latents = {n: site["value"] for n, site in guide_trace.items() if site["type"] == "sample"} | samples
         for name, site in (trace | guide_trace).items():
@@ -125,33 +114,27 @@ class Runner:
         scores = {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()} if chosen else {}
         if scores and not chained:
             summed = scored(handlers.condition(self.model, scores), self.sites)
-            _, terms = self._traces(key, others, rows, batch, arrays | self.static, given, views, summed)
+            _, terms = self._traces(key, others, at, given, summed)
             own = {name: terms[name]["fn"] for name in scores if name in terms}
             paths |= {
                 n: _with_density(paths[n], jnp.asarray(fn.log_factor)) for n, fn in own.items() if isinstance(fn, Unit)
             }
         if wanted := {name for name, path in paths.items() if path.draws is None and _needs_draws(path, self.asked)}:
             key = named_key(key, "data")
-            draws = self._draws(key, data, wanted, params | latents | chosen, rows, batch, arrays)
+            draws = self._draws(key, data, wanted, at.params | latents | chosen, at)
             paths |= {name: paths[name]._replace(draws=draw) for name, draw in draws.items()}
-        return found | paths
+        paths = found | paths
+        return {"paths": {n: without_variance(x) for n, x in paths.items()} if self.asked.mean_only else paths}
 
     def _draws(
-        self,
-        key: PRNGKeyArray,
-        data: dict,
-        wanted: set[str],
-        values: dict,
-        rows: BatchRows,
-        batch: tuple,
-        arrays: dict,
+        self, key: PRNGKeyArray, data: dict, wanted: set[str], values: dict, at: At
     ) -> dict[str, Shaped[Array, "S M ..."]]:
         """Draws of the wanted data sites, those of each row of the inputs by its own key, the same in any batch."""
 
         def draws_of(fns: dict, names: set[str], key: PRNGKeyArray) -> dict[str, Shaped[Array, "S M ..."]]:
             return {name: _draw(fns[name], named_key(key, name), self.asked.draws_per_path) for name in names}
 
-        layouts, count = self.layouts, len(rows.numbers)
+        layouts, count = self.layouts, len(at.rows)
         by_row = wanted & layouts.keys()
         if (self.guide is not None and self.guide.joint) or not by_row:
             return draws_of(data, wanted, key)
@@ -160,9 +143,9 @@ class Runner:
         def of_row(i: Integer[Array, ""]) -> dict[str, Shaped[Array, "S ..."]]:
             place = i[None]
             own = {n: x[layouts[n].rows(place, count)] if n in layouts else x for n, x in values.items()}
-            data_key, model_key = random.split(random.fold_in(key, rows.numbers[i]))
-            row = jax.tree.map(lambda x: x[place], batch)
-            trace = run(model_key, row, arrays | self.static, model=self.model, values=own).model
+            data_key, model_key = random.split(random.fold_in(key, at.rows[i]))
+            row = jax.tree.map(lambda x: x[place], at.args)
+            trace = run(model_key, row, at.arrays, model=self.model, values=own).model
             return draws_of({name: trace[name]["fn"] for name in by_row}, by_row, data_key)
 
         each = jax.vmap(of_row, out_axes=1)(jnp.arange(count))  # [S, N, count, ...]
@@ -171,31 +154,25 @@ class Runner:
         return found | draws_of(data, wanted - by_row, key)
 
     def _traces(
-        self,
-        key: PRNGKeyArray,
-        known: dict,
-        rows: BatchRows | None,
-        args: tuple,
-        kwargs: dict,
-        given: dict,
-        views: PRNGKeyArray,
-        model: Callable | None = None,
+        self, key: PRNGKeyArray, known: dict, at: At, given: dict, model: Callable | None = None, training: bool = False
     ) -> tuple[dict, dict]:
+        """The traces of guide and program, whose GP sites in ``given`` are conditioned on that."""
+        rows = None if training else at.rows_of(self.layouts)
         model = self._chosen(key, rows) if model is None else model
         represented = Means if self.asked.mean_only else Marginals
         drawn_as = self.sites.drawn_as if self.guide is None else lambda _: None
         guide_trace, trace, _ = run(
             key,
-            args,
-            kwargs,
+            at.args,
+            at.arrays,
             guide=self.guide,
             model=conditioned(model, given, drawn_as, represented(rows)),
             values=known,
-            representation=represented(rows, views),
+            representation=represented(rows, at.views),
         )
         drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
         known_now = set(known) | set(given) | self.sites.enumerated
-        self._check_sites(guide_trace | trace, known_now, drawn, training=rows is None)
+        self._check_sites(guide_trace | trace, known_now, drawn, training)
         return guide_trace, trace
 
     def _chosen(self, key: PRNGKeyArray, rows: BatchRows | None) -> Callable:

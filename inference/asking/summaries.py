@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -60,7 +60,7 @@ class SitePrediction(NamedTuple):
 
 
 #: The axis of the inputs' rows in each field of a :class:`SitePrediction`.
-ROW_AXES = SitePrediction(0, 0, 0, 0, 1, 1, 0)
+ROW_AXES = dict.fromkeys(SitePrediction._fields, 0) | {"quantiles": 1, "draws": 1}
 
 
 class Asked(NamedTuple):
@@ -98,11 +98,6 @@ def without_variance(path: Path) -> Path:
     return Path(path.prediction._replace(variance=None))
 
 
-def of_one_path(path: Path, asked: Asked) -> SitePrediction:
-    """The prediction where there is one path."""
-    return _completed(path.prediction, jax.tree.map(lambda x: x[None], path.gaussian), path.draws, asked)
-
-
 def of_paths(each: Path, asked: Asked) -> SitePrediction:
     """The equal mixture over the leading axis: moments by the law of total variance, densities averaged (eq. 18)."""
     path = each.prediction
@@ -119,22 +114,21 @@ def of_paths(each: Path, asked: Asked) -> SitePrediction:
         cdf = jnp.mean(path.cdf, axis=0)
     if each.draws is not None:
         draws = each.draws.reshape(-1, *each.draws.shape[2:])
-    return _completed(SitePrediction(mean, variance, density, probs, cdf=cdf), each.gaussian, draws, asked)
-
-
-def _completed(
-    prediction: SitePrediction,
-    gaussian: tuple[Float[Array, "S N *D"], Float[Array, "S N *D"]] | None,
-    draws: Any,
-    asked: Asked,
-) -> SitePrediction:
     quantiles = None
-    if asked.quantiles is not None and prediction.mean is not None:
-        if gaussian is None:
+    if asked.quantiles is not None and mean is not None:
+        if each.gaussian is None:
             quantiles = empirical_quantiles(draws, asked.quantiles)
         else:
-            quantiles = mixture_quantiles(*gaussian, asked.quantiles)
-    return prediction._replace(quantiles=quantiles, draws=draws if asked.keep_draws else None)
+            quantiles = mixture_quantiles(*each.gaussian, asked.quantiles)
+    return SitePrediction(mean, variance, density, probs, quantiles, draws if asked.keep_draws else None, cdf)
+
+
+def by_field(predictions: Mapping[str, SitePrediction]) -> dict[str, dict[str, Any]]:
+    """The arrays of predictions by field and site."""
+    return {
+        field: {name: x for name, site in predictions.items() if (x := getattr(site, field)) is not None}
+        for field in SitePrediction._fields
+    }
 
 
 # -- quantiles ---------------------------------------------------------------------------------------------------------

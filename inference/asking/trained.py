@@ -17,17 +17,19 @@ from gpzoo import _checks as checks
 from gpzoo._platform import refuse_fork
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking import saved as _saved
-from gpzoo.inference.asking.arviz import Options, exported
+from gpzoo.inference.asking.ask import At, Question, Subject
+from gpzoo.inference.asking.condition import Options as Taking
+from gpzoo.inference.asking.condition import conditioned
+from gpzoo.inference.asking.export import Options as Exporting
+from gpzoo.inference.asking.export import exported
 from gpzoo.inference.asking.functions import one_function, values_of_functions
-from gpzoo.inference.asking.predict import identity_of, predictions
-from gpzoo.inference.asking.streaming import conditioned
+from gpzoo.inference.asking.predict import Options, predictions
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import extended
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import all_finite
 
@@ -173,23 +175,10 @@ class Trained:
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
         """
-        return predictions(
-            self._compiled,
-            rng_key,
-            self.model,
-            new,
-            model_kwargs,
-            guide=self._usable_guide(new, model_kwargs),
-            params=self.params,
-            test_data=test_data,
-            num_draws=num_draws,
-            quantiles=quantiles,
-            keep_draws=keep_draws,
-            mean_only=mean_only,
-            batch_size=batch_size,
-            train_args=train_args,
-            train_kwargs=train_kwargs,
-        )
+        options = Options(
+            train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
+        ).checked()
+        return predictions(self._subject(new, model_kwargs), checks.rng_key(rng_key), options)
 
     @entry_point
     def functions(
@@ -237,16 +226,9 @@ class Trained:
                 data; parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in
                 several batches.
         """
+        subject = self._subject(new, model_kwargs)
         return values_of_functions(
-            self._compiled,
-            rng_key,
-            self._usable_guide(new, model_kwargs),
-            self.params,
-            new,
-            model_kwargs,
-            num_draws=num_draws,
-            num_features=num_features,
-            batch_size=batch_size,
+            subject, rng_key, num_draws=num_draws, num_features=num_features, batch_size=batch_size
         )
 
     @entry_point
@@ -271,7 +253,7 @@ class Trained:
                 as :meth:`functions`. Under ``jit`` values are not looked at: there is no ``FactorisationError``.
             TypeError: as :meth:`functions`.
         """
-        guide = self._usable_guide()
+        guide = self._usable_guide(seen=True)
         return one_function(rng_key, guide, self.params, draw, model_kwargs, num_features=num_features)
 
     @entry_point
@@ -292,19 +274,15 @@ class Trained:
             TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
             ValueError: for parameters that are missing, unknown or of another shape.
         """
-        guide = self._usable_guide(args, model_kwargs)
-        args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
-        rng_key = checks.rng_key(rng_key)
-        guide.sites_for(args, kwargs)
-        params = guide.checked_params(self.params, args, kwargs)
-        arrays, static = split_arrays(kwargs)
-        program = self._compiled.setdefault(
-            ("posterior", identity_of(static)),
-            jax.jit(lambda key, params, args, arrays: guide.posteriors(key, params, args, arrays | static)),
-        )
-        found = program(rng_key, params, args, arrays)
+        rng_key, subject = checks.rng_key(rng_key), self._subject(args, model_kwargs, seen=False)
+        guide, static = subject.guide, subject.static
+
+        def posteriors(key: Array, at: At) -> dict[str, Any]:
+            return guide.posteriors(key, at.params, at.args, at.arrays | static)
+
+        found = subject.compiled_for(Question("posterior", posteriors, at_once=0))(rng_key, subject.at())
         # Outside jit the site that is not finite is named.
-        return found if all_finite(found) else guide.posteriors(rng_key, params, args, kwargs)
+        return found if all_finite(found) else posteriors(rng_key, subject.at())
 
     @entry_point
     def add_inducing(
@@ -336,9 +314,8 @@ class Trained:
                 nor patches, or inputs of another shape; for unknown names of sites; as :meth:`posterior`.
             FactorisationError: naming the site whose ``Kuu`` does not factorise with them.
         """
-        guide = self._usable_guide(new, model_kwargs)
-        args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
-        params = extended(checks.rng_key(rng_key), guide, self.params, inducing, args, kwargs)
+        rng_key, subject = checks.rng_key(rng_key), self._subject(new, model_kwargs, seen=False)
+        params = extended(rng_key, subject.guide, self.params, inducing, subject.args, subject.kwargs)
         return replace(self, params=params, state=None, backed_off={})
 
     @entry_point
@@ -387,26 +364,17 @@ class Trained:
 
         A batch whose last step still changed the bound by a thousandth of a nat per row gives a warning.
         """
-        guide = self._usable_guide(new, model_kwargs)
-        args, kwargs = arguments(guide.model, new, model_kwargs)
+        options, rng_key = Taking(batch_size, num_steps, num_draws, sites), checks.rng_key(rng_key)
+        subject = self._subject(new, model_kwargs, seen=False, new=False)
         # q(u) stays in its precision; wider data would make it wider.
         of_model = [x.dtype for x in jax.tree.leaves(dict(self.params)) if jnp.issubdtype(x.dtype, jnp.floating)]
         if set(of_model) == {np.dtype(np.float32)}:
             args, kwargs = jax.tree.map(
-                lambda x: x.astype(np.float32) if getattr(x, "dtype", None) == np.float64 else x, (args, kwargs)
+                lambda x: x.astype(np.float32) if getattr(x, "dtype", None) == np.float64 else x,
+                (subject.args, subject.kwargs),
             )
-        found = conditioned(
-            self._compiled,
-            checks.rng_key(rng_key),
-            guide,
-            self.params,
-            args,
-            kwargs,
-            batch_size=None if batch_size is None else checks.positive_int("batch_size", batch_size),
-            num_steps=checks.positive_int("num_steps", num_steps),
-            num_draws=checks.positive_int("num_draws", num_draws),
-            sites=sites,
-        )
+            subject = replace(subject, args=args, kwargs=kwargs)
+        found = conditioned(subject, rng_key, options)
         return replace(self, **found._asdict(), state=None, backed_off={})
 
     @entry_point
@@ -481,18 +449,12 @@ class Trained:
 
         Draws from a prior that are not finite give a warning.
         """
-        losses = self.losses if self.losses.size else None
         return exported(
-            self._compiled,
+            self._subject(args, model_kwargs, seen=False),
             rng_key,
-            self.model,
-            self._usable_guide(args, model_kwargs),
-            self.params,
-            args,
-            model_kwargs,
             num_draws=num_draws,
-            losses=losses,
-            options=Options(new_args, new_kwargs, batch_size, coords, dims),
+            losses=self.losses if self.losses.size else None,
+            options=Exporting(new_args, new_kwargs, batch_size, coords, dims),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -509,8 +471,16 @@ class Trained:
         """
         _saved.save(_saved.checked_path(path), self)
 
-    def _usable_guide(self, args: tuple = (), model_kwargs: Mapping[str, Any] | None = None) -> InducingGuide:
-        """The guide, if it can be asked; with arguments, that of another program is refused."""
+    def _usable_guide(
+        self, args: tuple = (), kwargs: Mapping[str, Any] | None = None, *, seen: bool = False
+    ) -> InducingGuide:
+        """The guide, if it can be asked.
+
+        Args:
+            args: checked arguments of the program, at which that of another guide is refused.
+            kwargs: its keyword arguments.
+            seen: whether the guide must have seen data.
+        """
         if not isinstance(self.guide, InducingGuide):
             raise TypeError(f"guide must be the trained InducingGuide, got {type(self.guide).__name__}.")
         if self.losses.ndim > 1:
@@ -521,10 +491,30 @@ class Trained:
                     raise ValueError(
                         f"params[{name!r}] is float64, which is not enabled: call numpyro.enable_x64() first."
                     )
+        if seen and self.guide.sites is None:
+            raise ValueError(
+                "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data "
+                "first."
+            )
         if args and self.model is not self.guide.model:
-            given = arguments(self.model, args, model_kwargs, new=True)
-            refuse_other_program(self.model, self.guide, *given, self.params)
+            refuse_other_program(self.model, self.guide, args, kwargs or {}, self.params)
         return self.guide
+
+    def _subject(
+        self, args: tuple, model_kwargs: Mapping[str, Any] | None, *, seen: bool = True, new: bool = True
+    ) -> Subject:
+        """This model at arguments, both checked.
+
+        Args:
+            args: positional arguments of the program.
+            model_kwargs: its keyword arguments.
+            seen: whether its guide must have seen data; else these are the data.
+            new: whether targets may be left out.
+        """
+        args, kwargs = arguments(self.model, args, model_kwargs, new=new)
+        guide = self._usable_guide(args, kwargs, seen=seen)
+        guide.sites_for(args, kwargs)
+        return Subject(self.model, guide, guide.checked_params(self.params, args, kwargs), args, kwargs, self._compiled)
 
 
 def load(

@@ -15,7 +15,7 @@ from jax.scipy.special import logsumexp
 from numpyro.distributions.transforms import biject_to
 
 from gpzoo import linalg
-from gpzoo.inference.asking.predict import identity_of
+from gpzoo.inference.asking.ask import identity_of
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.collapsed import CollapsedELBO
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section

@@ -9,7 +9,8 @@ import numpy as np
 from jax import Array
 
 from gpzoo.errors import GPZooError
-from gpzoo.inference.asking.arviz import densities
+from gpzoo.inference.asking.ask import Subject
+from gpzoo.inference.asking.export import densities
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis.findings import Diagnosis, Section
 from gpzoo.inference.diagnosis.psis import largest_k, leave_one_out, pareto
@@ -56,9 +57,8 @@ def of_draws(
     if rows > _MOST_ROWS:
         return unavailable(f"{rows} rows are more than {_MOST_ROWS}; trained.to_arviz(key, X, y) takes them in batches")
     try:
-        found = densities(
-            rng_key, trained.model, guide, params, args, kwargs, num_draws=_DRAWS, compiled=trained._compiled
-        )
+        subject = Subject(trained.model, guide, params, args, kwargs, trained._compiled)
+        found = densities(subject, rng_key, num_draws=_DRAWS)
     except (GPZooError, TypeError, ValueError) as error:
         return unavailable(str(error).rstrip("."))
     k, bound = pareto(found.log_ratio)[1], largest_k(_DRAWS)

@@ -16,7 +16,7 @@ from numpyro.distributions.util import scale_and_mask
 
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference.asking.predict import identity_of
+from gpzoo.inference.asking.ask import identity_of
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays

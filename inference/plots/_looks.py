@@ -16,7 +16,7 @@ from numpyro.distributions.distribution import Unit
 from gpzoo import _checks as checks
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
-from gpzoo.inference.asking.predict import identity_of
+from gpzoo.inference.asking.ask import identity_of
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.reparam import as_they_stand
 from gpzoo.inference.programs.arguments import arguments

@@ -12,6 +12,9 @@ import numpy as np
 from gpzoo._checks import is_concrete
 from gpzoo.errors import FactorisationError, NonFiniteError
 
+#: Words for numbers that are log densities: of impossible data they are minus infinity.
+LOG_DENSITIES = "log densities"
+
 
 def is_finite(values: Any) -> bool:
     """Whether numbers on the host are all finite; integers are."""
@@ -36,7 +39,7 @@ def refuse_not_finite(
 
     Args:
         site: name of their site.
-        what: their kind, such as ``"draws"``.
+        what: their kind, such as ``"draws"``; :data:`LOG_DENSITIES` may be minus infinity.
         values: the numbers, on the host.
         processes: names of the GP sites.
         run: runs the guide or program outside ``jit``, where a failed factorisation raises its own error.
@@ -45,6 +48,8 @@ def refuse_not_finite(
         FactorisationError: naming the site, if it or any other GP site's covariance is at fault.
         NonFiniteError: naming the site, otherwise.
     """
+    if what == LOG_DENSITIES:
+        values = np.where(values == -np.inf, 0, values)
     if is_finite(values):
         return
     cause = None

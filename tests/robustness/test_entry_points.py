@@ -33,13 +33,13 @@ from tests.programs import KEY, with_model_kwargs
 from tests.robustness.odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd, meaningful, meaningless
 
 # Several modules are named as their functions are.
-arviz, comparison, functions, prediction, training, models = (
+asking, export, comparison, functions, training, models = (
     importlib.import_module(f"gpzoo.inference.{name}")
     for name in (
-        "asking.arviz",
+        "asking.ask",
+        "asking.export",
         "training.comparison",
         "asking.functions",
-        "asking.predict",
         "training.fit",
         "asking.trained",
     )
@@ -189,16 +189,16 @@ WAYS = {
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Arguments that pass are not computed with, or by one compiled program for all."""
-    compiled, compile_one = {}, prediction._compile
+    compiled, compiled_for = {}, asking.Subject.compiled_for
 
-    def once(run: Any, draws: int) -> Any:
-        return compiled.setdefault("run", compile_one(run, draws))
+    def once(subject: Any, question: Any, layouts: Any = None) -> Any:
+        return compiled.setdefault(question.name, compiled_for(subject, question, layouts))
 
     def stop(entry: str) -> None:
         if entry == "fit":
             monkeypatch.setattr(training, "Training", lambda svi, members, source, *rest: reaching(source.data))
         elif entry in ("functions", "function"):
-            monkeypatch.setattr(functions, "count_rows", lambda args, *rest: reaching(args))
+            monkeypatch.setattr(functions, "count_rows", lambda subject, *rest: reaching(subject.args))
         elif entry == "compare":
             monkeypatch.setattr(comparison, "InducingGuide", type("Guide", (), {"__init__": noted, "sites_for": last}))
         elif entry == "fit_deep_kernel":
@@ -206,13 +206,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
         elif entry in ("to_arviz", "guide.setup", "guide.init_params"):
             monkeypatch.setattr(InducingGuide, "sites_for", last)
         elif entry == "condition":
-            monkeypatch.setattr(models, "conditioned", lambda *given, **rest: reaching(given[4]))
+            monkeypatch.setattr(models, "conditioned", lambda subject, *rest: reaching(subject.args))
         elif entry == "add_inducing":
             monkeypatch.setattr(models, "extended", lambda *given: reaching(given[4]))
         elif entry == "predict":
-            monkeypatch.setattr(prediction, "_compile", once)
+            monkeypatch.setattr(asking.Subject, "compiled_for", once)
         elif entry == "draws_to_arviz":
-            monkeypatch.setattr(arviz, "look", lambda model, args, *rest, **options: reaching(args))
+            monkeypatch.setattr(export, "look", lambda model, args, *rest, **options: reaching(args))
         elif entry == "CollapsedELBO.optimal":
             monkeypatch.setattr(CollapsedELBO, "finisher", lambda *rest: lambda params, args, arrays: reaching(args))
 

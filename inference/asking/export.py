@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import jax
@@ -15,20 +16,17 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
+from gpzoo.inference.asking.ask import Answer, At, Found, Question, Subject, ask, identity_of
 from gpzoo.inference.asking.container import Group, container
-from gpzoo.inference.asking.draws import Arguments, Draw, Draws, Found
-from gpzoo.inference.asking.predict import followed, identity_of
-from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.asking.draws import Draw, Draws, Notes
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.batches import in_batches, over_draws
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.enumeration import is_enumerated, plate_depth
-from gpzoo.inference.programs.finite import is_finite, refuse_not_finite
+from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.rows import Layout, number_of_rows
+from gpzoo.inference.programs.rows import number_of_rows
 
 #: Arguments with more entries than this are not copied into ``constant_data``.
 _SMALL = 1_000_000
@@ -39,6 +37,13 @@ _FEW = 300
 
 #: Groups of a draw's densities.
 _DENSITIES = ("log_likelihood", "left_out", "log_prior", "log_q", "others", "masks")
+
+#: Groups that are the same for all draws, of which one is kept.
+_SHARED = ("observed_data", "masks")
+
+#: The numbers of each group that has to be finite.
+_WORDS = {group: f"{group} draws" for group in ("posterior", "posterior_predictive", "log_prior", "log_q")}
+_WORDS |= dict.fromkeys(("log_likelihood", "left_out"), LOG_DENSITIES)
 
 
 #: Arrays by name, with the names of their axes.
@@ -56,41 +61,27 @@ class Options:
     dims: Mapping[str, Sequence[str]] | None = None
 
 
-def exported(
-    compiled: dict[tuple, Any],
-    rng_key: Array,
-    model: Callable,
-    guide: InducingGuide,
-    params: Mapping[str, Any],
-    args: tuple,
-    model_kwargs: Mapping[str, Any] | None,
-    *,
-    num_draws: int,
-    losses: np.ndarray | None,
-    options: Options,
-) -> Any:
-    """:meth:`gpzoo.inference.Trained.to_arviz`; ``compiled`` keeps the compiled programs, of earlier calls too.
-
-    Negative ``losses`` are kept as ``elbo`` in ``constant_data``.
-    """
-    args, kwargs = arguments(model, args, model_kwargs, new=True)
+def exported(subject: Subject, rng_key: Array, *, num_draws: int, losses: np.ndarray | None, options: Options) -> Any:
+    """:meth:`gpzoo.inference.Trained.to_arviz`; negative ``losses`` are kept as ``elbo`` in ``constant_data``."""
     rng_key, num_draws = checks.rng_key(rng_key), checks.positive_int("num_draws", num_draws)
-    guide.sites_for(args, kwargs)
-    params = guide.checked_params(params, args, kwargs)
-    constants = {n: x for n, x in params.items() if n not in guide.variational_parameters()}
-    depth = guide.sites.plate_depth if guide.sites.enumerated else None
+    of_q = subject.guide.variational_parameters()
+    constants = {name: x for name, x in subject.params.items() if name not in of_q}
     return _export(
-        compiled,
-        Draws(model, guide.sites.latents, guide, depth),
+        subject,
+        _draws_of(subject),
         rng_key,
         (random.split(named_key(rng_key, "export"), num_draws), {}),
         (1, num_draws),
-        (args, kwargs),
-        params,
         constants=constants | ({} if losses is None else {"elbo": -np.asarray(losses)}),
         sample_stats={},
         options=options,
     )
+
+
+def _draws_of(subject: Subject) -> Draws:
+    """Draws of the guide's posterior."""
+    sites = subject.guide.sites
+    return Draws(subject.model, sites.latents, subject.guide, sites.plate_depth if sites.enumerated else None)
 
 
 @dataclass(frozen=True)
@@ -106,55 +97,28 @@ class Densities:
     log_ratio: np.ndarray
 
 
-def densities(
-    rng_key: Array,
-    model: Callable,
-    guide: InducingGuide,
-    params: dict[str, Any],
-    args: tuple,
-    kwargs: dict[str, Any],
-    *,
-    num_draws: int,
-    compiled: dict[tuple, Any],
-) -> Densities:
+def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
     """The densities of the draws that :meth:`gpzoo.inference.Trained.to_arviz` makes of the same key, and no more.
 
     Args:
+        subject: a trained model at its data.
         rng_key: of the export.
-        model: the program.
-        guide: its guide, which has seen data.
-        params: checked parameters.
-        args: positional arguments, checked.
-        kwargs: keyword arguments, checked.
         num_draws: number of draws ``S``.
-        compiled: keeps the compiled program.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
-    arrays, static = split_arrays(kwargs)
-    follow = followed(compiled, model, args, kwargs, None)
-    depth = guide.sites.plate_depth if guide.sites.enumerated else None
-    source = Draws(model, guide.sites.latents, guide, depth, layouts=follow.layouts)
-    draws = random.split(named_key(rng_key, "export"), num_draws), {}
+    source = replace(_draws_of(subject), static=subject.static, layouts=subject.follow.layouts)
 
-    def at_data(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict, views: Array) -> Found:
-        found = replace(source, views=views).at_data(draw, batch, (args, arrays | static), params)
+    def of_draw(draw: Draw, at: At) -> Found:
+        found = source.at_data(draw, at)
         return {group: found[group] for group in _DENSITIES}
 
-    rest = (arrays, params, named_key(rng_key, "views"))
     # A loop compiles in less time than vmap, and of few rows factors cost nothing.
-    alone = guide.draws_anything or follow.count <= _FEW
-    key = ("densities", alone, identity_of(static), identity_of(follow.layouts))
-    many = compiled[key] = compiled.get(key) or over_draws(at_data, alone)
-    found = in_batches(many, draws, args, *rest, batch_size=Options.batch_size, follow=follow)
-    _refuse_batches(source, found, follow.count, Options.batch_size)
-    _sum_over_rows(found)
-
-    def explain() -> None:
-        at_data((draws[0][0], {}), jnp.asarray(0), args, *rest)
-
-    _refuse_not_finite(source, found, explain)
+    alone = subject.guide.draws_anything or subject.follow.count <= _FEW
+    question = _of_data("densities", of_draw, alone, source.notes)
+    draws = random.split(named_key(rng_key, "export"), num_draws), {}
+    found = _at_data(question, subject, rng_key, draws, Options.batch_size).found
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     for name, mask in found["masks"].items():
@@ -238,13 +202,11 @@ def draws_to_arviz(
         variables = {f"{name}_inducing": jax.tree.leaves(at) for name, at in inducing.items()}
         variables = {name: leaves[0] if len(leaves) == 1 else tuple(leaves) for name, leaves in variables.items()}
         return _export(
-            {},
+            Subject(model, None, params, args, kwargs, values=values),
             Draws(model, latents, plate_depth=depth, inducing=inducing),
             rng_key,
             (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), flat),
             shape,
-            (args, kwargs),
-            params,
             constants=params | variables,
             sample_stats={name: np.asarray(value) for name, value in (sample_stats or {}).items()},
             options=Options(new_args, new_kwargs, batch_size, coords, dims),
@@ -252,13 +214,11 @@ def draws_to_arviz(
 
 
 def _export(
-    compiled: dict[tuple, Any],
+    subject: Subject,
     source: Draws,
     rng_key: Array,
     draws: Draw,
     shape: tuple[int, int],
-    arguments: Arguments,
-    params: dict[str, Any],
     *,
     constants: Mapping[str, Any],
     sample_stats: dict[str, np.ndarray],
@@ -267,23 +227,21 @@ def _export(
     """The groups of a posterior.
 
     Args:
-        compiled: keeps the compiled programs.
+        subject: the program at its data.
         source: the posterior.
         rng_key: of the export.
         draws: ``chains * draws`` of them.
         shape: ``(chains, draws)``.
-        arguments: of the program.
-        params: of guide and program.
         constants: of ``constant_data``, by name.
         sample_stats: of the group of that name, beside densities.
         options: see there.
     """
-    batch_size = checks.positive_int("batch_size", options.batch_size)
-    new = _new_arguments(source.model, arguments[1], options)
-    keys = random.split(named_key(rng_key, "prior"), shape[1])
-    source, found, few = _computed(compiled, source, rng_key, draws, keys, arguments, new, params, batch_size)
-    fixed = _constants(constants, source) | _arguments(source, arguments)
-    axes, labels = _without_masked(found, source.axes, fixed)
+    checks.positive_int("batch_size", options.batch_size)
+    new = _at_new_inputs(subject, options)
+    source, found, few = _computed(subject, new, source, rng_key, draws, shape[1], options.batch_size)
+    notes = source.notes
+    fixed = _constants(constants, source.notes) | _arguments(source, subject)
+    axes, labels = _without_masked(found, notes.axes, fixed)
 
     def drawn(values: Mapping[str, np.ndarray], chains: tuple[int, int] = shape, **of: Any) -> Group:
         return Group({name: x.reshape(*chains, *x.shape[1:]) for name, x in values.items()}, axes, **of)
@@ -291,13 +249,13 @@ def _export(
     def constant(values: _Named, **of: Any) -> Group:
         return Group({n: x for n, (x, _) in values.items()}, {n: x for n, (_, x) in values.items()}, drawn=False, **of)
 
-    terms, from_prior = found["log_likelihood"] | found["left_out"], _said_of_prior(source, params, arguments[0], few)
+    terms, from_prior = found["log_likelihood"] | found["left_out"], _said_of_prior(subject, few)
     # Tools that scale the prior (az.psense_summary) take all of log_prior, and mean that of hyperparameters.
-    of_gps = {f"log_p_{n}": x for n, x in found["log_prior"].items() if n.removesuffix("_u") in source.processes}
+    of_gps = {f"log_p_{n}": x for n, x in found["log_prior"].items() if n.removesuffix("_u") in notes.processes}
     groups = {
         "posterior": drawn(found["posterior"], attributes={} if source.guide is None else {"approximation": "svi"}),
         "posterior_predictive": drawn(found["posterior_predictive"]),
-        "predictions": replace(drawn(found["predictions"], rows="new"), dims=source.axes),  # no data, none masked
+        "predictions": replace(drawn(found["predictions"], rows="new"), dims=notes.axes),  # no data, none masked
         # PSIS fits tails to differences of log densities, which float32 rounds to none.
         "log_likelihood": drawn({name: x.astype(np.float64) for name, x in terms.items()}),
         "log_prior": drawn({n: x for n, x in found["log_prior"].items() if f"log_p_{n}" not in of_gps}),
@@ -308,7 +266,7 @@ def _export(
         "constant_data": constant(fixed),
         "predictions_constant_data": constant({} if new is None else _arguments(source, new), rows="new"),
     }
-    return container(groups, source.rows, labels, options.coords, options.dims)
+    return container(groups, notes.rows, labels, options.coords, options.dims)
 
 
 def _as_drawn(found: Found) -> dict[str, np.ndarray]:
@@ -322,84 +280,73 @@ def _as_drawn(found: Found) -> dict[str, np.ndarray]:
 
 
 def _computed(
-    compiled: dict[tuple, Any],
-    source: Draws,
-    rng_key: Array,
-    draws: Draw,
-    prior_keys: Array,
-    arguments: Arguments,
-    new: Arguments | None,
-    params: dict[str, Any],
-    batch_size: int,
+    subject: Subject, new: Subject | None, source: Draws, rng_key: Array, draws: Draw, num_prior: int, batch_size: int
 ) -> tuple[Draws, Found, int]:
-    """All that is drawn, on the host, each kind by one compiled program; and the number of rows of the prior.
+    """All that is drawn, on the host, each kind by one compiled program.
 
     Returns:
-        The source, which has seen the program; what is drawn; and that number.
+        The source, with notes of the program; what is drawn; and the number of rows of the prior.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
-    (args, kwargs), (new_args, new_kwargs) = arguments, new or ((), {})
-    (arrays, static), (new_arrays, new_static) = split_arrays(kwargs), split_arrays(new_kwargs)
-    values = params if source.guide is not None else params | {name: x[0] for name, x in draws[1].items()}
-    follow = followed(compiled, source.model, args, kwargs, values)
-    of_new = followed(compiled, source.model, new_args, new_kwargs, values) if new is not None else follow
-    key = ("export", *map(identity_of, (static, new_static, follow.layouts, of_new.layouts)))
-    if key not in compiled:
-        programs = _programs(replace(source, layouts=follow.layouts), of_new.layouts, static, new_static)
-        compiled[key] = programs
-    source, at_data, of_prior, at_new = compiled[key]
-    known, rows = (arrays, params, named_key(rng_key, "views")), follow.count
-
-    def explain() -> None:
-        one = jax.tree.map(lambda x: x[0], draws)
-        replace(source, views=known[-1]).at_data(one, jnp.asarray(0), (args, kwargs), params)
-
+    source = replace(source, static=subject.static, layouts=subject.follow.layouts)
+    # Where kernels are the same for all draws, so are their factors: vmap forms those once.
+    alone = source.guide is None or source.guide.draws_anything
+    rows = subject.follow.count
     most = max(rows, 1) if source.guide is None else batch_size
-    found = in_batches(at_data, draws, args, *known, batch_size=most, follow=follow)
-    _refuse_batches(source, found, rows, most)
-    _sum_over_rows(found)
-    _refuse_not_finite(source, found, explain)
-    few = min(rows, most)
-    first = jax.tree.map(lambda x: x[:few], args) if few < rows else args
-    prior = of_prior((prior_keys, {}), jnp.asarray(0), first, *known)
-    found |= jax.tree.map(np.asarray, prior) | {"predictions": {}}
+    answer = _at_data(_of_data("export", source.at_data, alone, source.notes), subject, rng_key, draws, most)
+    found, source, few = answer.found, replace(source, notes=answer.question.notes), min(rows, most)
+    first = jax.tree.map(lambda x: x[:few], subject.args) if few < rows else subject.args
+    prior = Question("prior", source.of_prior, 1 if alone else None)
+    keys = random.split(named_key(rng_key, "prior"), num_prior)
+    found |= jax.tree.map(np.asarray, subject.compiled_for(prior)(keys, subject.at(args=first)))
     _warn_not_finite(found)
+    found["predictions"] = {}
     if new is not None:
-        found |= in_batches(at_new, draws, new_args, new_arrays, args, *known, batch_size=batch_size, follow=of_new)
-    for name, values in found["predictions"].items():
-        refuse_not_finite(name, "predictions", values, source.processes, explain)
+        at_new = partial(replace(source, static=new.static, layouts=new.follow.layouts).at_new, source)
+        of_data = identity_of(source.static), identity_of(source.layouts)
+        question = Question("predictions", at_new, 1 if alone else None, apart=False, options=of_data)
+        known = {"views": named_key(rng_key, "views"), "others": (subject.args, subject.arrays)}
+        drawn = ask(question, new, draws, batch_size=_even(new, batch_size), **known)
+        drawn.refuse_not_finite({"predictions": "predictions"}, source.notes.processes)
+        found |= drawn.found
     return source, found, few
 
 
-def _programs(
-    source: Draws, of_new: Mapping[str, Layout], static: dict[str, Any], new_static: dict[str, Any]
-) -> tuple[Draws, Callable, Callable, Callable]:
-    """The source, which notes what it sees in a trace, and compiled functions of many draws: at data, prior, at new."""
-    # Where kernels are the same for all draws, so are their factors: vmap forms those once.
-    each_alone = source.guide is None or source.guide.draws_anything
-    at_new_inputs = replace(source, layouts=of_new)
+def _of_data(name: str, of_draw: Callable[[Draw, At], Found], alone: bool, notes: Notes) -> Question:
+    """A question about draws at the data, made one after the other or all at once."""
 
-    def at_data(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict, views: Array) -> Found:
-        return replace(source, views=views).at_data(draw, batch, (args, arrays | static), params)
+    def summary(found: Found) -> Found:
+        return found | {group: {n: x[0] for n, x in found[group].items()} for group in _SHARED if group in found}
 
-    def of_prior(draw: Draw, batch: Array, args: tuple, arrays: dict, params: dict, views: Array) -> Found:
-        return source.of_prior(draw[0], (args, arrays | static), params)
-
-    def at_new(draw: Draw, batch: Array, new_args: tuple, new_arrays: dict, *known: Any) -> Found:
-        args, arrays, params, views = known
-        new, known = (new_args, new_arrays | new_static), (args, arrays | static)
-        return replace(at_new_inputs, views=views).at_new(draw, batch, new, known, params)
-
-    at_data, of_prior, at_new = (over_draws(of, each_alone) for of in (at_data, of_prior, at_new))
-    return source, at_data, of_prior, at_new
+    axes = dict.fromkeys(_SHARED, 0)
+    return Question(name, of_draw, 1 if alone else None, summary, axes, apart=False, options=alone, notes=notes)
 
 
-def _sum_over_rows(found: Found) -> None:
-    """Of densities that have a term for each row."""
-    for group in ("log_prior", "log_q"):
+def _at_data(question: Question, subject: Subject, rng_key: Array, draws: Draw, most: int) -> Answer:
+    """The answer, with densities summed over rows.
+
+    Raises:
+        ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
+    """
+    answer = ask(question, subject, draws, batch_size=_even(subject, most), views=named_key(rng_key, "views"))
+    found, processes = answer.found, answer.question.notes.processes
+    _refuse_batches(subject, found, most)
+    for group in ("log_prior", "log_q"):  # latents of rows have a term for each
         found[group] = {name: x.reshape(len(x), -1).sum(axis=1) for name, x in found[group].items()}
+
+    def site_of(name: str) -> str:
+        return name.removesuffix("_u") if name.removesuffix("_u") in processes else name
+
+    answer.refuse_not_finite(_WORDS, processes, site_of)
+    return answer
+
+
+def _even(subject: Subject, most: int) -> int:
+    """Rows of a batch, of which all are as long as possible."""
+    rows = max(subject.follow.count, 1)
+    return -(-rows // -(-rows // min(most, rows)))
 
 
 def _without_masked(found: Found, axes: Mapping[str, Any], constants: _Named) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -421,27 +368,29 @@ def _without_masked(found: Found, axes: Mapping[str, Any], constants: _Named) ->
     return axes, labels
 
 
-def _new_arguments(model: Callable, kwargs: dict[str, Any], options: Options) -> Arguments | None:
-    """The checked arguments at new inputs, if there are any."""
+def _at_new_inputs(subject: Subject, options: Options) -> Subject | None:
+    """The program at new inputs, if there are any."""
     if options.new_args is None:
         return None
     if not isinstance(options.new_args, tuple):
         raise TypeError(f"new_args must be a tuple such as (X_new,), got {type(options.new_args).__name__}.")
-    given = kwargs if options.new_kwargs is None else options.new_kwargs
-    return arguments(model, options.new_args, given, new=True)
+    given = subject.kwargs if options.new_kwargs is None else options.new_kwargs
+    args, kwargs = arguments(subject.model, options.new_args, given, new=True)
+    return replace(subject, args=args, kwargs=kwargs)
 
 
-def _refuse_batches(source: Draws, found: Found, rows: int, batch_size: float) -> None:
-    """Refuse densities of all rows together where rows came in batches.
+def _refuse_batches(subject: Subject, found: Found, most: int) -> None:
+    """Refuse densities of all rows together where rows came in batches of at most so many.
 
     Raises:
         ValueError: naming the site.
     """
-    if rows <= batch_size:
+    rows = subject.follow.count
+    if rows <= most:
         return
-    together = {name for name in found["others"] if name not in source.layouts}
-    if source.guide is not None:
-        together |= source.guide.joint
+    together = {name for name in found["others"] if name not in subject.follow.layouts}
+    if subject.guide is not None:
+        together |= subject.guide.joint
     if together:
         raise ValueError(
             f"The density of site(s) {sorted(together)} is one of all {rows} rows together, which do not come in "
@@ -461,16 +410,6 @@ def _log_densities(found: Found, given: Mapping[str, np.ndarray]) -> dict[str, n
     return stats | ({"log_q": total("log_q")} if found["log_q"] else {})
 
 
-def _refuse_not_finite(source: Draws, found: Found, explain: Callable[[], None]) -> None:
-    processes = source.processes
-    for group in ("posterior", "posterior_predictive", "log_prior", "log_q"):
-        for name, values in found.get(group, {}).items():
-            of = name.removesuffix("_u") if name.removesuffix("_u") in processes else name
-            refuse_not_finite(of, f"{group} draws", values, processes, explain)
-    for name, values in (found["log_likelihood"] | found["left_out"]).items():
-        refuse_not_finite(name, "log densities", np.where(values == -np.inf, 0, values), processes, explain)
-
-
 def _warn_not_finite(found: Found) -> None:
     """Wide priors overflow, which is no fault of the posterior."""
     bad = {name for group in ("prior", "prior_predictive") for name, x in found[group].items() if not is_finite(x)}
@@ -478,40 +417,39 @@ def _warn_not_finite(found: Found) -> None:
         warnings.warn(
             f"Some draws from the prior are not finite: those of {sorted(bad)}. The priors of hyperparameters allow "
             "values at which the program overflows, or a covariance has no factor.",
-            stacklevel=6,
+            stacklevel=checks._outside(),
         )
 
 
-def _said_of_prior(source: Draws, params: Mapping[str, Any], args: tuple, few: int) -> dict[str, str]:
-    fixed = sorted(params if source.guide is None else source.guide.sites.parameters)
+def _said_of_prior(subject: Subject, few: int) -> dict[str, str]:
+    fixed = sorted(subject.params if subject.guide is None else subject.guide.sites.parameters)
     said = {"parameters": f"drawn at the trained values of {', '.join(fixed)}"} if fixed else {}
-    rows = number_of_rows(args)
+    rows = subject.follow.count
     return said | ({"rows": f"the first {few} of {rows}"} if few < rows else {})
 
 
-def _constants(params: Mapping[str, Any], source: Draws) -> _Named:
+def _constants(params: Mapping[str, Any], notes: Notes) -> _Named:
     found: _Named = {}
     for name, value in params.items():
         site = name.removesuffix("_inducing")
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
                 continue  # the state of a network's dropout, which is no number
-            inducing = site != name and site in source.processes and not path
+            inducing = site != name and site in notes.processes and not path
             own = [f"{name}_row"] if inducing else ["step"] if name == "elbo" else []
             found[name + jax.tree_util.keystr(path)] = np.asarray(leaf), own
     return found
 
 
-def _arguments(source: Draws, arguments: Arguments) -> _Named:
+def _arguments(source: Draws, subject: Subject) -> _Named:
     """Arguments that are small arrays, the positional ones with rows; four axes are those of images."""
-    args, kwargs = arguments
+    args, rows, notes = subject.args, number_of_rows(subject.args), source.notes
     try:
-        bound = inspect.signature(source.model).bind_partial(*args, **kwargs).arguments
+        bound = inspect.signature(subject.model).bind_partial(*args, **subject.kwargs).arguments
     except (TypeError, ValueError):
         return {}
-    rows = number_of_rows(args)
     found: _Named = {}
-    plates = [axes[0] for axes in source.axes.values() if axes and axes[0] in source.rows]
+    plates = [axes[0] for axes in notes.axes.values() if axes and axes[0] in notes.rows]
     for name, value in bound.items():
         if not isinstance(value, np.ndarray | jax.Array) or value.size > _SMALL:
             continue

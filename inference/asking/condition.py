@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,11 +18,10 @@ from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference.asking.predict import followed, identity_of
+from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.bounds.online import AfterEarlier
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import check_forms
-from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import Start
 from gpzoo.inference.programs.program import Look, look
@@ -81,21 +81,25 @@ class Conditioned(NamedTuple):
     data: dict[str, Any]
 
 
-def conditioned(
-    compiled: dict[tuple, Callable],
-    rng_key: PRNGKeyArray,
-    guide: InducingGuide,
-    params: Mapping[str, Any],
-    args: tuple,
-    kwargs: dict[str, Any],
-    *,
-    batch_size: int | None,
-    num_steps: int,
-    num_draws: int,
-    sites: Collection[str] | None,
-) -> Conditioned:
-    """:meth:`gpzoo.inference.Trained.condition` for checked arguments; ``compiled`` keeps compiled programs."""
+@dataclass(frozen=True)
+class Options:
+    """How new data are taken in, as :meth:`gpzoo.inference.Trained.condition` says."""
+
+    batch_size: int | None = None
+    num_steps: int = 100
+    num_draws: int = 10
+    sites: Collection[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "num_steps", "num_draws"):
+            if name != "batch_size" or self.batch_size is not None:
+                checks.positive_int(name, getattr(self, name))
+
+
+def conditioned(subject: Subject, rng_key: PRNGKeyArray, options: Options) -> Conditioned:
+    """:meth:`gpzoo.inference.Trained.condition` of a model at the new data."""
     started = time.perf_counter()
+    guide, params, args, kwargs = subject.guide, subject.params, subject.args, subject.kwargs
     source = Resident(args, None, [0], None)
     num_rows = source.num_rows
     counts = checks.is_open(guide.model, "num_data") or "num_data" in kwargs
@@ -104,18 +108,23 @@ def conditioned(
             f"num_data is {kwargs['num_data']}, but new data count once, and there are {num_rows} rows of them: leave "
             "num_data out."
         )
-    of_rows = lambda count: kwargs | ({"num_data": count} if counts else {})  # noqa: E731
-    cuts = np.linspace(0, num_rows, -(-num_rows // min(batch_size or num_rows, num_rows)) + 1).astype(int).tolist()
-    seen = look(guide.model, args, of_rows(num_rows))
-    _check_data(seen if len(cuts) == 2 else look(guide.model, _cut(args, 0, cuts[1]), of_rows(cuts[1])))
+
+    def of_rows(start: int, end: int) -> Subject:
+        own = {"num_data": end - start} if counts else {}
+        return replace(subject, args=jax.tree.map(lambda x: x[start:end], args), kwargs=kwargs | own)
+
+    batch_size = min(options.batch_size or num_rows, num_rows)
+    cuts = np.linspace(0, num_rows, -(-num_rows // batch_size) + 1).astype(int).tolist()
+    whole, first = of_rows(0, num_rows), of_rows(0, cuts[1])
+    seen = look(guide.model, whole.args, whole.kwargs)
+    _check_data(seen if len(cuts) == 2 else look(guide.model, first.args, first.kwargs))
     if len(cuts) > 2:
-        _refuse_counted_often(seen, followed(compiled, guide.model, args, of_rows(num_rows), None))
-    processes = guide.sites_for(args, kwargs, seen).processes
+        _refuse_counted_often(seen, whole.follow)
+    processes = guide.sites.processes
     if not processes:
         raise ValueError("The program has no latent GP site, whose q(u) could take in new data.")
-    chosen = _chosen(sites, guide)
+    chosen = _chosen(options.sites, guide)
     check_forms(guide, processes)
-    params = guide.checked_params(params, args, kwargs)
     for posterior in posteriors_at(rng_key, guide, params, args, kwargs).values():
         check_columns(posterior)
     # All but latents of the rows are held: their divergences say nothing about the new data.
@@ -125,27 +134,20 @@ def conditioned(
     counted = frozenset(seen.trace.keys() - held)
     losses: list[float] = []
     for k, (start, end) in enumerate(pairwise(cuts)):
-        rows = _cut(args, start, end)
-        arrays, static = split_arrays(of_rows(end - start))
-        made = ("condition", identity_of(static), chosen, num_steps, num_draws)
-        if made not in compiled:
-            update = partial(_after_batch, guide, static, chosen, counted, num_steps, num_draws)
-            compiled[made] = jax.jit(update)
-        inputs = random.fold_in(rng_key, k), params, rows, arrays
-        found: _Search = compiled[made](*inputs)
-        site = min(chosen)
-        refuse_not_finite(
-            site,
-            "numbers of q(u)",
-            _numbers(found),
-            processes,
-            partial(_evaluated, guide, counted, *inputs, static),
-        )
+        rows = replace(of_rows(start, end), params=params)
+        update = partial(_after_batch, guide, rows.static, chosen, counted, options.num_steps, options.num_draws)
+        made = (chosen, counted, options.num_steps, options.num_draws)
+        question = Question("condition", update, at_once=0, options=made)
+        key, at = random.fold_in(rng_key, k), rows.at()
+        found: _Search = rows.compiled_for(question)(key, at)
+        # The bound before any step, outside jit, where what fails raises its own error.
+        before = partial(_bound, guide, rows.static, counted, 1, key, at, {})
+        refuse_not_finite(min(chosen), "numbers of q(u)", _numbers(found), processes, before)
         if not found.done and found.gain > _UNFINISHED * (end - start):
             warnings.warn(
-                f"Step {num_steps} on rows {start} to {end - 1} still raised the bound by {float(found.gain):.2g} "
-                "nats: q(u) is not yet the best one there. Take more steps, num_steps=..., or fewer rows at a "
-                "time, batch_size=....",
+                f"Step {options.num_steps} on rows {start} to {end - 1} still raised the bound by "
+                f"{float(found.gain):.2g} nats: q(u) is not yet the best one there. Take more steps, num_steps=..., "
+                "or fewer rows at a time, batch_size=....",
                 UserWarning,
                 stacklevel=4,
             )
@@ -197,10 +199,6 @@ def _chosen(sites: Collection[str] | None, guide: InducingGuide) -> frozenset[st
     return frozenset(given)
 
 
-def _cut(args: tuple, start: int, end: int) -> tuple:
-    return jax.tree.map(lambda x: x[start:end], args)
-
-
 def _check_data(seen: Look) -> None:
     """Refuse a run without data, and plates of more rows than these."""
     sites = seen.trace.items()
@@ -237,75 +235,58 @@ def _after_batch(
     num_steps: int,
     num_draws: int,
     key: PRNGKeyArray,
-    params: dict[str, Any],
-    rows: tuple,
-    arrays: dict[str, Any],
+    at: At,
 ) -> _Search:
     """Natural-gradient steps on the bound of some rows, ``q(u)`` before them being the prior.
 
     The draws are the same in all steps. So each step raises the bound, or it is tried again with half the length.
     """
     names = {f"{site}_{part}" for site in chosen for part in ("mean", "scale")}
-    own = {name: jnp.asarray(value) for name, value in params.items() if name in names}
+    own = {name: jnp.asarray(value) for name, value in at.params.items() if name in names}
     mutable = any(shapes is None for shapes in guide.sites.parameters.values())  # NumPyro's has one draw
     draws = num_draws if guide.draws_anything and not mutable else 1
-    bound = partial(_bound, guide, params, counted, key, rows, arrays | static, draws)
-    both = jax.value_and_grad(bound)
+    both = jax.value_and_grad(partial(_bound, guide, static, counted, draws, key, at))
     loss, slope = both(own)
     dtype = loss.dtype
     least = max(_ENOUGH, 8 * float(jnp.finfo(dtype).eps))
 
-    def step(at: _Search) -> _Search:
-        new = dict(at.own)
+    def step(last: _Search) -> _Search:
+        new = dict(last.own)
         for site in sorted(chosen):
             mean, scale = f"{site}_mean", f"{site}_scale"
-            slopes = at.slope[mean], Full(at.slope[scale])
+            slopes = last.slope[mean], Full(last.slope[scale])
             after: Any
-            new[mean], after, _ = Full(at.own[scale]).natural_step(at.own[mean], *slopes, at.rate, at.count)
+            new[mean], after, _ = Full(last.own[scale]).natural_step(last.own[mean], *slopes, last.rate, last.count)
             new[scale] = after.scale
         loss, slope = both(new)
-        gain = at.loss - loss
+        gain = last.loss - loss
         better = gain >= 0  # false of NaN
-        done = (jnp.abs(gain) <= least * (1 + jnp.abs(at.loss))) | (at.rate < _SHORTEST)
-        taken = _Search(at.count, new, loss, slope, jnp.minimum(2 * at.rate, 1), gain, done)
-        kept = at._replace(rate=at.rate / 2, done=done)
+        done = (jnp.abs(gain) <= least * (1 + jnp.abs(last.loss))) | (last.rate < _SHORTEST)
+        taken = _Search(last.count, new, loss, slope, jnp.minimum(2 * last.rate, 1), gain, done)
+        kept = last._replace(rate=last.rate / 2, done=done)
         found = jax.tree.map(partial(jnp.where, better), taken, kept)
-        return found._replace(count=at.count + 1)
+        return found._replace(count=last.count + 1)
 
     start = _Search(jnp.array(0), own, loss, slope, jnp.ones((), dtype), jnp.array(jnp.inf, dtype), jnp.array(False))
-    return lax.while_loop(lambda at: ~at.done & (at.count < num_steps), step, start)
+    return lax.while_loop(lambda last: ~last.done & (last.count < num_steps), step, start)
 
 
 def _bound(
     guide: InducingGuide,
-    params: Mapping[str, Any],
+    static: dict[str, Any],
     counted: frozenset[str],
-    key: PRNGKeyArray,
-    rows: tuple,
-    kwargs: dict[str, Any],
     num_draws: int,
+    key: PRNGKeyArray,
+    at: At,
     own: dict[str, Any],
 ) -> Float[Array, ""]:
-    """Negative bound of some rows at parameters ``own`` of ``q(u)``; ``params`` are those before."""
+    """Negative bound of some rows at parameters ``own`` of ``q(u)``; ``at.params`` are those before."""
     sites = sorted(guide.sites.processes)
-    earlier = {site: Earlier(params[f"{site}_mean"], Full(params[f"{site}_scale"]), None) for site in sites}
+    earlier = {site: Earlier(at.params[f"{site}_mean"], Full(at.params[f"{site}_scale"]), None) for site in sites}
     objective = AfterEarlier(earlier, num_draws, True, False)
-    values = jax.tree.map(lambda x: x, dict(params)) | own
-    terms = objective.loss_with_mutable_state(key, values, guide.model, guide, *rows, **kwargs)["loss"]
-    return total(x for name, x in terms.items() if name in counted)
-
-
-def _evaluated(
-    guide: InducingGuide,
-    counted: frozenset[str],
-    key: PRNGKeyArray,
-    params: Mapping[str, Any],
-    rows: tuple,
-    arrays: dict[str, Any],
-    static: dict[str, Any],
-) -> Any:
-    """The bound before any step, outside ``jit``, where what fails raises its own error."""
-    return _bound(guide, params, counted, key, rows, arrays | static, 1, {})
+    values = jax.tree.map(lambda x: x, at.params) | own
+    found = objective.loss_with_mutable_state(key, values, guide.model, guide, *at.args, **at.arrays, **static)
+    return total(x for name, x in found["loss"].items() if name in counted)
 
 
 def _numbers(found: _Search) -> Float[np.ndarray, " _"]:
