@@ -13,13 +13,13 @@ import numpy as np
 from jax import Array
 from jaxtyping import Integer
 
-from gpzoo.inference.programs.following import NONE, Follow, Rows, together, union
+from gpzoo.inference.programs.following import NONE, Follow, Rows, placed, together, union
 
 #: Rows of the data at which a program is looked at.
 _FEW = 3
 
 #: The kind of the rows of the data.
-_DATA = "data"
+_DATA = 0
 
 
 class Layout(NamedTuple):
@@ -126,25 +126,22 @@ def rows_of(
         looked = _Looked(parts_of, args, few := count, joint)
     layouts: dict[str, Layout] = {}
     untold: dict[str, str] = {}
-    whole = {site: x.shape for site, x in looked.values.items()} if few == count else {}
-    if count:
-        other = count if few < count else max(count - 1, 3 - count)
-        grown: dict[str, tuple[int, ...]] | None = None
-        if shapes:
-            try:
-                grown = _shapes(parts_of, _taken(args, other))
-            except Exception as error:
-                words = str(error).splitlines()[0] if str(error) else type(error).__name__
-                untold = dict.fromkeys(looked.values, f"the program does not run on {other} rows ({words:.200})")
-        whole = whole if few == count else grown or {}
-        for site, part in looked.values.items():
-            after = (-1,) if grown is None else grown.get(site, (-1,))
-            found = _layout(looked.rows_of_data(site), part.shape, few, after, other)
-            if isinstance(found, str):
-                untold[site] = found
-            elif found is not None and site not in untold:
-                layouts[site] = found
-    sizes = {site: shape[0] for site, shape in whole.items() if shape}
+    seen = {site: x.shape for site, x in looked.values.items()}
+    grown: dict[str, tuple[int, ...]] = {}
+    other = count if few < count else max(count - 1, 3 - count)
+    if count and shapes:
+        try:
+            grown = _shapes(parts_of, _taken(args, other))
+        except Exception as error:
+            words = str(error).splitlines()[0] if str(error) else type(error).__name__
+            untold = dict.fromkeys(seen, f"the program does not run on {other} rows ({words:.200})")
+    for site in seen if count else ():
+        found = _layout(looked.rows_of_data(site), seen[site], few, grown.get(site), other)
+        if isinstance(found, str):
+            untold[site] = found
+        elif found is not None and site not in untold:
+            layouts[site] = found
+    sizes = {site: shape[0] for site, shape in (seen if few == count else grown).items() if shape}
     return SiteRows(layouts, untold, *looked.uses(), sizes, count)
 
 
@@ -170,24 +167,27 @@ def _shapes(parts_of: Callable[[tuple], Iterator[Part]], args: tuple) -> dict[st
 
 
 def _layout(
-    rows: np.ndarray | None, shape: tuple[int, ...], few: int, after: tuple[int, ...], other: int
+    rows: np.ndarray | None, shape: tuple[int, ...], few: int, after: tuple[int, ...] | None, other: int
 ) -> Layout | str | None:
-    """How a site of ``shape`` at ``few`` rows of data, and of ``after`` at ``other``, follows these.
+    """How a site follows the rows of the data, or why that cannot be told; ``None`` where it does not.
 
-    ``rows`` are those of the data for each row of the site, ``[2, M]``: the first and the last.
+    Args:
+        rows: for each row of the site, the first and the last row of the data on which it depends, ``[2, M]``.
+        shape: of the site at ``few`` rows of the data.
+        few: see ``shape``.
+        after: its shape at ``other`` rows; ``None`` if it is not known.
+        other: see ``after``.
     """
-    known = after != (-1,)
-    grows = [axis for axis, (a, b) in enumerate(zip(shape, after, strict=False)) if a != b] if known else [0]
-    if known and len(shape) != len(after):
-        return f"it has shape {list(shape)} at {few} rows of data and {list(after)} at {other}"
-    if known and not grows:
-        if rows is None:
-            return None
-        return f"it has shape {list(shape)} at any number of rows, and depends on them"
-    if not known and rows is None:
+    grows = [0] if after is None else [i for i, (a, b) in enumerate(zip(shape, after, strict=False)) if a != b]
+    if rows is None and (after is None or (not grows and len(shape) == len(after))):
         return None
-    if grows != [0] or not shape or shape[0] % few or (known and after[0] * few != shape[0] * other):
+    odd = grows != [0] or not shape or shape[0] % few
+    if after is not None and (odd or len(shape) != len(after) or after[0] * few != shape[0] * other):
+        if shape == after:
+            return f"it has shape {list(shape)} at any number of rows, and depends on them"
         return f"it has shape {list(shape)} at {few} rows of data and {list(after)} at {other}"
+    if odd:
+        return f"it has shape {list(shape)} at {few} rows of data"
     size, count = shape[0], shape[0] // few
     if rows is None:
         return Layout(count)
@@ -205,8 +205,12 @@ def _layout(
 class _Looked:
     """A program's trace on some rows, followed.
 
+    The kinds of rows are those of the data and, for each GP site, its own rows and the rows of the data that these
+    depend on.
+
     Attributes:
         values: the value of each site.
+        kinds: the number of the kind of a GP site's own rows, by name; the next kind is that of their rows of data.
     """
 
     def __init__(
@@ -221,44 +225,42 @@ class _Looked:
 
         leaves, structure = jax.tree.flatten(args)
         trace = jax.make_jaxpr(once)(leaves)
-        self.parts, self.count = parts, count
+        self.count, self.joint = count, joint
         self.values = {part.site: part.array for part in parts if part.what == "value"}
-        self.processes = {part.site: part for part in parts if part.what == "inputs"}
+        self.by_output = {part.site: part.by_output for part in parts if part.what == "inputs"}
+        self.kinds = {site: 1 + 2 * i for i, site in enumerate(self.by_output)}
         self.ends = dict(zip(((part.site, part.what) for part in parts), trace.jaxpr.outvars, strict=True))
-        self.joint = joint
-        own = [{_DATA: _numbered(x.shape)} if count else {} for x in leaves]
-        known = {self.ends[site, "value"]: partial(self._value, site) for site in self.processes}
-        self.follow = Follow(trace, leaves, own, known)
+        own = [np.full((1 + 2 * len(self.kinds), 2, *x.shape), NONE, np.int32) for x in leaves]
+        for rows in own if count else ():
+            rows[_DATA] = _numbered(rows.shape[2:])
+        known = {self.ends[site, "value"]: partial(self._value, site) for site in self.kinds}
+        self.follow = Follow(trace, own, [lambda x=x: x for x in leaves], 1 + 2 * len(self.kinds), known)
 
-    def _by_row(self, follow: Follow, site: str) -> list[Rows]:
-        """Of a GP site's inputs and mean, ``[M]`` or ``[M, D]``: what each row depends on."""
-        shape = self.values[site].shape
-        found = []
-        inputs = self.ends[site, "inputs"]
-        own = self.processes[site].by_output
-        rows = together(follow(inputs), range(1 + own, inputs.aval.ndim))
-        found.append({kind: x.swapaxes(1, 2) for kind, x in rows.items()} if own else _columns(rows, len(shape)))
+    def _by_row(self, follow: Follow, site: str) -> Rows:
+        """The rows on which each entry of a GP site, ``[M]`` or ``[M, D]``, depends by its inputs and its mean."""
+        shape, own, inputs = self.values[site].shape, self.by_output[site], follow(self.ends[site, "inputs"])
+        rows = together(inputs, range(1 + own, inputs.ndim - 2))
+        found = [rows.swapaxes(2, 3) if own else placed(rows, [0], len(shape))]
         if (mean := self.ends.get((site, "mean"))) is not None:
-            found.append(union([follow(mean)], shape))
-        return [union(found, shape)]
+            found.append(follow(mean))
+        return union(found, shape)
 
     def _value(self, site: str, follow: Follow) -> Rows:
-        shape = self.values[site].shape
-        by_row = self._by_row(follow, site)
+        shape, kind = self.values[site].shape, self.kinds[site]
         kernel = [together(follow(x)) for (name, what), x in self.ends.items() if name == site and what[:6] == "kernel"]
-        everything = union([*by_row, *kernel], shape)
+        everything = union([self._by_row(follow, site), *kernel], shape)
         if site in self.joint:
             return union([together(everything)], shape)
-        of_data = together(everything, range(1, len(shape))).get(_DATA)
-        numbers: Rows = {("row", site): _numbered(shape)}
-        if of_data is not None:
-            numbers[("of", site)] = of_data
-        return union([everything, _columns(numbers, len(shape))], shape)
+        found = np.array(everything)
+        found[kind] = _numbered(shape)
+        of_data = together(everything, range(1, len(shape)))
+        found[kind + 1] = np.broadcast_to(placed(of_data, [0], len(shape))[_DATA], (2, *shape))
+        return found
 
     def rows_of_data(self, site: str) -> np.ndarray | None:
         """The first and the last row of the data on which each row of a site's value depends, ``[2, M]``."""
-        rows = self.follow(self.ends[site, "value"]).get(_DATA)
-        if rows is None or (rows == NONE).all():
+        rows = self.follow(self.ends[site, "value"])[_DATA]
+        if (rows == NONE).all():
             return None
         rows = rows.reshape(2, rows.shape[1] if rows.ndim > 1 else 1, -1).min(axis=2)
         return np.stack([rows[0], -rows[1]])
@@ -270,18 +272,12 @@ class _Looked:
         for (site, what), variable in self.ends.items():
             if what == "value":
                 continue
-            rows = self.follow(variable)
-            if what == "inputs":
-                rows = self._by_row(self.follow, site)[0]
-            for kind, x in rows.items():
-                if kind[0] != "row":
-                    continue
-                name, x = kind[1], x.reshape(2, -1)
+            rows = self._by_row(self.follow, site) if what == "inputs" else self.follow(variable)
+            for name, kind in self.kinds.items():
+                x, of = rows[kind].reshape(2, -1), rows[kind + 1].reshape(2, -1)
                 several = np.flatnonzero((x[0] != NONE) & (x[0] != -x[1]))
                 if not several.size:
                     continue
-                of = rows.get(("of", name))
-                of = np.full((2, x.shape[1]), NONE) if of is None else of.reshape(2, -1)
                 bad = [i for i in several if of[0, i] == NONE or of[0, i] != -of[1, i]]
                 if bad or not self.count:
                     i = (bad or several)[0]
@@ -296,8 +292,3 @@ class _Looked:
 def _numbered(shape: tuple[int, ...]) -> np.ndarray:
     numbers = np.arange(shape[0], dtype=np.int32).reshape(-1, *(1,) * (len(shape) - 1))
     return np.stack([np.broadcast_to(numbers, shape), np.broadcast_to(-numbers, shape)])
-
-
-def _columns(rows: Rows, rank: int) -> Rows:
-    """Rows ``[2, M]`` with axes of length 1 behind, up to an array of this rank."""
-    return {kind: x.reshape(*x.shape, *(1,) * (rank + 1 - x.ndim)) for kind, x in rows.items()}

@@ -9,7 +9,7 @@ from jax import random
 
 from gpzoo import GaussianProcess, InducingPoints, draws, kernels
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose
-from gpzoo.inference.programs.following import NONE, Follow
+from gpzoo.inference.programs.following import Follow
 from gpzoo.inference.programs.gp_sites import DrawnWithin
 from gpzoo.inference.programs.program import rows_of_sites
 from gpzoo.inference.programs.rows import Layout, _numbered
@@ -96,10 +96,10 @@ ACROSS = list(FUNCTIONS)[-8:]
 def test_no_row_that_an_entry_depends_on_is_missed(name):
     function = FUNCTIONS[name]
     trace = jax.make_jaxpr(function)(X3)
-    follow = Follow(trace, [X3], [{"row": _numbered(X3.shape)}], {})
-    found = follow(trace.jaxpr.outvars[0]).get("row")
+    follow = Follow(trace, [_numbered(X3.shape)[None]], [lambda: X3], 1)
+    found = follow(trace.jaxpr.outvars[0])[0]
     value = np.asarray(function(X3))
-    first, last = (found[0], -found[1]) if found is not None else (np.full(value.shape, NONE), np.zeros(value.shape))
+    first, last = found[0], -found[1]
     for row in range(3):
         for change in RNG.standard_normal((5, 4)):
             other = np.asarray(function(jnp.asarray(X3).at[row].set(2 * change)))
