@@ -1,9 +1,14 @@
-"""What are pictures drawn on, and in which colours? Figures without a window, for the column of a journal."""
+"""What are pictures drawn on, and of which numbers? Figures without a window, for the column of a journal.
+
+Curves, bands, images and bars are drawn by the functions here, which keep their numbers: :func:`drawn_in` has them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -31,6 +36,9 @@ ENDS, CENTRAL = (0.05, 0.95), "central 90 %"
 
 #: Outputs that can still be told apart in one panel.
 OUTPUTS = 4
+
+#: Of an image over two inputs.
+FIELD: dict[str, Any] = {"origin": "lower", "aspect": "auto", "interpolation": "bilinear"}
 
 #: Points: of words, and of numbers inside a picture.
 WORDS, NUMBERS = 9, 8
@@ -79,12 +87,119 @@ def several(ax: Sequence[Axes] | None, count: int, height: float, columns: int =
     return list(panels[:count])
 
 
-def label(ax: Axes, x: str, y: str) -> None:
+# -- what is drawn -----------------------------------------------------------------------------------------------------
+
+
+class Series(NamedTuple):
+    """Numbers under one name.
+
+    Attributes:
+        name: in the legend.
+        x: positions, numbers or names, ``[n]``.
+        y: numbers or names, ``[n]``; the ends of a band, ``[2, n]``; ``None`` for marks along the axis.
+    """
+
+    name: str
+    x: Sequence[Any] | np.ndarray
+    y: Sequence[Any] | np.ndarray | None
+
+
+class Image(NamedTuple):
+    """Numbers in colours.
+
+    Attributes:
+        values: ``[rows, columns]``, or with an axis of colours behind; the first row is the lowest with ``from_below``.
+        extent: left, right, lower and upper end.
+        caption: of the image.
+        from_below: whether rows are counted from below.
+        written: numbers that stand in the pixels, where they are not those of the colours.
+    """
+
+    values: np.ndarray
+    extent: tuple[float, float, float, float]
+    caption: str
+    from_below: bool
+    written: np.ndarray | None
+
+
+#: What was drawn in axes, in this order.
+_DRAWN: WeakKeyDictionary[Any, list[Series | Image]] = WeakKeyDictionary()
+
+
+def drawn_in(ax: Axes) -> list[Series | Image]:
+    """The numbers of axes."""
+    return _DRAWN.get(ax, [])
+
+
+def keep(ax: Axes, numbers: Series | Image) -> None:
+    """Keep numbers that were drawn by other means."""
+    _DRAWN.setdefault(ax, []).append(numbers)
+
+
+def curve(
+    ax: Axes,
+    x: Any,
+    y: Any,
+    name: str | None = None,
+    marks: str = "-",
+    *,
+    named: Any = None,
+    legend: bool = True,
+    **style: Any,
+) -> None:
+    """A curve, or marks; without a name it stands in neither legend nor table.
+
+    Args:
+        ax: axes.
+        x: positions, ``[n]``.
+        y: values, ``[n]``.
+        name: in the legend.
+        marks: of Matplotlib's ``plot``.
+        named: names of the values, which the table has in place of these.
+        legend: whether it stands in the legend.
+        **style: of Matplotlib's ``plot``.
+    """
+    ax.plot(x, y, marks, label=name if legend else None, **style)
+    if name is not None:
+        keep(ax, Series(name, np.asarray(x), np.asarray(y) if named is None else named))
+
+
+def ticks_below(ax: Axes, x: np.ndarray, name: str, **style: Any) -> None:
+    """Marks along the horizontal axis, whatever the limits of the other one are."""
+    at = np.full(len(x), 0.025)
+    ax.plot(x, at, "|", label=name, transform=ax.get_xaxis_transform(), clip_on=True, **style)
+    keep(ax, Series(name, x, None))
+
+
+def band(ax: Axes, x: np.ndarray, ends: Any, name: str | None, colour: str, alpha: float) -> None:
+    """An area between two curves ``[2, n]``."""
+    ax.fill_between(x, *ends, color=colour, alpha=alpha, linewidth=0, label=name)
+    if name is not None:
+        keep(ax, Series(name, x, np.asarray(ends)))
+
+
+def bars(ax: Axes, values: Any, name: str, *, legend: bool = True, **style: Any) -> None:
+    """A histogram."""
+    heights, edges, _ = ax.hist(values, label=name if legend else None, **style)
+    between = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
+    keep(ax, Series(name, between, np.asarray(heights)))
+
+
+def image(ax: Axes, values: Any, *, caption: str = "", written: np.ndarray | None = None, **style: Any) -> Any:
+    """Numbers in colours; returns Matplotlib's image, of which a colour bar is made."""
+    drawn = ax.imshow(values, **style)
+    left, right, low, high = drawn.get_extent()
+    keep(ax, Image(np.asarray(values), (left, right, low, high), caption, drawn.origin == "lower", written))
+    return drawn
+
+
+def label(ax: Axes, x: str, y: str, *, frame: bool = False) -> None:
     """Name both axes, and leave out the frame's upper and right sides."""
     ax.set_xlabel(x, fontsize=WORDS)
     ax.set_ylabel(y, fontsize=WORDS)
     ax.tick_params(labelsize=NUMBERS)
-    ax.spines[["top", "right"]].set_visible(False)
+    if not frame:
+        ax.spines[["top", "right"]].set_visible(False)
 
 
 def legend_above(ax: Axes) -> None:

@@ -1,4 +1,4 @@
-"""What does a picture need of a trained model? Its GP sites, its data, and draws through the whole program."""
+"""What does a picture need of a model? Its GP sites, its data, predictions, and draws through the whole program."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from numpyro.distributions.distribution import Unit
 
 from gpzoo import _checks as checks
 from gpzoo.inducing.grid import InducingGrid
-from gpzoo.inducing.variables import InducingPoints, InducingVariable
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference.asking.ask import identity_of
+from gpzoo.inference.asking.predict import predict
+from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.reparam import as_they_stand
 from gpzoo.inference.programs.arguments import arguments
@@ -28,6 +30,12 @@ from gpzoo.inference.programs.runs import Runs, Trace, run, unmasked
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
+
+#: Inputs along a line; joint draws factorise a covariance of as many rows.
+ALONG = 200
+
+#: Joint draws behind a band that has no formula.
+BAND_DRAWS = 400
 
 
 class Observed(NamedTuple):
@@ -44,8 +52,22 @@ class Observed(NamedTuple):
     binary: bool
 
 
+class Draws(NamedTuple):
+    """Draws through the whole program, joint over the inputs.
+
+    Attributes:
+        functions: of each GP site, ``[S, N]`` or ``[S, N, D]``.
+        expected: of each data site the mean given the functions, ``[S, N, ...]``, or the probabilities of its classes,
+            ``[S, N, K]``; a site without a mean is left out.
+    """
+
+    # JAX arrays while they are computed.
+    functions: dict[str, Any]
+    expected: dict[str, Any]
+
+
 class Seen(NamedTuple):
-    """A trained model at some arguments.
+    """A model at some arguments.
 
     Attributes:
         inputs: the positional arguments of predictions: those up to the first that has a default.
@@ -53,6 +75,9 @@ class Seen(NamedTuple):
         processes: names of the latent GP sites, in the order of the program.
         inner: those of them on which other GP sites depend.
         data: the data sites, in the order of the program.
+        predict: ``(key, *inputs, quantiles=...)``, see :func:`~gpzoo.inference.predict`.
+        posteriors: of the GP sites at the arguments, given a key; ``None`` for a program without a guide.
+        draws: ``(key, inputs)``, joint over the inputs; none for a program without a guide.
     """
 
     inputs: tuple
@@ -60,6 +85,9 @@ class Seen(NamedTuple):
     processes: tuple[str, ...]
     inner: frozenset[str]
     data: tuple[Observed, ...]
+    predict: Callable[..., dict[str, SitePrediction]]
+    posteriors: Callable[[Array], dict[str, Any]] | None = None
+    draws: Callable[[Array, tuple], Draws] = lambda key, inputs: Draws({}, {})
 
     def site(self, name: str | None) -> str:
         """A GP site: the named one, or the only one that is no inner layer.
@@ -98,6 +126,18 @@ class Seen(NamedTuple):
             raise ValueError(f"{picture} needs a program with one input, [N, {columns}]; its inputs are {found}.")
         return X
 
+    def points(self, key: Array, site: str | None, X: np.ndarray) -> np.ndarray | None:
+        """The inducing inputs ``[M, d]`` of a site that has the inputs ``X`` of the program, else ``None``."""
+        if self.posteriors is None or site is None:
+            return None
+        posterior = self.posteriors(key)[site]
+        own, inducing = np.asarray(posterior.prior.X), posterior.inducing
+        if own.shape != X.shape or not np.array_equal(own, X):
+            return None
+        if isinstance(inducing, InducingGrid):
+            return np.asarray(inducing.points())
+        return np.asarray(inducing.Z) if isinstance(inducing, InducingPoints) and inducing.Z.ndim == 2 else None
+
 
 def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) -> Seen:
     """What is at these arguments; the program is traced, and nothing is computed.
@@ -117,75 +157,101 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
     data: list[Observed] = []
 
     def once(params: dict[str, Any]) -> None:
-        found = run(
-            random.key(0),
-            args,
-            kwargs,
-            guide=guide,
-            model=guide.model,
-            values=params,
-            representation=Marginals(),
-        )
+        of = {"guide": guide, "model": guide.model, "values": params, "representation": Marginals()}
+        found = run(random.key(0), args, kwargs, **of)
         processes.extend(name for name in found.guide if name in sites.processes)
-        data.extend(
-            _observed(name, found.model[name]) for name in data_sites(found.model, sites.latents | sites.enumerated)
-        )
+        data.extend(_observed(data_sites(found.model, sites.latents | sites.enumerated)))
 
     # As an argument: a network would write the state of this run into the model's own.
     jax.eval_shape(once, dict(trained.params))
     if not processes:
         raise ValueError("The program has no latent GP site to draw.")
-    names, optional = checks.positional(guide.model, len(args))
-    count = next((i for i, name in enumerate(names) if name in optional), len(names))
-    return Seen(args[:count], tuple(names[:count]), tuple(processes), sites.inner & sites.processes, tuple(data))
+    return _seen(
+        guide.model,
+        args,
+        tuple(processes),
+        data,
+        inner=sites.inner & sites.processes,
+        predict=partial(trained.predict, num_draws=BAND_DRAWS, model_kwargs=model_kwargs),
+        posteriors=lambda key: trained.posterior(key, *args, model_kwargs=model_kwargs),
+        draws=partial(joint_draws, trained, model_kwargs),
+    )
 
 
 def seen_by_mcmc(
-    model: Callable, args: tuple, kwargs: dict[str, Any], values: Mapping[str, Any]
-) -> tuple[Seen, tuple, dict[str, Any]]:
-    """What is at the arguments of a program without a guide, and the checked arguments; nothing is computed.
+    model: Callable,
+    args: tuple,
+    model_kwargs: Mapping[str, Any] | None,
+    samples: Mapping[str, Any],
+    params: Mapping[str, Any],
+) -> Seen:
+    """What is at the arguments of a program without a guide, on which predictions are conditioned.
 
     Args:
         model: the program, whitened or not.
         args: its positional arguments, data included.
-        kwargs: its keyword arguments.
-        values: of parameters and latent sites.
+        model_kwargs: its keyword arguments.
+        samples: draws of latent sites, by name.
+        params: values of parameters, by name.
     """
-    args, kwargs = arguments(model, args, kwargs)
+    args, kwargs = arguments(model, args, model_kwargs)
+    first = {name: np.asarray(value)[0] for name, value in checks.named("posterior_samples", samples).items()}
     with as_they_stand():
-        trace = look(model, args, kwargs, values, arrays=True).trace
+        trace = look(model, args, kwargs, first | dict(params), arrays=True).trace
     sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
-    latent = [name for name, site in sites.items() if not site["is_observed"]]
-    processes = tuple(name for name in latent if isinstance(unmasked(sites[name]["fn"]), GaussianProcess))
-    given = [name for name, site in sites.items() if site["is_observed"] and not site["infer"].get("is_auxiliary")]
+    data = {n: s for n, s in sites.items() if s["is_observed"] and not s["infer"].get("is_auxiliary")}
+    latent = [n for n in sites if not sites[n]["is_observed"] and isinstance(_fn(sites[n]), GaussianProcess)]
+    options = {"posterior_samples": samples, "params": params, "train_args": args, "train_kwargs": kwargs}
+    # Of exact regression the site that is drawn is the observed one.
+    processes = tuple(latent) or tuple(data)[:1]
+    return _seen(
+        model, args, processes, _observed(data), predict=partial(_predict, model, options | {"model_kwargs": kwargs})
+    )
+
+
+def _predict(model: Callable, options: dict, key: Array, *inputs: Any, **asked: Any) -> dict[str, SitePrediction]:
+    return predict(key, model, *inputs, **options, **asked)
+
+
+def _seen(
+    model: Callable,
+    args: tuple,
+    processes: tuple[str, ...],
+    data: list[Observed],
+    inner: frozenset[str] = frozenset(),
+    **asked: Any,
+) -> Seen:
     names, optional = checks.positional(model, len(args))
     count = next((i for i, name in enumerate(names) if name in optional), len(names))
-    data = tuple(_observed(name, sites[name]) for name in given)
-    return Seen(args[:count], tuple(names[:count]), processes, frozenset(), data), args, kwargs
+    return Seen(args[:count], tuple(names[:count]), processes, inner, tuple(data), **asked)
 
 
-def data_sites(trace: Trace, latents: frozenset[str]) -> list[str]:
-    """Names of the sites of a program whose values are, or would be, data."""
-    return [
-        name
+def data_sites(trace: Trace, latents: frozenset[str]) -> dict[str, dict[str, Any]]:
+    """The sites of a program whose values are, or would be, data."""
+    return {
+        name: site
         for name, site in trace.items()
         if site["type"] == "sample"
         and name not in latents
         and not site["infer"].get("is_auxiliary")
-        and not isinstance(unmasked(site["fn"]), Unit | GaussianProcess)
-    ]
+        and not isinstance(_fn(site), Unit | GaussianProcess)
+    }
 
 
-def _observed(name: str, site: dict[str, Any]) -> Observed:
-    known = site["is_observed"] and checks.is_concrete(site["value"])
-    fn: Any = unmasked(site["fn"])
-    while isinstance(support := getattr(fn, "support", None), constraints.independent):
-        fn = _Supported(support.base_constraint)
-    return Observed(name, np.asarray(site["value"]) if known else None, support is constraints.boolean)
+def _fn(site: dict[str, Any]) -> Any:
+    return unmasked(site["fn"])
 
 
-class _Supported(NamedTuple):
-    support: Any
+def _observed(sites: Mapping[str, dict[str, Any]]) -> list[Observed]:
+    found = []
+    for name, site in sites.items():
+        known = site["is_observed"] and checks.is_concrete(site["value"])
+        support = getattr(_fn(site), "support", None)
+        while isinstance(support, constraints.independent):
+            support = support.base_constraint
+        values = np.asarray(site["value"]) if known else None
+        found.append(Observed(name, values, support is constraints.boolean))
+    return found
 
 
 def posterior_at(
@@ -196,37 +262,14 @@ def posterior_at(
     return trained.posterior(key, *args, model_kwargs=model_kwargs)[name]
 
 
-def points_among(posterior: Any, X: np.ndarray) -> np.ndarray | None:
-    """The inducing inputs ``[M, d]`` of a site that has the program's inputs, else ``None``."""
-    own = np.asarray(posterior.prior.X)
-    if own.shape != X.shape or not np.array_equal(own, X):
-        return None
-    return _points(posterior.inducing)
-
-
-def _points(inducing: InducingVariable) -> np.ndarray | None:
-    """Inducing inputs ``[M, d]``, or ``None`` where they are no points in the space of vectors."""
-    if isinstance(inducing, InducingGrid):
-        return np.asarray(inducing.points())
-    if isinstance(inducing, InducingPoints) and inducing.Z.ndim == 2:
-        return np.asarray(inducing.Z)
-    return None
-
-
 # -- draws along a line ------------------------------------------------------------------------------------------------
 
-#: Inputs along a line; joint draws factorise a covariance of as many rows.
-ALONG = 200
 
-#: Joint draws behind a band that has no formula.
-BAND_DRAWS = 400
-
-
-def beyond(x: np.ndarray, share: float) -> np.ndarray:
+def beyond(x: np.ndarray, share: float, count: int = ALONG) -> np.ndarray:
     """Evenly spaced numbers from a little below to a little above the data."""
     low, high = float(np.min(x)), float(np.max(x))
     margin = share * (high - low) / 2 or 1.0
-    return np.linspace(low - margin, high + margin, ALONG)
+    return np.linspace(low - margin, high + margin, count)
 
 
 def columns(values: np.ndarray, leading: int = 0) -> np.ndarray:
@@ -234,37 +277,20 @@ def columns(values: np.ndarray, leading: int = 0) -> np.ndarray:
     return values if values.ndim > leading + 1 else values[..., None]
 
 
-class Draws(NamedTuple):
-    """Draws through the whole program, joint over the inputs.
-
-    Attributes:
-        functions: of each GP site, ``[S, N]`` or ``[S, N, D]``.
-        expected: of each data site the mean given the functions, ``[S, N, ...]``, or the probabilities of its classes,
-            ``[S, N, K]``; a site without a mean is left out.
-    """
-
-    # JAX arrays while they are computed.
-    functions: dict[str, Any]
-    expected: dict[str, Any]
-
-
-def joint_draws(
-    key: Array, trained: Trained, inputs: tuple, model_kwargs: Mapping[str, Any] | None, num_draws: int
-) -> Draws:
+def joint_draws(trained: Trained, model_kwargs: Mapping[str, Any] | None, key: Array, inputs: tuple) -> Draws:
     """Draws of functions with any kernel, at up to a few hundred inputs: their covariances are formed."""
     sites = trained.guide.sites
     latents, processes = sites.latents | sites.enumerated, sites.processes
 
     def what(found: Runs) -> Draws:
         of_guide = {name: found.guide[name] for name in processes}
-        expected = {name: _mean(unmasked(found.model[name]["fn"])) for name in data_sites(found.model, latents)}
+        expected = {name: _mean(_fn(site)) for name, site in data_sites(found.model, latents).items()}
         return Draws(
             {name: jnp.asarray(site["value"]) for name, site in of_guide.items()},
             {name: mean for name, mean in expected.items() if mean is not None},
         )
 
-    model = trained.guide.model
-    return many(key, trained, inputs, model_kwargs, num_draws, what, Representation, model=model, name="joint draws")
+    return many("joint draws", key, trained, inputs, model_kwargs, BAND_DRAWS, what, Representation, program=True)
 
 
 def draws_at_each(
@@ -283,14 +309,14 @@ def draws_at_each(
     def what(found: Runs) -> dict[str, tuple[Array, Array]]:
         values = {}
         for name in processes:
-            posterior, value = unmasked(found.guide[name]["fn"]), found.guide[name]["value"]
+            posterior, value = _fn(found.guide[name]), found.guide[name]["value"]
             if isinstance(value, GaussianMarginals) and value.key is not None:
                 value = draw_per_input(posterior, value.key, jnp.zeros(posterior.event_shape[0], int))
             values[name] = value, posterior.prior.mean
         return values
 
     shown = partial(Marginals, rows=_OneRow(jnp.zeros(1, int), 1, {}))
-    return many(key, trained, inputs, model_kwargs, num_draws, what, shown, name="draws at each input")
+    return many("draws at each input", key, trained, inputs, model_kwargs, num_draws, what, shown)
 
 
 class _OneRow(BatchRows):
@@ -302,28 +328,29 @@ class _OneRow(BatchRows):
 
 
 def many(
+    name: str,
     key: Array,
     trained: Trained,
     args: tuple,
     model_kwargs: Mapping[str, Any] | None,
     num_draws: int,
     what: Callable[[Runs], Any],
-    shown: Callable[..., Representation],
-    model: Callable | None = None,
-    name: str | None = None,
+    shown: Callable[..., Representation] = Marginals,
+    *,
+    program: bool = False,
 ) -> Any:
-    """``what`` of each of several runs of the guide, and of the program after it, as NumPy arrays ``[S, ...]``.
+    """``what`` of each of several runs of the guide, as NumPy arrays ``[S, ...]``.
 
     Args:
+        name: of the question, under which the compiled program is kept for other calls.
         key: of the runs.
         trained: the model.
         args: the program's positional arguments.
         model_kwargs: its keyword arguments.
         num_draws: number of runs ``S``.
-        what: takes the traces of a run and returns a pytree of arrays.
+        what: takes the traces of a run and returns a pytree of arrays; the same in all calls of one name.
         shown: makes what the values of GP sites are, of the key ``views``.
-        model: the program, if it runs too.
-        name: under which the compiled program is kept for other calls, if ``what`` is the same in all of them.
+        program: whether the program runs after the guide.
     """
     guide = trained.guide
     args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
@@ -332,16 +359,13 @@ def many(
 
     @jax.jit
     def each(keys: Array, views: Array, args: tuple, arrays: dict, params: dict) -> Any:
-        values = shown(views=views)
+        of = {"guide": guide, "model": guide.model if program else None}
+        of |= {"values": params, "representation": shown(views=views)}
+        return jax.lax.map(lambda key: what(run(key, args, arrays | static, **of)), keys)
 
-        def one(key: Array) -> Any:
-            return what(run(key, args, arrays | static, guide=guide, model=model, values=params, representation=values))
-
-        return jax.lax.map(one, keys)
-
-    program = each if name is None else trained._compiled.setdefault((name, identity_of(static)), each)
+    compiled = trained._compiled.setdefault((name, identity_of(static)), each)
     keys = random.split(named_key(key, "draws"), num_draws)
-    return jax.tree.map(np.asarray, program(keys, named_key(key, "views"), args, arrays, params))
+    return jax.tree.map(np.asarray, compiled(keys, named_key(key, "views"), args, arrays, params))
 
 
 def _mean(fn: Any) -> Array | None:

@@ -9,7 +9,19 @@ import numpy as np
 from gpzoo._types import ArrayLike
 from gpzoo.inference.diagnosis.calibration import checked_classes, pit_band, share_bounds
 from gpzoo.inference.diagnosis.calibration import reliability as found_reliability
-from gpzoo.inference.plots._axes import BLUE, NUMBERS, WORDS, colour_bar, label, legend_above, one
+from gpzoo.inference.plots._axes import (
+    BLUE,
+    NUMBERS,
+    Series,
+    bars,
+    colour_bar,
+    curve,
+    image,
+    keep,
+    label,
+    legend_above,
+    one,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +53,7 @@ def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) ->
     counts = np.bincount(labels * K + probs.argmax(axis=1), minlength=K * K).reshape(K, K)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     ax = one(ax, height=3.9)
-    drawn = ax.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    drawn = image(ax, share, cmap="Blues", vmin=0, vmax=1, written=counts if K <= _NUMBERED else None)
     if K <= _NUMBERED:
         for (i, j), number in np.ndenumerate(counts):
             if number:
@@ -49,9 +61,8 @@ def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) ->
                 ax.text(j, i, str(number), ha="center", va="center", fontsize=NUMBERS, color=colour)
         ax.set_xticks(range(K))
         ax.set_yticks(range(K))
-    ax.tick_params(labelsize=NUMBERS, length=0)
-    ax.set_xlabel("predicted class", fontsize=WORDS)
-    ax.set_ylabel("true class", fontsize=WORDS)
+    ax.tick_params(length=0)
+    label(ax, "predicted class", "true class", frame=True)
     colour_bar(ax, drawn, "share of the true class")
     return ax
 
@@ -81,13 +92,16 @@ def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) 
     """
     found = found_reliability(np.asarray(probs), np.asarray(labels))
     ax = one(ax, height=3.9, width=4.2)
-    ax.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", label="calibrated")
+    curve(ax, [0, 1], [0, 1], "calibrated", "--", color="0.5", linewidth=1)
     pairs = zip(found.count, found.confidence, strict=True)
     bounds = np.array([share_bounds(int(n), float(np.clip(p, 1e-9, 1 - 1e-9))) for n, p in pairs])
     ax.vlines(found.confidence, *bounds.T, color="0.8", linewidth=6, label="95 %, if calibrated", zorder=1)
+    keep(ax, Series("95 %, if calibrated", found.confidence, bounds.T))
     area = 12 + 130 * found.count / found.count.max()
     dots = {"color": BLUE, "edgecolor": "w", "linewidth": 0.6, "zorder": 3, "clip_on": False}
-    ax.scatter(found.confidence, found.accuracy, s=area, label=f"{found.count.sum()} data in bins", **dots)
+    name = f"{found.count.sum()} data in bins"
+    ax.scatter(found.confidence, found.accuracy, s=area, label=name, **dots)
+    keep(ax, Series(name, found.confidence, found.accuracy))
     for words in (f"expected calibration error {found.ece:.3f}", f"Brier score {found.brier:.3f}"):
         ax.plot([], [], " ", label=words)
     ax.set(xlim=(float(found.confidence.min()) - 0.05, 1.0), ylim=(0, 1.0))
@@ -120,13 +134,13 @@ def pit(values: ArrayLike, *, ax: Axes | None = None) -> Axes:
     if values.size == 0 or not np.all((values >= 0) & (values <= 1)):
         raise ValueError("values must be probability integral transforms, numbers between 0 and 1, at least one.")
     n = len(values)
-    bins = int(np.clip(n // 10, 4, 20))
-    low, high = pit_band(n, bins)
+    number = int(np.clip(n // 10, 4, 20))
+    low, high = pit_band(n, number)
     ax = one(ax, height=2.9)
-    ax.hist(values, bins=bins, range=(0, 1), color=BLUE, edgecolor="w", linewidth=0.8, label=f"{n} data")
+    bars(ax, values, f"{n} data", bins=number, range=(0, 1), color=BLUE, edgecolor="w", linewidth=0.8)
     ax.axhspan(low, high, color="0.3", alpha=0.22, linewidth=0, label="95 % band, all bins")
-    ax.axhline(n / bins, color="0.2", linewidth=1, linestyle="--", label="uniform")
+    ax.axhline(n / number, color="0.2", linewidth=1, linestyle="--", label="uniform")
     ax.set_xlim(0, 1)
-    label(ax, "probability integral transform", f"data per bin, 1/{bins} wide")
+    label(ax, "probability integral transform", f"data per bin, 1/{number} wide")
     legend_above(ax)
     return ax

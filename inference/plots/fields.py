@@ -14,15 +14,20 @@ from gpzoo.inference.plots._axes import (
     BLUE,
     CYCLE,
     DIVERGING,
+    FIELD,
     MARKERS,
     NUMBERS,
     VERMILION,
+    Series,
     colour_bar,
+    curve,
+    image,
+    keep,
     label,
     legend_above,
     one,
 )
-from gpzoo.inference.plots._looks import points_among, seen
+from gpzoo.inference.plots._looks import beyond, seen
 from gpzoo.inference.programs.calls import entry_point
 
 if TYPE_CHECKING:
@@ -69,47 +74,49 @@ def field_2d(
     X = looked.inputs_of(2, "field_2d")
     name, observed = looked.site(site) if site is not None or len(looked.processes) == 1 else None, looked.observed
     ax = one(ax, height=3.9)
-    sides = [_ends(column) for column in X.T]
-    across = np.stack(np.meshgrid(*(np.linspace(*side, 60) for side in sides)), axis=-1)
-    rows = across.reshape(-1, 2).astype(X.dtype)
-    found = trained.predict(rng_key, rows, model_kwargs=model_kwargs)
-    shape, extent = across.shape[:2], (*sides[0], *sides[1])
-    if site is None and found[observed.name].probs is not None:
-        _classes(ax, np.asarray(found[observed.name].probs).reshape(*shape, -1), extent)
-        _class_marks(ax, X, observed.values)
-    elif site is None and observed.binary:
-        _probability(ax, np.reshape(found[observed.name].mean, (*shape, -1))[..., 0], extent, observed.name)
+    lines = [beyond(column, 0.1, 60) for column in X.T]
+    sides = [(line[0], line[-1]) for line in lines]
+    across = np.stack(np.meshgrid(*lines), axis=-1)
+    found = looked.predict(rng_key, across.reshape(-1, 2).astype(X.dtype))
+    extent = (*sides[0], *sides[1])
+
+    def over_grid(values: np.ndarray) -> np.ndarray:
+        return np.reshape(values, (*across.shape[:2], -1))
+
+    shown = found[observed.name if site is None else site]
+    if site is None and (shown.probs is not None or observed.binary):
+        if shown.probs is not None:
+            _classes(ax, over_grid(shown.probs), extent)
+        else:
+            _probability(ax, over_grid(shown.mean)[..., 0], extent, observed.name)
         _class_marks(ax, X, observed.values)
     else:
-        what = observed.name if site is None else site
-        mean = np.reshape(found[what].mean, (*shape, -1))[..., 0]
         values = observed.values if site is None else None
-        deviation = None if name is None else np.sqrt(np.reshape(found[name].variance, (*shape, -1))[..., 0])
         data = None if values is None else values.reshape(len(X), -1)[:, 0]
-        surface(mean, extent, f"mean of {what}", X, data, ax=ax)
-        if deviation is not None and np.ptp(deviation) > 1e-3 * deviation.max():
-            lines = ax.contour(deviation, extent=extent, colors="k", linewidths=0.6, levels=4)
-            # One number for each level, where its line is nearest to the middle.
-            middle = np.mean(sides, axis=1)
-            segments = [np.concatenate(each) for each in lines.allsegs if sum(map(len, each))]
-            places = [
-                each[np.argmin(np.sum(((each - middle) / np.ptp(sides, axis=1)) ** 2, axis=1))] for each in segments
-            ]
-            ax.clabel(lines, fontsize=NUMBERS - 1, fmt="%.2g", manual=[tuple(place) for place in places])
-            ax.plot([], [], color="k", linewidth=0.6, label=f"standard deviation of {name}")
-    if name is not None:
-        at = points_among(trained.posterior(rng_key, *args, model_kwargs=model_kwargs)[name], X)
-        if at is not None:
-            ax.plot(*at.T, "+", color="k", markersize=5, markeredgewidth=0.9, label="inducing points", linestyle="none")
+        surface(
+            over_grid(shown.mean)[..., 0], extent, f"mean of {observed.name if site is None else site}", X, data, ax=ax
+        )
+        if name is not None:
+            _deviation(ax, np.sqrt(over_grid(found[name].variance)[..., 0]), sides, name)
+    if (at := looked.points(rng_key, name, X)) is not None:
+        curve(ax, *at.T, "inducing points", "+", color="k", markersize=5, markeredgewidth=0.9)
     label(ax, f"{looked.names[0]}, column 0", f"{looked.names[0]}, column 1")
     ax.set(xlim=sides[0], ylim=sides[1])
     legend_above(ax)
     return ax
 
 
-def _ends(column: np.ndarray) -> tuple[float, float]:
-    margin = 0.05 * float(np.ptp(column)) or 1.0
-    return float(column.min()) - margin, float(column.max()) + margin
+def _deviation(ax: Axes, deviation: np.ndarray, sides: list[tuple[float, float]], name: str) -> None:
+    """Lines of one standard deviation each, if there are several."""
+    if np.ptp(deviation) <= 1e-3 * deviation.max():
+        return
+    lines = ax.contour(deviation, extent=(*sides[0], *sides[1]), colors="k", linewidths=0.6, levels=4)
+    # One number for each level, where its line is nearest to the middle.
+    middle, width = np.mean(sides, axis=1), np.ptp(sides, axis=1)
+    segments = [np.concatenate(each) for each in lines.allsegs if sum(map(len, each))]
+    places = [each[np.argmin(np.sum(((each - middle) / width) ** 2, axis=1))] for each in segments]
+    ax.clabel(lines, fontsize=NUMBERS - 1, fmt="%.2g", manual=[tuple(place) for place in places])
+    ax.plot([], [], color="k", linewidth=0.6, label=f"standard deviation of {name}")
 
 
 def surface(
@@ -144,17 +151,17 @@ def surface(
     if limit is None:
         limit = float(max(np.abs(values).max(), 0 if y is None else np.abs(y).max())) or 1.0
     scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
-    drawn = ax.imshow(values, origin="lower", extent=extent, aspect="auto", interpolation="bilinear", **scale)
+    drawn = image(ax, values, extent=extent, **FIELD, **scale)
     if X is not None and y is not None:
         ax.scatter(*X.T, c=y, s=16, edgecolor="k", linewidth=0.5, label="data", zorder=3, **scale)
+        keep(ax, Series("data", *X.T))
     colour_bar(ax, drawn, name)
     return ax
 
 
 def _probability(ax: Axes, probs: np.ndarray, extent: tuple, name: str) -> None:
-    place = {"origin": "lower", "extent": extent, "aspect": "auto", "interpolation": "bilinear"}
     # Paler than the marks of the data, which have the colours of the ends.
-    drawn = ax.imshow(probs, cmap=DIVERGING, vmin=0, vmax=1, alpha=0.7, **place)
+    drawn = image(ax, probs, cmap=DIVERGING, vmin=0, vmax=1, alpha=0.7, extent=extent, **FIELD)
     if probs.min() < 0.5 < probs.max():
         ax.contour(probs, extent=extent, colors="k", levels=[0.5], linewidths=1)
         ax.plot([], [], color="k", linewidth=1, label="probability 1/2")
@@ -172,7 +179,7 @@ def _classes(ax: Axes, probs: np.ndarray, extent: tuple) -> None:
     colours = np.array([to_rgb(CYCLE[k % len(CYCLE)]) for k in range(K)])
     strength = 0.75 * np.clip((probs.max(axis=-1)[..., None] - 1 / K) / (1 - 1 / K), 0, 1)
     shown = 1 - strength * (1 - colours[probs.argmax(axis=-1)])
-    ax.imshow(shown, origin="lower", extent=extent, aspect="auto", interpolation="bilinear")
+    image(ax, shown, extent=extent, **FIELD)
     for k in range(K):
         ahead = probs[..., k] - np.delete(probs, k, axis=-1).max(axis=-1)
         if ahead.min() < 0 < ahead.max():
@@ -187,13 +194,5 @@ def _class_marks(ax: Axes, X: np.ndarray, values: np.ndarray | None) -> None:
     classes = np.unique(values)
     for i, k in enumerate(classes):
         colour = (BLUE, VERMILION)[i] if len(classes) <= 2 else CYCLE[int(k) % len(CYCLE)]
-        ax.plot(
-            *X[values == k].T,
-            MARKERS[i % len(MARKERS)],
-            color=colour,
-            markersize=4,
-            markeredgecolor="w",
-            markeredgewidth=0.5,
-            label=f"data of class {k:g}",
-            linestyle="none",
-        )
+        style = {"markersize": 4, "markeredgecolor": "w", "markeredgewidth": 0.5}
+        curve(ax, *X[values == k].T, f"data of class {k:g}", MARKERS[i % len(MARKERS)], color=colour, **style)

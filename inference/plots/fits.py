@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inference.asking.predict import predict
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.plots._axes import (
-    BLUE,
     CENTRAL,
     CYCLE,
     ENDS,
     OUTPUTS,
     VERMILION,
-    WORDS,
+    band,
+    curve,
     label,
     legend_above,
     one,
+    ticks_below,
 )
-from gpzoo.inference.plots._looks import (
-    BAND_DRAWS,
-    Draws,
-    Observed,
-    beyond,
-    columns,
-    joint_draws,
-    points_among,
-    seen,
-    seen_by_mcmc,
-)
+from gpzoo.inference.plots._looks import Draws, Observed, beyond, columns, seen, seen_by_mcmc
 from gpzoo.inference.programs.calls import entry_point
 
 if TYPE_CHECKING:
@@ -89,95 +79,68 @@ def fit_1d(
         ValueError: for other inputs, an unknown site, or a program without data sites; for draws or parameters of a
             trained model, which has its own.
     """
+    draws = draws if draws == 0 else checks.positive_int("draws", draws)
     if not isinstance(trained, Trained):
-        return _conditioned(rng_key, trained, args, site, posterior_samples or {}, params or {}, model_kwargs, ax)
-    if posterior_samples is not None or params is not None:
+        looked = seen_by_mcmc(trained, args, model_kwargs, posterior_samples or {}, params or {})
+    elif posterior_samples is None and params is None:
+        looked = seen(trained, args, model_kwargs)
+    else:
         raise ValueError("A trained model has its own parameters: give its program, trained.model, with those of MCMC.")
-    ax, draws = one(ax), draws if draws == 0 else checks.positive_int("draws", draws)
-    looked = seen(trained, args, model_kwargs)
-    X, name = looked.inputs_of(1, "fit_1d"), looked.site(site)
-    observed = looked.observed
-    grid = beyond(X[:, 0], 0.1)[:, None].astype(X.dtype)
-    found = trained.predict(rng_key, grid, quantiles=ENDS, num_draws=BAND_DRAWS, model_kwargs=model_kwargs)
-    drawn = joint_draws(rng_key, trained, (grid,), model_kwargs, BAND_DRAWS)
-    if found[observed.name].probs is not None or observed.binary:
-        _probabilities(ax, grid[:, 0], found[observed.name], drawn, observed, draws)
-        _labels_as_marks(ax, X[:, 0], observed.values)
-    else:
-        _bands(ax, grid[:, 0], found, drawn, name, observed.name, draws)
-        _data(ax, X[:, 0], observed.values)
-        label(ax, looked.names[0], observed.name)
-    at = points_among(trained.posterior(rng_key, *args, model_kwargs=model_kwargs)[name], X)
-    if at is not None:
-        ax.plot(
-            at[:, 0],
-            np.full(len(at), 0.025),
-            "|",
-            color=VERMILION,
-            markersize=9,
-            markeredgewidth=1.2,
-            transform=ax.get_xaxis_transform(),
-            label="inducing points",
-            zorder=4,
-            clip_on=True,
-        )
-    ax.set_xlabel(looked.names[0], fontsize=WORDS)
-    ax.set_xlim(grid[0, 0], grid[-1, 0])
-    legend_above(ax)
-    return ax
-
-
-def _conditioned(
-    rng_key: Array,
-    model: Callable,
-    args: tuple,
-    site: str | None,
-    samples: Mapping[str, ArrayLike],
-    params: Mapping[str, Any],
-    model_kwargs: Mapping[str, Any] | None,
-    ax: Axes | None,
-) -> Axes:
-    """The fit of a program whose GP sites are conditioned on data."""
-    first = {name: np.asarray(value)[0] for name, value in checks.named("posterior_samples", samples).items()}
-    looked, args, kwargs = seen_by_mcmc(model, args, dict(model_kwargs or {}), first | dict(params))
-    X, observed = looked.inputs_of(1, "fit_1d"), looked.observed
-    name = looked.site(site) if looked.processes else observed.name
-    grid = beyond(X[:, 0], 0.1)[:, None].astype(X.dtype)
-    found = predict(
-        rng_key,
-        model,
-        grid,
-        posterior_samples=samples,
-        params=params,
-        train_args=args,
-        train_kwargs=kwargs,
-        quantiles=ENDS,
-        model_kwargs=kwargs,
-    )
+    X, name, observed = looked.inputs_of(1, "fit_1d"), looked.site(site), looked.observed
+    x = beyond(X[:, 0], 0.1)
+    grid = x[:, None].astype(X.dtype)
+    found = looked.predict(rng_key, grid, quantiles=ENDS)
+    drawn, at = looked.draws(rng_key, (grid,)), looked.points(rng_key, name, X)
+    classes = found[observed.name].probs is not None or observed.binary
     ax = one(ax)
-    if found[observed.name].probs is not None or observed.binary:
-        _probabilities(ax, grid[:, 0], found[observed.name], Draws({}, {}), observed, 0)
-        _labels_as_marks(ax, X[:, 0], observed.values)
-    else:
-        _bands(ax, grid[:, 0], found, Draws({}, {}), name, observed.name, 0)
-        _data(ax, X[:, 0], observed.values)
-        label(ax, looked.names[0], observed.name)
-    ax.set_xlabel(looked.names[0], fontsize=WORDS)
+    shown = _of_classes(found[observed.name], drawn, observed) if classes else _of_numbers(found, drawn, name, observed)
+    _draw(ax, grid[:, 0], shown, draws if looked.posteriors else 0)
+    if observed.values is not None:
+        (_labels_as_marks if classes else _data)(ax, X[:, 0], observed.values)
+    if at is not None:
+        style = {"color": VERMILION, "markersize": 9, "markeredgewidth": 1.2, "zorder": 4}
+        ticks_below(ax, at[:, 0], "inducing points", **style)
+    label(ax, looked.names[0], "probability" if classes else observed.name)
+    if classes:
+        ax.set_ylim(-0.17, 1.12)
+        ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
     ax.set_xlim(grid[0, 0], grid[-1, 0])
     legend_above(ax)
     return ax
 
 
-def _bands(
-    ax: Axes,
-    x: np.ndarray,
-    found: Mapping[str, SitePrediction],
-    drawn: Draws,
-    site: str,
-    data: str,
-    draws: int,
-) -> None:
-    """The bands of numbers, a colour per output; without draws the inner one is that of the site."""
+class _Lines(NamedTuple):
+    """What is drawn along the line, of each output or class.
+
+    Attributes:
+        middles: ``[N, K]``.
+        names: of these, ``[K]``.
+        bands: ends ``[2, N, K]`` with a name and how strong the colour is.
+        functions: draws ``[S, N, K]``, which are shown where there is one output; ``None`` without any.
+        named: name of the draws.
+    """
+
+    middles: np.ndarray
+    names: list[str]
+    bands: list[tuple[np.ndarray, str, float]]
+    functions: np.ndarray | None
+    named: str
+
+
+def _draw(ax: Axes, x: np.ndarray, shown: _Lines, draws: int) -> None:
+    for k, name in enumerate(shown.names):
+        colour = CYCLE[k % len(CYCLE)]
+        for ends, of, strength in shown.bands:
+            band(ax, x, ends[..., k], of if k == 0 else None, colour, strength)
+        curve(ax, x, shown.middles[:, k], name, color=colour, linewidth=1.6, zorder=3)
+    for s in range(draws if shown.functions is not None and len(shown.names) == 1 else 0):
+        style = {"color": "0.25", "linewidth": 0.5, "alpha": 0.7}
+        curve(ax, x, shown.functions[s, :, 0], shown.named if s == 0 else None, **style)
+
+
+def _of_numbers(found: Mapping[str, SitePrediction], drawn: Draws, site: str, observed: Observed) -> _Lines:
+    """Bands of ``y`` and of its mean given ``f``; without draws the inner one is that of the site."""
+    data = observed.name
     y, inner, what = found[data], found[site].quantiles, site
     functions = drawn.functions.get(site, np.asarray(found[site].mean)[None])
     expected = drawn.expected.get(data, functions)
@@ -187,80 +150,47 @@ def _bands(
     if expected.shape != functions.shape or not np.allclose(expected, functions, rtol=1e-4, atol=1e-6):
         inner, what = np.quantile(expected, ENDS, axis=0), f"E[{data} | {site}]"
     middle, of_mean = (np.mean(functions, axis=0), site) if y.mean is None else (y.mean, data)
-    middle, outer, inner, expected = (columns(middle), columns(y.quantiles, 1), columns(inner, 1), columns(expected, 1))
-    several_outputs = middle.shape[1] > 1
-    for k in range(min(middle.shape[1], OUTPUTS)):
-        colour, of = CYCLE[k], f" {k}" if several_outputs else ""
-        ax.fill_between(
-            x, *outer[..., k], color=colour, alpha=0.16, linewidth=0, label=f"{CENTRAL} of {data}" if k == 0 else None
-        )
-        if what != data:
-            name = f"{CENTRAL} of {what}" if k == 0 else None
-            ax.fill_between(x, *inner[..., k], color=colour, alpha=0.35, linewidth=0, label=name)
-        ax.plot(x, middle[:, k], color=colour, linewidth=1.6, label=f"mean of {of_mean}{of}", zorder=3)
-        if draws and not several_outputs:
-            lines = ax.plot(x, expected[:draws, :, k].T, color="0.25", linewidth=0.5, alpha=0.7)
-            lines[0].set_label(f"draws of {what}")
+    middle = columns(middle)
+    several = middle.shape[1] > 1
+    names = [f"mean of {of_mean}{f' {k}' if several else ''}" for k in range(min(middle.shape[1], OUTPUTS))]
+    bands = [(columns(y.quantiles, 1), f"{CENTRAL} of {data}", 0.16)]
+    if what != data:
+        bands.append((columns(inner, 1), f"{CENTRAL} of {what}", 0.35))
+    return _Lines(middle, names, bands, columns(expected, 1), f"draws of {what}")
 
 
-def _data(ax: Axes, x: np.ndarray, values: np.ndarray | None) -> None:
-    if values is None:
-        return
-    outputs = values[:, None] if values.ndim == 1 else values
+def _of_classes(found: SitePrediction, drawn: Draws, observed: Observed) -> _Lines:
+    """Probabilities, with their bands."""
+    probs = columns(found.mean) if found.probs is None else found.probs
+    name, K = observed.name, probs.shape[1]
+    of = (
+        "P({name}[{k}] = 1)" if observed.binary and K > 1 else "P({name} = 1)" if observed.binary else "P({name} = {k})"
+    )
+    names = [of.format(name=name, k=k) for k in range(K)]
+    given = drawn.expected.get(name)
+    if given is None:
+        return _Lines(probs, names, [], None, "")
+    given = given.reshape(len(given), *probs.shape)
+    return _Lines(probs, names, [(np.quantile(given, ENDS, axis=0), f"{CENTRAL} given f", 0.2)], given, "draws")
+
+
+def _data(ax: Axes, x: np.ndarray, values: np.ndarray) -> None:
+    outputs = columns(values)
+    many = len(x) > 2000
+    style = {"markersize": 4 if len(x) <= 300 else 2, "zorder": 3.5, "rasterized": many, "markeredgewidth": 0}
     for k in range(min(outputs.shape[1], OUTPUTS)):
         colour = "k" if outputs.shape[1] == 1 else CYCLE[k]
-        ax.plot(
-            x,
-            outputs[:, k],
-            ".",
-            color=colour,
-            markersize=4 if len(x) <= 300 else 2,
-            zorder=3.5,
-            label="data" if k == 0 else None,
-            rasterized=len(x) > 2000,
-            markeredgewidth=0,
-        )
+        curve(ax, x, outputs[:, k], "data" if k == 0 else None, ".", color=colour, **style)
 
 
-def _probabilities(
-    ax: Axes, x: np.ndarray, found: SitePrediction, drawn: Draws, observed: Observed, draws: int
-) -> None:
-    """Probabilities of classes along the line, with their bands."""
-    probs = columns(found.mean) if found.probs is None else found.probs
-    given = drawn.expected.get(observed.name)
-    given = None if given is None else given.reshape(len(given), *probs.shape)
-    name, K = observed.name, probs.shape[1]
-    for k in range(K):
-        colour = CYCLE[k % len(CYCLE)] if K > 1 else BLUE
-        of = f"P({name} = {k})" if not observed.binary else f"P({name} = 1)" if K == 1 else f"P({name}[{k}] = 1)"
-        if given is not None:
-            band = f"{CENTRAL} given f" if k == 0 else None
-            ax.fill_between(
-                x, *np.quantile(given[..., k], ENDS, axis=0), color=colour, alpha=0.2, linewidth=0, label=band
-            )
-            if draws and K == 1:
-                lines = ax.plot(x, given[:draws, :, k].T, color="0.25", linewidth=0.5, alpha=0.7)
-                lines[0].set_label("draws")
-        ax.plot(x, probs[:, k], color=colour, linewidth=1.6, label=of)
-    label(ax, "", "probability")
-    ax.set_ylim(-0.17, 1.12)
-    ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
-
-
-def _labels_as_marks(ax: Axes, x: np.ndarray, values: np.ndarray | None) -> None:
+def _labels_as_marks(ax: Axes, x: np.ndarray, values: np.ndarray) -> None:
     """Class labels as ticks above the probabilities: two classes at 0 and 1, more in a row."""
-    if values is None or values.ndim > 1:
+    if values.ndim > 1:
         return
     classes = np.unique(values)
     for i, k in enumerate(classes):
         binary = len(classes) <= 2
         height = (-0.05 if k == 0 else 1.05) if binary else 1.04 + 0.05 * (i % 2)
-        ax.plot(
-            x[values == k],
-            np.full(np.sum(values == k), height),
-            "|",
-            markersize=6,
-            markeredgewidth=0.8,
-            color="k" if binary else CYCLE[int(k) % len(CYCLE)],
-            label="data" if i == 0 else None,
-        )
+        colour, own = "k" if binary else CYCLE[int(k) % len(CYCLE)], x[values == k]
+        style = {"markersize": 6, "markeredgewidth": 0.8, "color": colour}
+        curve(ax, own, np.full(len(own), height), "data" if i == 0 else None, "|", **style)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import block_pairs
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.plots._axes import DIVERGING, NUMBERS, ORANGE, WORDS, colour_bar, one
+from gpzoo.inference.plots._axes import DIVERGING, NUMBERS, ORANGE, WORDS, colour_bar, image, label, one
 from gpzoo.inference.plots._looks import posterior_at
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.kernels import Kernel
@@ -26,6 +27,9 @@ from gpzoo.views.patches import Patches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+#: Pictures side by side, each with its caption.
+_Row: TypeAlias = list[tuple[np.ndarray, str]]
 
 #: Room between pictures, in widths of a picture; that below one has its caption.
 _BESIDE, _BELOW = 0.12, 0.3
@@ -77,27 +81,27 @@ def inducing_images(
     pairs = [(posterior.inducing, posterior.prior.kernel)]
     if isinstance(posterior.inducing, InducingBlocks):
         pairs = block_pairs(posterior.inducing, posterior.prior.kernel)
-    groups, start, total = [], 0, 0
+    rows: list[_Row] = []
+    start = shown = 0
     for inducing, kernel in pairs:
         pictures = _pictures(inducing, kernel, posterior.site)
         outputs = mean[start : start + len(pictures)]
-        start, total = start + len(pictures), total + len(pictures)
+        start += len(pictures)
         values = outputs[:, 0] if mean.shape[1] == 1 else np.sqrt(np.mean(np.square(outputs), axis=1))
         kept = min(len(pictures), max(1, count // len(pairs)))
         order = np.argsort(values, kind="stable")[np.linspace(0, len(values) - 1, kept).round().astype(int)]
-        groups.append([(pictures[i], f"{values[i]:.2g}") for i in order])
-    shown = sum(map(len, groups))
+        rows.append([(pictures[i], f"{values[i]:.2g}") for i in order])
+        shown += kept
     columns = int(np.ceil(np.sqrt(shown)))
-    rows = [group[first : first + columns] for group in groups for first in range(0, len(group), columns)]
-    pictures, captions = ([[each[k] for each in row] for row in rows] for k in (0, 1))
-    coloured = pictures[0][0].ndim == 3 and pictures[0][0].shape[-1] == 3
-    ax = one(ax, height=_height(pictures, below=True, bar=not coloured))
-    low, high = _limits([picture for row in pictures for picture in row])
-    drawn = _mosaic(ax, pictures, captions, cmap="gray", vmin=low, vmax=high)
+    rows = [row[first : first + columns] for row in rows for first in range(0, len(row), columns)]
+    first = rows[0][0][0]
+    coloured = first.ndim == 3 and first.shape[-1] == 3
+    ax = one(ax, height=_height(rows, bar=not coloured))
+    drawn = _mosaic(ax, rows, cmap="gray", **_limits([picture for row in rows for picture, _ in row]))
     if not coloured:
         colour_bar(ax, drawn, "pixel")
     by = "the mean of u" if mean.shape[1] == 1 else "the size of u (root mean square)"
-    ax.set_title(f"{shown} of {total} inducing images, by {by}" if shown < total else f"by {by}", fontsize=WORDS)
+    ax.set_title(f"{shown} of {start} inducing images, by {by}" if shown < start else f"by {by}", fontsize=WORDS)
     return ax
 
 
@@ -178,27 +182,24 @@ def patch_weights(
     maps = [one_map for node in _double_sums(posterior.prior.kernel) for one_map in _maps(node)]
     if not maps:
         raise ValueError(f"The kernel of site {posterior.site!r} has no weights of patches.")
-    limit = max(float(np.abs(weights).max()) for _, weights in maps) or 1.0
-    columns = min(len(maps), 1 if len(maps) == 1 else 3 if len(maps) <= 9 else 5)
-    rows = [[weights for _, weights in maps[i : i + columns]] for i in range(0, len(maps), columns)]
-    captions = [[name for name, _ in maps[i : i + columns]] for i in range(0, len(maps), columns)]
+    limit = max(float(np.abs(weights).max()) for weights, _ in maps) or 1.0
+    columns = min(len(maps), 3 if len(maps) <= 9 else 5)
     scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
     if len(maps) == 1:
         ax = one(ax, height=3.9)
-        drawn = ax.imshow(maps[0][1], **scale)
-        ax.set_xlabel("column of the patch (pixels)", fontsize=WORDS)
-        ax.set_ylabel("row of the patch (pixels)", fontsize=WORDS)
-        ax.tick_params(labelsize=NUMBERS)
+        drawn = image(ax, maps[0][0], **scale)
+        label(ax, "column of the patch (pixels)", "row of the patch (pixels)", frame=True)
         ax.locator_params(integer=True, nbins=6)
     else:
-        ax = one(ax, height=_height(rows, below=True, bar=True))
-        drawn = _mosaic(ax, rows, captions, **scale)
+        rows = [maps[i : i + columns] for i in range(0, len(maps), columns)]
+        ax = one(ax, height=_height(rows, bar=True))
+        drawn = _mosaic(ax, rows, **scale)
         ax.set_title("places of the patch in the image", fontsize=WORDS)
     colour_bar(ax, drawn, "weight of the patch")
     return ax
 
 
-def _maps(node: DoubleSum) -> list[tuple[str, np.ndarray]]:
+def _maps(node: DoubleSum) -> _Row:
     """Weights by place, with what each map is of."""
     view, outer = node.view, 1
     if isinstance(view, Composed):
@@ -211,18 +212,11 @@ def _maps(node: DoubleSum) -> list[tuple[str, np.ndarray]]:
     maps = weights.reshape(len(weights), -1, H - h + 1, W - w + 1)
     first = view.channels if isinstance(view.channels, int) else 0
     channels = C > 1 and view.channels != "joint"
-    return [
-        (
-            ", ".join(
-                f"{what} {i}"
-                for what, i, several in (("output", d, len(maps) > 1), ("channel", first + c, channels))
-                if several
-            ),
-            each,
-        )
-        for d, own in enumerate(maps)
-        for c, each in enumerate(own)
-    ]
+
+    def said(d: int, c: int) -> str:
+        return ", ".join([f"output {d}"] * (len(maps) > 1) + [f"channel {first + c}"] * channels)
+
+    return [(each, said(d, c)) for d, own in enumerate(maps) for c, each in enumerate(own)]
 
 
 # -- augmentations -----------------------------------------------------------------------------------------------------
@@ -275,22 +269,27 @@ def augmentations(
     if isinstance(view, FixedViews):
         # Prediction draws one set for all inputs; these are drawn for each, as in training.
         each = min(count, int(min(view.sampled.orbit_size, count)))
-        views = jax.jit(jax.vmap(lambda key, image: view.sampled.fixed(key, each).view(image[None])[0]))
-        drawn = list(np.asarray(views(random.split(rng_key, len(images)), images)))
+        drawn = list(np.asarray(_sampled(view.sampled, random.split(rng_key, len(images)), images, each)))
     else:
         drawn = [view.view(image[None])[0][:count] for image in images]
-    rows = [[image, *np.asarray(views).reshape(-1, *image.shape)] for image, views in zip(images, drawn, strict=True)]
-    ax = one(ax, height=_height(rows, below=False, bar=False))
-    low, high = _limits(list(images))
-    _mosaic(ax, rows, None, cmap="gray", vmin=low, vmax=high)
+    pairs = zip(images, drawn, strict=True)
+    rows = [[(x, "") for x in (own, *np.asarray(views).reshape(-1, *own.shape))] for own, views in pairs]
+    ax = one(ax, height=_height(rows, bar=False))
+    _mosaic(ax, rows, cmap="gray", **_limits(list(images)))
     from matplotlib.patches import Rectangle
 
-    height = rows[0][0].shape[0] / rows[0][0].shape[1]
+    height = images.shape[1] / images.shape[2]
     for i in range(len(rows)):
         corner = (0.0, i * (height + _BESIDE))
         ax.add_patch(Rectangle(corner, 1, height, fill=False, edgecolor=ORANGE, linewidth=1.8, clip_on=False))
     ax.set_title("inputs (framed) and views of them", fontsize=WORDS)
     return ax
+
+
+@partial(jax.jit, static_argnums=3)
+def _sampled(view: Any, keys: Array, images: Array, count: int) -> Array:
+    """Views of each image by a key of its own, ``[N, count, ...]``."""
+    return jax.vmap(lambda key, image: view.fixed(key, count).view(image[None])[0])(keys, images)
 
 
 def _of_images(view: Any) -> View | None:
@@ -303,40 +302,42 @@ def _of_images(view: Any) -> View | None:
 # -- pictures side by side ---------------------------------------------------------------------------------------------
 
 
-def _limits(pictures: list[np.ndarray]) -> tuple[float, float]:
+def _limits(pictures: list[np.ndarray]) -> dict[str, float]:
     """The range of pixels that is black to white: [0, 1], or more where pixels are beyond."""
     low, high = min(float(p.min()) for p in pictures), max(float(p.max()) for p in pictures)
-    return min(0.0, low), max(1.0, high)
+    return {"vmin": min(0.0, low), "vmax": max(1.0, high)}
 
 
-def _height(rows: Sequence[Sequence[np.ndarray]], *, below: bool, bar: bool) -> float:
+def _below(rows: Sequence[_Row]) -> float:
+    """Room below a picture."""
+    return _BELOW if any(caption for row in rows for _, caption in row) else _BESIDE
+
+
+def _height(rows: Sequence[_Row], *, bar: bool) -> float:
     """Inches of a mosaic as wide as a column, its title included and its colour bar left out."""
     columns = max(map(len, rows))
     widths = columns + (columns - 1) * _BESIDE
-    picture = rows[0][0]
-    each = picture.shape[0] / picture.shape[1] + (_BELOW if below else _BESIDE)
+    picture = rows[0][0][0]
+    each = picture.shape[0] / picture.shape[1] + _below(rows)
     return 0.35 + (3.95 if bar else 4.6) * len(rows) * each / widths
 
 
-def _mosaic(
-    ax: Axes, rows: Sequence[Sequence[np.ndarray]], captions: Sequence[Sequence[str]] | None, **scale: Any
-) -> Any:
+def _mosaic(ax: Axes, rows: Sequence[_Row], **scale: Any) -> Any:
     """Pictures in rows, all one unit wide, with a caption below each; returns what was drawn last."""
-    top, drawn = 0.0, None
-    for i, row in enumerate(rows):
-        height = row[0].shape[0] / row[0].shape[1]
-        for j, picture in enumerate(row):
+    top, below, drawn = 0.0, _below(rows), None
+    for row in rows:
+        height = row[0][0].shape[0] / row[0][0].shape[1]
+        for j, (picture, caption) in enumerate(row):
             left = j * (1 + _BESIDE)
             if picture.ndim == 3:
                 picture = picture[..., 0] if picture.shape[-1] != 3 else _in_unit(picture, scale)
-            drawn = ax.imshow(picture, extent=(left, left + 1, top + height, top), interpolation="nearest", **scale)
-            if captions is not None:
-                ax.text(left + 0.5, top + height + 0.03, captions[i][j], ha="center", va="top", fontsize=NUMBERS)
-        top += height + (_BESIDE if captions is None else _BELOW)
-    columns = max(map(len, rows))
-    ax.set(
-        xlim=(-0.02, columns + (columns - 1) * _BESIDE + 0.02), ylim=(top - (_BESIDE if captions is None else 0), -0.02)
-    )
+            place = {"extent": (left, left + 1, top + height, top), "interpolation": "nearest"}
+            drawn = image(ax, picture, caption=caption, **place, **scale)
+            if caption:
+                ax.text(left + 0.5, top + height + 0.03, caption, ha="center", va="top", fontsize=NUMBERS)
+        top += height + below
+    width = max(map(len, rows)) * (1 + _BESIDE) - _BESIDE
+    ax.set(xlim=(-0.02, width + 0.02), ylim=(top - (_BESIDE if below == _BESIDE else 0), -0.02))
     ax.set_aspect("equal")
     ax.set_axis_off()
     return drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,11 +16,14 @@ from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.plots._axes import (
     CYCLE,
+    ENDS,
     MARKERS,
-    NUMBERS,
     SEQUENTIAL,
-    WORDS,
+    Series,
     colour_bar,
+    curve,
+    image,
+    keep,
     label,
     legend_above,
     one,
@@ -27,8 +31,8 @@ from gpzoo.inference.plots._axes import (
 from gpzoo.inference.plots._looks import many, posterior_at
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
-from gpzoo.inference.programs.gp_sites import Marginals
 from gpzoo.inference.programs.runs import Runs, unmasked
+from gpzoo.processes.process import GaussianProcess
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,38 +79,34 @@ def lengthscales(
     guide, key = trained._usable_guide(), random.key(0)
     processes = guide.sites_for(*arguments(guide.model, args, model_kwargs, new=True)).processes
     sampled = guide.hyperparameters != "point" and guide.sites.latents > processes
-    kernels: list[_Series] = []
 
-    def what(found: Runs) -> tuple[list[Array], Array | None]:
+    def what(found: Runs) -> tuple[list[_Lengthscales], Array | None]:
         priors = {site: unmasked(found.guide[site]["fn"]).prior for site in found.guide if site in processes}
         nodes = [(site, prior.X, node) for site, prior in priors.items() for node in _lengthscaled(prior.kernel)]
-        kernels[:] = [_Series(site, X.shape, node) for site, X, node in nodes]
         # Other sites' inputs may be draws, and take a computation for which nobody asks.
         spread = next((jnp.std(X, axis=0) for _, X, _ in nodes if X.ndim == 2), None)
-        return [jnp.asarray(node.lengthscale) for *_, node in nodes], spread
+        return [_Lengthscales.of(*each) for each in nodes], spread
 
-    drawn, spread = many(key, trained, args, model_kwargs, _DRAWS if sampled else 1, what, Marginals)
-    series = [each.of(values) for each, values in zip(kernels, drawn, strict=True)]
-    names_of = [each.name for each in series]
-    for i, each in enumerate(series):
-        if names_of.count(names_of[i]) > 1:
-            each.name += f", part {names_of[:i].count(names_of[i])}"
+    series, spread = many("lengthscales", key, trained, args, model_kwargs, _DRAWS if sampled else 1, what)
     if not series:
         raise ValueError("No kernel of the program has lengthscales.")
+    of = [each.name for each in series]
+    of = [f"{n}, part {of[:i].count(n)}" if of.count(n) > 1 else n for i, n in enumerate(of)]
     columns = sorted({column for each in series for column in each.columns})
+    numbered = [column for column in columns if column != _ALL]
+    if names is not None and len(names) != len(numbered):
+        raise ValueError(f"names must be one for each of {len(numbered)} columns, got {len(names)}.")
     rows = {column: i for i, column in enumerate(columns)}
-    if names is not None and len(names) != len(set(columns) - {_ALL}):
-        raise ValueError(f"names must be one for each of {len(set(columns) - {_ALL})} columns, got {len(names)}.")
+    words = {c: f"column {c}" if names is None else names[c] for c in numbered} | {_ALL: "every column"}
     ax = one(ax, height=1.0 + max(0.22, 0.09 * len(series)) * max(4, len(rows)))
-    for i, each in enumerate(series):
+    for i, (name, each) in enumerate(zip(of, series, strict=True)):
         offset = (i - (len(series) - 1) / 2) * min(0.18, 0.7 / len(series))
-        _dots(ax, each, rows, offset, CYCLE[i % len(CYCLE)], MARKERS[i % len(MARKERS)], each.name)
-    if spread is not None:
-        at = [(value, rows[column]) for column, value in enumerate(spread[0]) if column in rows and value > 0]
-        if at:
-            ax.plot(*zip(*at, strict=True), "|", color="0.55", markersize=11, label="spread of the column (s.d.)")
-    labels = {column: f"column {column}" if names is None else names[column] for column in columns if column != _ALL}
-    ax.set_yticks(list(rows.values()), [labels.get(column, "every column") for column in rows])
+        _dots(ax, each, rows, words, name, offset, CYCLE[i % len(CYCLE)], MARKERS[i % len(MARKERS)])
+    at = [] if spread is None else [(c, x) for c, x in enumerate(spread[0]) if c in rows and x > 0]
+    if at:
+        beside = {"named": [words[c] for c, _ in at], "color": "0.55", "markersize": 11}
+        curve(ax, [x for _, x in at], [rows[c] for c, _ in at], "spread of the column (s.d.)", "|", **beside)
+    ax.set_yticks(list(rows.values()), [words[column] for column in columns])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     _plain_logarithm(ax)
     label(ax, "lengthscale (units of the inputs)", "")
@@ -131,30 +131,33 @@ def _plain_logarithm(ax: Axes) -> None:
 _ALL = -1
 
 
-class _Series:
-    """The lengthscales of one kernel at inputs of a shape: ``values [S, D, len(columns)]``."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Lengthscales:
+    """The lengthscales of one kernel: ``[D, columns]``, with draws before them.
 
-    columns: tuple[int, ...]
-    values: np.ndarray
+    Attributes:
+        values: the lengthscales.
+        name: of the kernel and its site.
+        columns: of the inputs, or that which stands for all.
+    """
 
-    def __init__(self, site: str, inputs: tuple[int, ...], kernel: Any) -> None:
-        self.name = f"{type(kernel).__name__} of {site}"
-        self.inputs, self.batched = inputs, bool(kernel.batched)
-        self.active = getattr(kernel, "active_dims", None)
+    values: Any
+    name: str = field(metadata={"static": True})
+    columns: tuple[int, ...] = field(metadata={"static": True})
 
-    def of(self, values: np.ndarray) -> _Series:
-        """This series, with draws of its lengthscales ``[S, ...]``."""
-        S = len(values)
-        if self.batched:
-            values = values.reshape(S, values.shape[1] if values.ndim > 1 else 1, -1)
-        else:
-            values = values.reshape(S, 1, -1)
+    @classmethod
+    def of(cls, site: str, X: Array, kernel: Any) -> _Lengthscales:
+        """The lengthscales of a kernel at the inputs of a site."""
+        values, batched = jnp.asarray(kernel.lengthscale), bool(kernel.batched)
+        values = values.reshape(values.shape[0] if batched and values.ndim else 1, -1)
+        active = getattr(kernel, "active_dims", None)
         # Views of an image have no columns with a meaning.
-        of_vectors = len(self.inputs) - self.batched <= 2
-        single = values.shape[2] == 1 and not self.active and not (of_vectors and self.inputs[-1] == 1)
-        self.columns = (_ALL,) if single or not of_vectors else tuple(self.active or range(values.shape[2]))
-        self.values = np.broadcast_to(values, (*values.shape[:2], len(self.columns)))
-        return self
+        of_vectors = X.ndim - batched <= 2
+        single = values.shape[1] == 1 and not active and not (of_vectors and X.shape[-1] == 1)
+        columns = (_ALL,) if single or not of_vectors else tuple(active or range(values.shape[1]))
+        values = jnp.broadcast_to(values, (len(values), len(columns)))
+        return cls(values, f"{type(kernel).__name__} of {site}", columns)
 
 
 def _lengthscaled(kernel: Any) -> list[Any]:
@@ -164,18 +167,26 @@ def _lengthscaled(kernel: Any) -> list[Any]:
 
 
 def _dots(
-    ax: Axes, series: _Series, rows: Mapping[int, int], offset: float, colour: str, marker: str, name: str
+    ax: Axes,
+    series: _Lengthscales,
+    rows: Mapping[int, int],
+    words: Mapping[int, str],
+    name: str,
+    offset: float,
+    colour: str,
+    marker: str,
 ) -> None:
+    """The lengthscales of each column in its row, with their intervals where there are several draws."""
     S, D, _ = series.values.shape
     for i, column in enumerate(series.columns):
-        drawn = series.values[:, :, i]
-        options = {"color": colour, "markersize": 5, "label": name if i == 0 else None, "alpha": 1 if D == 1 else 0.5}
+        low, middle, high = np.quantile(series.values[:, :, i], (ENDS[0], 0.5, ENDS[1]), axis=0)
+        style = {"color": colour, "markersize": 5, "label": name if i == 0 else None, "alpha": 1 if D == 1 else 0.5}
         at = np.full(D, rows[column] + offset)
         if S == 1:
-            ax.plot(drawn[0], at, marker, **options)
-            continue
-        low, middle, high = np.quantile(drawn, (0.05, 0.5, 0.95), axis=0)
-        ax.errorbar(middle, at, xerr=(middle - low, high - middle), fmt=marker, elinewidth=1.2, **options)
+            ax.plot(middle, at, marker, **style)
+        else:
+            ax.errorbar(middle, at, xerr=(middle - low, high - middle), fmt=marker, elinewidth=1.2, **style)
+        keep(ax, Series(name, middle, [words[column]] * D))
 
 
 @entry_point
@@ -226,7 +237,7 @@ def kernel_by_class(
     kept = kept[np.argsort(labels[kept], kind="stable")]
     args = jax.tree.map(lambda x: np.asarray(x)[kept], args)
     posterior = posterior_at(random.key(0), trained, args, model_kwargs, site)
-    matrix = np.asarray(jax.jit(lambda prior: prior.kernel(prior.X))(posterior.prior))
+    matrix = np.asarray(_matrix(posterior.prior))
     if matrix.ndim == 3:
         if not 0 <= output < len(matrix):
             raise ValueError(f"output must be below {len(matrix)}, the number of kernels, got {output}.")
@@ -234,7 +245,7 @@ def kernel_by_class(
     elif output:
         raise ValueError(f"All outputs of site {posterior.site!r} have one kernel: output must be 0, got {output}.")
     ax = one(ax, height=3.9)
-    drawn = ax.imshow(matrix, cmap=SEQUENTIAL, interpolation="nearest")
+    drawn = image(ax, matrix, cmap=SEQUENTIAL, interpolation="nearest")
     classes, starts = np.unique(labels[kept], return_index=True)
     for edge in starts[1:] - 0.5:
         ax.axhline(edge, color="w", linewidth=0.6)
@@ -243,8 +254,12 @@ def kernel_by_class(
     names = [str(each) for each in classes]
     ax.set_xticks(middles, names)
     ax.set_yticks(middles, names)
-    ax.tick_params(labelsize=NUMBERS, length=0)
-    ax.set_xlabel("class", fontsize=WORDS)
-    ax.set_ylabel("class", fontsize=WORDS)
+    ax.tick_params(length=0)
+    label(ax, "class", "class", frame=True)
     colour_bar(ax, drawn, f"prior covariance of {posterior.site}")
     return ax
+
+
+@jax.jit
+def _matrix(prior: GaussianProcess) -> Array:
+    return prior.kernel(prior.X)

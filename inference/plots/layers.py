@@ -16,6 +16,8 @@ from gpzoo.inference.plots._axes import (
     ENDS,
     OUTPUTS,
     WORDS,
+    band,
+    curve,
     label,
     legend_above,
     several,
@@ -78,13 +80,11 @@ def layers(
         order = np.argsort(-np.ptp(values.mean(axis=0), axis=0), kind="stable")[:OUTPUTS]
         for i, k in enumerate(sorted(order)):
             of = f"output {k}" if values.shape[-1] > 1 else "mean"
-            low, high = np.quantile(values[..., k], ENDS, axis=0)
-            axes.fill_between(at, low, high, color=CYCLE[i], alpha=0.25, linewidth=0, label=CENTRAL if i == 0 else None)
-            axes.plot(at, values[..., k].mean(axis=0), color=CYCLE[i], linewidth=1.5, label=of)
+            band(axes, at, np.quantile(values[..., k], ENDS, axis=0), CENTRAL if i == 0 else None, CYCLE[i], 0.25)
+            curve(axes, at, values[..., k].mean(axis=0), of, color=CYCLE[i], linewidth=1.5)
             # With several outputs each has the colour of its own.
-            colour = "0.3" if len(order) == 1 else CYCLE[i]
-            middle, name_of = prior[..., k].mean(axis=0), "prior mean" if i == 0 else None
-            axes.plot(at, middle, "--", color=colour, linewidth=0.9, label=name_of)
+            style = {"color": "0.3" if len(order) == 1 else CYCLE[i], "linewidth": 0.9}
+            curve(axes, at, prior[..., k].mean(axis=0), "prior mean" if i == 0 else None, "--", **style)
         more = f"\n({len(order)} of {values.shape[-1]} outputs)" if values.shape[-1] > len(order) else ""
         label(axes, "", f"{site}{more}")
         axes.margins(x=0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpzoo.inference.plots._axes import BLUE, label, legend_above, one, several
+from gpzoo.inference.plots._axes import BLUE, ENDS, bars, curve, label, legend_above, one, several
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,21 +56,12 @@ def prior_posterior(
         low, high = np.quantile(before, (0.005, 0.95))
         low, high = min(low, after.min()), max(high, after.max())
         high = high if high > low else low + 1
-        names_of = ("prior", "posterior") if i == 0 else (None, None)
-        own.hist(
-            before,
-            bins=40,
-            range=(low, high),
-            density=True,
-            histtype="step",
-            color="0.4",
-            linewidth=1.2,
-            label=names_of[0],
-        )
+        density = {"density": True, "legend": i == 0}
+        bars(own, before, "prior", bins=40, range=(low, high), histtype="step", color="0.4", linewidth=1.2, **density)
         if np.ptp(after) > 0:
-            own.hist(after, bins=25, density=True, color=BLUE, alpha=0.6, label=names_of[1])
+            bars(own, after, "posterior", bins=25, color=BLUE, alpha=0.6, **density)
         else:
-            own.axvline(after[0], color=BLUE, linewidth=1.8, label=names_of[1])
+            own.axvline(after[0], color=BLUE, linewidth=1.8, label="posterior" if i == 0 else None)
         own.set_yticks([])
         own.locator_params(axis="x", nbins=5)
         label(own, name, "density")
@@ -115,16 +106,18 @@ def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax:
     if not rows:
         raise ValueError("The two posteriors share no variable that NUTS has draws of.")
     ax = one(ax, height=1.1 + 0.26 * len(rows))
-    for i, (_, by_svi, by_nuts) in enumerate(rows):
+    for i, (name, by_svi, by_nuts) in enumerate(rows):
         centre, scale = np.mean(by_nuts), np.std(by_nuts)
-        (low, high), (left, right) = (
-            np.quantile((draws - centre) / scale, (0.05, 0.95)) for draws in (by_nuts, by_svi)
-        )
-        mean = float(np.mean(by_svi) - centre) / scale
-        names_of = ("NUTS, central 90 %", "SVI, central 90 %", "SVI, mean") if i == 0 else (None,) * 3
-        ax.plot([low, high], [i, i], color="0.75", linewidth=7, solid_capstyle="butt", label=names_of[0])
-        ax.plot([left, right], [i, i], color=BLUE, linewidth=1.8, label=names_of[1])
-        ax.plot(mean, i, "o", color=BLUE, markersize=5, label=names_of[2])
+        of_nuts, of_svi = ((draws - centre) / scale for draws in (by_nuts, by_svi))
+        first = i == 0
+        for draws, which, style in (
+            (of_nuts, "NUTS", {"color": "0.75", "linewidth": 7, "solid_capstyle": "butt"}),
+            (of_svi, "SVI", {"color": BLUE, "linewidth": 1.8}),
+        ):
+            ends = np.quantile(draws, ENDS)
+            curve(ax, ends, [i, i], f"{which}, central 90 %", legend=first, named=[name, name], **style)
+        mean = [np.mean(of_svi)]
+        curve(ax, mean, [i], "SVI, mean", "o", legend=first, named=[name], color=BLUE, markersize=5)
     ax.axvline(0, color="0.3", linewidth=0.8, linestyle="--", zorder=0)
     ax.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)

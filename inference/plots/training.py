@@ -8,7 +8,7 @@ import numpy as np
 
 from gpzoo._types import ArrayLike
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.plots._axes import BLUE, CYCLE, label, legend_above, one
+from gpzoo.inference.plots._axes import BLUE, CYCLE, curve, label, legend_above, one
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +41,9 @@ def elbo(trained: Trained, *, ax: Axes | None = None) -> Axes:
     window = max(1, losses.shape[1] // 50)
     finite = [np.isfinite(each) for each in losses]
     smooth = [running_mean(-each[kept], window) for each, kept in zip(losses, finite, strict=True)]
-    for k, (curve, kept) in enumerate(zip(smooth, finite, strict=True)):
+    for k, (mean, kept) in enumerate(zip(smooth, finite, strict=True)):
         name = f"training {k}" if len(smooth) <= len(CYCLE) else f"{len(smooth)} trainings" if k == 0 else None
-        ax.plot(np.flatnonzero(kept) + 1, curve, color=CYCLE[k % len(CYCLE)], linewidth=1.2, label=name)
+        curve(ax, np.flatnonzero(kept) + 1, mean, name, color=CYCLE[k % len(CYCLE)], linewidth=1.2)
     _fit_to(ax, smooth)
     label(ax, "optimisation step", f"evidence lower bound (nats),\nmean of {window} steps")
     legend_above(ax)
@@ -79,8 +79,8 @@ def learning_curve(values: ArrayLike, steps: ArrayLike | None = None, *, ax: Axe
     ax = one(ax)
     window = max(1, len(values) // 50)
     smooth = running_mean(values, window)
-    ax.plot(steps, values, color="0.8", linewidth=0.8, label="bound of each step")
-    ax.plot(steps, smooth, color=BLUE, linewidth=1.4, label=f"mean of the last {window} values")
+    curve(ax, steps, values, "bound of each step", color="0.8", linewidth=0.8)
+    curve(ax, steps, smooth, f"mean of the last {window} values", color=BLUE, linewidth=1.4)
     _fit_to(ax, [smooth])
     ax.margins(x=0.01)
     label(ax, "optimisation step", "evidence lower bound (nats)")
@@ -90,7 +90,7 @@ def learning_curve(values: ArrayLike, steps: ArrayLike | None = None, *, ax: Axe
 
 def _fit_to(ax: Axes, curves: list[np.ndarray]) -> None:
     """Limits around curves without their first steps."""
-    shown = np.concatenate([curve[len(curve) // 20 :] for curve in curves])
+    shown = np.concatenate([each[len(each) // 20 :] for each in curves])
     if shown.size and shown.max() > shown.min():
         margin = 0.1 * (shown.max() - shown.min())
         ax.set_ylim(shown.min() - margin, shown.max() + margin)
