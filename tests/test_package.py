@@ -190,7 +190,7 @@ KNOWN_CIRCLES = {
     frozenset(
         f"gpzoo.inference.{name}"
         for name in (
-            *("asking.saved", "asking.streaming", "asking.trained", "bounds.online"),
+            *("asking.condition", "asking.saved", "asking.trained", "bounds.online"),
             *("training._diagnose", "training.fit", "training.row_latents"),
         )
     ),
