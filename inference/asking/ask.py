@@ -1,7 +1,7 @@
 """How is anything asked of a model? Checked once, compiled once, over draws and batches of rows, finite or refused.
 
-A :class:`Subject` is a model at arguments that were checked. A :class:`Question` is a function from one draw at a batch
-of rows to arrays by group and site, which runs the guide or the program, and says how its arrays are joined.
+A :class:`Subject` is a model at checked arguments. A :class:`Question` is a function of one draw at a batch of rows: it
+runs the guide or the program, and returns arrays by group and site.
 :func:`ask` compiles the question, or finds it compiled, maps it over draws and batches, and joins; its answer refuses
 numbers that are not finite, by the name of their site. Predictions, functions, exports and posteriors are questions. A
 new one is written so::
@@ -83,7 +83,7 @@ class Question:
         name: programs are kept by it.
         of_draw: ``of_draw(draw, at)`` gives arrays by group and site.
         at_once: number of draws that are computed together; ``None`` for all, 0 if ``draw`` is all there is.
-        summary: of what all draws gave, with an axis of draws in front; the arrays themselves if ``None``.
+        summary: a function of the arrays of all draws, which have an axis of draws in front; ``None`` for the arrays.
         row_axis: axis of the rows, by group; 1, behind the draws, where none is named.
         apart: whether sites that are the same in all batches are computed once, by a program of their own.
         options: everything but static arguments and layouts that ``of_draw`` depends on.
@@ -102,7 +102,7 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A program at checked arguments, of which questions are asked.
+    """A program at checked arguments: questions are asked of it.
 
     Attributes:
         model: the program.
@@ -111,7 +111,7 @@ class Subject:
         args: checked positional arguments.
         kwargs: checked keyword arguments.
         compiled: keeps compiled programs, of earlier calls too.
-        values: by which the program is run to see how its sites follow the rows, where there is no guide.
+        values: of its sites, where there is no guide: to see how sites follow the rows, the program runs with these.
     """
 
     model: Callable
@@ -215,7 +215,7 @@ class Answer:
     Attributes:
         found: arrays by group and site, whose rows are those of all batches.
         question: as it was compiled, with its notes.
-        draws: which the question was asked of.
+        draws: all draws of the question.
         at: the last batch.
     """
 
@@ -259,10 +259,10 @@ def ask(
 
     Args:
         question: to be asked.
-        subject: of which it is asked.
+        subject: the model at all rows.
         draws: a pytree with an axis of draws in front.
         batch_size: most rows at a time.
-        of_sites: data of all rows by site, of which each batch has its own.
+        of_sites: data of all rows by site; each batch has its own rows of them.
         **others: of :class:`At`, the same in all batches.
 
     Raises:

@@ -140,7 +140,7 @@ def conditioned(subject: Subject, rng_key: PRNGKeyArray, options: Options) -> Co
         question = Question("condition", update, at_once=0, options=made)
         key, at = random.fold_in(rng_key, k), rows.at()
         found: _Search = rows.compiled_for(question)(key, at)
-        # The bound before any step, outside jit, where what fails raises its own error.
+        # The bound before any step; outside jit a failure raises its own error.
         before = partial(_bound, guide, rows.static, counted, 1, key, at, {})
         refuse_not_finite(min(chosen), "numbers of q(u)", _numbers(found), processes, before)
         if not found.done and found.gain > _UNFINISHED * (end - start):
@@ -222,7 +222,7 @@ def _refuse_counted_often(seen: Look, follow: SiteRows) -> None:
     for name, site in seen.trace.items():
         if site["type"] == "sample" and site["is_observed"] and name not in follow.layouts:
             raise ValueError(
-                f"The data of site {name!r} are the same in every batch of rows, in each of which they would count. "
+                f"The data of site {name!r} are the same in every batch of rows, and would count in each. "
                 "Pass all rows at once, without batch_size, or leave these data out."
             )
 

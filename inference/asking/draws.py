@@ -27,7 +27,7 @@ from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 #: A random key, and given values of latent sites.
 Draw: TypeAlias = tuple[Array, dict[str, Array]]
 
-#: Batches of new inputs are counted from here, so that what is left of ``f`` given ``u`` is drawn anew.
+#: Batches of new inputs are counted from here, so that the rest of ``f`` given ``u`` is drawn anew.
 _NEW = 1 << 20
 
 
@@ -56,7 +56,7 @@ class Draws:
         model: the program.
         latents: names of its latent sites, without discrete ones, which have no draws.
         guide: its guide; ``None`` where draws are given.
-        plate_depth: of a program with discrete latent sites, which its densities are summed over; else ``None``.
+        plate_depth: of a program with discrete latent sites, whose values its densities are summed over; else ``None``.
         inducing: the inducing variables of sites whose given draws are of ``u``, named ``<site>_u``.
         static: keyword arguments that are no arrays.
         layouts: how sites follow the rows of the data, by name.
@@ -170,13 +170,13 @@ class Draws:
             log_prior[name] = total(name, prior.log_prob(value))
             if site is not None:
                 log_q[name] = total(name, posterior.log_prob(value))
-        for name, site in found.guide.items():  # of auxiliary sites, of which latent sites are functions
+        for name, site in found.guide.items():  # latent sites may be functions of auxiliary ones
             if site["type"] == "sample" and site["infer"].get("is_auxiliary"):
                 log_q[name] = jnp.sum(site["fn"].log_prob(site["value"]))
         return log_prior, log_q
 
     def _note(self, found: Runs, data: Trace, processes: Trace) -> None:
-        """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of what GP sites have."""
+        """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of outputs and inducing variables."""
         notes = self.notes
         plates = {name: _plates(site) for name, site in data.items()}
         sizes = {frame.name: frame.size for site in data.values() for frame in site["cond_indep_stack"]}

@@ -285,7 +285,7 @@ def _computed(
     """All that is drawn, on the host, each kind by one compiled program.
 
     Returns:
-        The source, with notes of the program; what is drawn; and the number of rows of the prior.
+        The source, with notes of the program; all arrays; and the number of rows of the prior.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
@@ -320,7 +320,7 @@ def _of_data(name: str, of_draw: Callable[[Draw, At], Found], alone: bool, notes
     def summary(found: Found) -> Found:
         return found | {group: {n: x[0] for n, x in found[group].items()} for group in _SHARED if group in found}
 
-    axes = dict.fromkeys(_SHARED, 0)
+    axes: dict[str, int] = dict.fromkeys(_SHARED, 0)
     return Question(name, of_draw, 1 if alone else None, summary, axes, apart=False, options=alone, notes=notes)
 
 
@@ -344,7 +344,7 @@ def _at_data(question: Question, subject: Subject, rng_key: Array, draws: Draw, 
 
 
 def _even(subject: Subject, most: int) -> int:
-    """Rows of a batch, of which all are as long as possible."""
+    """The number of rows in each of the fewest batches, all of one length."""
     rows = max(subject.follow.count, 1)
     return -(-rows // -(-rows // min(most, rows)))
 

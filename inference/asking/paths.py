@@ -39,7 +39,7 @@ AtTraining: TypeAlias = tuple[dict[str, Given], dict[str, Given]]
 class Paths:
     """What draws predict: the guide or samples give the latent sites, training data condition GP sites.
 
-    A draw is a random key, the samples of latent sites, and what :meth:`at_training` says of both, or ``None``.
+    A draw is a random key, the samples of latent sites, and the result of :meth:`at_training` for both, or ``None``.
 
     Attributes:
         model: the program.

@@ -92,9 +92,7 @@ def predict(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
         NonFiniteError: naming any other site whose prediction is not finite.
     """
-    options = Options(
-        train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
-    ).checked()
+    options = Options(train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size)
     rng_key = checks.rng_key(rng_key)
     with as_they_stand():
         args, kwargs = arguments(model, new, model_kwargs, new=True)
@@ -120,17 +118,17 @@ class Options:
     mean_only: bool = False
     batch_size: int = 1000
 
-    def checked(self) -> Options:
-        """The options, with quantiles as a tuple of floats.
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense.
 
         Raises:
             TypeError, ValueError: see :func:`predict`.
         """
         checks.positive_int("num_draws", self.num_draws)
         checks.positive_int("batch_size", self.batch_size)
-        quantiles = checked_quantiles(self.quantiles)
+        checked_quantiles(self.quantiles)
         needing = {
-            "quantiles": quantiles is not None,
+            "quantiles": self.quantiles is not None,
             "keep_draws": self.keep_draws,
             "test_data": self.test_data is not None,
         }
@@ -141,7 +139,6 @@ class Options:
             )
         if not isinstance(self.train_args, tuple | None):
             raise TypeError(f"train_args must be a tuple such as (X, y), got {type(self.train_args).__name__}.")
-        return replace(self, quantiles=quantiles)
 
 
 def predictions(
@@ -152,7 +149,7 @@ def predictions(
     Args:
         subject: the model at new inputs.
         rng_key: key of the draws.
-        options: checked.
+        options: of the prediction.
         samples: draws by site name, ``[S, ...]``.
     """
     model, guide, samples = subject.model, subject.guide, dict(samples or {})
@@ -164,7 +161,7 @@ def predictions(
     several = guide.draws_anything if guide is not None else bool(sites.enumerated) and not samples
     draws = options.num_draws if several else len(next(iter(samples.values()))) if samples else 1
     per_path = 1 if samples or several else options.num_draws
-    asked = Asked(options.quantiles, options.keep_draws, per_path, bool(options.mean_only))
+    asked = Asked(checked_quantiles(options.quantiles), options.keep_draws, per_path, bool(options.mean_only))
     _check_rows(test_data, subject.follow, num_rows)
     layouts, static = subject.follow.layouts, subject.static
     paths = Paths(model, guide, sites, asked, layouts, static, train_static, inducing)
@@ -206,7 +203,7 @@ def predictions(
 #: Draws that are computed together.
 _AT_ONCE = 10
 
-#: Bytes of what is kept of all draws at the training inputs; what is larger is computed again for every batch.
+#: Most bytes that are kept of all draws at the training inputs; more would be computed again for every batch.
 _MOST_KEPT = 2**30
 
 #: The numbers of each field of a prediction.

@@ -245,7 +245,7 @@ class _ByPath(dict):
 
 
 def _filled(name: str, like: Any, by_path: _ByPath) -> Any:
-    """An object with a file's arrays in place of its own, and nothing in place of what else is in it.
+    """An object with a file's arrays in place of its own, and ``None`` for leaves that are no numbers.
 
     Raises:
         ValueError: naming arrays that one has and the other has not, or that have another shape.

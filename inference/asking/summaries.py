@@ -1,4 +1,4 @@
-"""What does prediction report at a site? Averages over paths, of which each draw has one (deep GPs, eq. 18)."""
+"""What does prediction report at a site? Averages over paths, one for each draw (deep GPs, eq. 18)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def without_variance(path: Path) -> Path:
 def of_paths(each: Path, asked: Asked) -> SitePrediction:
     """The equal mixture over the leading axis: moments by the law of total variance, densities averaged (eq. 18)."""
     path = each.prediction
-    mean = variance = density = probs = draws = cdf = None
+    mean = variance = density = probs = cdf = None
+    draws: Any = None
     if path.mean is not None:
         mean = jnp.mean(path.mean, axis=0)
     if path.mean is not None and path.variance is not None:

@@ -175,9 +175,7 @@ class Trained:
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
         """
-        options = Options(
-            train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
-        ).checked()
+        options = Options(train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size)
         return predictions(self._subject(new, model_kwargs), checks.rng_key(rng_key), options)
 
     @entry_point
