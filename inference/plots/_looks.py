@@ -14,8 +14,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.distribution import Unit
 
 from gpzoo import _checks as checks
-from gpzoo.inducing.grid import InducingGrid
-from gpzoo.inducing.variables import InducingPoints, InducingVariable
+from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.predict import identity_of
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.reparam import as_they_stand
@@ -206,11 +205,8 @@ def points_among(posterior: Any, X: np.ndarray) -> np.ndarray | None:
 
 def _points(inducing: InducingVariable) -> np.ndarray | None:
     """Inducing inputs ``[M, d]``, or ``None`` where they are no points in the space of vectors."""
-    if isinstance(inducing, InducingGrid):
-        return np.asarray(inducing.points())
-    if isinstance(inducing, InducingPoints) and inducing.Z.ndim == 2:
-        return np.asarray(inducing.Z)
-    return None
+    points = inducing.points()
+    return np.asarray(points) if points is not None and points.ndim == 2 else None
 
 
 # -- draws along a line ------------------------------------------------------------------------------------------------
