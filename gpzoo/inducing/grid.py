@@ -16,8 +16,7 @@ from gpzoo._checks import positive_int
 from gpzoo._pytree import static
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.kernels.base import Kernel
-from gpzoo.kernels.combine import Product, Scaled, Sum
+from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
 from gpzoo.kernels.constant import Constant, White
 from gpzoo.kernels.stationary import RBF, Periodic, Stationary
 from gpzoo.linalg.operators import Kronecker
@@ -121,9 +120,10 @@ class InducingGrid(InducingVariable):
         )
         return tuple(jnp.asarray(x[:, None], dtype) for x in points)
 
-    def points(self, dtype: Any = np.float64) -> Float[Array, "M G"]:
+    def points(self, dtype: Any = None) -> Float[Array, "M G"]:
         """All grid points."""
-        columns = jnp.meshgrid(*(axis[:, 0] for axis in self.axes(dtype)), indexing="ij")
+        axes = self.axes(np.float64 if dtype is None else dtype)
+        columns = jnp.meshgrid(*(axis[:, 0] for axis in axes), indexing="ij")
         return jnp.stack([column.reshape(-1) for column in columns], axis=-1)
 
     def outside(self, X: Array) -> Integer[Array, "*D"]:

@@ -15,10 +15,8 @@ from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
-from gpzoo.inducing.kuu_kuf import block_pairs
-from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints, InducingVariable
-from gpzoo.kernels.base import Kernel
-from gpzoo.kernels.combine import addends
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints, InducingVariable, block_pairs
+from gpzoo.kernels.base import Kernel, addends
 from gpzoo.kernels.double_sum import DoubleSum
 from gpzoo.views.base import SampledView
 

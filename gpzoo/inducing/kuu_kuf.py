@@ -13,8 +13,7 @@ from multipledispatch import Dispatcher
 
 from gpzoo import linalg
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
-from gpzoo.kernels.base import Kernel
-from gpzoo.kernels.combine import Scaled, Sum, addends
+from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
 from gpzoo.kernels.constant import Constant
 from gpzoo.kernels.double_sum import DoubleSum
 
@@ -139,7 +138,7 @@ def _patches_Kuf_of_index(inducing: InducingPatches, kernel: Kernel, X: Array) -
 def _blocks_Kuu(inducing: InducingBlocks, kernel: Kernel) -> linalg.BlockDiagonal:
     found: list[tuple[list, Array]] = []
     blocks = []
-    for u, part in block_pairs(inducing, kernel):
+    for u, part in inducing.pairs(kernel):
         # Parts that share inducing inputs and base kernel share their block, which is then factorised once.
         prior = part.base if isinstance(part, DoubleSum) and isinstance(u, InducingPatches) else part
         leaves, structure = jax.tree.flatten((u, prior))
@@ -155,25 +154,7 @@ def _blocks_Kuu(inducing: InducingBlocks, kernel: Kernel) -> linalg.BlockDiagona
 
 @Kuf.register(InducingBlocks, Kernel, object)
 def _blocks_Kuf(inducing: InducingBlocks, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
-    return linalg.concatenate([Kuf(u, part, X) for u, part in block_pairs(inducing, kernel)], -2)
-
-
-def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
-    """Each block of ``inducing`` (or of its initialisers) with its part of the kernel.
-
-    Raises:
-        ValueError: if the numbers of blocks and parts differ.
-    """
-    found = [(factor, part) for factor, part in addends(kernel) if part.split_noise()[0] is not None]
-    parts = [part if factor is None else Scaled(part, factor) for factor, part in found]
-    blocks = inducing.parts if len(inducing.parts) > 1 else inducing.parts * len(parts)
-    if len(blocks) != len(parts) or not parts:
-        raise ValueError(
-            f"{type(inducing).__name__} has {len(inducing.parts)} parts, but the kernel is a sum of {len(parts)} "
-            f"besides white noise ({', '.join(type(part).__name__ for part in parts)}). Give one each, or one that all "
-            "share."
-        )
-    return list(zip(blocks, parts, strict=True))
+    return linalg.concatenate([Kuf(u, part, X) for u, part in inducing.pairs(kernel)], -2)
 
 
 def _rows(X: Array, ndim: int) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 from jax import Array
 from jaxtyping import Float
@@ -10,6 +11,7 @@ from jaxtyping import Float
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
 from gpzoo._types import ArrayLike
+from gpzoo.kernels.base import Kernel, Scaled, addends
 
 
 class InducingVariable(Fields):
@@ -50,6 +52,21 @@ class InducingVariable(Fields):
                [0., 1.]], dtype=float32), (2, 3))
     """
 
+    #: Number of axes of a grid from which ``f`` is interpolated; 0 where ``f`` follows from its covariances with ``u``.
+    num_axes: ClassVar[Any] = 0
+
+    def points(self, dtype: Any = None) -> Float[Array, "..."] | None:
+        """Inducing inputs ``[M, ...]`` in the space of the inputs; ``None`` where ``u`` are no values of ``f``."""
+        return None
+
+    def rows_axis(self, kernel: Kernel) -> int | None:
+        """The axis of its arrays along which one variable follows another; ``None`` where none can be added."""
+        return None
+
+    def pairs(self, kernel: Kernel) -> list[tuple[InducingVariable, Kernel]]:
+        """Its parts, each with the part of the kernel that it belongs to; itself where it has none."""
+        return [(self, kernel)]
+
     def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
         """``u`` for given functions.
 
@@ -88,6 +105,14 @@ class InducingPoints(InducingVariable):
     def __init__(self, Z: ArrayLike) -> None:
         self.Z = _inducing_inputs(Z, "[M, ...], one inducing input per row")
 
+    def points(self, dtype: Any = None) -> Float[Array, "..."]:
+        """``Z``."""
+        return self.Z
+
+    def rows_axis(self, kernel: Kernel) -> int:
+        """The axis of inducing inputs."""
+        return int(kernel.has_outputs(self.Z))
+
     def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
         """The values at ``Z``."""
         return f(self.Z)
@@ -121,6 +146,10 @@ class InducingPatches(InducingVariable):
 
     def __init__(self, Z: ArrayLike) -> None:
         self.Z = _inducing_inputs(Z, "[M, h * w] or [D, M, h * w], one flattened patch per row", max_ndim=3)
+
+    def rows_axis(self, kernel: Kernel) -> int:
+        """The axis of patches."""
+        return self.Z.ndim - 2
 
 
 class InducingBlocks(InducingVariable):
@@ -156,6 +185,28 @@ class InducingBlocks(InducingVariable):
                 f"{[type(part).__name__ for part in parts]}."
             )
         self.parts = tuple(parts)
+
+    def pairs(self, kernel: Kernel) -> list[tuple[InducingVariable, Kernel]]:
+        """See :func:`block_pairs`."""
+        return block_pairs(self, kernel)
+
+
+def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
+    """Each block of ``inducing`` (or of its initialisers) with its part of the kernel.
+
+    Raises:
+        ValueError: if the numbers of blocks and parts differ.
+    """
+    found = [(factor, part) for factor, part in addends(kernel) if part.split_noise()[0] is not None]
+    parts = [part if factor is None else Scaled(part, factor) for factor, part in found]
+    blocks = inducing.parts if len(inducing.parts) > 1 else inducing.parts * len(parts)
+    if len(blocks) != len(parts) or not parts:
+        raise ValueError(
+            f"{type(inducing).__name__} has {len(inducing.parts)} parts, but the kernel is a sum of {len(parts)} "
+            f"besides white noise ({', '.join(type(part).__name__ for part in parts)}). Give one each, or one that all "
+            "share."
+        )
+    return list(zip(blocks, parts, strict=True))
 
 
 def _inducing_inputs(Z: ArrayLike, wanted: str, max_ndim: int | None = None) -> Float[Array, "M ..."]:

@@ -1,10 +1,11 @@
 """Covariance functions: pytrees of hyperparameters."""
 
-from gpzoo.kernels.base import Elementary, Kernel
-from gpzoo.kernels.combine import Flattened, Product, Scaled, Sum
+from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
 from gpzoo.kernels.constant import Constant, White
 from gpzoo.kernels.dot_product import ArcCosine, Linear, Polynomial
 from gpzoo.kernels.double_sum import Convolutional, DoubleSum, Invariant, MultiChannel, with_fixed_views
+from gpzoo.kernels.elementary import Elementary
+from gpzoo.kernels.flattened import Flattened
 from gpzoo.kernels.pointwise import Pointwise
 from gpzoo.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic, Stationary
 

@@ -16,8 +16,7 @@ from jaxtyping import Float
 
 from gpzoo import _devices, _platform
 from gpzoo._pytree import Fields, static
-from gpzoo.kernels.base import Kernel
-from gpzoo.kernels.combine import Scaled, Sum, addends
+from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
 from gpzoo.kernels.stationary import RBF
 from gpzoo.linalg.operators import matmul
 

@@ -1,20 +1,22 @@
-"""The base classes of kernels: pytrees of arrays that give Gram matrices, cross-covariances and variances."""
+"""The base class of kernels, pytrees of arrays that give covariances, and their algebra: sums, products, multiples."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, random
 from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
 from gpzoo._types import ArrayLike
+from gpzoo.linalg.operators import total
 
 
 class Kernel(Fields):
@@ -273,111 +275,228 @@ class Kernel(Fields):
 
     # -- algebra -----------------------------------------------------------------------------------------------------
 
-    # Imported late, because the module of sums and products imports this one.
-
     def __add__(self, other: Kernel) -> Kernel:
-        from gpzoo.kernels.combine import Sum
-
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: Kernel | float | Array) -> Kernel:
-        from gpzoo.kernels.combine import Product, Scaled
-
         return Product(self, other) if isinstance(other, Kernel) else Scaled(self, other)
 
     def __rmul__(self, other: float | Array) -> Kernel:
         return self * other
 
 
-class Elementary(Kernel):
-    """A kernel whose array fields are scalars, or one number per output ``[D]``.
+class _Combination(Kernel):
+    """Kernels combined elementwise."""
 
-    Fields listed in ``per_column`` may also hold one number per input column, ``[d]``, or ``[D, d]`` with outputs. A
-    kernel is batched as soon as one field has the axis ``D``; then each field that is not a scalar begins with it.
-    If a subclass has a static field ``active_dims`` (see :func:`columns`), its :meth:`evaluate` sees those columns.
+    parts: tuple[Kernel, ...]
 
-    Example:
-        >>> import jax, jax.numpy as jnp, numpy as np
-        >>> from gpzoo.kernels import Elementary
-        >>> class Cosine(Elementary):
-        ...     variance: jax.Array
-        ...     period: jax.Array
-        ...
-        ...     def evaluate(self, x, z):
-        ...         return self.variance * jnp.cos(2 * jnp.pi * jnp.sum(x - z) / self.period)
-        >>> two = Cosine(1.0, period=jnp.array([1.0, 2.0]))  # a kernel for each of two outputs
-        >>> two.batched, two(np.array([[0.0], [1.0]], np.float32)).shape
-        (True, (2, 2, 2))
-    """
+    def __init__(self, *parts: Kernel) -> None:
+        if not parts or not all(isinstance(part, Kernel) for part in parts):
+            raise TypeError(f"{type(self).__name__} takes kernels, got {[type(part).__name__ for part in parts]}.")
+        ranks = {part.input_ndim for part in parts} - {None}
+        if len(ranks) > 1:
+            raise ValueError(
+                f"{type(self).__name__} got kernels on inputs of different rank "
+                f"({', '.join(f'{type(part).__name__}: {part.input_ndim}' for part in parts)}). "
+                "Put those on vectors into Flattened(...), or sample one GaussianProcess site for each and add them."
+            )
+        self.parts = tuple(parts)
 
-    per_column: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        # Runs only in classes whose __init__ is generated from their fields.
-        for f in self.data_fields:
-            setattr(self, f, checks.floating(f, getattr(self, f)))
-        if "active_dims" in self.static_fields:
-            self.active_dims = columns(self.active_dims)
-        self.check_fields()
+    @property
+    def input_ndim(self) -> int | None:
+        return next((part.input_ndim for part in self.parts if part.input_ndim is not None), None)
 
     @property
     def batched(self) -> bool:
-        """Whether the hyperparameters carry a leading axis, one kernel per output."""
-        return any(jnp.ndim(getattr(self, f)) > (f in self.per_column) for f in self.data_fields)
+        return any(part.batched for part in self.parts)
+
+    def batch_axes(self) -> Kernel:
+        return self._with_fields(parts=tuple(part.batch_axes() for part in self.parts))
 
     def check_fields(self) -> None:
-        """Refuse fields with too many axes, or with leading axes that differ."""
-        shapes = {f: jnp.shape(getattr(self, f)) for f in self.data_fields}
-        name = type(self).__name__
-        for f, shape in shapes.items():
-            if len(shape) > 1 + (f in self.per_column):
-                forms = "a scalar, one per column [d], or one row per output [D, d]"
-                forms = forms if f in self.per_column else "a scalar or one per output [D]"
-                raise ValueError(f"{name}: {f} must be {forms}, got shape {shape}.")
-        if self.batched and len({shape[0] for shape in shapes.values() if shape}) > 1:
-            raise ValueError(
-                f"{name} has one kernel per output, so every hyperparameter that is not a scalar starts with the axis "
-                "of outputs, but the shapes are "
-                + ", ".join(f"{f} {shape}" for f, shape in shapes.items())
-                + ". Write one value per column as [D, d]."
-            )
+        for part in self.parts:
+            part.check_fields()
+
+
+class Sum(_Combination):
+    """``k(x, x') = sum_i k_i(x, x')``: the prior of a sum of independent processes.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Linear, Sum
+        >>> kernel = RBF() + Linear()
+        >>> isinstance(kernel, Sum), kernel(np.array([[1.0], [2.0]], np.float32)).round(2)
+        (True, Array([[2.  , 2.61],
+               [2.61, 5.  ]], dtype=float32))
+    """
+
+    def __init__(self, *parts: Kernel) -> None:
+        flat = (p for part in parts for p in (part.parts if isinstance(part, Sum) else (part,)))
+        super().__init__(*flat)
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
-        """:meth:`evaluate` at the active columns of all pairs of rows."""
-        return super().cross(self.active_columns(X), self.active_columns(Z))
+        """The sum of the parts' covariances."""
+        return total(part.cross(X, Z) for part in self.parts)
 
-    def active_columns(self, X: Float[Array, "N ..."]) -> Float[Array, "N ..."]:
-        """The columns ``active_dims`` of the inputs, or all columns.
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
+        """The sum of the parts' matrices."""
+        return total(part.gram(X) for part in self.parts)
 
-        Raises:
-            ValueError: if there is no such column, or a ``per_column`` field does not have one entry for each.
-        """
-        active: tuple[int, ...] | None = getattr(self, "active_dims", None)
-        if active is not None:
-            X = select_columns(type(self).__name__, X, active)
-        for f in self.per_column:
-            shape = jnp.shape(getattr(self, f))
-            if shape and shape[0] not in (1, X.shape[-1]):
-                seen = "columns" if active is None else f"active columns {active}"
-                raise ValueError(
-                    f"{type(self).__name__}: {f} has shape {shape} but the inputs have {X.shape[-1]} {seen} "
-                    f"(shape {tuple(X.shape)}); give a scalar or one value per column."
-                )
-        return X
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+        """The sum of the parts' variances."""
+        return total(part.variances(X) for part in self.parts)
+
+    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
+        """The sum of the functions, and of the noise, of its parts."""
+        functions, noise = zip(*(part.split_noise() for part in self.parts), strict=True)
+        return _sum(functions), _sum(noise)
 
 
-def select_columns(name: str, X: Float[Array, "N d"], active_dims: tuple[int, ...]) -> Float[Array, "N _"]:
-    """The columns ``active_dims`` of ``X``.
+class Product(_Combination):
+    """``k(x, x') = prod_i k_i(x, x')``.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Periodic, Product
+        >>> kernel = RBF(lengthscale=3.0) * Periodic(period=1.0)  # a season that changes
+        >>> isinstance(kernel, Product)
+        True
+        >>> kernel(np.zeros((1, 1), np.float32), np.array([[1.0], [4.0]], np.float32)).round(2)
+        Array([[0.95, 0.41]], dtype=float32)
+    """
+
+    def __init__(self, *parts: Kernel) -> None:
+        flat = (p for part in parts for p in (part.parts if isinstance(part, Product) else (part,)))
+        super().__init__(*flat)
+
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
+        """The product of the parts' covariances."""
+        return reduce(operator.mul, (part.cross(X, Z) for part in self.parts))
+
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
+        """The product of the parts' matrices."""
+        return reduce(operator.mul, (part.gram(X) for part in self.parts))
+
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+        """The product of the parts' variances."""
+        return reduce(operator.mul, (part.variances(X) for part in self.parts))
+
+    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
+        """The product multiplied out: a product with a noise factor is noise."""
+        pairs = [part.split_noise() for part in self.parts]
+        if all(noise is None for _, noise in pairs):
+            return self, None
+        return reduce(_product, pairs)
+
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
+        """Sums of its parts' frequencies: the density of a product is the convolution of its factors' densities."""
+        keys = random.split(key, len(self.parts))
+        return total(part.frequencies(k, num, num_columns, dtype) for part, k in zip(self.parts, keys, strict=True))
+
+
+class Scaled(Kernel):
+    """``k(x, x') = scale k_0(x, x')``; ``scale`` is positive, a scalar or one per output ``[D]``.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Scaled
+        >>> kernel = 4.0 * RBF()
+        >>> isinstance(kernel, Scaled), kernel.diag(np.zeros((2, 1), np.float32))
+        (True, Array([4., 4.], dtype=float32))
 
     Raises:
-        ValueError: naming the kernel, if there is no such column.
+        TypeError: if ``kernel`` is not a kernel or ``scale`` is not numeric.
+        ValueError: if ``scale`` is known and not positive, or has more than one axis.
     """
-    if max(active_dims) >= X.shape[-1]:
-        raise ValueError(
-            f"{name}: active_dims {active_dims} is out of range for inputs with {X.shape[-1]} columns (shape "
-            f"{tuple(X.shape)}); columns count from 0."
-        )
-    return X[:, np.asarray(active_dims)]
+
+    kernel: Kernel
+    scale: Float[Array, "*D"]
+
+    def __init__(self, kernel: Kernel, scale: float | Array) -> None:
+        if not isinstance(kernel, Kernel):
+            raise TypeError(f"Scaled takes a kernel and a scale, got {type(kernel).__name__} for the kernel.")
+        self.kernel = kernel
+        self.scale = positive("scale", scale)
+        self.check_fields()
+
+    @property
+    def input_ndim(self) -> int | None:
+        """Rank of a single input: that of the scaled kernel."""
+        return self.kernel.input_ndim
+
+    @property
+    def batched(self) -> bool:
+        """Whether the scale or the scaled kernel carry a leading axis."""
+        return self.kernel.batched or jnp.ndim(self.scale) == 1
+
+    def batch_axes(self) -> Kernel:
+        """See :meth:`Kernel.batch_axes`."""
+        return self._with_fields(kernel=self.kernel.batch_axes(), scale=0 if jnp.ndim(self.scale) else None)
+
+    def check_fields(self) -> None:
+        """Refuse a scale of more than one axis, and what the kernel refuses."""
+        if jnp.ndim(self.scale) > 1:
+            raise ValueError(f"scale must be a scalar or one per output [D], got shape {jnp.shape(self.scale)}.")
+        self.kernel.check_fields()
+
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
+        """``scale`` times the kernel's result."""
+        return self.scale * self.kernel.cross(X, Z)
+
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
+        """``scale`` times the kernel's result."""
+        return self.scale * self.kernel.gram(X)
+
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+        """``scale`` times the kernel's result."""
+        return self.scale * self.kernel.variances(X)
+
+    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
+        """The kernel's function and noise, each times ``scale``."""
+        function, noise = self.kernel.split_noise()
+        if noise is None:
+            return self, None
+        return None if function is None else Scaled(function, self.scale), Scaled(noise, self.scale)
+
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
+        """The frequencies of the scaled kernel."""
+        return self.kernel.frequencies(key, num, num_columns, dtype)
+
+
+def addends(kernel: Kernel | None) -> list[tuple[Any, Kernel]]:
+    """A kernel as a sum: its addends, each with the product of the factors before it (``None`` without factors).
+
+    For ``None``, a missing function or noise, the list is empty.
+    """
+    if kernel is None:
+        return []
+    if isinstance(kernel, Sum):
+        return [addend for part in kernel.parts for addend in addends(part)]
+    if isinstance(kernel, Scaled):
+        inner = addends(kernel.kernel)
+        return [(kernel.scale if factor is None else kernel.scale * factor, part) for factor, part in inner]
+    return [(None, kernel)]
+
+
+def _sum(parts: tuple[Kernel | None, ...]) -> Kernel | None:
+    found = [part for part in parts if part is not None]
+    return Sum(*found) if len(found) > 1 else next(iter(found), None)
+
+
+def _product(
+    a: tuple[Kernel | None, Kernel | None], b: tuple[Kernel | None, Kernel | None]
+) -> tuple[Kernel | None, Kernel | None]:
+    """The function and the noise of ``(f + n) (g + m)``: ``f g``, and ``f m + n g + n m``."""
+
+    def times(one: Kernel | None, other: Kernel | None) -> Kernel | None:
+        return None if one is None or other is None else Product(one, other)
+
+    (f, n), (g, m) = a, b
+    return times(f, g), _sum((times(f, m), times(n, g), times(n, m)))
 
 
 def positive(name: str, value: float | Array, *, or_zero: bool = False) -> Float[Array, "..."]:
@@ -401,24 +520,6 @@ def positive(name: str, value: float | Array, *, or_zero: bool = False) -> Float
             wanted = f"{'zero or ' if or_zero else ''}positive{'' if not good else ' and finite'}"
             raise ValueError(f"{name} must be {wanted}, got {value}.")
     return value
-
-
-def columns(active_dims: Iterable[int] | None) -> tuple[int, ...] | None:
-    """``active_dims`` as a tuple of column numbers, ``None`` for all columns.
-
-    Raises:
-        TypeError: if it is not a sequence of integers.
-        ValueError: if it is empty, negative or names a column twice.
-    """
-    if active_dims is None:
-        return None
-    try:
-        dims = tuple(operator.index(i) for i in active_dims)
-    except TypeError:
-        raise TypeError(f"active_dims must be column numbers such as (0, 2), got {active_dims!r}.") from None
-    if not dims or min(dims) < 0 or len(set(dims)) < len(dims):
-        raise ValueError(f"active_dims must be distinct column numbers counted from 0, at least one, got {dims}.")
-    return dims
 
 
 def cast(leaf: Any, dtype: Any) -> Any:

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from gpzoo.kernels.base import Elementary, Kernel, positive
+from gpzoo.kernels.base import Kernel, positive
+from gpzoo.kernels.elementary import Elementary
 
 
 class Constant(Elementary):

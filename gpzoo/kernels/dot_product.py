@@ -12,7 +12,8 @@ from jax import Array
 from jaxtyping import Float
 
 from gpzoo._pytree import static
-from gpzoo.kernels.base import Elementary, columns, positive
+from gpzoo.kernels.base import positive
+from gpzoo.kernels.elementary import Elementary, columns
 from gpzoo.kernels.stationary import Lengthscaled, inner, root, squared_distance
 
 

@@ -15,8 +15,7 @@ from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import _view_sums as view_sums
-from gpzoo.kernels.base import Kernel, cast
-from gpzoo.kernels.combine import Sum, addends
+from gpzoo.kernels.base import Kernel, Sum, addends, cast
 from gpzoo.views.base import Composed, SampledView, View
 from gpzoo.views.patches import Patches
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax import Array, random
 from jaxtyping import Float, PRNGKeyArray
 
-from gpzoo.kernels.base import Kernel, cast
-from gpzoo.kernels.combine import Flattened, Scaled, Sum
+from gpzoo.kernels.base import Kernel, Scaled, Sum, cast
 from gpzoo.kernels.constant import Constant
 from gpzoo.kernels.dot_product import Linear
+from gpzoo.kernels.flattened import Flattened
 from gpzoo.linalg.operators import matmul, total
 
 

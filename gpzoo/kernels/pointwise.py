@@ -10,7 +10,8 @@ from jaxtyping import Float
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import static
-from gpzoo.kernels.base import Kernel, columns, select_columns
+from gpzoo.kernels.base import Kernel
+from gpzoo.kernels.elementary import columns, select_columns
 
 
 class Pointwise(Kernel):

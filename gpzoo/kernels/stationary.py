@@ -12,7 +12,8 @@ from jax import Array, random
 from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo._pytree import static
-from gpzoo.kernels.base import Elementary, columns, positive
+from gpzoo.kernels.base import positive
+from gpzoo.kernels.elementary import Elementary, columns
 from gpzoo.linalg.operators import matmul
 
 #: Up to this many columns, squared distances are summed difference by difference instead of by a matrix product.

@@ -106,6 +106,14 @@ def diagonal(K: Float[Array, "*batch M M"] | BlockDiagonal) -> Float[Array, "*ba
     return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-1:]) for part in map(_diagonal, K.blocks)], -1)
 
 
+def log_det(L: Any) -> Float[Array, "*batch"]:
+    """``log |det L|`` of triangular matrices: arrays, block-diagonal or Kronecker."""
+    if isinstance(L, Kronecker):
+        pairs = zip(L.sizes, L.factors, strict=True)
+        return total(L.shape[-1] / size * jnp.sum(jnp.log(jnp.abs(diagonal(F))), axis=-1) for size, F in pairs)
+    return jnp.sum(jnp.log(jnp.abs(diagonal(L))), axis=-1)
+
+
 @jax.custom_jvp
 def _diagonal(K: Float[Array, "*batch M M"]) -> Float[Array, "*batch M"]:
     return jnp.diagonal(K, axis1=-2, axis2=-1)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float
 
 from gpzoo import _platform
-from gpzoo.linalg.operators import BlockDiagonal, concatenate, matmul, total
+from gpzoo.linalg.operators import BlockDiagonal, Kronecker, concatenate, diagonal, kronecker_matmul, matmul, total
 
 #: Columns of a triangular matrix that are multiplied at once; smaller products are slower than the zeros they save.
 COLUMNS = 150
@@ -45,6 +48,25 @@ def lower_squares(B: Float[Array, "M N"] | Float[Array, "D M N"], L: Float[Array
         return squares(B, L)
     groups = _lower_columns(L)
     return total(jnp.sum(jnp.square(_side_by_side(B[-len(part) :], part)), axis=-1).T for part in groups)
+
+
+def distance(root: Any, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """``r^T S^-1 r`` and ``log |S|``, summed over outputs, for ``S = R R^T`` with any square root ``R``."""
+    if isinstance(root, BlockDiagonal):
+        parts = zip(root.blocks, root.split(residual[..., None]), strict=True)
+        squares, log_dets = zip(*(distance(block, rows[..., 0]) for block, rows in parts), strict=True)
+        return total(squares), total(log_dets)
+    # The lower-triangular matrix with the same product, without that product, which would lose half the digits.
+    lower = [jnp.linalg.qr(F.mT, mode="r").mT for F in (root.factors if isinstance(root, Kronecker) else (root,))]
+    if len(lower) == 1:
+        white = solve_triangular(lower[0], residual[..., None], lower=True)
+    else:
+        identities = (jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape) for L in lower)
+        inverses = tuple(solve_triangular(L, eye, lower=True) for L, eye in zip(lower, identities, strict=True))
+        white = kronecker_matmul(inverses, residual[..., None])
+    M = residual.shape[-1]
+    log_dets = (M / L.shape[-1] * jnp.sum(jnp.log(jnp.square(diagonal(L)))) for L in lower)
+    return jnp.sum(jnp.square(white)), total(log_dets)
 
 
 @jax.custom_jvp

@@ -1,126 +1,28 @@
-"""How do the values ``f`` of a process follow from its inducing variables ``u``: by projection, or by interpolation?
-
-Everything here works with an axis of outputs ``D``, of length 1 where the site has none: means ``m`` of ``q(u)`` are
-``[M, D]``, forms are what :meth:`~gpzoo.posteriors.forms.Form.by_output` gives, results have ``D`` first.
-"""
+"""How do the values ``f`` of a process follow from its inducing variables ``u``: by projection, or by interpolation?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo import _devices, _platform, linalg
 from gpzoo._checks import is_concrete
-from gpzoo._pytree import Fields, static
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.grid import InducingGrid, axis_column, axis_covariances
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.linalg.operators import BlockDiagonal, Kronecker, kronecker_matmul, matmul
 from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
-from gpzoo.posteriors.forms import Form
+from gpzoo.posteriors.base import Conditional, Form, log_normal
 from gpzoo.processes.process import GaussianProcess
-
-
-class Conditional(Fields):
-    """The law of ``f`` given ``u``, and the prior ``p(u)``. ``q(u)`` is a mean and a :class:`~gpzoo.posteriors.Form`.
-
-    Attributes:
-        prior: the site's :class:`~gpzoo.GaussianProcess`.
-        inducing: the inducing variable.
-        L: lower factor of the prior covariance of ``u``, or ``None`` where that is not factorised.
-        L_inverse: its inverse.
-        whiten: whether mean and form are those of ``v`` with ``u = L v``.
-        site: name of the site, for messages.
-    """
-
-    #: Whether ``f`` is a function of ``u`` alone, so that its values have no joint density.
-    deterministic: ClassVar[bool]
-
-    prior: GaussianProcess
-    inducing: Any
-    L: Any
-    L_inverse: Any
-    whiten: bool = static()
-    site: str = static()
-
-    @property
-    def toeplitz(self) -> bool:
-        """Whether the Toeplitz structure of the prior over ``u`` replaces its factor."""
-        return False
-
-    @property
-    def num_inducing(self) -> int:
-        """``M``."""
-        return self.L.shape[-1]
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """``(D,)``, or ``()`` where the site has one."""
-        return () if self.prior.num_outputs is None else (self.prior.num_outputs,)
-
-    @property
-    def dtype(self) -> Any:
-        """Precision of the inputs."""
-        return self.prior.X.dtype
-
-    def start_root(self) -> Any:
-        """A root of the initial covariance of ``q(u)``, ``[M, M]``, ``[D, M, M]`` or structured.
-
-        It is the identity where whitened, else the prior's factor.
-        """
-        raise NotImplementedError
-
-    def start_variances(self) -> Float[Array, "*D M"]:
-        """Initial variances of a ``q(u)`` that has no other covariance."""
-        raise NotImplementedError
-
-    def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
-        """Mean of the zero-mean part of ``f``."""
-        raise NotImplementedError
-
-    def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
-        """Mean of the zero-mean part of ``f`` and its variance."""
-        raise NotImplementedError
-
-    def marginal_parts(
-        self, m: Float[Array, "M D"], form: Form
-    ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "D N"]]:
-        """Mean of the zero-mean part of ``f``, variance due to ``q(u)``, and the residual variance given ``u``."""
-        raise NotImplementedError
-
-    def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
-        """Mean of the zero-mean part of ``f`` and its covariance."""
-        raise NotImplementedError
-
-    def moments_in_groups(
-        self, m: Float[Array, "M D"], form: Form, size: int
-    ) -> tuple[Float[Array, "D N"], Float[Array, "D G {size} {size}"]]:
-        """As :meth:`moments`, with covariances only within groups of ``size`` inputs that follow each other."""
-        raise NotImplementedError
-
-    def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
-        """Mean and covariance ``[D, M, M]`` or Kronecker, always of ``u``, never of ``v``."""
-        raise NotImplementedError
-
-    def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
-        """A draw of ``u`` or ``v``."""
-        raise NotImplementedError
-
-    def given_draw(self) -> Self:
-        """This conditional, for a value drawn by :meth:`draw`."""
-        return self
-
-    def kl(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
-        """``KL[q(u) || p(u)]`` summed over outputs, in nats."""
-        raise NotImplementedError
 
 
 class Projection(Conditional):
@@ -272,6 +174,12 @@ class Projection(Conditional):
             return mean, root.map(lambda block: block @ jnp.swapaxes(block, -1, -2)).dense()
         return mean, root @ jnp.swapaxes(root, -1, -2)
 
+    def whitened(self, u: Float[Array, "D M"]) -> Float[Array, "D M"]:
+        """See :meth:`Conditional.whitened`."""
+        return (
+            linalg.solve_lower(self.L, u.T).T if self.L.ndim == 2 else linalg.solve_lower(self.L, u[..., None])[..., 0]
+        )
+
     def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
         """A draw of ``v`` where whitened, else of ``u``."""
         return m + form.draw(key)
@@ -378,7 +286,7 @@ class Interpolation(Conditional):
 
     @property
     def outside(self) -> Integer[Array, "*D"]:
-        """Number of inputs outside the grid's bounds, of each output where it has its own set of inputs."""
+        """See :attr:`Conditional.outside`."""
         return self.inducing.outside(self.prior.X)
 
     def start_root(self) -> Kronecker:
@@ -447,6 +355,38 @@ class Interpolation(Conditional):
         if variances is not None:
             u = u + jnp.sqrt(variances) * random.normal(key_own, u.shape, u.dtype)
         return u.T
+
+    def whitened(self, u: Float[Array, "D M"]) -> Float[Array, "D M"]:
+        """See :meth:`Conditional.whitened`."""
+        return (self.L_inverse @ u[..., None])[..., 0]
+
+    def log_prior(self, draw: Float[Array, "D M"]) -> Float[Array, ""]:
+        """See :meth:`Conditional.log_prior`."""
+        if not self.toeplitz:
+            return super().log_prior(draw)
+        column = self.prior_column()
+
+        def of_output(column: Array, draw: Array) -> Array:
+            inverse = ToeplitzInverse(column)
+            return log_normal(jnp.vdot(draw, inverse.solve(draw[:, None])[:, 0]), inverse.log_det, draw.size)
+
+        return jnp.sum(jax.vmap(of_output, in_axes=(0 if column.ndim == 2 else None, 0))(column, draw))
+
+    def log_density(self, m: Float[Array, "M D"], form: Form, draw: Float[Array, "D M"]) -> Float[Array, ""]:
+        """See :meth:`Conditional.log_density`."""
+        if not self.toeplitz:
+            return super().log_density(m, form, draw)
+        roots, variances = self.parts_of_u(form)
+        residual = draw - self.mean_of_u(m)
+        white, log_det = residual / jnp.sqrt(variances), jnp.sum(jnp.log(variances))
+        square = jnp.sum(jnp.square(white))
+        for V in roots:
+            V = V / jnp.sqrt(variances)[..., None]
+            L = jnp.linalg.cholesky(jnp.eye(V.shape[-1], dtype=V.dtype) + matmul(V.mT, V))
+            along = solve_triangular(L, matmul(V.mT, white[..., None]), lower=True)
+            square = square - jnp.sum(jnp.square(along))
+            log_det = log_det + 2 * jnp.sum(jnp.log(linalg.diagonal(L)))
+        return log_normal(square, log_det, residual.size)
 
     def given_draw(self) -> Self:
         """See :meth:`Conditional.given_draw`: what is drawn is not whitened."""
@@ -544,7 +484,7 @@ class Interpolation(Conditional):
 
 def conditional_of(prior: GaussianProcess, inducing: Any, form: Form, *, whiten: bool, site: str) -> Conditional:
     """The conditional that goes with inducing variables: interpolation on a grid, projection elsewhere."""
-    if not isinstance(inducing, InducingGrid):
+    if not inducing.num_axes:
         return Projection(prior, inducing, whiten=whiten, site=site)
     return Interpolation(
         prior, inducing, whiten=whiten, site=site, toeplitz=form.has_diagonal and inducing.num_axes == 1

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from gpzoo import linalg
 from gpzoo._pytree import Fields
 from gpzoo.linalg.operators import matmul
-from gpzoo.posteriors.conditional import Conditional
+from gpzoo.posteriors.base import Conditional
 from gpzoo.posteriors.forms import Full
 
 

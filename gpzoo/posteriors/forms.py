@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.scipy.linalg import solve_triangular
@@ -20,188 +18,16 @@ from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
-from gpzoo._pytree import Fields, static
-from gpzoo.inducing.grid import InducingGrid
+from gpzoo._pytree import static
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.linalg.quadratic import lower_squares, lower_trace, spread, squares
+from gpzoo.linalg.quadratic import lower_squares, lower_trace
+from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.processes.process import rows_first
-
-if TYPE_CHECKING:
-    from gpzoo.posteriors.conditional import Conditional
 
 __all__ = ["BlockDiagonal", "Diagonal", "Form", "Full", "Kronecker", "LowRank"]
 
 #: Grid points along one axis beyond which the prior over them is not factorised unless asked for.
 LARGE_GRID = 256
-
-
-class Form(Fields):
-    """A form of the covariance ``S`` of ``q(u)``, and a covariance of that form once it has values.
-
-    A form is named by its class alone: ``InducingGuide(program, kmeans(100), covariance=MyForm())``. Its annotated
-    fields are its parameters: the field ``scale`` of site ``f`` is the parameter ``f_scale``. A form
-    of your own says how its parameters start and, in the simplest case, which other form has the same covariance::
-
-        class Isotropic(Form):
-            scale: Array
-            constraints = {"scale": softplus_positive}
-
-            def start(self, conditional, scale):
-                return Isotropic(jnp.full(conditional.outputs, scale, conditional.dtype))
-
-            def by_output(self, num_inducing, num_outputs):
-                return forms.Diagonal(jnp.broadcast_to(self.scale, (num_inducing, num_outputs or 1)))
-
-    Instead of :meth:`by_output` it can define :meth:`root`, and any other operation that has a shorter way. These
-    operations are called on results of :meth:`by_output` only.
-
-    Args:
-        *values: values of the fields, in order; none for a form that is only a name.
-    """
-
-    #: Constraints of the parameters; those not named are real.
-    constraints: ClassVar[Mapping[str, constraints.Constraint]] = {}
-    #: Whether :meth:`parts` has a diagonal. On a grid of one axis such a covariance needs no factor of the prior.
-    has_diagonal: ClassVar[bool] = False
-
-    def __init__(self, *values: Any) -> None:
-        if values and len(values) != len(self.data_fields):
-            raise TypeError(f"{type(self).__name__} has the values {self.data_fields}, got {len(values)}.")
-        for field, value in zip(self.data_fields, values or (None,) * len(self.data_fields), strict=True):
-            setattr(self, field, value)
-
-    @property
-    def has_values(self) -> bool:
-        """Whether this is a covariance, and not only the name of a form."""
-        return all(getattr(self, field) is not None for field in self.data_fields)
-
-    def with_values(self, **values: Any) -> Self:
-        """This form with other values of its fields."""
-        return self._with_fields(**values)
-
-    # -- as parameters -----------------------------------------------------------------------------------------------
-
-    def check(self, conditional: Conditional) -> None:
-        """Refuse inducing variables that do not fit this form; by default grids of several axes.
-
-        Args:
-            conditional: the :class:`~gpzoo.posteriors.conditional.Conditional` of the site.
-
-        Raises:
-            ValueError: naming the site.
-        """
-        grid = conditional.inducing
-        if isinstance(grid, InducingGrid) and grid.num_axes > 1:
-            raise _does_not_go(self, conditional)
-        if conditional.toeplitz and not self.has_diagonal:
-            raise ValueError(
-                f"{type(self).__name__} needs the factors of the prior over the grid of site {conditional.site!r}: "
-                "Interpolation(..., toeplitz=False)."
-            )
-
-    def start(self, conditional: Conditional, scale: float | Array) -> Self:
-        """Initial values.
-
-        Args:
-            conditional: the :class:`~gpzoo.posteriors.conditional.Conditional` of the site, which knows the prior of
-                ``u``, its shape and precision.
-            scale: factor of the standard deviations that fit the prior.
-        """
-        raise NotImplementedError
-
-    def check_values(self, conditional: Conditional) -> None:
-        """Refuse values of other shapes than those at the start.
-
-        Raises:
-            ValueError: naming the site and the shapes.
-        """
-        wanted = jax.eval_shape(lambda: self.start(conditional, 1.0))
-        for field in self.data_fields:
-            found, shape = getattr(self, field), _shapes(getattr(wanted, field))
-            name = f"{conditional.site}_{field}"
-            several = isinstance(found, tuple | list)
-            if several != isinstance(shape, list):
-                kind = f"{len(found)} arrays" if several else f"one array of shape {found.shape}"
-                raise ValueError(
-                    f"{name} is {kind}, but the guide has covariance={_label(self)}. BlockDiagonal(*blocks).dense() "
-                    "(gpzoo.linalg) makes one array of blocks."
-                )
-            if _shapes(found) != shape:
-                kind = f"blocks of shapes {_shapes(found)}" if several else f"shape {found.shape}"
-                raise ValueError(
-                    f"The {field} of q(u) of site {conditional.site!r} has {kind}, expected {shape} for "
-                    f"{type(self).__name__}."
-                )
-
-    def by_output(self, num_inducing: int, num_outputs: int | None) -> Form:
-        """This covariance with an axis for outputs, of length 1 where the site has none.
-
-        By default it is the first axis of every value.
-        """
-        return self if num_outputs is not None else jax.tree.map(lambda x: x[None], self)
-
-    # -- as parameters that natural gradients train ------------------------------------------------------------------
-
-    def natural_step(
-        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
-    ) -> tuple[Float[Array, "M *D"], Form, Array]:
-        """A step of ``q(u)`` along the natural gradient of a loss (Salimbeni, Eleftheriadis and Hensman 2018).
-
-        With ``g`` the loss's derivatives by ``m`` and ``S``, ``S_new^-1 = S^-1 + 2 rate g_S`` and ``m_new = m - rate
-        S_new g_m``. It is the same for ``u`` and whitened ``v``.
-
-        Args:
-            mean: ``m``, ``[M]`` or ``[M, D]``.
-            slope: the loss's derivative by it.
-            slopes: its derivatives by the values of this form.
-            rate: step length, a number; 1 is exact where all but ``q(u)`` is fixed and the likelihood is Gaussian.
-            step: number of the step, from 0.
-
-        Returns:
-            The new mean and form, and 1 if the step was shortened because it led to no covariance, else 0.
-
-        Raises:
-            NotImplementedError: if the form has no such step.
-        """
-        raise NotImplementedError
-
-    # -- as a covariance, by output ----------------------------------------------------------------------------------
-
-    def root(self) -> Any:
-        """A matrix ``R`` with ``S = R R^T``: ``[D, M, K]``, block-diagonal or Kronecker.
-
-        If ``R`` is square it is triangular, unless :meth:`log_det` is overridden.
-        """
-        raise NotImplementedError
-
-    def parts(self) -> tuple[Float[Array, "D M R"] | None, Float[Array, "D M"]]:
-        """``V``, if it has one, and variances ``d``: ``S = V V^T + diag(d)``.
-
-        Only where :attr:`has_diagonal`.
-        """
-        raise NotImplementedError
-
-    def spread(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D K N"]:
-        """``R^T B``."""
-        return spread(B, self.root())
-
-    def squares(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
-        """``diag(B^T S B)``."""
-        return squares(B, self.root())
-
-    def log_det(self) -> Float[Array, ""]:
-        """``log |S|``, summed over outputs."""
-        return jnp.sum(jnp.log(jnp.square(linalg.diagonal(self.root()))))
-
-    def trace(self) -> Float[Array, ""]:
-        """The trace of ``S``, summed over outputs."""
-        return linalg.total(jnp.sum(s * s) for s in jax.tree.leaves(self.root()))
-
-    def draw(self, key: PRNGKeyArray) -> Float[Array, "M D"]:
-        """A draw of ``u`` less its mean."""
-        R = self.root()
-        noise = random.normal(key, (R.shape[-1], R.shape[0]), R.dtype)
-        return (R @ noise.T[:, :, None])[:, :, 0].T
 
 
 class Full(Form):
@@ -213,6 +39,7 @@ class Full(Form):
     """
 
     scale: Any
+    short_name = "full"
 
     def start(self, conditional: Conditional, scale: float | Array) -> Full:
         """The prior's factor times ``scale``."""
@@ -226,6 +53,24 @@ class Full(Form):
     def root(self) -> Float[Array, "D M M"]:
         """``L``."""
         return self.scale
+
+    def extended(
+        self, mean: Float[Array, "M *D"], old: Conditional, new: Conditional
+    ) -> tuple[Float[Array, "_ *D"], Full]:
+        """See :meth:`Form.extended`: of whitened variables the new ones are independent and standard."""
+        M, outputs = old.num_inducing, old.prior.num_outputs
+        m = mean.reshape(M, -1)
+        columns = jnp.concatenate([m.T[:, :, None], self.by_output(M, outputs).scale], axis=-1)  # [D, M, 1 + M]
+        if not old.whiten:
+            columns = linalg.solve_lower(old.L, columns)
+        more = new.num_inducing - M
+        columns = jnp.pad(columns, ((0, 0), (0, more), (0, more)))
+        added = jnp.arange(M, new.num_inducing)
+        columns = columns.at[:, added, 1 + added].set(1)
+        if not old.whiten:
+            columns = linalg.matmul(new.L, columns)
+        m, scale = columns[..., 0], jnp.tril(columns[..., 1:])
+        return (m[0], Full(scale[0])) if outputs is None else (m.T, Full(scale))
 
     def squares(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
         """See :meth:`Form.squares`."""
@@ -252,14 +97,18 @@ class BlockDiagonal(Form):
     """
 
     scale: Any
+    short_name = "block_diagonal"
+
+    def goes_with(self, conditional: Conditional) -> bool:
+        """No grids; see :meth:`Form.goes_with`."""
+        return conditional.inducing.num_axes == 0
 
     def check(self, conditional: Conditional) -> None:
         """Refuse inducing variables that are not in blocks; see :meth:`Form.check`."""
-        if isinstance(conditional.inducing, InducingGrid):
-            raise _does_not_go(self, conditional)
+        super().check(conditional)
         if not isinstance(conditional.L, linalg.BlockDiagonal):
             raise ValueError(
-                f"covariance={_label(self)} needs blocks of inducing variables at site {conditional.site!r}, such as "
+                f"covariance={self.said} needs blocks of inducing variables at site {conditional.site!r}, such as "
                 "blocks(unique_patches(100), kmeans(100)) for a sum of two kernels: its Kuu has none."
             )
 
@@ -293,12 +142,11 @@ class Kronecker(Form):
     """
 
     scale: Any
+    short_name = "kronecker"
 
-    def check(self, conditional: Conditional) -> None:
-        """Refuse all but grids of several axes; see :meth:`Form.check`."""
-        grid = conditional.inducing
-        if not isinstance(grid, InducingGrid) or grid.num_axes == 1:
-            raise _does_not_go(self, conditional)
+    def goes_with(self, conditional: Conditional) -> bool:
+        """Grids of several axes alone; see :meth:`Form.goes_with`."""
+        return conditional.inducing.num_axes > 1
 
     def start(self, conditional: Conditional, scale: float | Array) -> Kronecker:
         """The prior's factors along each axis, the first times ``scale``."""
@@ -347,6 +195,7 @@ class Diagonal(Form):
     """
 
     scale: Any
+    short_name = "diagonal"
     constraints: ClassVar = {"scale": constraints.softplus_positive}
     has_diagonal = True
 
@@ -408,6 +257,7 @@ class LowRank(Form):
     scale: Array | Any
     factor: Array | Any
     rank: int = static(default=16)
+    short_name = "low_rank"
     constraints: ClassVar = {"scale": constraints.softplus_positive}
     has_diagonal = True
 
@@ -415,10 +265,9 @@ class LowRank(Form):
         super().__init__(scale, factor)
         self.rank = checks.positive_int("rank", rank if factor is None else factor.shape[-1])
 
-    def check(self, conditional: Conditional) -> None:
-        """Refuse all but grids of one axis whose prior has no factor; see :meth:`Form.check`."""
-        if not conditional.toeplitz:
-            raise _does_not_go(self, conditional)
+    def goes_with(self, conditional: Conditional) -> bool:
+        """Grids of one axis alone, whose prior has no factor; see :meth:`Form.goes_with`."""
+        return conditional.toeplitz
 
     def start(self, conditional: Conditional, scale: float | Array) -> LowRank:
         """The deviations of :class:`Diagonal` and the principal components of a smooth prior, all times ``scale``."""
@@ -485,13 +334,9 @@ def _natural_mean(
     return mean - rate * change[..., 0].T.reshape(mean.shape)
 
 
-#: Short names of forms.
+#: Forms by their short names.
 NAMES: dict[str, type[Form]] = {
-    "full": Full,
-    "block_diagonal": BlockDiagonal,
-    "kronecker": Kronecker,
-    "low_rank": LowRank,
-    "diagonal": Diagonal,
+    str(kind.short_name): kind for kind in (Full, BlockDiagonal, Kronecker, LowRank, Diagonal)
 }
 
 
@@ -518,31 +363,10 @@ def form_of(covariance: str | Form | type[Form] | None, inducing: Any) -> Form:
 
 
 def _usual(inducing: InducingVariable | Any) -> Form:
-    if not isinstance(inducing, InducingGrid):
-        return Full()
-    if inducing.num_axes > 1:
+    axes = getattr(inducing, "num_axes", 0)
+    if axes > 1:
         return Kronecker()
-    return Full() if inducing.num_inducing <= LARGE_GRID else LowRank()
-
-
-def _label(form: Form) -> str:
-    """The name by which a user calls a form."""
-    return next((repr(name) for name, kind in NAMES.items() if kind is type(form)), type(form).__name__)
-
-
-def _does_not_go(form: Form, conditional: Conditional) -> ValueError:
-    inducing = conditional.inducing
-    grid = isinstance(inducing, InducingGrid)
-    what = f"a grid of {inducing.num_axes} axes" if grid else type(inducing).__name__
-    return ValueError(
-        f"InducingGuide(covariance={_label(form)}) does not go with {what} (site {conditional.site!r}). A grid of one "
-        "axis has 'full', 'low_rank' or 'diagonal', of several 'kronecker'; other inducing variables have 'full', "
-        "'diagonal' or, in blocks, 'block_diagonal'."
-    )
-
-
-def _shapes(value: Any) -> Any:
-    return [x.shape for x in value] if isinstance(value, tuple | list) else value.shape
+    return LowRank() if axes == 1 and inducing.num_inducing > LARGE_GRID else Full()
 
 
 def _triangular(

@@ -13,9 +13,9 @@ from numpyro.distributions.kl import kl_divergence
 
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.linalg.factorise import relative_jitter
-from gpzoo.posteriors.conditional import Conditional
+from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.posteriors.earlier import Earlier
-from gpzoo.posteriors.forms import Diagonal, Form
+from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.sampled_views import estimates
 from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 
@@ -246,6 +246,14 @@ class InducingPosterior(ProcessAtInputs):
     def draw_inducing(self, key: Array) -> Float[Array, "M *D"]:
         """A draw from ``q``, of the shape of ``u_mean``: of ``v`` where whitened, of ``u`` elsewhere and on grids."""
         return self.conditional.draw(*self._q(), key).reshape(self.u_mean.shape)
+
+    def log_density_of(self, draw: Float[Array, "M *D"]) -> Float[Array, ""]:
+        """``log q(u)`` of what :meth:`draw_inducing` gives, summed over outputs, in nats: of ``u``, never of ``v``."""
+        return self.conditional.log_density(*self._q(), draw[None] if self.num_outputs is None else draw.T)
+
+    def log_prior_of_inducing(self) -> Float[Array, ""]:
+        """``log p(u)``, likewise, of the ``u`` on which :meth:`given` has concentrated this posterior."""
+        return self.conditional.log_prior(self._q()[0].T)
 
     def given(self, u: Float[Array, "M *D"]) -> InducingPosterior:
         """``p(f | u)``: this posterior with ``q`` concentrated on ``u``, as :meth:`draw_inducing` gives it."""

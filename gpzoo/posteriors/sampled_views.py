@@ -18,13 +18,12 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import _devices, linalg
-from gpzoo.inducing.kuu_kuf import Kuf, block_pairs
-from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
-from gpzoo.kernels.base import Kernel
-from gpzoo.kernels.combine import Scaled, Sum
+from gpzoo.inducing.kuu_kuf import Kuf
+from gpzoo.inducing.variables import InducingPatches
+from gpzoo.kernels.base import Kernel, Scaled, Sum
 from gpzoo.kernels.double_sum import DoubleSum, has_sampled_views
+from gpzoo.posteriors.base import Form
 from gpzoo.posteriors.conditional import Projection, mean_at
-from gpzoo.posteriors.forms import Form
 from gpzoo.views.base import SampledView
 from gpzoo.views.orbits import Orbit
 
@@ -133,15 +132,16 @@ def view_columns(
     """
     if not has_sampled_views(kernel):
         return Kuf(inducing, kernel, X)[..., None]
-    if isinstance(inducing, InducingBlocks):
-        parts = [view_columns(u, part, X, views) for u, part in block_pairs(inducing, kernel)]
+    pairs = inducing.pairs(kernel)
+    if pairs[0][0] is not inducing:
+        parts = [view_columns(u, part, X, views) for u, part in pairs]
         whole = [jnp.broadcast_to(part, (*part.shape[:-1], views.shape[1])) for part in parts]
         return jnp.concatenate(whole)
     if isinstance(kernel, Scaled):
         return jnp.asarray(kernel.scale, X.dtype) * view_columns(inducing, kernel.kernel, X, views)
     if isinstance(kernel, Sum):
         return linalg.total(view_columns(inducing, part, X, views) for part in kernel.parts)
-    if isinstance(inducing, InducingPoints):
+    if inducing.points() is not None:
         raise TypeError(
             "Sampled views, of vectors too, take inducing variables of the base process, in the space of one view, and "
             f"not {type(inducing).__name__}: unique_patches(M) starts them at views of the data, InducingPatches(Z) at "

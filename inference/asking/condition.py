@@ -17,7 +17,6 @@ from jax import Array, lax, random
 from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
-from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.bounds.online import AfterEarlier
 from gpzoo.inference.guides.guide import InducingGuide
@@ -177,9 +176,8 @@ def check_columns(posterior: InducingPosterior) -> None:
         ValueError: naming the site.
     """
     inducing, X = posterior.inducing, posterior.prior.X
-    if not isinstance(inducing, InducingPoints):
+    if inducing.num_axes or (Z := inducing.points()) is None:
         return
-    Z = inducing.Z
     each = [x.shape[1 + posterior.prior.kernel.has_outputs(x) :] for x in (X, Z)]
     if each[0] != each[1]:
         raise ValueError(

@@ -13,7 +13,6 @@ from gpzoo import linalg
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.asking.ask import At, Found
 from gpzoo.inference.asking.conditioned import Given, conditioned
-from gpzoo.inference.asking.densities import posterior_log_density, prior_log_density
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import summed_out
 from gpzoo.inference.programs.gp_sites import Recorded, Representation
@@ -162,9 +161,9 @@ class Draws:
             prior, site = found.model[name]["fn"], found.guide.get(name)
             posterior = prior if site is None else site["fn"]
             if isinstance(posterior, InducingPosterior):
-                log_prior[f"{name}_u"] = prior_log_density(posterior)
+                log_prior[f"{name}_u"] = posterior.log_prior_of_inducing()
                 if site is not None:
-                    log_q[f"{name}_u"] = posterior_log_density(shown.q[name], posterior.u_mean)
+                    log_q[f"{name}_u"] = shown.q[name].log_density_of(posterior.u_mean)
                 continue
             value = found.model[name]["value"]
             log_prior[name] = total(name, prior.log_prob(value))

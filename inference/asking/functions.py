@@ -15,8 +15,8 @@ from jaxtyping import Float, Integer, PRNGKeyArray
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._types import Argument
-from gpzoo.inducing.kuu_kuf import Kuu, block_pairs
-from gpzoo.inducing.variables import InducingBlocks, InducingVariable
+from gpzoo.inducing.kuu_kuf import Kuu
+from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_rows
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arguments import arguments
@@ -25,7 +25,7 @@ from gpzoo.inference.programs.gp_sites import BatchRows, Functions
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import run
 from gpzoo.kernels import Kernel, Scaled
-from gpzoo.kernels.combine import addends
+from gpzoo.kernels.base import addends
 from gpzoo.kernels.fourier_features import function_values
 from gpzoo.linalg.operators import BlockDiagonal
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -139,9 +139,9 @@ def _at_inducing(
     inducing: InducingVariable, kernel: Kernel, parts: list[Kernel], keys: list[PRNGKeyArray], g: Callable
 ) -> tuple[Float[Array, "M D"], Float[Array, "*batch M"]]:
     """Values of inducing variables for prior functions, ``[M, D]``, and their variances, ``[M]`` or ``[D, M]``."""
-    if isinstance(inducing, InducingBlocks):
-        pairs = zip(block_pairs(inducing, kernel), keys, strict=True)
-        each = [_at_inducing(block, part, [part], [key], g) for (block, part), key in pairs]
+    blocks = inducing.pairs(kernel)
+    if blocks[0][0] is not inducing:
+        each = [_at_inducing(u, part, [part], [key], g) for (u, part), key in zip(blocks, keys, strict=True)]
         batch = jnp.broadcast_shapes(*(variance.shape[:-1] for _, variance in each))
         variances = [jnp.broadcast_to(variance, batch + variance.shape[-1:]) for _, variance in each]
         return jnp.concatenate([values for values, _ in each]), jnp.concatenate(variances, axis=-1)

@@ -357,7 +357,7 @@ def _check_posterior(posterior: InducingPosterior) -> None:
     site = posterior.site
     if posterior.prior.samples_views:
         raise _refused(f"the kernel of GP site {site!r} samples views of its inputs", "Enumerate the views (an Orbit).")
-    if not isinstance(posterior.conditional, Projection):
+    if posterior.conditional.deterministic:
         raise _refused(
             f"GP site {site!r} is interpolated from a grid", "Use inducing points, such as those of kmeans(100)."
         )

@@ -15,7 +15,6 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import scale_and_mask
 
 from gpzoo.inducing.kuu_kuf import Kuu
-from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference.asking.ask import identity_of
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
@@ -27,7 +26,7 @@ from gpzoo.inference.programs.runs import Runs, Trace, entries_of, observed, run
 from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.answers import answers
 from gpzoo.linalg.operators import matmul
-from gpzoo.posteriors.conditional import Interpolation, conditional_of
+from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
@@ -231,7 +230,7 @@ def _process(posterior: InducingPosterior) -> dict[str, Any]:
     mean, variance = posterior.marginals()
     shape = mean.shape
     residual = None if conditional.deterministic else jnp.broadcast_to(posterior.marginal_parts()[2], shape)
-    outside = jnp.sum(conditional.outside) if isinstance(conditional, Interpolation) else None
+    outside = None if (outside := conditional.outside) is None else jnp.sum(outside)
     small = conditional.num_inducing <= _MOST_INDUCING and not conditional.deterministic
     return {
         "mean": mean,
@@ -250,12 +249,13 @@ def _process(posterior: InducingPosterior) -> dict[str, Any]:
 def _between(posterior: InducingPosterior) -> Array:
     """See :attr:`Process.between`: the kernel is the same at the point and where its numbers are rounded."""
     X, inducing, kernel = posterior.prior.X, posterior.inducing, posterior.prior.kernel
-    if not isinstance(inducing, InducingPoints) or X.ndim != 2 or inducing.Z.ndim != 2:
+    Z = None if posterior.conditional.deterministic else inducing.points()
+    if Z is None or X.ndim != 2 or Z.ndim != 2:
         return jnp.zeros((), int)
     whole = jnp.all(X == jnp.round(X), axis=0)
-    moved = jnp.where(whole, jnp.round(inducing.Z), inducing.Z)
-    same = jnp.allclose(kernel(inducing.Z, X[:_FEW_ROWS]), kernel(moved, X[:_FEW_ROWS]), rtol=1e-6)
-    return jnp.where(same, jnp.sum(jnp.any(moved != inducing.Z, axis=1)), 0)
+    moved = jnp.where(whole, jnp.round(Z), Z)
+    same = jnp.allclose(kernel(Z, X[:_FEW_ROWS]), kernel(moved, X[:_FEW_ROWS]), rtol=1e-6)
+    return jnp.where(same, jnp.sum(jnp.any(moved != Z, axis=1)), 0)
 
 
 def _eigenvalues(posterior: InducingPosterior) -> Array:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from gpzoo import _checks as checks
-from gpzoo import linalg
 from gpzoo.inducing.initialisers import Initialiser, start
-from gpzoo.inducing.variables import InducingPatches, InducingPoints, InducingVariable
+from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.handler import parameter_of
 from gpzoo.inference.guides.options import Inducing, for_site
 from gpzoo.inference.programs.gp_sites import Functions
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, run
-from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Projection
-from gpzoo.posteriors.forms import Full
+from gpzoo.posteriors.forms import Form, Full
 from gpzoo.posteriors.posterior import InducingPosterior
 
 
@@ -39,17 +39,20 @@ def extended(
         raise ValueError("The program has no latent GP site, which could have inducing variables.")
     chosen = set(inducing) if isinstance(inducing, Mapping) else set(processes)
     checks.names("inducing", chosen, needed=set(), known=set(processes))
-    check_forms(guide, chosen)
+    for site in sorted(chosen):
+        if type(guide.form_at(site)).extended is Form.extended:
+            check_forms(guide, {site})
     found = guide.checked_params(params, args, kwargs)
     trace = _at_means(rng_key, guide, found, args, kwargs)
     for site in sorted(chosen):
         posterior: InducingPosterior = trace[site]["fn"]
         added = _added(named_key(rng_key, site), posterior, for_site(inducing, site))
-        axis = rows_axis(posterior)
-        old: Any = posterior.inducing
-        Z = jnp.concatenate([old.Z, added.Z.astype(old.Z.dtype)], axis=axis)
-        mean, scale = _padded(posterior, type(old)(Z))
-        found |= {f"{site}_inducing": Z, f"{site}_mean": mean, f"{site}_scale": scale}
+        beside = partial(_beside, rows_axis(posterior))
+        whole = jax.tree.map(beside, posterior.inducing, added)
+        new = Projection(posterior.prior, whole, whiten=posterior.whiten, site=site)
+        mean, form = posterior.form.extended(posterior.u_mean, posterior.conditional, new)
+        values = {field: getattr(form, field) for field in form.data_fields}
+        found |= {f"{site}_{name}": x for name, x in ({"inducing": parameter_of(whole), "mean": mean} | values).items()}
     _at_means(rng_key, guide, found, args, kwargs)  # raises here if a Kuu does not factorise
     return found
 
@@ -72,38 +75,20 @@ def _added(key: PRNGKeyArray, posterior: InducingPosterior, inducing: Any) -> An
             f"inducing must be an initialiser such as kmeans(100), an inducing variable such as InducingPoints(Z), or "
             f"a mapping from site name to these; got {type(inducing).__name__}."
         )
-    old: Any = posterior.inducing
-    rows_axis(posterior)
+    old, axis = posterior.inducing, rows_axis(posterior)
     if type(inducing) is not kind:
         raise TypeError(f"Site {site!r} has {kind.__name__}, to which no {type(inducing).__name__} can be added.")
-    new: Any = inducing
-    axis = rows_axis(posterior)
-    shapes = [(*x.shape[:axis], *x.shape[axis + 1 :]) for x in (old.Z, new.Z)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"Site {site!r} has inducing inputs {list(old.Z.shape)}, to which {list(new.Z.shape)} cannot be added: "
-            "only their number may differ."
-        )
-    return new
+    for x, more in zip(jax.tree.leaves(old), jax.tree.leaves(inducing), strict=True):
+        if (*x.shape[:axis], *x.shape[axis + 1 :]) != (*more.shape[:axis], *more.shape[axis + 1 :]):
+            raise ValueError(
+                f"Site {site!r} has inducing inputs {list(x.shape)}, to which {list(more.shape)} cannot be added: "
+                "only their number may differ."
+            )
+    return inducing
 
 
-def _padded(
-    posterior: InducingPosterior, inducing: InducingVariable
-) -> tuple[Float[Array, "M *D"], Float[Array, "*D M M"]]:
-    """Mean and factor of ``q(u) p(u_new | u)``: of whitened variables the new ones are independent and standard."""
-    conditional, (m, form) = posterior.conditional, posterior._q()
-    columns = jnp.concatenate([m.T[:, :, None], form.root()], axis=-1)  # [D, M, 1 + M]
-    if not posterior.whiten:
-        columns = linalg.solve_lower(conditional.L, columns)
-    whole = Projection(posterior.prior, inducing, whiten=posterior.whiten, site=posterior.site)
-    more = whole.num_inducing - conditional.num_inducing
-    columns = jnp.pad(columns, ((0, 0), (0, more), (0, more)))
-    new = jnp.arange(conditional.num_inducing, whole.num_inducing)
-    columns = columns.at[:, new, 1 + new].set(1)
-    if not posterior.whiten:
-        columns = matmul(whole.L, columns)
-    mean, scale = columns[..., 0], jnp.tril(columns[..., 1:])
-    return (mean[0], scale[0]) if posterior.num_outputs is None else (mean.T, scale)
+def _beside(axis: int, x: Array, new: Array) -> Array:
+    return jnp.concatenate([x, new.astype(x.dtype)], axis=axis)
 
 
 def check_forms(guide: InducingGuide, sites: Any) -> None:
@@ -127,12 +112,10 @@ def rows_axis(posterior: InducingPosterior) -> int:
     Raises:
         ValueError: naming the site, if they are neither points nor patches.
     """
-    inducing: Any = posterior.inducing
-    if isinstance(inducing, InducingPoints):
-        return int(posterior.prior.kernel.has_outputs(inducing.Z))
-    if isinstance(inducing, InducingPatches):
-        return inducing.Z.ndim - 2
-    raise ValueError(
-        f"Site {posterior.site!r} has {type(inducing).__name__}, to which none can be added: only InducingPoints and "
-        "InducingPatches have one row for each variable."
-    )
+    axis = posterior.inducing.rows_axis(posterior.prior.kernel)
+    if axis is None:
+        raise ValueError(
+            f"Site {posterior.site!r} has {type(posterior.inducing).__name__}, to which none can be added: only "
+            "InducingPoints and InducingPatches have one row for each variable."
+        )
+    return axis

@@ -28,7 +28,6 @@ from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._numpyro import outside
 from gpzoo.errors import FactorisationError
-from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import Initialiser, start
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
@@ -81,7 +80,7 @@ class WhitenReparam(Reparam):
     """
 
     def __init__(self, inducing: Initialiser | InducingVariable | None = None) -> None:
-        if isinstance(inducing, InducingGrid):
+        if getattr(inducing, "num_axes", 0):
             raise TypeError(
                 "Under MCMC a site has no grid of inducing variables: take kmeans(40), InducingPoints(Z), or none."
             )

@@ -12,14 +12,13 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
-from gpzoo.inducing.kuu_kuf import block_pairs
-from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
+from gpzoo.inducing.variables import InducingPatches
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.plots._axes import DIVERGING, NUMBERS, ORANGE, WORDS, colour_bar, image, label, one
 from gpzoo.inference.plots._looks import posterior_at
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.kernels import Kernel
-from gpzoo.kernels.combine import addends
+from gpzoo.kernels.base import addends
 from gpzoo.kernels.double_sum import DoubleSum
 from gpzoo.views.base import Composed, FixedViews, View
 from gpzoo.views.orbits import Orbit
@@ -78,9 +77,7 @@ def inducing_images(
     posterior = posterior_at(random.key(0), trained, args, model_kwargs, site)
     mean = np.asarray(posterior.inducing_moments()[0])
     mean = mean[:, None] if mean.ndim == 1 else mean
-    pairs = [(posterior.inducing, posterior.prior.kernel)]
-    if isinstance(posterior.inducing, InducingBlocks):
-        pairs = block_pairs(posterior.inducing, posterior.prior.kernel)
+    pairs = posterior.inducing.pairs(posterior.prior.kernel)
     rows: list[_Row] = []
     start = shown = 0
     for inducing, kernel in pairs:
@@ -111,8 +108,8 @@ def _pictures(inducing: Any, kernel: Kernel, site: str) -> np.ndarray:
     Raises:
         ValueError: if they are none.
     """
-    if isinstance(inducing, InducingPoints) and inducing.Z.ndim == 4:
-        return np.asarray(inducing.Z)
+    if (points := inducing.points()) is not None and points.ndim == 4:
+        return np.asarray(points)
     if isinstance(inducing, InducingPatches):
         Z = np.asarray(inducing.Z).reshape(-1, inducing.Z.shape[-1])
         for node in _double_sums(kernel):

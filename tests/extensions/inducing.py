@@ -12,6 +12,9 @@ class Increments(InducingVariable):
 
     Z: Array
 
+    def rows_axis(self, kernel):
+        return 0  # more of them follow the last
+
     def of(self, f):
         return increments(f(self.Z))
 

@@ -10,9 +10,10 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, InducingGrid, InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.kernels import RBF
 from gpzoo.posteriors import Form, InducingPosterior, Interpolation, Projection, forms
+from tests.extensions.inducing import Increments
 from tests.programs import KEY, adam, regression, sine
 
 X, Y = sine(30)
@@ -48,6 +49,13 @@ class Square(Form):
 
     def log_det(self):
         return 2 * jnp.sum(jnp.linalg.slogdet(self.root_of_S)[1])
+
+    def extended(self, mean, old, new):
+        more = new.num_inducing - old.num_inducing  # of whitened variables, new ones are independent and standard
+        root = jnp.pad(self.root_of_S, ((0, more), (0, more)))
+        return jnp.pad(mean, (0, more)), Square(
+            root + jnp.diag(jnp.arange(len(root)) >= old.num_inducing).astype(root.dtype)
+        )
 
 
 @pytest.mark.parametrize("inducing", [InducingPoints(Z), InducingGrid(9, (-3.0, 3.0))], ids=["points", "grid"])
@@ -96,6 +104,23 @@ def test_a_root_is_all_that_a_form_needs(kind, whiten):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9), moments, same_moments)
     np.testing.assert_allclose(kl, same_kl, rtol=1e-7)
     assert draw.shape == mean.shape and np.isfinite(draw).all()
+
+
+def test_more_inducing_variables_change_nothing():
+    """A form and inducing variables of one's own, each of which says how it grows."""
+    guide = InducingGuide(regression, Increments(Z[:4]), covariance=Square)
+    params = guide.init_params(KEY, X, Y)
+    shape = params["f_root_of_S"].shape
+    params |= {"f_mean": jnp.arange(4.0), "f_root_of_S": jnp.asarray(np.random.default_rng(0).normal(size=shape))}
+    before = Trained(regression, guide, params)
+    after = before.add_inducing(KEY, Increments(Z[4:]), X)
+    assert after.params["f_inducing"].shape == Z.shape and after.params["f_root_of_S"].shape == (len(Z), len(Z))
+    old, new = (found.predict(KEY, X)["f"] for found in (before, after))
+    np.testing.assert_allclose(new.mean, old.mean, atol=1e-4)
+    np.testing.assert_allclose(new.variance, old.variance, atol=1e-4)
+    spherical = InducingGuide(regression, InducingPoints(Z), covariance=Isotropic)
+    with pytest.raises(ValueError, match="covariance Isotropic"):
+        Trained(regression, spherical, spherical.init_params(KEY, X, Y)).add_inducing(KEY, InducingPoints(Z + 9), X)
 
 
 def test_what_is_no_form_is_refused():

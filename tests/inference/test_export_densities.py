@@ -13,7 +13,6 @@ from scipy.stats import lognorm, multivariate_normal, norm
 
 from gpzoo import GaussianProcess, InducingBlocks, InducingGrid, InducingPoints, InducingPosterior
 from gpzoo.inference import InducingGuide, Trained, draws_to_arviz, whitened
-from gpzoo.inference.asking.densities import posterior_log_density, prior_log_density
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.posteriors import forms
@@ -231,7 +230,7 @@ def test_densities_of_structured_covariances_are_those_of_dense_ones(name, white
             (q.inducing_moments(), at.L),
             is_leaf=lambda x: hasattr(x, "dense"),
         )
-        return prior_log_density(given), posterior_log_density(q, draw), given.inducing_moments()[0], *dense
+        return given.log_prior_of_inducing(), q.log_density_of(draw), given.inducing_moments()[0], *dense
 
     M = {POINTS: 4, BLOCKS: 8, LINE: LINE.num_inducing, PLANE: PLANE.num_inducing}[inducing]
     mean = jnp.asarray(RNG.standard_normal((M,) if outputs is None else (M, outputs)))

@@ -1,0 +1,90 @@
+"""Kernels on vectors, for inputs of another rank."""
+
+from __future__ import annotations
+
+import operator
+
+from jax import Array
+from jaxtyping import Float
+
+from gpzoo._pytree import static
+from gpzoo.kernels.base import Kernel
+
+
+class Flattened(Kernel):
+    """A kernel on vectors, for inputs of another rank: ``k(x, x') = k_0(vec x, vec x')``.
+
+    With it, a sum can hold a kernel on whole images beside kernels on patches (convolutional GPs, section 4.3). The
+    inducing points of the former are images.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Convolutional, Flattened
+        >>> images = np.ones((2, 8, 8, 1), np.float32)
+        >>> (Flattened(RBF()) + Convolutional(RBF(), (8, 8), (3, 3)))(images)
+        Array([[1297., 1297.],
+               [1297., 1297.]], dtype=float32)
+
+    Args:
+        kernel: kernel on vectors.
+        input_ndim: rank of a single input, 3 for images ``[H, W, C]``.
+
+    Raises:
+        TypeError: if ``kernel`` is not a kernel.
+        ValueError: if ``kernel`` does not take vectors, or the rank is not 2 or more.
+    """
+
+    kernel: Kernel
+    rank: int = static()
+
+    def __init__(self, kernel: Kernel, input_ndim: int = 3) -> None:
+        if not isinstance(kernel, Kernel):
+            raise TypeError(f"Flattened takes a kernel, got {type(kernel).__name__}.")
+        if kernel.input_ndim not in (1, None):
+            raise ValueError(f"Flattened takes a kernel on vectors; {type(kernel).__name__} is on other inputs.")
+        if operator.index(input_ndim) < 2:
+            raise ValueError(f"input_ndim must be the rank of an input that is no vector, 2 or more; got {input_ndim}.")
+        self.kernel, self.rank = kernel, operator.index(input_ndim)
+
+    @property
+    def input_ndim(self) -> int:
+        """Rank of a single input."""
+        return self.rank
+
+    @property
+    def batched(self) -> bool:
+        """Whether the kernel carries a leading axis, one per output."""
+        return self.kernel.batched
+
+    def batch_axes(self) -> Kernel:
+        """See :meth:`Kernel.batch_axes`."""
+        return self._with_fields(kernel=self.kernel.batch_axes())
+
+    def check_fields(self) -> None:
+        """Refuse what the kernel refuses."""
+        self.kernel.check_fields()
+
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
+        """The kernel on the flattened inputs."""
+        if X.shape[1:] != Z.shape[1:]:
+            raise ValueError(f"Flattened got inputs of different shapes: X {X.shape}, Z {Z.shape}.")
+        return self.kernel.cross(self.vectors(X), self.vectors(Z))
+
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
+        """The kernel on the flattened inputs."""
+        return self.kernel.gram(self.vectors(X))
+
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+        """The kernel on the flattened inputs."""
+        return self.kernel.variances(self.vectors(X))
+
+    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
+        """The kernel's function and noise, each flattened."""
+        function, noise = self.kernel.split_noise()
+        if noise is None:
+            return self, None
+        return None if function is None else Flattened(function, self.rank), Flattened(noise, self.rank)
+
+    def vectors(self, X: Float[Array, "N ..."]) -> Float[Array, "N d"]:
+        """The inputs, flattened to one vector each."""
+        return X.reshape(X.shape[0], -1)

@@ -1,0 +1,362 @@
+"""What a posterior is made of: a form of ``q(u)``, and a conditional, by which ``f`` follows from ``u``.
+
+Everything behind them works with an axis of outputs ``D``, of length 1 where the site has none: means ``m`` of ``q(u)``
+are ``[M, D]``, forms are what :meth:`Form.by_output` gives, results have ``D`` first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+from jax import Array, random
+from jaxtyping import Float, Integer, PRNGKeyArray
+from numpyro.distributions import constraints
+
+from gpzoo import linalg
+from gpzoo._pytree import Fields, static
+from gpzoo.linalg.operators import log_det
+from gpzoo.linalg.quadratic import distance, spread, squares
+from gpzoo.processes.process import GaussianProcess
+
+
+class Form(Fields):
+    """A form of the covariance ``S`` of ``q(u)``, and a covariance of that form once it has values.
+
+    A form is named by its class alone: ``InducingGuide(program, kmeans(100), covariance=MyForm())``. Its annotated
+    fields are its parameters: the field ``scale`` of site ``f`` is the parameter ``f_scale``. A form
+    of your own says how its parameters start and, in the simplest case, which other form has the same covariance::
+
+        class Isotropic(Form):
+            scale: Array
+            constraints = {"scale": softplus_positive}
+
+            def start(self, conditional, scale):
+                return Isotropic(jnp.full(conditional.outputs, scale, conditional.dtype))
+
+            def by_output(self, num_inducing, num_outputs):
+                return forms.Diagonal(jnp.broadcast_to(self.scale, (num_inducing, num_outputs or 1)))
+
+    Instead of :meth:`by_output` it can define :meth:`root`, and any other operation that has a shorter way. These
+    operations are called on results of :meth:`by_output` only.
+
+    Args:
+        *values: values of the fields, in order; none for a form that is only a name.
+    """
+
+    #: Constraints of the parameters; those not named are real.
+    constraints: ClassVar[Mapping[str, constraints.Constraint]] = {}
+    #: The text by which a guide calls this form, where it has one.
+    short_name: ClassVar[str | None] = None
+    #: Whether :meth:`parts` has a diagonal. On a grid of one axis such a covariance needs no factor of the prior.
+    has_diagonal: ClassVar[bool] = False
+
+    def __init__(self, *values: Any) -> None:
+        if values and len(values) != len(self.data_fields):
+            raise TypeError(f"{type(self).__name__} has the values {self.data_fields}, got {len(values)}.")
+        for field, value in zip(self.data_fields, values or (None,) * len(self.data_fields), strict=True):
+            setattr(self, field, value)
+
+    @property
+    def has_values(self) -> bool:
+        """Whether this is a covariance, and not only the name of a form."""
+        return all(getattr(self, field) is not None for field in self.data_fields)
+
+    def with_values(self, **values: Any) -> Self:
+        """This form with other values of its fields."""
+        return self._with_fields(**values)
+
+    @property
+    def said(self) -> str:
+        """The name by which a user calls this form."""
+        return repr(self.short_name) if "short_name" in vars(type(self)) else type(self).__name__
+
+    # -- as parameters -----------------------------------------------------------------------------------------------
+
+    def goes_with(self, conditional: Conditional) -> bool:
+        """Whether this form fits the inducing variables of a site; by default all but grids of several axes."""
+        return conditional.inducing.num_axes <= 1
+
+    def check(self, conditional: Conditional) -> None:
+        """Refuse inducing variables that this form does not go with.
+
+        Args:
+            conditional: the :class:`~gpzoo.posteriors.Conditional` of the site.
+
+        Raises:
+            ValueError: naming the site.
+        """
+        if not self.goes_with(conditional):
+            axes = conditional.inducing.num_axes
+            what = f"a grid of {axes} axes" if axes else type(conditional.inducing).__name__
+            raise ValueError(
+                f"InducingGuide(covariance={self.said}) does not go with {what} (site {conditional.site!r}). A grid of "
+                "one axis has 'full', 'low_rank' or 'diagonal', of several 'kronecker'; other inducing variables have "
+                "'full', 'diagonal' or, in blocks, 'block_diagonal'."
+            )
+        if conditional.toeplitz and not self.has_diagonal:
+            raise ValueError(
+                f"{type(self).__name__} needs the factors of the prior over the grid of site {conditional.site!r}: "
+                "Interpolation(..., toeplitz=False)."
+            )
+
+    def start(self, conditional: Conditional, scale: float | Array) -> Self:
+        """Initial values.
+
+        Args:
+            conditional: the :class:`~gpzoo.posteriors.Conditional` of the site, which knows the prior of ``u``, its
+                shape and precision.
+            scale: factor of the standard deviations that fit the prior.
+        """
+        raise NotImplementedError
+
+    def check_values(self, conditional: Conditional) -> None:
+        """Refuse values of other shapes than those at the start.
+
+        Raises:
+            ValueError: naming the site and the shapes.
+        """
+        wanted = jax.eval_shape(lambda: self.start(conditional, 1.0))
+        for field in self.data_fields:
+            found, shape = getattr(self, field), _shapes(getattr(wanted, field))
+            name = f"{conditional.site}_{field}"
+            several = isinstance(found, tuple | list)
+            if several != isinstance(shape, list):
+                kind = f"{len(found)} arrays" if several else f"one array of shape {found.shape}"
+                raise ValueError(
+                    f"{name} is {kind}, but the guide has covariance={self.said}. BlockDiagonal(*blocks).dense() "
+                    "(gpzoo.linalg) makes one array of blocks."
+                )
+            if _shapes(found) != shape:
+                kind = f"blocks of shapes {_shapes(found)}" if several else f"shape {found.shape}"
+                raise ValueError(
+                    f"The {field} of q(u) of site {conditional.site!r} has {kind}, expected {shape} for "
+                    f"{type(self).__name__}."
+                )
+
+    def by_output(self, num_inducing: int, num_outputs: int | None) -> Form:
+        """This covariance with an axis for outputs, of length 1 where the site has none.
+
+        By default it is the first axis of every value.
+        """
+        return self if num_outputs is not None else jax.tree.map(lambda x: x[None], self)
+
+    def extended(
+        self, mean: Float[Array, "M *D"], old: Conditional, new: Conditional
+    ) -> tuple[Float[Array, "_ *D"], Form]:
+        """``q(u)`` with more inducing variables, which have the prior's law given those that were there.
+
+        Args:
+            mean: ``m``, ``[M]`` or ``[M, D]``.
+            old: the conditional of the inducing variables that were there.
+            new: the conditional of all, of which those come first.
+
+        Returns:
+            The mean and the covariance, of this form, of all.
+
+        Raises:
+            NotImplementedError: if such a covariance is not of this form.
+        """
+        raise NotImplementedError
+
+    # -- as parameters that natural gradients train ------------------------------------------------------------------
+
+    def natural_step(
+        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
+    ) -> tuple[Float[Array, "M *D"], Form, Array]:
+        """A step of ``q(u)`` along the natural gradient of a loss (Salimbeni, Eleftheriadis and Hensman 2018).
+
+        With ``g`` the loss's derivatives by ``m`` and ``S``, ``S_new^-1 = S^-1 + 2 rate g_S`` and ``m_new = m - rate
+        S_new g_m``. It is the same for ``u`` and whitened ``v``.
+
+        Args:
+            mean: ``m``, ``[M]`` or ``[M, D]``.
+            slope: the loss's derivative by it.
+            slopes: its derivatives by the values of this form.
+            rate: step length, a number; 1 is exact where all but ``q(u)`` is fixed and the likelihood is Gaussian.
+            step: number of the step, from 0.
+
+        Returns:
+            The new mean and form, and 1 if the step was shortened because it led to no covariance, else 0.
+
+        Raises:
+            NotImplementedError: if the form has no such step.
+        """
+        raise NotImplementedError
+
+    # -- as a covariance, by output ----------------------------------------------------------------------------------
+
+    def root(self) -> Any:
+        """A matrix ``R`` with ``S = R R^T``: ``[D, M, K]``, block-diagonal or Kronecker.
+
+        If ``R`` is square it is triangular, unless :meth:`log_det` is overridden.
+        """
+        raise NotImplementedError
+
+    def parts(self) -> tuple[Float[Array, "D M R"] | None, Float[Array, "D M"]]:
+        """``V``, if it has one, and variances ``d``: ``S = V V^T + diag(d)``.
+
+        Only where :attr:`has_diagonal`.
+        """
+        raise NotImplementedError
+
+    def spread(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D K N"]:
+        """``R^T B``."""
+        return spread(B, self.root())
+
+    def squares(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
+        """``diag(B^T S B)``."""
+        return squares(B, self.root())
+
+    def log_det(self) -> Float[Array, ""]:
+        """``log |S|``, summed over outputs."""
+        return jnp.sum(jnp.log(jnp.square(linalg.diagonal(self.root()))))
+
+    def trace(self) -> Float[Array, ""]:
+        """The trace of ``S``, summed over outputs."""
+        return linalg.total(jnp.sum(s * s) for s in jax.tree.leaves(self.root()))
+
+    def distance(self, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """``r^T S^-1 r`` and ``log |S|``, summed over outputs, of which a density is made."""
+        return distance(self.root(), residual)
+
+    def draw(self, key: PRNGKeyArray) -> Float[Array, "M D"]:
+        """A draw of ``u`` less its mean."""
+        R = self.root()
+        noise = random.normal(key, (R.shape[-1], R.shape[0]), R.dtype)
+        return (R @ noise.T[:, :, None])[:, :, 0].T
+
+
+class Conditional(Fields):
+    """The law of ``f`` given ``u``, and the prior ``p(u)``. ``q(u)`` is a mean and a :class:`~gpzoo.posteriors.Form`.
+
+    Attributes:
+        prior: the site's :class:`~gpzoo.GaussianProcess`.
+        inducing: the inducing variable.
+        L: lower factor of the prior covariance of ``u``, or ``None`` where that is not factorised.
+        L_inverse: its inverse.
+        whiten: whether mean and form are those of ``v`` with ``u = L v``.
+        site: name of the site, for messages.
+    """
+
+    #: Whether ``f`` is a function of ``u`` alone, so that its values have no joint density.
+    deterministic: ClassVar[bool]
+
+    prior: GaussianProcess
+    inducing: Any
+    L: Any
+    L_inverse: Any
+    whiten: bool = static()
+    site: str = static()
+
+    @property
+    def toeplitz(self) -> bool:
+        """Whether the Toeplitz structure of the prior over ``u`` replaces its factor."""
+        return False
+
+    @property
+    def outside(self) -> Integer[Array, "*D"] | None:
+        """Number of inputs outside a grid's bounds, of each output with inputs of its own; ``None`` without bounds."""
+        return None
+
+    @property
+    def num_inducing(self) -> int:
+        """``M``."""
+        return self.L.shape[-1]
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """``(D,)``, or ``()`` where the site has one."""
+        return () if self.prior.num_outputs is None else (self.prior.num_outputs,)
+
+    @property
+    def dtype(self) -> Any:
+        """Precision of the inputs."""
+        return self.prior.X.dtype
+
+    def start_root(self) -> Any:
+        """A root of the initial covariance of ``q(u)``, ``[M, M]``, ``[D, M, M]`` or structured.
+
+        It is the identity where whitened, else the prior's factor.
+        """
+        raise NotImplementedError
+
+    def start_variances(self) -> Float[Array, "*D M"]:
+        """Initial variances of a ``q(u)`` that has no other covariance."""
+        raise NotImplementedError
+
+    def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
+        """Mean of the zero-mean part of ``f``."""
+        raise NotImplementedError
+
+    def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
+        """Mean of the zero-mean part of ``f`` and its variance."""
+        raise NotImplementedError
+
+    def marginal_parts(
+        self, m: Float[Array, "M D"], form: Form
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "D N"]]:
+        """Mean of the zero-mean part of ``f``, variance due to ``q(u)``, and the residual variance given ``u``."""
+        raise NotImplementedError
+
+    def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
+        """Mean of the zero-mean part of ``f`` and its covariance."""
+        raise NotImplementedError
+
+    def moments_in_groups(
+        self, m: Float[Array, "M D"], form: Form, size: int
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D G {size} {size}"]]:
+        """As :meth:`moments`, with covariances only within groups of ``size`` inputs that follow each other."""
+        raise NotImplementedError
+
+    def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
+        """Mean and covariance ``[D, M, M]`` or Kronecker, always of ``u``, never of ``v``."""
+        raise NotImplementedError
+
+    def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
+        """A draw of ``u`` or ``v``."""
+        raise NotImplementedError
+
+    def given_draw(self) -> Self:
+        """This conditional, for a value drawn by :meth:`draw`."""
+        return self
+
+    def kl(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
+        """``KL[q(u) || p(u)]`` summed over outputs, in nats."""
+        raise NotImplementedError
+
+    # -- densities, always of u: those of v with u = L v are smaller by log |L|, which hyperparameters change ---------
+
+    def log_prior(self, draw: Float[Array, "D M"]) -> Float[Array, ""]:
+        """``log p(u)`` of what :meth:`draw` gives, for the conditional of :meth:`given_draw`, summed over outputs."""
+        v = draw if self.whiten else self.whitened(draw)
+        return log_normal(jnp.sum(jnp.square(v)), 2 * self._log_det_of_prior(len(v)), v.size)
+
+    def log_density(self, m: Float[Array, "M D"], form: Form, draw: Float[Array, "D M"]) -> Float[Array, ""]:
+        """``log q(u)`` of what :meth:`draw` gives, summed over outputs, in nats."""
+        log_det = 0.0
+        if self.whiten:
+            log_det = 2 * self._log_det_of_prior(len(draw))
+            draw = self.whitened(draw) if self.deterministic else draw  # on a grid it is u that is drawn
+        square, own = form.distance(draw - m.T)
+        return log_normal(square, own + log_det, draw.size)
+
+    def whitened(self, u: Float[Array, "D M"]) -> Float[Array, "D M"]:
+        """``L^-1 u``."""
+        raise NotImplementedError
+
+    def _log_det_of_prior(self, num_outputs: int) -> Float[Array, ""]:
+        """``log |L|``, summed over outputs."""
+        return jnp.sum(jnp.broadcast_to(log_det(self.L), num_outputs))
+
+
+def log_normal(square: Array, log_det: Any, size: int) -> Float[Array, ""]:
+    """The log density of ``size`` normal numbers, from their squared distance and the covariance's determinant."""
+    return -(square + log_det + size * math.log(2 * math.pi)) / 2
+
+
+def _shapes(value: Any) -> Any:
+    return [x.shape for x in value] if isinstance(value, tuple | list) else value.shape
