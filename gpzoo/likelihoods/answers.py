@@ -106,7 +106,8 @@ class OfNumPyro(Answers):
     """The answers of a distribution of NumPyro, which is given an array."""
 
     def __init__(self, fn: Any) -> None:
-        self.fn = self._base = fn
+        self.fn: Any = fn
+        self._base: Any = fn
         while isinstance(self._base, dist.Independent | dist.ExpandedDistribution):
             self._base = self._base.base_dist
 

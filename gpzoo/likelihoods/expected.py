@@ -181,7 +181,10 @@ class Expected(Likelihood):
         Returns:
             Values of ``f``, and ``log p(y | f)`` there.
         """
-        return self._densities_at_points(value, self.num_draws)[::2] if self.is_marginal else None
+        if not self.is_marginal:
+            return None
+        points, _, densities = self._densities_at_points(value, self.num_draws)
+        return points, densities
 
     def _densities_at_points(self, value: ArrayLike, num_draws: int) -> tuple[Array, Array, Array]:
         """Values of ``f``, their weights, and ``log p(y | f)`` there."""

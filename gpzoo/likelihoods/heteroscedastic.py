@@ -44,7 +44,10 @@ class HeteroscedasticGaussian(Likelihood):
     """
 
     pytree_aux_fields = ("num_points",)
-    light_tails = True
+    @property
+    def light_tails(self) -> bool:
+        """See :attr:`~gpzoo.likelihoods.answers.Answers.light_tails`."""
+        return True
 
     def __init__(
         self,
