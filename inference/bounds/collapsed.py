@@ -88,6 +88,9 @@ class CollapsedELBO(GaussianProcessELBO):
     needs_all_rows, takes_natural, takes_mesh = True, False, False
     #: It is one number for all sites.
     by_site: Any = None
+    #: Whether the program runs once for both evaluations of its terms, which are then calls of a compiled function. In
+    #: a training they are not: its compiled text is part of what tells it from others in checkpoints.
+    at_once = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +101,7 @@ class CollapsedELBO(GaussianProcessELBO):
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
         refuse_other_program(model, guide, args, kwargs, param_map)
         program = _Program(rng_key, param_map, model, guide, args, kwargs)
-        data = program.expansion()
+        data = program.expansion(at_once=self.at_once)
         best = _best(program.posterior, data)
         loss = -jnp.where(data.quadratic & data.separate, best.bound, jnp.nan)
         return {"loss": loss, "mutable_state": data.mutable_state}
@@ -249,16 +252,15 @@ class _Program:
         found = _BY_SITE.loss_with_mutable_state(self.key, self._values(), self.model, shown, *self.args, **self.kwargs)
         return {name: -x for name, x in found["loss"].items() if name != self.site}, found["mutable_state"]
 
-    def expansion(self, names: frozenset[str] | None = None) -> _Expansion:
-        """The terms of these sites, or of all."""
+    def expansion(self, names: frozenset[str] | None = None, *, at_once: bool = False) -> _Expansion:
+        """The terms of these sites, or of all; ``at_once`` as of :class:`CollapsedELBO`."""
 
-        @jax.jit  # the program runs once for both evaluations
         def total(shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> tuple[Float[Array, ""], Any]:
             terms, mutable_state = self.terms(shift, variance)
             own = [x for name, x in terms.items() if names is None or name in names]
             return sum(own, jnp.zeros((), shift.dtype)), mutable_state
 
-        both = jax.value_and_grad(total, (0, 1), has_aux=True)
+        both = jax.value_and_grad(jax.jit(total) if at_once else total, (0, 1), has_aux=True)
         zero = jnp.zeros(self.posterior.event_shape, self.posterior.prior.X.dtype)
         (value, mutable_state), (b, slope) = both(zero, zero)
         # The same at other means and variances: a quadratic function is known from what it is at the prior's mean.

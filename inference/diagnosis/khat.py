@@ -52,6 +52,7 @@ _OF_U = 20
 
 
 _COLLAPSED: Any = CollapsedELBO()
+_COLLAPSED.at_once = True
 
 
 class _Target(NamedTuple):

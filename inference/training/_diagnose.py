@@ -261,7 +261,7 @@ def _rows(name: str, site: dict[str, Any]) -> str:
 
     def of_row(row: int) -> str:
         text = f"row {row}" + (f" with y = {_short(y[row])}" if y[row].size else "")  # a factor has no value
-        if densities is not None and not np.isfinite(densities[:, row]).all():
+        if points is not None and densities is not None and not np.isfinite(densities[:, row]).all():
             at = int(np.argmin(np.isfinite(densities[:, row])))
             return f"{text} ({_short(densities[at, row])} at f = {_short(points[at, row])})"
         if isinstance(fn, Likelihood):
