@@ -26,7 +26,7 @@ from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.gp_sites import Functions, Marginals, Missing, Start
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.program import Look, find_sites, look, parameters_of
+from gpzoo.inference.programs.program import Look, find_sites, look, parameters_of, rows_of_sites
 from gpzoo.inference.programs.runs import Trace, at_once, run, shapes_of
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -97,6 +97,7 @@ class InducingGuide(Options):
 
     sites: Sites | Any = None  # until the program is first traced
     _others: OtherLatents | None = None  # likewise
+    _known: tuple[dict[str, Any], ...] = ()  # the program's options with which its rows are drawn together as they must be
     #: Another object than ``model`` that was found to be the same program, and this guide in its handlers.
     compared: tuple[Callable, Any] | None = None
 
@@ -124,7 +125,24 @@ class InducingGuide(Options):
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
             self.check_names(sites, self._others_of(sites, args, kwargs))
             self.sites = sites
+            self._known = (_deciding(kwargs),)
+        elif self.sites.drawn - self.joint:
+            self._refuse_other_rows(args, kwargs)
         return self.sites
+
+    def _refuse_other_rows(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Refuse options of the program under which something needs rows together that this guide draws apart."""
+        if (options := _deciding(kwargs)) in self._known:
+            return
+        rows = rows_of_sites(self.model, args, kwargs, None, self.joint, shapes=False)
+        apart = (self.sites.drawn - self.joint).difference(self.sites.within)
+        if names := sorted(apart.intersection(rows.within | rows.across.keys())):
+            raise ValueError(
+                f"With these arguments, unlike those with which the guide was set up, the program needs several rows "
+                f"of GP site(s) {names} together, which the guide draws one by one. Build a new guide for these "
+                "arguments, or name the site in InducingGuide(joint=...)."
+            )
+        self._known += (options,)
 
     def others_for(self, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
         """The guide of latent sites that are not GPs, where ``hyperparameters`` makes one; for checked arguments."""
@@ -348,3 +366,9 @@ class InducingGuide(Options):
 
 def _start_of(trace: Trace) -> Trace:
     return {name: site for name, site in trace.items() if site["type"] in ("param", "mutable")}
+
+
+def _deciding(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments that can change what a program does: whole numbers, names and functions, and none at all."""
+    known = lambda x: isinstance(x, int | str) or callable(x)  # noqa: E731
+    return {name: value for name, value in kwargs.items() if all(map(known, jax.tree.leaves(value)))}
