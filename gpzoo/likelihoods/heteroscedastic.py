@@ -44,6 +44,7 @@ class HeteroscedasticGaussian(Likelihood):
     """
 
     pytree_aux_fields = ("num_points",)
+
     @property
     def light_tails(self) -> bool:
         """See :attr:`~gpzoo.likelihoods.answers.Answers.light_tails`."""

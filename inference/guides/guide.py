@@ -97,7 +97,8 @@ class InducingGuide(Options):
 
     sites: Sites | Any = None  # until the program is first traced
     _others: OtherLatents | None = None  # likewise
-    _known: tuple[dict[str, Any], ...] = ()  # the program's options with which its rows are drawn together as they must be
+    #: The program's options with which rows of its sites are drawn together as they must be.
+    _known: tuple[dict[str, Any], ...] = ()
     #: Another object than ``model`` that was found to be the same program, and this guide in its handlers.
     compared: tuple[Callable, Any] | None = None
 
