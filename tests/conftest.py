@@ -61,6 +61,15 @@ if _beside.is_dir():
     os.environ.setdefault("GPZOO_DATA", str(_beside))
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items):
+    """Marks as slow the cases that ``slow_but`` does not name."""
+    for item in items:
+        for mark in item.iter_markers("slow_but"):
+            if any(item.callspec.params[name] not in quick for name, quick in mark.kwargs.items()):
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def compiled_once():
     """What a test, or an earlier run, has compiled is not compiled again: that takes most of the time of most tests."""

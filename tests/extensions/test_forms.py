@@ -58,6 +58,7 @@ class Square(Form):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inducing", [InducingPoints(Z), InducingGrid(9, (-3.0, 3.0))], ids=["points", "grid"])
 def test_a_form_of_ones_own_goes_through_everything(inducing):
     guide = InducingGuide(regression, inducing, covariance=Isotropic)

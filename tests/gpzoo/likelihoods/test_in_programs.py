@@ -99,6 +99,7 @@ def seen(case, kind):
 # -- shapes, precision, gradients, pytrees ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(kind=["array"])
 @every_kind_of_case
 def test_shapes_and_precision(case, kind):
     dtype = jnp.float32  # float64, the default here, is seen everywhere else

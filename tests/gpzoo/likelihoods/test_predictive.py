@@ -34,6 +34,7 @@ from tests.statistics import off
 EXTREMES = [(m, v) for m in (0.0, 1.0, -1e4, 1e4) for v in (0.0, 1e-12, 1.0, 1e6)]
 
 
+@pytest.mark.slow_but(case=["gaussian", "gaussian outputs", "probit", "logit", "softmax", "polya-gamma"])
 @pytest.mark.parametrize("case", [case for case in CASES if case not in ("poisson", "normal", "categorical")])
 def test_extreme_marginals_have_finite_values_and_gradients(case):
     make, columns, _ = CASES[case]
@@ -117,6 +118,20 @@ def seen(case, kind):
     return likelihood, y, jax.tree.map(np.asarray, everything(likelihood, support))
 
 
+@pytest.mark.slow_but(
+    case=[
+        "gaussian",
+        "probit",
+        "logit",
+        "logit outputs",
+        "softmax",
+        "robustmax",
+        "polya-gamma",
+        "polya-gamma outputs",
+        "sticks",
+    ],
+    kind=["array", "correlated"],
+)
 @every_kind_of_case
 def test_predictive_distributions_sum_to_one(case, kind):
     likelihood, _, found = seen(case, kind)

@@ -64,6 +64,7 @@ def seen(name, dtype):
     return looked_at(VIEWS[name](), X.astype(dtype))
 
 
+@pytest.mark.slow_but(dtype=[jnp.float64])
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_every_view_samples_and_can_be_fixed(name, dtype):
@@ -89,6 +90,7 @@ def test_views_are_pytrees_that_compile_and_differentiate(name):
         assert any(np.abs(leaf).max() > 0 for leaf in leaves)
 
 
+@pytest.mark.slow
 def test_samples_are_the_same_without_jit():
     sampled = VIEWS["rotation"]().sample(KEY, X)
     np.testing.assert_allclose(sampled, seen("rotation", jnp.float64)["sampled"], rtol=1e-8, atol=1e-12)
@@ -264,6 +266,7 @@ def test_fixed_views_make_a_kernel_like_any_other():
     assert other.shape == (3, 3)
 
 
+@pytest.mark.slow
 def test_the_prior_can_be_drawn():
     @jax.jit
     def everything(X):

@@ -148,6 +148,7 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(whole, stopped, tmp_pa
         train(29, directory)
 
 
+@pytest.mark.slow
 def test_a_sparse_gp_that_was_stopped_is_the_uninterrupted_one(tmp_path):
     train(7, tmp_path, svi=sparse())
     assert_same(train(20, tmp_path, svi=sparse()), train(20, svi=sparse()))
@@ -187,6 +188,7 @@ def test_the_first_checkpoint_comes_within_thirty_seconds(tmp_path, monkeypatch)
     assert 10 < first < 30 and 180 <= second - first < 190
 
 
+@pytest.mark.slow
 def test_keys_of_both_kinds_are_kept(tmp_path):
     old = jax.random.PRNGKey(3)
     train(2, tmp_path, key=old)
@@ -525,6 +527,7 @@ def newest(directory):
     return max(int(path.stem) for path in directory.glob("*.checkpoint"))
 
 
+@pytest.mark.slow
 def test_a_signal_writes_a_checkpoint_and_ends_the_process(whole, tmp_path):
     with running(tmp_path / "run") as process:
         process.send_signal(signal.SIGTERM)
@@ -567,6 +570,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path):
 # -- hyperparameters in the optimiser's state --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_rate_that_the_optimiser_keeps_in_its_state_tells_trainings_apart(tmp_path):
     def run(steps, directory=None, rate=0.02):
         chained = optax.chain(optax.clip(1e3), optax.inject_hyperparams(optax.adam)(learning_rate=rate))
@@ -585,6 +589,7 @@ def test_a_rate_that_the_optimiser_keeps_in_its_state_tells_trainings_apart(tmp_
 # -- two trainings, one folder -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_second_training_into_the_folder_of_a_running_one_is_refused_and_takes_nothing(tmp_path):
     whole, refusals = train(12), []
 
@@ -601,6 +606,7 @@ def test_a_second_training_into_the_folder_of_a_running_one_is_refused_and_takes
     assert_same(train(12, tmp_path), whole)
 
 
+@pytest.mark.slow
 def test_a_killed_process_holds_no_folder(tmp_path):
     hold = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
