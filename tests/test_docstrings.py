@@ -17,7 +17,7 @@ PUBLIC = {
 }
 
 #: Modules whose examples train nothing.
-QUICK = ("gpzoo.kernels.", "gpzoo.likelihoods.", "gpzoo.tables.")
+QUICK = ("gpzoo.kernels.", "gpzoo.tables.")
 
 #: Public names without an example, and why. This list only grows shorter.
 WITHOUT = dict[str, str]()

@@ -162,7 +162,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow_but(name=["full", "not whitened"])
+@pytest.mark.slow_but(name=["full"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_form_is_what_numpy_makes_of_it(name):
     kernel, inducing, options, covariances = CASES[name]

@@ -216,6 +216,7 @@ def test_numpyros_predictive_takes_its_draws(draws):
         Predictive(HALF_SPARSE, few)(KEY, NEW)
 
 
+@pytest.mark.slow
 def test_names_follow_the_trace():
     few = {"a/f_base": np.zeros((1, 8)), "a/f": np.zeros((1, 8)), "a/g_u": np.ones((1, 8))}
     inner, outer = handlers.scope(two_of_a_kind, prefix="a"), handlers.scope(HALF_SPARSE, prefix="a")
@@ -303,7 +304,7 @@ def priors(program, *args):
 COMPUTED = {"regression", "convolution plus rbf", "channels", "deep", "invariant classes", "deep kernel"}
 
 
-@pytest.mark.slow_but(name=["classes", "colours", "invariant"])
+@pytest.mark.slow_but(name=["classes", "invariant"])
 @pytest.mark.parametrize("name", ZOO)
 def test_params_become_priors_in_every_program_of_the_zoo(name):
     program, inputs, data, inducing = ZOO[name]

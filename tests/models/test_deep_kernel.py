@@ -266,6 +266,7 @@ def test_phases_are_three(digits, steps):
         fit_deep_kernel(KEY, *digits[:2], network=network_of(connected()), num_steps=steps)
 
 
+@pytest.mark.slow
 def test_arviz(digits, trained):
     _, result = trained
     data = result.joint.to_arviz(KEY, digits[0][:10], digits[1][:10], num_draws=5)

@@ -89,6 +89,7 @@ def with_outliers(X, y=None):
         numpyro.sample("y", dist.Normal(jnp.where(wrong, 0.0, f), jnp.where(wrong, 5.0, 0.1)), obs=y)
 
 
+@pytest.mark.slow
 def test_outliers_are_found_and_leave_the_function_alone():
     wrong = RNG.uniform(size=60) < 0.15
     y = np.where(wrong, RNG.uniform(-8, 8, 60), np.sin(2 * X[:, 0]) + 0.1 * RNG.standard_normal(60))

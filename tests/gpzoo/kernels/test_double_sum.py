@@ -272,6 +272,7 @@ class Multiples(View):
         return X[:, None, :] * self.factors[:, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [RBF, Matern32])
 def test_parameters_of_a_view_are_learnt(base):
     rng = np.random.default_rng(5)
@@ -308,6 +309,7 @@ def step(argnums, base=RBF, B=32, M=50):
     return jax.jit(jax.value_and_grad(loss, argnums=argnums)).lower(*arguments).compile()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [RBF, Matern32])
 def test_memory_is_that_of_a_chunk(base):
     needed = step((0, 1, 2, 3), base).memory_analysis().temp_size_in_bytes
@@ -324,7 +326,7 @@ def test_gradient_of_the_inputs_is_paid_for_only_where_asked():
 # -- outputs, algebra, errors ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_but(base=[Matern32])
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [RBF, Matern32])
 def test_one_kernel_per_output(base):
     view, X, Z, weights = toy()

@@ -118,20 +118,7 @@ def seen(case, kind):
     return likelihood, y, jax.tree.map(np.asarray, everything(likelihood, support))
 
 
-@pytest.mark.slow_but(
-    case=[
-        "gaussian",
-        "probit",
-        "logit",
-        "logit outputs",
-        "softmax",
-        "robustmax",
-        "polya-gamma",
-        "polya-gamma outputs",
-        "sticks",
-    ],
-    kind=["array", "correlated"],
-)
+@pytest.mark.slow_but(case=["gaussian", "probit", "logit outputs", "softmax", "polya-gamma", "sticks"], kind=["array"])
 @every_kind_of_case
 def test_predictive_distributions_sum_to_one(case, kind):
     likelihood, _, found = seen(case, kind)

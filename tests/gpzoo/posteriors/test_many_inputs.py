@@ -74,7 +74,7 @@ def close(ours, theirs, rtol=1e-11):
     jax.tree.map(compare, ours, theirs)
 
 
-@pytest.mark.slow_but(name=["one kernel", "standard deviations", "inputs per output"], N=[11])
+@pytest.mark.slow_but(name=["standard deviations", "inputs per output"], N=[11])
 @on_cpu
 @pytest.mark.parametrize("name, N", [(name, 11) for name in POSTERIORS] + [("inputs per output", 8)])
 def test_inputs_in_chunks_are_inputs_at_once(name, N, monkeypatch):

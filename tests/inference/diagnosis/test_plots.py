@@ -233,6 +233,7 @@ def test_a_field_shows_the_mean_and_the_data_in_its_colours():
     assert ax.get_xlabel() == "X, column 0" and "standard deviation of f" in words(ax)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_field_of_classes_marks_each_class(classes):
     X, y = on_circle()
@@ -312,12 +313,14 @@ def test_lengthscales_with_a_posterior_have_intervals():
     assert container.has_xerr and words(ax)[-1] == "RBF of f"
 
 
+@pytest.mark.slow
 def test_one_lengthscale_serves_every_column_and_views_have_none():
     trained, X, labels = of_patches()
     ax = plots.lengthscales(trained, X, labels)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["every column"]
 
 
+@pytest.mark.slow
 def test_kernel_matrix_in_the_order_of_the_classes():
     X = np.arange(6.0)[:, None]
     labels = np.array([1, 0, 1, 0, 2, 2])
@@ -381,6 +384,7 @@ def test_patch_weights_lie_at_their_places():
     assert image.get_clim() == (-8, 8)
 
 
+@pytest.mark.slow
 def test_patch_weights_of_channels():
     X, labels = of_images(channels=2)
     trained = made_up(partial(multi_channel_gp, patch_shape=(4, 4)), blocks(unique_patches(4)), X, labels)
@@ -506,6 +510,7 @@ def test_against_nuts_in_its_own_units():
 # -- surroundings ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_loaded_model_is_drawn_as_before(tmp_path):
     trained, X, y = of_one_input()
     trained.save(tmp_path / "model.gpzoo")

@@ -213,7 +213,7 @@ def called(*args):
         return CliRunner().invoke(cli.main, args, catch_exceptions=False)
 
 
-@pytest.mark.slow_but(name=["numbers"])
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shown", "left_out"),
     [

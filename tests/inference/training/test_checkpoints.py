@@ -174,6 +174,7 @@ def test_checkpoints_are_written_on_the_way_and_two_are_kept(whole, tmp_path, mo
     assert names(tmp_path) == sorted(f"{step}.checkpoint" for step in sorted(set(steps))[-2:])
 
 
+@pytest.mark.slow
 def test_the_first_checkpoint_comes_within_thirty_seconds(tmp_path, monkeypatch):
     now, saved = [0.0], []
 
@@ -420,6 +421,7 @@ def files_up_to(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_a_disk_filled_during_a_write_costs_nothing_but_the_checkpoint(whole, stopped, tmp_path, monkeypatch):
     directory, save = copy(stopped[0], tmp_path), Checkpoints.save
 
@@ -481,6 +483,7 @@ def test_a_folder_that_is_gone_is_made_again(tmp_path):
     assert keeper.save(1, 0.0, np.zeros((1, 1)), {})
 
 
+@pytest.mark.slow
 def test_an_interrupt_says_when_no_checkpoint_could_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpoints, "save", lambda self, *args: False)
     with pytest.raises(KeyboardInterrupt, match="its last steps could not be written to a checkpoint"):
@@ -626,6 +629,7 @@ def test_of_several_processes_only_the_one_that_writes_holds_the_folder(tmp_path
             pass
 
 
+@pytest.mark.slow
 def test_folders_that_cannot_be_locked_are_used_all_the_same(tmp_path, monkeypatch):
     import fcntl
 

@@ -269,6 +269,7 @@ def stopped(tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_checkpoint_of_another_table_is_refused(name, stopped):
     table, changes, message = OTHERS[name]

@@ -229,7 +229,7 @@ def priors():
     return {k: train(6, X[0], Y[k], key=SOME[k], prior=jnp.array(k + 1.0)) for k in (0, K - 1)}
 
 
-@pytest.mark.slow_but(backend=["gpu"])
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_arguments_are_shared_or_of_each(backend, priors, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
@@ -250,6 +250,7 @@ def test_all_rows_in_every_step_and_starting_values_for_each():
     assert still.losses.shape == (K, 0)
 
 
+@pytest.mark.slow
 def test_a_callback_sees_all_members(whole):
     seen = []
     watched = train(30, callback=lambda *now: seen.append(now), callback_steps=13)
@@ -313,6 +314,7 @@ def alone_until_failure(k, steps):
     return result, len(result.losses)
 
 
+@pytest.mark.slow
 def test_on_an_accelerator_members_that_fail_keep_the_same(failed, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     other = caught(40)
@@ -396,7 +398,7 @@ def test_what_fails_unseen_is_found_at_its_step(whole):
 # -- checkpoints ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_but(backend=["cpu"])
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(backend, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
