@@ -79,6 +79,7 @@ def test_kernel_as_a_function(built_in):
     same(outcome(kernel, InducingPoints(POINTS), functions=False)[:3], built_in[:3])
 
 
+@pytest.mark.slow
 def test_inducing_variable(built_in):
     # A triangular map of inducing points: the factor of Kuu is mapped alike, and so whitened q(u) are the same.
     same(outcome(RBF, Increments(POINTS)), built_in, rtol=1e-5)

@@ -142,6 +142,7 @@ def test_either_way_the_other_members_go_on(both):
     assert_close(one.result, two.result)
 
 
+@pytest.mark.slow
 def test_either_way_stops_at_the_same_step(both):
     def failing(X, y=None):
         constant(X, y)

@@ -221,6 +221,13 @@ def test_exports_in_batches_are_those_of_all_rows(name):
                 np.testing.assert_allclose(parts[group][site].values, values.values, rtol=1e-12)
 
 
+def test_rows_of_a_site_are_counted_as_they_lie():
+    """Of six rows of data with three rows of a site each, those of the second and the fifth."""
+    rows = np.array([1, 4])
+    np.testing.assert_array_equal(Layout(3).rows(rows, 6), [3, 4, 5, 12, 13, 14])
+    np.testing.assert_array_equal(Layout(3, strided=True).rows(rows, 6), [1, 4, 7, 10, 13, 16])
+
+
 def test_test_data_go_with_the_rows_of_their_site():
     program, inputs, kwargs, _ = PROGRAMS["two plates"]
     trained = trained_on(program, inputs, kwargs)

@@ -350,6 +350,7 @@ def test_parameters_of_another_covariance_are_refused():
     np.testing.assert_allclose(kept, bound(one_site, guides["block_diagonal"], params["block_diagonal"], X, y))
 
 
+@pytest.mark.slow_but(whiten=[False])
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("covariance", ["full", "block_diagonal", "diagonal"])
 def test_q_starts_at_the_prior(covariance, whiten):

@@ -74,7 +74,7 @@ def test_intervals_are_accurate_in_tails_and_where_they_are_narrow(dtype, rtol):
     assert all(np.isfinite(x).all() for x in slope)
 
 
-@pytest.mark.slow_but(kind=[-1, 0, 2])
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, f", [(1, -1e4), (-1, 1e4), (0, 1e4), (2, -1e3)])
 def test_far_from_their_limits_densities_and_gradients_are_finite_in_float32(kind, f):
     def density(f):

@@ -134,6 +134,7 @@ def test_values_are_finite_in_single_precision(case):
     assert np.isfinite(log_probs(likelihood, y)).all()
 
 
+@pytest.mark.slow_but(case=["gaussian", "probit", "softmax", "polya-gamma"], kind=["array"])
 @every_kind_of_case
 def test_jit_and_vmap_round_trips(case, kind):
     likelihood, _, _, found = seen(case, kind)

@@ -134,6 +134,7 @@ def test_predictive_distributions_sum_to_one(case, kind):
         np.testing.assert_allclose(probs.T, found["probs"], rtol=1e-9)
 
 
+@pytest.mark.slow_but(case=["gaussian", "probit", "softmax", "sticks"], kind=["array", "correlated"])
 @every_kind_of_case
 def test_samples_have_the_predictive_moments(case, kind):
     likelihood, y, found = seen(case, kind)

@@ -499,6 +499,7 @@ def test_a_site_cannot_be_joint():
         guide.init_params(KEY, X, y)
 
 
+@pytest.mark.slow
 def test_what_fit_reports_is_what_it_trains(short):
     assert short[0].expectations == {"y": "closed form"}
 

@@ -141,6 +141,7 @@ def test_quadratic_form_against_einsum(shape):
     close(jax.jit(lambda: everything(ours))(), jax.jit(lambda: everything(by_einsum))())
 
 
+@pytest.mark.slow_but(name=["one kernel", "blocks"])
 @pytest.mark.parametrize("name", ["one function", "one kernel", "one kernel per output", "inputs per output", "blocks"])
 def test_many_inputs_have_the_marginals_of_few(name):
     # Beyond twice as many inputs as inducing variables the variance is computed on another route.

@@ -80,6 +80,7 @@ def test_every_view_samples_and_can_be_fixed(name, dtype):
     assert found["three fixed"].shape == (3, 3, 36)
 
 
+@pytest.mark.slow_but(name=["rotation", "affine"])
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_are_pytrees_that_compile_and_differentiate(name):
     found = seen(name, jnp.float64)
@@ -280,6 +281,7 @@ def test_the_prior_can_be_drawn():
     np.testing.assert_array_equal(*twice)
 
 
+@pytest.mark.slow
 def test_inducing_variables_start_at_views():
     u = unique_patches(5)(KEY, X, kernel() + White(1e-3))
     assert isinstance(u, InducingPatches) and u.Z.shape == (5, 36)
@@ -289,6 +291,7 @@ def test_inducing_variables_start_at_views():
         Kuu(kmeans(2)(KEY, X, kernel()), kernel())
 
 
+@pytest.mark.slow_but(weights=["trained"], mean=[True])
 @pytest.mark.parametrize("weights", [None, "trained"])
 @pytest.mark.parametrize("mean", [True, False])
 def test_views_of_views_are_one_sum(weights, mean):
