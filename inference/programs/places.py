@@ -57,9 +57,9 @@ def sites_by_place(
             for name, site in found.model.items()
             if site["type"] == "sample" and not site["is_observed"]
         }
-        arrays = {name: dict(_arrays_of(site)) for name, site in found.model.items()}
-        of_each.update({name: list(of) for name, of in arrays.items()})
-        return latent, {name: list(of.values()) for name, of in arrays.items()}
+        arrays = {name: list(_arrays_of(site)) for name, site in found.model.items()}
+        of_each.update({name: [what for what, _ in of] for name, of in arrays.items()})
+        return latent, {name: [x for _, x in of] for name, of in arrays.items()}
 
     size = max(batch_size, _SOME)
     some = np.arange(size) % rows.count
@@ -83,8 +83,8 @@ def sites_by_place(
         )
         if (what := next(changed, None)) is not None:
             reasons[name] = (
-                f"the same row at another place, or among another number of rows, gives other numbers in the {what} "
-                f"of {name!r}"
+                f"the same row at another place, or among another number of rows, gives other numbers in "
+                f"{what} of {name!r}"
             )
         elif reasons:
             reasons[name] = next(iter(reasons.values()))
@@ -102,14 +102,14 @@ def _value(given: Mapping[str, Any], key: Array, site: dict[str, Any]) -> Any:
 def _arrays_of(site: dict[str, Any]) -> Iterator[tuple[str, Array]]:
     """The numbers that a site's law is made of, or its value, and what they are."""
     if site["type"] == "deterministic":
-        leaves: dict[str, Any] = {"value": site["value"]}
-    elif site["type"] == "sample":
-        fn = unmasked(site["fn"])
-        of_gp = isinstance(fn, GaussianProcess)
-        leaves = parts_of(fn) if of_gp else {f"parameter {i}": x for i, x in enumerate(jax.tree.leaves(fn))}
-    else:
+        found = [("the value", site["value"])]
+    elif site["type"] != "sample":
         return
-    for what, x in leaves.items():
+    elif isinstance(fn := unmasked(site["fn"]), GaussianProcess):
+        found = [(f"the {what.rstrip(' 0123456789')}", x) for what, x in parts_of(fn).items()]
+    else:
+        found = [("a parameter", x) for x in jax.tree.leaves(fn)]
+    for what, x in found:
         if isinstance(x, Array | np.ndarray) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             yield what, jnp.asarray(x)
 

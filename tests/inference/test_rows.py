@@ -310,7 +310,7 @@ def predicted(program, batch_size):
         (with_inputs(lambda X: X * len(X)), "the inputs of 'f'"),
         (with_inputs(lambda X: X + random.normal(KEY, X.shape)), "the inputs of 'f'"),
         (with_inputs(lambda X: X - X.mean(0) if len(X) > 5 else X), "the inputs of 'f'"),
-        (with_inputs(lambda X: X, lambda f, X: f * jnp.arange(float(len(X)))), "the parameter 1 of 'y'"),
+        (with_inputs(lambda X: X, lambda f, X: f * jnp.arange(float(len(X)))), "a parameter of 'y'"),
     ],
     ids=["place", "number", "a key of its own", "a branch by the number", "the place in a likelihood"],
 )
