@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, random
 from jaxtyping import Float, Integer, PRNGKeyArray
 
+from gpzoo._checks import is_concrete
 from gpzoo._pytree import Fields, static
 from gpzoo._types import ArrayLike
 
@@ -482,8 +483,20 @@ class GaussianMarginals(Fields):
             return (index, None) if _keeps_axis(index) else (None, None)
         if self.ndim == 2 and len(index) == 2 and (index[0] is Ellipsis or _is_full(index[0])):
             if _is_integer(index[1]) or _keeps_axis(index[1]):
+                self._refuse_missing(index[1])
                 return slice(None), index[1]
         return None, None
+
+    def _refuse_missing(self, columns: Any) -> None:
+        """Refuse known numbers of columns that are not there, in whose place JAX takes the last one."""
+        if isinstance(columns, slice) or not is_concrete(columns):
+            return
+        given, count = np.asarray(columns), self.shape[1]
+        if given.dtype != bool and (missing := given[(given < -count) | (given >= count)]).size:
+            raise IndexError(
+                f"f[:, {missing.flat[0]}] ({line_of_program()}): the marginals of {_named(self.sites)} have {count} "
+                f"column{'s' if count > 1 else ''} here."
+            )
 
     def _plus(self, other: GaussianMarginals, sign: int) -> GaussianMarginals:
         symbol = "f + g" if sign == 1 else "f - g"

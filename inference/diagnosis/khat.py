@@ -41,6 +41,9 @@ MOST_EFFECTIVE = 0.5
 #: Share of effective draws below which k-hat is not asked: from so many draws it has an error of 0.2.
 FEWEST_EFFECTIVE = 0.2
 
+#: Shifts of a mean, in standard deviations, and factors of a standard deviation from which on an interval is another.
+SHIFTED, WIDER = 0.5, 1.4
+
 #: Draws of the hyperparameters: the tail is fitted to the largest 68 of as many weights.
 _DRAWS = 500
 
@@ -49,7 +52,6 @@ _AT_ONCE = 10
 
 #: Draws of ``u`` for each draw of the hyperparameters, where the evidence is estimated.
 _OF_U = 20
-
 
 _COLLAPSED: Any = CollapsedELBO()
 _COLLAPSED.at_once = True
@@ -127,15 +129,8 @@ def of_hyperparameters(
     section = Section(_TITLE, columns, tuple(rows), note)
     findings: tuple[Finding, ...] = ()
     if effective < FEWEST_EFFECTIVE or (k > LARGEST and effective < MOST_EFFECTIVE):
-        name, *_, shift, wider = max(rows[1:], key=lambda row: max(row[5], abs(np.log(row[6]))))
-        off = shift > 0.5 or not 0.7 < wider < 1.4
-        moved = (
-            f"Weights move the mean of {name} by {shift:.2g} of its standard deviations, and the standard deviation is "
-            f"{wider:.2g} times as large{', at least' if k > LARGEST else ''}: "
-            if off
-            else f"Each mean and standard deviation is about right ({name} is furthest off, its mean by {shift:.2g} of "
-            "its standard deviations), so that it is the shape: "
-        )
+        name, *_, shift, wider = max(rows[1:], key=lambda row: _distance(*row[5:]))
+        moved = _moved(name, shift, wider, at_least=k > LARGEST)
         noisy = own is not None and own > LARGEST
         findings = (
             Finding(
@@ -143,12 +138,36 @@ def of_hyperparameters(
                 None,
                 f"k-hat of q(theta) is {k:.2f} and {effective:.0%} of the weighted draws count"
                 + (f" (k-hat of u is {own:.2f}, so that this is not known well either)" if noisy else "")
-                + f". {moved}"
-                "hyperparameters depend on each other or on u. Use NUTS with whitened(program), on some hundred rows "
-                "if need be, or trust predictions and not the intervals of hyperparameters.",
+                + f". {moved}: hyperparameters depend on each other or on u. Use NUTS with whitened(program), on some "
+                "hundred rows if need be, or trust predictions and not the intervals of hyperparameters.",
             ),
         )
     return Diagnosis(findings, (section,))
+
+
+def _distance(shift: float, wider: float) -> float:
+    """How far a mean and a standard deviation are off; over 1 where that matters."""
+    return max(shift / SHIFTED, float(abs(np.log(wider))) / np.log(WIDER))
+
+
+def _moved(name: str, shift: float, wider: float, at_least: bool) -> str:
+    """What the weights change of the hyperparameter that is furthest off, in words.
+
+    Args:
+        name: of the hyperparameter.
+        shift: of its mean, in standard deviations of ``q``.
+        wider: its standard deviation over that of ``q``.
+        at_least: whether the weights are too uneven to know more.
+    """
+    if _distance(shift, wider) <= 1:
+        return (
+            f"Each mean and standard deviation is about right ({name} is furthest off, its mean by {shift:.2g} of its "
+            "standard deviations), so that it is the shape"
+        )
+    said = [f"move the mean of {name} by {shift:.2g} of its standard deviations"] if shift > SHIFTED else []
+    if _distance(0.0, wider) > 1:
+        said.append(f"make the standard deviation of {name} {wider:.2g} times as large")
+    return f"Weights {' and '.join(said)}{', at least' if at_least else ''}"
 
 
 _TITLE = "Hyperparameters against their posterior"

@@ -99,7 +99,7 @@ def field_2d(
         if name is not None:
             _deviation(ax, np.sqrt(over_grid(found[name].variance)[..., 0]), sides, name)
     if (at := looked.points(rng_key, name, X)) is not None:
-        curve(ax, *at.T, "inducing points", "+", color="k", markersize=5, markeredgewidth=0.9)
+        curve(ax, at[:, 0], at[:, 1], "inducing points", "+", color="k", markersize=5, markeredgewidth=0.9)
     label(ax, f"{looked.names[0]}, column 0", f"{looked.names[0]}, column 1")
     ax.set(xlim=sides[0], ylim=sides[1])
     legend_above(ax)
@@ -195,4 +195,5 @@ def _class_marks(ax: Axes, X: np.ndarray, values: np.ndarray | None) -> None:
     for i, k in enumerate(classes):
         colour = (BLUE, VERMILION)[i] if len(classes) <= 2 else CYCLE[int(k) % len(CYCLE)]
         style = {"markersize": 4, "markeredgecolor": "w", "markeredgewidth": 0.5}
-        curve(ax, *X[values == k].T, f"data of class {k:g}", MARKERS[i % len(MARKERS)], color=colour, **style)
+        x, y = X[values == k].T
+        curve(ax, x, y, f"data of class {k:g}", MARKERS[i % len(MARKERS)], color=colour, **style)
