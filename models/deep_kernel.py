@@ -74,7 +74,7 @@ def deep_kernel_gp(
     if jnp.ndim(h) != 2 or h.shape[0] != X.shape[0]:
         raise ValueError(f"The network must return features [N, q] = [{X.shape[0]}, q], got shape {jnp.shape(h)}.")
     q = h.shape[1]
-    columns = _columns(subsets, q)
+    columns = feature_columns(subsets, q)
     shift = numpyro.param("feature_shift", jnp.zeros(q, h.dtype))
     scale = numpyro.param("feature_scale", jnp.ones(q, h.dtype), constraint=constraints.softplus_positive)
     squashed = jnp.tanh((h - shift) / scale)
@@ -158,7 +158,7 @@ def feature_range(features: ArrayLike, spread: float = 2.0) -> dict[str, Array]:
     }
 
 
-def _columns(subsets: Sequence[Sequence[int]] | None, q: int) -> np.ndarray:
+def feature_columns(subsets: Sequence[Sequence[int]] | None, q: int) -> np.ndarray:
     """The feature columns of each GP, ``[D, G]``."""
     if subsets is None:
         return np.arange(q)[:, None]

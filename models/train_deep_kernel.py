@@ -24,8 +24,8 @@ from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.calls import entry_point
-from gpzoo.linalg.operators import Kronecker
-from gpzoo.models.deep_kernel import _columns, deep_kernel_gp, feature_range, network_classifier
+from gpzoo.linalg.operators import KroneckerProduct
+from gpzoo.models.deep_kernel import deep_kernel_gp, feature_columns, feature_range, network_classifier
 from gpzoo.models.modules import Network
 
 #: Number of rows whose features determine initial values.
@@ -243,7 +243,7 @@ def _changed(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str
     if q.conditional.L is None:
         return {}
     Z = q.inducing.points(q.prior.X.dtype) if isinstance(q.inducing, InducingGrid) else q.inducing.Z
-    columns = _columns(guide.model.keywords.get("subsets"), params["feature_shift"].shape[0])[:, 0]
+    columns = feature_columns(guide.model.keywords.get("subsets"), params["feature_shift"].shape[0])[:, 0]
     inner = jnp.arctanh(jnp.clip(jnp.atleast_2d(Z[..., 0]), -0.98, 0.98))
     u = (params["feature_shift"][columns] + params["feature_scale"][columns] * inner.T).astype(inner.dtype)
     scale, changed = jnp.mean(jnp.square(u), axis=0), {}
@@ -251,7 +251,7 @@ def _changed(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str
         changed["f_variance"] = jnp.broadcast_to(scale, params["f_variance"].shape)
     q = Trained(guide.model, guide, params | changed).posterior(random.key(0), X)["f"]
     L = q.conditional.L
-    L = L.factors[0] if isinstance(L, Kronecker) else L
+    L = L.factors[0] if isinstance(L, KroneckerProduct) else L
     # The GP's smooth fit to noisy values: under this prior their corner at the bounds would have a large norm.
     K = linalg.matmul(L, L.mT) + (1e-2 * scale)[:, None, None] * jnp.eye(L.shape[-1], dtype=L.dtype)
     v = linalg.matmul(L.mT, jnp.linalg.solve(K, u.T[..., None]))[..., 0].T

@@ -7,6 +7,7 @@ import operator
 from jax import Array
 from jaxtyping import Float
 
+from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo.kernels.base import Kernel
 
@@ -38,12 +39,12 @@ class Flattened(Kernel):
     rank: int = static()
 
     def __init__(self, kernel: Kernel, input_ndim: int = 3) -> None:
-        if not isinstance(kernel, Kernel):
-            raise TypeError(f"Flattened takes a kernel, got {type(kernel).__name__}.")
-        if kernel.input_ndim not in (1, None):
-            raise ValueError(f"Flattened takes a kernel on vectors; {type(kernel).__name__} is on other inputs.")
-        if operator.index(input_ndim) < 2:
-            raise ValueError(f"input_ndim must be the rank of an input that is no vector, 2 or more; got {input_ndim}.")
+        name = type(kernel).__name__
+        checks.refuse(not isinstance(kernel, Kernel), f"Flattened takes a kernel, got {name}.", TypeError)
+        on_others = f"Flattened takes a kernel on vectors; {name} is on other inputs."
+        checks.refuse(kernel.input_ndim not in (1, None), on_others)
+        wanted = "be the rank of an input that is no vector, 2 or more"
+        checks.must(operator.index(input_ndim) >= 2, "input_ndim", wanted, str(input_ndim))
         self.kernel, self.rank = kernel, operator.index(input_ndim)
 
     @property
@@ -66,8 +67,8 @@ class Flattened(Kernel):
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """The kernel on the flattened inputs."""
-        if X.shape[1:] != Z.shape[1:]:
-            raise ValueError(f"Flattened got inputs of different shapes: X {X.shape}, Z {Z.shape}.")
+        different = f"Flattened got inputs of different shapes: X {X.shape}, Z {Z.shape}."
+        checks.refuse(X.shape[1:] != Z.shape[1:], different)
         return self.kernel.cross(self.vectors(X), self.vectors(Z))
 
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:

@@ -106,11 +106,11 @@ class BlockDiagonal(Form):
     def check(self, conditional: Conditional) -> None:
         """Refuse inducing variables that are not in blocks; see :meth:`Form.check`."""
         super().check(conditional)
-        if not isinstance(conditional.L, linalg.BlockDiagonal):
-            raise ValueError(
-                f"covariance={self.said} needs blocks of inducing variables at site {conditional.site!r}, such as "
-                "blocks(unique_patches(100), kmeans(100)) for a sum of two kernels: its Kuu has none."
-            )
+        checks.refuse(
+            not isinstance(conditional.L, linalg.BlockDiagonalMatrix),
+            f"covariance={self.said} needs blocks of inducing variables at site {conditional.site!r}, such as "
+            "blocks(unique_patches(100), kmeans(100)) for a sum of two kernels: its Kuu has none.",
+        )
 
     def start(self, conditional: Conditional, scale: float | Array) -> BlockDiagonal:
         """The factors of the prior's blocks times ``scale``."""
@@ -120,9 +120,9 @@ class BlockDiagonal(Form):
         """See :meth:`Form.by_output`."""
         return BlockDiagonal(_triangular(self.scale, num_outputs))
 
-    def root(self) -> linalg.BlockDiagonal:
+    def root(self) -> linalg.BlockDiagonalMatrix:
         """The factors on the diagonal."""
-        return linalg.BlockDiagonal(*self.scale)
+        return linalg.BlockDiagonalMatrix(*self.scale)
 
     def natural_step(
         self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
@@ -158,9 +158,9 @@ class Kronecker(Form):
         """See :meth:`Form.by_output`."""
         return Kronecker(_triangular(self.scale, num_outputs))
 
-    def root(self) -> linalg.Kronecker:
+    def root(self) -> linalg.KroneckerProduct:
         """The product of the factors."""
-        return linalg.Kronecker(*self.scale)
+        return linalg.KroneckerProduct(*self.scale)
 
     def log_det(self) -> Float[Array, ""]:
         """See :meth:`Form.log_det`."""
@@ -356,9 +356,9 @@ def form_of(covariance: str | Form | type[Form] | None, inducing: Any) -> Form:
         return covariance
     if isinstance(covariance, type) and issubclass(covariance, Form):
         return covariance()
-    if not isinstance(covariance, str) or covariance not in NAMES:
-        names = ", ".join(map(repr, NAMES))
-        raise ValueError(f"covariance must be one of {names}, None, or a form of gpzoo.posteriors; got {covariance!r}.")
+    known = isinstance(covariance, str) and covariance in NAMES
+    wanted = f"be one of {', '.join(map(repr, NAMES))}, None, or a form of gpzoo.posteriors"
+    checks.must(known, "covariance", wanted, repr(covariance))
     return NAMES[covariance]()
 
 

@@ -11,6 +11,7 @@ from jax import Array, random
 from jaxtyping import Float
 from numpyro.distributions.kl import kl_divergence
 
+from gpzoo import _checks as checks
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.linalg.factorise import relative_jitter
 from gpzoo.posteriors.base import Conditional, Form
@@ -67,17 +68,16 @@ class InducingPosterior(ProcessAtInputs):
         earlier: Earlier | None = None,
     ) -> None:
         site = conditional.site
-        if not isinstance(form, Form) or not form.has_values:
-            raise TypeError(
-                f"The form of q(u) of site {site!r} must be a covariance such as forms.Full(scale) or "
-                f"forms.BlockDiagonal(blocks) of gpzoo.posteriors, with its values; got {type(form).__name__}."
-            )
+        checks.refuse(
+            not isinstance(form, Form) or not form.has_values,
+            f"The form of q(u) of site {site!r} must be a covariance such as forms.Full(scale) or "
+            f"forms.BlockDiagonal(blocks) of gpzoo.posteriors, with its values; got {type(form).__name__}.",
+            TypeError,
+        )
         wanted = (conditional.num_inducing, *conditional.outputs)
-        if u_mean.shape != wanted:
-            raise ValueError(
-                f"The mean of q(u) of site {site!r} has shape {u_mean.shape}, expected {wanted} "
-                f"for {wanted[0]} inducing variables."
-            )
+        expected = f"expected {wanted} for {wanted[0]} inducing variables."
+        of_shape = f"The mean of q(u) of site {site!r} has shape {u_mean.shape}, {expected}"
+        checks.refuse(u_mean.shape != wanted, of_shape)
         form.check(conditional)
         form.check_values(conditional)
         self.conditional, self.u_mean, self.form, self.value = conditional, u_mean, form, value
@@ -147,11 +147,11 @@ class InducingPosterior(ProcessAtInputs):
         Raises:
             ValueError: where ``f`` is a function of ``u`` alone.
         """
-        if self.conditional.deterministic:
-            raise ValueError(
-                f"GP site {self.site!r} is interpolated from a grid: nothing is left of it given the grid's variables, "
-                "so there is no tighter bound. Leave GaussianProcessELBO(tight=True) out, or use inducing points."
-            )
+        checks.refuse(
+            self.conditional.deterministic,
+            f"GP site {self.site!r} is interpolated from a grid: nothing is left of it given the grid's variables, "
+            "so there is no tighter bound. Leave GaussianProcessELBO(tight=True) out, or use inducing points.",
+        )
         mean, inducing, residual = self.conditional.marginal_parts(*self._q())
         return self._with_loc(mean), self._in_shape(inducing), self._in_shape(residual)
 
@@ -203,8 +203,8 @@ class InducingPosterior(ProcessAtInputs):
         """
         if self.value is None:
             return self._joint_draw(key, sample_shape)
-        if sample_shape != ():
-            raise ValueError(f"Site {self.site!r} gives one value at a time, which is no joint draw: vmap over keys.")
+        one = f"Site {self.site!r} gives one value at a time, which is no joint draw: vmap over keys."
+        checks.refuse(sample_shape, one)
         return self.value(self, key)
 
     def _joint_draw(self, key: Array, sample_shape: tuple[int, ...]) -> Float[Array, "..."]:
@@ -221,16 +221,18 @@ class InducingPosterior(ProcessAtInputs):
         Raises:
             TypeError: where values are not joint draws, and where ``f`` is a function of ``u`` alone.
         """
-        if self.conditional.deterministic:
-            raise TypeError(
-                f"GP site {self.site!r} is interpolated from a grid: its values have no joint density. Use "
-                "GaussianProcessELBO() as the objective, whose KL is that of the grid's variables."
-            )
-        if self.value is not None:
-            raise TypeError(
-                f"GP site {self.site!r} is represented by its marginals under GaussianProcessELBO and has no joint "
-                "log_prob there: its KL is analytic. Use GaussianProcessELBO() as the only objective in this call."
-            )
+        checks.refuse(
+            self.conditional.deterministic,
+            f"GP site {self.site!r} is interpolated from a grid: its values have no joint density. Use "
+            "GaussianProcessELBO() as the objective, whose KL is that of the grid's variables.",
+            TypeError,
+        )
+        checks.refuse(
+            self.value is not None,
+            f"GP site {self.site!r} is represented by its marginals under GaussianProcessELBO and has no joint "
+            "log_prob there: its KL is analytic. Use GaussianProcessELBO() as the only objective in this call.",
+            TypeError,
+        )
         return super().log_prob(value)
 
     def inducing_moments(self) -> tuple[Float[Array, "M *D"], Any]:
@@ -278,15 +280,15 @@ def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Float[Array, ""]:
 
     After earlier data it is less what these say, :meth:`~gpzoo.posteriors.earlier.Earlier.expected`.
     """
-    if q.event_shape != p.event_shape:
-        raise ValueError(f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model.")
+    shapes = f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model."
+    checks.refuse(q.event_shape != p.event_shape, shapes)
     ours, theirs = type(p.kernel), type(q.prior.kernel)
     # A class that is defined anew has its old name; objectives that know both programs compare what they do.
     alike = ours.__name__ == theirs.__name__ or issubclass(ours, theirs) or issubclass(theirs, ours)
-    if not alike and not p.samples_views:
-        raise ValueError(
-            f"The guide was made of another program than the model: GP site {q.site!r} has the kernel {ours.__name__} "
-            f"in the model, in the guide {theirs.__name__}. Make it of this very model, InducingGuide(model, ...)."
-        )
+    checks.refuse(
+        not alike and not p.samples_views,
+        f"The guide was made of another program than the model: GP site {q.site!r} has the kernel {ours.__name__} "
+        f"in the model, in the guide {theirs.__name__}. Make it of this very model, InducingGuide(model, ...).",
+    )
     divergence = q.conditional.kl(*q._q())
     return divergence if q.earlier is None else divergence - q.earlier.expected(q.conditional, *q._q())
