@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,17 +40,16 @@ def refuse(bad: Any, message: str, kind: type[Exception] = ValueError) -> None:
 
 
 def must(good: Any, name: str, wanted: str, found: str, hint: str = "") -> None:
-    """Refuse an argument that is not what is wanted: "``name`` must ``wanted``, got ``found``."
+    """Refuse an argument that is not what is wanted: "``name`` must ``wanted``, got ``found``.", or "; got" where it ends so.
 
     Raises:
         ValueError: unless ``good``.
     """
-    refuse(not good, f"{name} must {wanted}{_got(wanted)} {found}{hint}.")
+    refuse(not good, f"{name} must {_then(wanted)} got {found}{hint}.")
 
 
-def _got(wanted: str) -> str:
-    """The words between what is wanted and what was found, by whether the former has a comma outside brackets."""
-    return "; got" if "," in re.sub(r"[\[(][^\])]*[\])]", "", wanted) else ", got"
+def _then(wanted: str) -> str:
+    return wanted if wanted.endswith(";") else f"{wanted},"
 
 
 def instance(name: str, value: Any, kinds: Any, wanted: str, hint: str = "") -> Any:
@@ -60,7 +58,7 @@ def instance(name: str, value: Any, kinds: Any, wanted: str, hint: str = "") -> 
     Raises:
         TypeError: if it is of another.
     """
-    told = f"{name} must be {wanted}{_got(wanted)} {type(value).__name__}{hint}."
+    told = f"{name} must be {_then(wanted)} got {type(value).__name__}{hint}."
     refuse(not isinstance(value, kinds), told, TypeError)
     return value
 

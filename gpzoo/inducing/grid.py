@@ -76,11 +76,11 @@ class InducingGrid(InducingVariable):
             f"interpolation, got sizes {self.sizes}.",
         )
         limits, pairs = np.asarray(bounds, np.float64), (len(self.sizes), 2)
-        wanted = f"be (lower, upper), or one such pair for each of {len(self.sizes)} axes"
+        wanted = f"be (lower, upper), or one such pair for each of {len(self.sizes)} axes;"
         checks.must(limits.shape in ((2,), pairs), "bounds", wanted, str(bounds))
         limits = np.broadcast_to(limits, pairs)
         good = np.isfinite(limits).all() and (limits[:, 0] < limits[:, 1]).all()
-        checks.must(good, "bounds", "be finite, the lower below the upper", str(bounds))
+        checks.must(good, "bounds", "be finite, the lower below the upper;", str(bounds))
         self.bounds = tuple((float(lower), float(upper)) for lower, upper in limits)
         self.interpolation = interpolation
 

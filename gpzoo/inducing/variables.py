@@ -211,5 +211,5 @@ def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
 def _inducing_inputs(Z: ArrayLike, wanted: str, max_ndim: int | None = None) -> Float[Array, "M ..."]:
     Z = checks.floating("Z", checks.data("Z", Z))
     good = Z.ndim >= 2 and (max_ndim is None or Z.ndim <= max_ndim)
-    checks.must(good, "Z", f"be {wanted}", f"shape {tuple(Z.shape)}")
+    checks.must(good, "Z", f"be {wanted};", f"shape {tuple(Z.shape)}")
     return Z

@@ -70,7 +70,7 @@ class DoubleSum(Kernel):
         self, base: Kernel, view: View | SampledView, weights: Array | None = None, *, mean: bool = False
     ) -> None:
         checks.instance("base", base, Kernel, "a kernel")
-        checks.instance("view", view, View | SampledView, "a gpzoo.views.View, such as Patches")
+        checks.instance("view", view, View | SampledView, "a gpzoo.views.View, such as Patches;")
         sampled = isinstance(view, SampledView)
         nested = sampled and isinstance(base, DoubleSum) and base.input_ndim == view.input_ndim
         checks.refuse(

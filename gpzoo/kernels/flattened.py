@@ -43,7 +43,7 @@ class Flattened(Kernel):
         checks.refuse(not isinstance(kernel, Kernel), f"Flattened takes a kernel, got {name}.", TypeError)
         on_others = f"Flattened takes a kernel on vectors; {name} is on other inputs."
         checks.refuse(kernel.input_ndim not in (1, None), on_others)
-        wanted = "be the rank of an input that is no vector, 2 or more"
+        wanted = "be the rank of an input that is no vector, 2 or more;"
         checks.must(operator.index(input_ndim) >= 2, "input_ndim", wanted, str(input_ndim))
         self.kernel, self.rank = kernel, operator.index(input_ndim)
 

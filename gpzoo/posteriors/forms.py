@@ -357,7 +357,7 @@ def form_of(covariance: str | Form | type[Form] | None, inducing: Any) -> Form:
     if isinstance(covariance, type) and issubclass(covariance, Form):
         return covariance()
     known = isinstance(covariance, str) and covariance in NAMES
-    wanted = f"be one of {', '.join(map(repr, NAMES))}, None, or a form of gpzoo.posteriors"
+    wanted = f"be one of {', '.join(map(repr, NAMES))}, None, or a form of gpzoo.posteriors;"
     checks.must(known, "covariance", wanted, repr(covariance))
     return NAMES[covariance]()
 

@@ -62,7 +62,7 @@ class Minibatches:
     ) -> None:
         rows = table.num_rows
         checks.refuse(rows == 0, "The table is empty: no rows.")
-        good, wanted = 1 <= operator.index(batch_size) <= rows, f"be between 1 and the number of rows, {rows}"
+        good, wanted = 1 <= operator.index(batch_size) <= rows, f"be between 1 and the number of rows, {rows};"
         checks.must(good, "batch_size", wanted, str(batch_size))
         checks.must(0 <= operator.index(seed) < 2**64, "seed", "be between 0 and 2**64 - 1", str(seed))
         good = operator.index(window) >= 1 and operator.index(read_ahead) >= 0
@@ -72,7 +72,7 @@ class Minibatches:
         self.steps_per_epoch = table.num_rows // self.batch_size
         self._start, stop, _ = part.indices(self.batch_size)
         self._part = stop - self._start
-        wanted = f"be a slice of one or more of the {batch_size} rows of a minibatch"
+        wanted = f"be a slice of one or more of the {batch_size} rows of a minibatch;"
         checks.must(self._part >= 1 and part.step in (None, 1), "part", wanted, str(part))
         self._window, self._orders = window, {}
         most = int(table.block_rows.max())

@@ -134,7 +134,7 @@ class Standardised(Table):
         self.table, self.mean, self.std = table, tuple(mean), tuple(std)
         self.block_rows = table.block_rows
         sizes = len(self.mean), len(self.std)
-        wanted = f"have one entry per group, {len(table.groups)}"
+        wanted = f"have one entry per group, {len(table.groups)};"
         checks.must(sizes == (len(table.groups),) * 2, "mean and std", wanted, f"{sizes[0]} and {sizes[1]}")
         groups = []
         for position, (group, m, s) in enumerate(zip(table.groups, self.mean, self.std, strict=True)):
@@ -142,7 +142,7 @@ class Standardised(Table):
             checks.refuse((m is None) != (s is None), f"{both} must both be given or both None.")
             if m is not None:
                 good = np.shape(m) == np.shape(s) == group.shape and np.isfinite(m).all() and np.isfinite(s).all()
-                wanted = f"be finite, of shape {group.shape}, and std not negative"
+                wanted = f"be finite, of shape {group.shape}, and std not negative;"
                 checks.must(good and np.min(s) >= 0, both, wanted, f"{m} and {s}")
                 group = group._replace(dtype=np.result_type(group.dtype, np.float32))
             groups.append(group)
@@ -215,7 +215,7 @@ def standardised(table: Table, groups: Sequence[int] | None = None, *, keep: Seq
     kept, shape = [operator.index(column) for column in keep], table.groups[0].shape
     there = f"{shape[0]}, from 0" if len(shape) == 1 else f"none in rows of shape {shape}"
     known = not kept or (len(shape) == 1 and set(kept) <= set(range(shape[0])))
-    checks.must(known, "keep", f"name columns of the inputs by number, and there are {there}", str(kept))
+    checks.must(known, "keep", f"name columns of the inputs by number, of which there are {there};", str(kept))
     if groups is None:
         groups = [i for i, g in enumerate(table.groups) if not (i == last > 0 and g.dtype.kind in "iub")]
     found = moments(table, groups)

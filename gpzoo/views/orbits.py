@@ -51,7 +51,7 @@ class Orbit(View):
         checks.must(
             table.shape[1] == size and table.min() >= -1 and table.max() < size,
             "table",
-            f"have {size} columns for inputs of shape {shape}, with entries from -1 to {size - 1}",
+            f"have {size} columns for inputs of shape {shape}, with entries from -1 to {size - 1};",
             f"shape {table.shape}, entries from {table.min()} to {table.max()}",
         )
         ordered = np.sort(table, axis=1)

@@ -61,7 +61,7 @@ class Patches(View):
             channels, known = int(channels), 0 <= channels < image[2]
         else:
             known = isinstance(channels, str) and channels in ("separate", "joint")
-        wanted = f"be 'separate', 'joint' or the number of one of the {image[2]} channels, counted from 0"
+        wanted = f"be 'separate', 'joint' or the number of one of the {image[2]} channels, counted from 0;"
         checks.must(known, "channels", wanted, repr(channels))
         self.image_shape, self.patch_shape, self.channels = image, patch, channels
 
@@ -87,7 +87,7 @@ class Patches(View):
         Raises:
             ValueError: if ``X`` has another rank or another image shape.
         """
-        wanted = f"be images [N, H, W, C] with (H, W, C) = {self.image_shape}"
+        wanted = f"be images [N, H, W, C] with (H, W, C) = {self.image_shape};"
         hint = ". Images of one channel need their last axis too: X[..., None]"
         checks.must(tuple(jnp.shape(X)[1:]) == self.image_shape, "X", wanted, f"shape {tuple(jnp.shape(X))}", hint)
         (H, W, _), (h, w) = self.image_shape, self.patch_shape
