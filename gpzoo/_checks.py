@@ -40,7 +40,7 @@ def refuse(bad: Any, message: str, kind: type[Exception] = ValueError) -> None:
 
 
 def must(good: Any, name: str, wanted: str, found: str, hint: str = "") -> None:
-    """Refuse an argument that is not what is wanted: "``name`` must ``wanted``, got ``found``.", or "; got" where it ends so.
+    """Refuse an argument: "``name`` must ``wanted``, got ``found``."; a semicolon that ends ``wanted`` stays one.
 
     Raises:
         ValueError: unless ``good``.

@@ -90,8 +90,9 @@ def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1
     concrete = checks.is_concrete(X)
     seen = (np.asarray(X) if concrete else X)[:, column]
     known = (seen == seen.round()) & (seen >= 0) & (seen < num)
-    if concrete and len(bad := seen[~known]):
-        raise ValueError(f"Column {column} of X must have whole numbers from 0 to {num - 1}, got {bad[0]}.")
+    bad = seen[~known].tolist() if concrete else ()
+    wanted = f"have whole numbers from 0 to {num - 1}"
+    checks.must(not bad, f"Column {column} of X", wanted, str(bad[0] if bad else ""))
     start = 0.7 + 0.1 * np.random.default_rng(0).standard_normal((num, rank))
     W = numpyro.param(f"{name}_W", jnp.asarray(start / np.sqrt(rank), precision(X)))
     kappa = positive(f"{name}_kappa", jnp.full(num, 0.5), X)

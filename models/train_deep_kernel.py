@@ -113,10 +113,8 @@ def fit_deep_kernel(
     """
     (X, y), rng_key, batch_size, arguments = _checked(rng_key, X, y, batch_size, weight_decay, model_kwargs)
     for name, each in (("num_steps", num_steps), ("learning_rates", learning_rates)):
-        if not isinstance(each, Sequence) or len(each) != 3:
-            raise ValueError(
-                f"{name} must be three numbers, for the network, for GPs on its features and for both; got {each!r}."
-            )
+        three = "be three numbers, for the network, for GPs on its features and for both;"
+        checks.must(isinstance(each, Sequence) and len(each) == 3, name, three, repr(each))
     for steps, rate in zip(num_steps, learning_rates, strict=True):
         checks.count("num_steps", steps)
         checks.positive_number("learning_rates", rate)

@@ -386,7 +386,43 @@ class Product(_Combination):
         return total(part.frequencies(k, num, num_columns, dtype) for part, k in zip(self.parts, keys, strict=True))
 
 
-class Scaled(Kernel):
+class Wrapper(Kernel):
+    """A kernel that is made of another, which is its first field."""
+
+    @property
+    def wrapped(self) -> Kernel:
+        """The other kernel."""
+        return getattr(self, self.data_fields[0])
+
+    def around(self, kernel: Kernel | None) -> Kernel | None:
+        """The same made of another kernel; none of none."""
+        return None if kernel is None else self._with_fields(**{self.data_fields[0]: kernel})
+
+    @property
+    def input_ndim(self) -> int | None:
+        """Rank of a single input."""
+        return self.wrapped.input_ndim
+
+    @property
+    def batched(self) -> bool:
+        """Whether the wrapped kernel is."""
+        return self.wrapped.batched
+
+    def batch_axes(self) -> Kernel:
+        """As :meth:`Kernel.batch_axes`."""
+        return self._with_fields(**{self.data_fields[0]: self.wrapped.batch_axes()})
+
+    def check_fields(self) -> None:
+        """As :meth:`Kernel.check_fields`, of the wrapped kernel too."""
+        self.wrapped.check_fields()
+
+    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
+        """The same of the wrapped kernel's function, and of its noise."""
+        function, noise = self.wrapped.split_noise()
+        return (self, None) if noise is None else (self.around(function), self.around(noise))
+
+
+class Scaled(Wrapper):
     """``k(x, x') = scale k_0(x, x')``; ``scale`` is positive, a scalar or one per output ``[D]``.
 
     Example:
@@ -410,11 +446,6 @@ class Scaled(Kernel):
         self.kernel = kernel
         self.scale = checks.positive("scale", scale)
         self.check_fields()
-
-    @property
-    def input_ndim(self) -> int | None:
-        """Rank of a single input: that of the scaled kernel."""
-        return self.kernel.input_ndim
 
     @property
     def batched(self) -> bool:
@@ -442,13 +473,6 @@ class Scaled(Kernel):
     def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """``scale`` times the kernel's result."""
         return self.scale * self.kernel.variances(X)
-
-    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """The kernel's function and noise, each times ``scale``."""
-        function, noise = self.kernel.split_noise()
-        if noise is None:
-            return self, None
-        return None if function is None else Scaled(function, self.scale), Scaled(noise, self.scale)
 
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any

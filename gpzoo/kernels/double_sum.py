@@ -15,12 +15,12 @@ from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import _view_sums as view_sums
-from gpzoo.kernels.base import Kernel, Sum, addends, cast
+from gpzoo.kernels.base import Kernel, Sum, Wrapper, addends, cast
 from gpzoo.views.base import Composed, SampledView, View
 from gpzoo.views.patches import Patches
 
 
-class DoubleSum(Kernel):
+class DoubleSum(Wrapper):
     """The prior of ``f(x) = sum_p w_p g(T_p x)``, where ``T_p x`` are the views of ``x`` and ``g`` has the base kernel.
 
     Convolutional GPs, eq. 14 and, with weights, 18: ``k_f(x, x') = sum_pq w_p w_q k_g(T_p x, T_q x')``;
@@ -182,13 +182,6 @@ class DoubleSum(Kernel):
         """:meth:`cross`, with :meth:`variances` on the diagonal, which include the white noise of the base."""
         index = jnp.arange(X.shape[0])
         return self.cross(X, X).at[index, index].set(self.variances(X))
-
-    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """The double sums of the base's function and of its noise."""
-        function, noise = self.base.split_noise()
-        if noise is None:
-            return self, None
-        return None if function is None else self._with_fields(base=function), self._with_fields(base=noise)
 
 
 def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:

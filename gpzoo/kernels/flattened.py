@@ -9,10 +9,10 @@ from jaxtyping import Float
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import static
-from gpzoo.kernels.base import Kernel
+from gpzoo.kernels.base import Kernel, Wrapper
 
 
-class Flattened(Kernel):
+class Flattened(Wrapper):
     """A kernel on vectors, for inputs of another rank: ``k(x, x') = k_0(vec x, vec x')``.
 
     With it, a sum can hold a kernel on whole images beside kernels on patches (convolutional GPs, section 4.3). The
@@ -52,19 +52,6 @@ class Flattened(Kernel):
         """Rank of a single input."""
         return self.rank
 
-    @property
-    def batched(self) -> bool:
-        """Whether the kernel carries a leading axis, one per output."""
-        return self.kernel.batched
-
-    def batch_axes(self) -> Kernel:
-        """See :meth:`Kernel.batch_axes`."""
-        return self._with_fields(kernel=self.kernel.batch_axes())
-
-    def check_fields(self) -> None:
-        """Refuse what the kernel refuses."""
-        self.kernel.check_fields()
-
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """The kernel on the flattened inputs."""
         different = f"Flattened got inputs of different shapes: X {X.shape}, Z {Z.shape}."
@@ -78,13 +65,6 @@ class Flattened(Kernel):
     def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """The kernel on the flattened inputs."""
         return self.kernel.variances(self.vectors(X))
-
-    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """The kernel's function and noise, each flattened."""
-        function, noise = self.kernel.split_noise()
-        if noise is None:
-            return self, None
-        return None if function is None else Flattened(function, self.rank), Flattened(noise, self.rank)
 
     def vectors(self, X: Float[Array, "N ..."]) -> Float[Array, "N d"]:
         """The inputs, flattened to one vector each."""
