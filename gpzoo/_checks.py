@@ -200,7 +200,7 @@ def fraction(name: str, value: float) -> float:
 
 # -- data --------------------------------------------------------------------------------------------------------------
 
-#: What data are, for messages.
+#: The kinds of numbers that data are, for messages.
 _WANTED = "real numbers of float32, float64, integers or bool"
 
 #: Spreads that rounding may take from a column: of columns so far from zero float32 keeps three digits or fewer.
@@ -222,11 +222,11 @@ def data(name: str, x: Any, *, infinite: bool = False, absent: Absent | None = N
 
     Taken are arrays of NumPy (of any byte order and stride), of JAX, of pandas, of anything with ``__array__``, and
     nested lists of numbers. Arrays of the host stay there, those of a device as they are; nothing is copied that need
-    not be. Integers and bools stay what they are. Under a transformation nothing can be checked.
+    not be. Integers and bools stay so. Under a transformation nothing can be checked.
 
     Args:
         name: of the argument, for messages.
-        x: what the user passed.
+        x: the argument.
         infinite: whether infinity passes, which may be a bound or a threshold.
         absent: takes an array that holds NaN, which then passes; the caller refuses it where NaN are not missing data.
 
@@ -429,13 +429,13 @@ def arguments(
     new: bool = False,
     absent: Absent | None = None,
 ) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of a program, every array of which has passed :func:`data` under the program's name for it.
+    """The arguments of a program: every array in them has passed :func:`data` under the program's name for it.
 
     Positional arguments are data: arrays with one row per datum, or pytrees of such arrays. Of the keyword arguments
     the arrays are, in which infinity may be a bound; others, lists of numbers among them, are the program's business,
     but for ``num_data``.
 
-    One :class:`PrecisionWarning` names what float32 would lose: numbers far from zero, and inputs of float32 in a
+    One :class:`PrecisionWarning` names losses of float32: numbers far from zero, and inputs of float32 in a
     program that is to compute in float64.
 
     Args:
@@ -555,7 +555,7 @@ def _is_numbers(x: Any) -> bool:
 
 
 def _far_from_zero(name: str, x: Any) -> list[str]:
-    """What float32 would lose of an array, by column."""
+    """Differences that float32 would lose of an array, by column."""
     if x.dtype == bool or (isinstance(x, jax.Array) and not x.is_fully_addressable):
         return []
     if x.dtype != np.float32 and jax.config.read("jax_enable_x64"):
@@ -631,7 +631,7 @@ def parameters(name: str, params: Any) -> dict[str, Any]:
 
 @jax.jit
 def nan_unless(x: Array, known: Array) -> Array:
-    """``x``, or NaN if not all is known: a refusal inside ``jit``, for whoever asks refuses what is not finite.
+    """``x``, or NaN if not all is known: a refusal inside ``jit``, because the caller refuses NaN.
 
     As it changes no number that is given, ``x`` depends on nothing more to those who follow rows through a program.
     """
@@ -685,7 +685,7 @@ def rng_key(key: Any, *, several: bool = False) -> Array:
     """``key``, if it is a random key of JAX, of the new kind or the old (``uint32 [2]``).
 
     Args:
-        key: what the user passed.
+        key: the argument.
         several: whether keys ``[K]`` pass too.
 
     Raises:

@@ -30,7 +30,7 @@ def coregionalised_gp(
     """``Cov[f_d(x), f_e(x')] = B_de k(x, x')``, ``B = W W^T + diag(kappa)``, and noise of each output's own.
 
     The intrinsic model of coregionalisation (Álvarez, Rosasco and Lawrence 2012, *Kernels for vector-valued functions*,
-    section 4.2). A row is one number of one output: what is missing has no row, and outputs may have inputs of their
+    section 4.2). A row is one number of one output: a missing number has no row, and outputs may have inputs of their
     own. Inducing points have an output each: start from some of the rows, ``random_subset(100)``.
 
     Example:

@@ -55,7 +55,7 @@ def gplvm(
         ((20, 2), (6, 5))
 
     Args:
-        rows: what the guide finds the latent inputs by, ``[N, ...]``: numbers of rows for
+        rows: the guide finds the latent inputs by these, ``[N, ...]``: numbers of rows for
             :class:`~gpzoo.inference.PerRow`, or ``y`` itself for :class:`~gpzoo.inference.Amortised`.
         y: data ``[N, D]``.
         num_outputs: ``D``.

@@ -230,7 +230,7 @@ def _adam(rate: float, steps: int, weight_decay: float = 0.0) -> optax.GradientT
 def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Rows) -> dict[str, Any]:
     """Parameters that make every GP the first feature that it sees, so that the program predicts as the network.
 
-    Training then improves on the network; from zero it would first have to relearn what the network knows.
+    Training then improves on the network; from zero it would first have to learn again to predict as the network.
     """
     return params | jax.jit(partial(_changed, guide))(params, X[:2])
 

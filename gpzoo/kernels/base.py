@@ -457,7 +457,7 @@ class Scaled(Wrapper):
         return self._with_fields(kernel=self.kernel.batch_axes(), scale=0 if jnp.ndim(self.scale) else None)
 
     def check_fields(self) -> None:
-        """Refuse a scale of more than one axis, and what the kernel refuses."""
+        """Refuse a scale of more than one axis, and fields of the kernel as it does itself."""
         shape = jnp.shape(self.scale)
         checks.must(len(shape) <= 1, "scale", "be a scalar or one per output [D]", f"shape {shape}")
         self.kernel.check_fields()

@@ -407,7 +407,7 @@ class Periodic(Stationary):
     circle of diameter 1. Sources that write ``exp(-2 sin^2(...) / lengthscale^2)`` wind it onto a circle of radius 1:
     their lengthscale is twice this one.
 
-    Whole periods are taken off inputs without rounding, however many there are. What is left is the rounding of inputs
+    Whole periods are taken off inputs without rounding, however many there are. There remains the rounding of inputs
     and period themselves, in single precision up to 1.2e-7 of the periods: 0.001 of a period after 10,000 of them, and
     0.1 after a million. Count inputs from a near origin, or in units in which they and the period are whole numbers.
 
@@ -420,7 +420,7 @@ class Periodic(Stationary):
     Args:
         variance: see :class:`Stationary`.
         lengthscale: scalar or one per (active) column, with a leading ``D`` for one kernel per output. A number without
-            unit: what counts is the distance on the circle.
+            unit: the distance on the circle counts.
         period: scalar or one per (active) column, in the units of the inputs, with a leading ``D`` as for
             ``lengthscale``.
         active_dims: see :class:`Stationary`.

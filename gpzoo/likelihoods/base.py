@@ -1,4 +1,4 @@
-"""What do all likelihoods share? Shapes, checks of ``y``, what of it is observed, plates and masks."""
+"""The base class of likelihoods: shapes, checks of ``y``, missing entries, plates and masks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ dependent_property: Any = constraints.dependent_property
 class Likelihood(Answers, Distribution):
     """A distribution ``p(y | f)`` over ``N`` data that takes an array ``f`` or the Gaussian marginals ``q(f)``.
 
-    With an array, every method means what it does in NumPyro. With :class:`~gpzoo.GaussianMarginals`,
+    With an array, every method has its meaning of NumPyro. With :class:`~gpzoo.GaussianMarginals`,
     ``log_prob(y)`` is the variational expectation ``E_q(f)[log p(y | f)]`` (the data term of the evidence lower
     bound, Hensman, Matthews and Ghahramani 2015), and ``mean``, ``variance``, ``predictive_log_prob`` and ``sample``
     are those of the predictive distribution ``integral p(y | f) q(f) df``.
@@ -34,8 +34,8 @@ class Likelihood(Answers, Distribution):
     A likelihood of your own is :class:`~gpzoo.likelihoods.Expected` of any NumPyro distribution, or a subclass that
     writes :meth:`log_prob` and :meth:`predictive_log_prob` (of ``self.checked(y)``), :meth:`sample_given`,
     :meth:`marginal_expectation`, ``support``, ``mean`` and ``variance``, and :meth:`check_values` where some ``y``
-    are impossible. Parameters of its own are in ``arg_constraints``, and set before ``super().__init__(f)``; what is no
-    array is in ``pytree_aux_fields``. It declares ``quadratic``, ``takes_residual`` and ``by_entry`` where they hold.
+    are impossible. Parameters of its own are in ``arg_constraints``, and set before ``super().__init__(f)``; other
+    values are in ``pytree_aux_fields``. It declares ``quadratic``, ``takes_residual`` and ``by_entry`` where they hold.
     One of labels has ``num_classes`` and writes ``probs``, not moments. Predictions, diagnoses and exports ask the
     questions of :class:`~gpzoo.likelihoods.answers.Answers`, such as ``noise``, ``cdf`` and ``exact``: a likelihood
     overrides those that it has another answer to. Methods other than :meth:`log_prob` call :meth:`refuse_estimates`
@@ -71,7 +71,7 @@ class Likelihood(Answers, Distribution):
     #: Whether :meth:`log_prob` chooses the best factor of each residual variance in the ``parts`` of its marginals.
     takes_residual: ClassVar[bool] = False
 
-    #: Whether ``p(y | f)`` is a product over the entries of a datum's ``y``, of which each has a term then.
+    #: Whether ``p(y | f)`` is a product over the entries of a datum's ``y``, each with a term of its own.
     by_entry: Any = False
 
     #: Which entries of ``y`` count, ``[N, D]``; ``None`` for all. See :class:`MaskedLikelihood`.
@@ -258,7 +258,7 @@ class Likelihood(Answers, Distribution):
                 f"({int(bad.sum())} such entries of {bad.size}): {hint}."
             )
 
-    # -- what NumPyro calls ------------------------------------------------------------------------------------------
+    # -- calls of NumPyro --------------------------------------------------------------------------------------------
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """``log p(y | f)``, or ``E_q(f)[log p(y | f)]`` where ``f`` is marginals.
@@ -326,7 +326,7 @@ class Likelihood(Answers, Distribution):
         """The likelihood with the terms of some data left out; see NumPyro's ``handlers.mask``.
 
         Args:
-            mask: ``[N]``, or what broadcasts to it; where the density is a product over outputs ``[N, D]`` too.
+            mask: ``[N]``, or of a shape that broadcasts to it; ``[N, D]`` too where the density is a product over outputs.
 
         Raises:
             ValueError: for a mask of another shape, or one of single outputs where these have one term together.
@@ -348,7 +348,7 @@ class Likelihood(Answers, Distribution):
         return MaskedLikelihood(self, mask)
 
 
-#: What a likelihood writes by itself; labels have ``probs`` in place of moments.
+#: Methods and properties that a likelihood writes by itself; labels have ``probs`` in place of moments.
 _WRITTEN = "log_prob", "predictive_log_prob", "sample_given", "marginal_expectation", "support", "mean", "variance"
 
 
@@ -364,7 +364,7 @@ class MaskedLikelihood(MaskedDistribution):
 
     Args:
         base: the likelihood.
-        mask: what counts, by datum or by entry of ``y``, see :meth:`Likelihood.mask`.
+        mask: whether data, or entries of ``y``, count; see :meth:`Likelihood.mask`.
     """
 
     pytree_data_fields = ("entries",)
@@ -394,7 +394,7 @@ class MaskedLikelihood(MaskedDistribution):
         return self
 
     def mask(self, mask: Any) -> Any:
-        """As :meth:`Likelihood.mask`, of what counts already."""
+        """As :meth:`Likelihood.mask`, of entries that count already."""
         rows = checks.fits_into(np.shape(mask), self.batch_shape)
         if isinstance(mask, bool) or isinstance(self._mask, bool) or (rows and self.entries is None):
             return super().mask(cast(Any, mask))
@@ -403,7 +403,7 @@ class MaskedLikelihood(MaskedDistribution):
 
 
 def _filled(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Values to check, of which those that were not observed repeat one that was."""
+    """Values to check: one that was observed stands for each that was not."""
     seen = np.broadcast_to(seen, values.shape)
     return np.where(seen, values, values[seen][0]) if seen.any() else values[:0]
 

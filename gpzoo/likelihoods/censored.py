@@ -1,4 +1,4 @@
-"""Numbers with Gaussian noise of which some are known only to lie above, below or between limits."""
+"""Numbers with Gaussian noise: some are known only to lie above, below or between limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NARROW = 0.1
 
 
 class Censored(Gaussian):
-    """``f + noise`` with Gaussian noise, of which ``y`` is the value itself or a limit (Tobin 1958).
+    """``f + noise`` with Gaussian noise: ``y`` is its value or a limit of it (Tobin 1958).
 
     A censored datum has the probability of its side of ``y``, ``Phi((f - y) / s)`` above and ``Phi((y - f) / s)``
     below, or of the interval from ``y`` to ``upper``, in log space. Expectations are taken by Gauss-Hermite quadrature,
@@ -38,9 +38,9 @@ class Censored(Gaussian):
     Args:
         f: ``[N]``, array or marginals.
         noise_variance: one number, or ``[N]``, in squared units of ``y``.
-        censored: what is known of each datum, ``[N]`` whole numbers: 0 its value is ``y``, 1 it is above ``y``, -1 it
+        censored: the knowledge of each datum, ``[N]`` whole numbers: 0 its value is ``y``, 1 it is above ``y``, -1 it
             is below ``y``, 2 it lies between ``y`` and ``upper``. ``None`` for 0 throughout, at new inputs.
-        upper: upper ends of intervals, ``[N]``, of which those of other data are not looked at.
+        upper: upper ends of intervals, ``[N]``; those of other data are not looked at.
         num_points: number of quadrature points.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.

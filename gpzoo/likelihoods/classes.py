@@ -57,7 +57,7 @@ class ClassLikelihood(Likelihood):
         """Not defined.
 
         Raises:
-            NotImplementedError: always; ``probs`` is what predicts a label.
+            NotImplementedError: always; ``probs`` predicts a label.
         """
         checks.unwritten(self, "mean: class labels have none; use probs, of shape [N, K]")
 
@@ -66,7 +66,7 @@ class ClassLikelihood(Likelihood):
         """Not defined.
 
         Raises:
-            NotImplementedError: always; ``probs`` is what predicts a label.
+            NotImplementedError: always; ``probs`` predicts a label.
         """
         checks.unwritten(self, "variance: class labels have none; use probs, of shape [N, K]")
 

@@ -163,6 +163,13 @@ class Expected(Likelihood):
             return self.f.draws(num_draws), jnp.full((num_draws,), 1 / num_draws, self.f.dtype)
         return normal_points(self.num_points, self.f.mean, self.f.variance)
 
+    def _averaged(self, of: Callable[[Array], Array]) -> Float[Array, "N *_"]:
+        """A function of ``f``, averaged over marginals."""
+        if not self.is_marginal:
+            return of(self.f)
+        points, weights = self._points(self.num_predictive_draws)
+        return weighted_sum(weights, jax.vmap(of)(points))
+
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         if not self.is_marginal:
@@ -203,18 +210,12 @@ class Expected(Likelihood):
         """Probability of every class, if ``fn`` is categorical; predictive under marginals."""
         if not self.is_categorical:
             raise NotImplementedError(f"{self._given(self._centre())} has no classes: use mean and variance.")
-        if not self.is_marginal:
-            return self._given(self.f).probs
-        points, weights = self._points(self.num_predictive_draws)
-        return weighted_sum(weights, jax.vmap(lambda f: self._given(f).probs)(points))
+        return self._averaged(lambda f: self._given(f).probs)
 
     @property
     def mean(self) -> Float[Array, "N *E"]:
         """``E[y]``; predictive under marginals."""
-        if not self.is_marginal:
-            return self._given(self.f).mean.astype(self.f.dtype)
-        points, weights = self._points(self.num_predictive_draws)
-        return weighted_sum(weights, jax.vmap(lambda f: self._given(f).mean.astype(f.dtype))(points))
+        return self._averaged(lambda f: self._given(f).mean.astype(f.dtype))
 
     @property
     def variance(self) -> Float[Array, "N *E"]:

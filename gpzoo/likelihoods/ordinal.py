@@ -66,7 +66,7 @@ class _OrderedLogistic(dist.OrderedLogistic):
         super().__init__(predictor, cutpoints, validate_args=False)
 
     def log_prob(self, value: Any) -> Array:
-        # s(b) - s(a) = s(b) s(-a) (1 - exp(a - b)), of which no factor is a small difference.
+        # s(b) - s(a) = s(b) s(-a) (1 - exp(a - b)), and no factor is a small difference.
         cutpoints: Any = self.cutpoints
         f, last, y = self.predictor, cutpoints.shape[-1], jnp.asarray(value)
         shape = jnp.broadcast_shapes(y.shape, f.shape)

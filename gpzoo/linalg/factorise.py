@@ -224,7 +224,7 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     L = _identity_unless(jnp.broadcast_to(factorised, L.shape[:-2]), L)
     eye = jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)
 
-    # dR = left (weights * (inner dK inner^T)) right. What is chosen does not depend on dK: JAX 0.10 does not
+    # dR = left (weights * (inner dK inner^T)) right. The choice does not depend on dK: JAX 0.10 does not
     # transpose a choice under vmap.
     def lower() -> tuple[Array, ...]:
         return L, L, jnp.tril(eye / 2 + jnp.tril(jnp.ones_like(L), -1)), _inverse_of_lower(L), eye
@@ -306,7 +306,7 @@ def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonalMatrix, jitter: floa
 
 
 def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> str:
-    """A message that says why a covariance matrix does not factorise, and what to try."""
+    """The message on a covariance matrix that does not factorise: the likely reason, and ways out."""
     K = np.asarray(K)
     K = K.reshape(-1, *K.shape[-2:])
     finite = np.isfinite(K).all(axis=(1, 2))

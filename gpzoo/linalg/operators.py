@@ -139,7 +139,7 @@ def _diagonal(K: Float[Array, "*batch M M"]) -> Float[Array, "*batch M"]:
 
 @_diagonal.defjvp
 def _diagonal_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    # A mask becomes part of what uses the gradient, where scattered entries would take a pass over the matrix.
+    # A mask becomes part of the next operation, where scattered entries would take a pass over the matrix.
     (dK,) = tangents
     return _diagonal(*primals), jnp.sum(jnp.where(jnp.eye(dK.shape[-1], dtype=bool), dK, 0), axis=-1)
 

@@ -1,7 +1,7 @@
-"""What a posterior is made of: a form of ``q(u)``, and a conditional, by which ``f`` follows from ``u``.
+"""The parts of a posterior: a form of ``q(u)``, and a conditional, by which ``f`` follows from ``u``.
 
 Everything behind them works with an axis of outputs ``D``, of length 1 where the site has none: means ``m`` of ``q(u)``
-are ``[M, D]``, forms are what :meth:`Form.by_output` gives, results have ``D`` first.
+are ``[M, D]``, forms are results of :meth:`Form.by_output`, results have ``D`` first.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Form(Fields):
         Args:
             mean: ``m``, ``[M]`` or ``[M, D]``.
             old: the conditional of the inducing variables that were there.
-            new: the conditional of all, of which those come first.
+            new: the conditional of all; those come first.
 
         Returns:
             The mean and the covariance, of this form, of all.
@@ -219,7 +219,7 @@ class Form(Fields):
         return linalg.total(jnp.sum(s * s) for s in jax.tree.leaves(self.root()))
 
     def distance(self, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """``r^T S^-1 r`` and ``log |S|``, summed over outputs, of which a density is made."""
+        """``r^T S^-1 r`` and ``log |S|``, summed over outputs, the parts of a density."""
         return distance(self.root(), residual)
 
     def draw(self, key: PRNGKeyArray) -> Float[Array, "M D"]:
@@ -330,12 +330,12 @@ class Conditional(Fields):
     # -- densities, always of u: those of v with u = L v are smaller by log |L|, which hyperparameters change ---------
 
     def log_prior(self, draw: Float[Array, "D M"]) -> Float[Array, ""]:
-        """``log p(u)`` of what :meth:`draw` gives, for the conditional of :meth:`given_draw`, summed over outputs."""
+        """``log p(u)`` of a result of :meth:`draw`, for the conditional of :meth:`given_draw`, summed over outputs."""
         v = draw if self.whiten else self.whitened(draw)
         return log_normal(jnp.sum(jnp.square(v)), 2 * self._log_det_of_prior(len(v)), v.size)
 
     def log_density(self, m: Float[Array, "M D"], form: Form, draw: Float[Array, "D M"]) -> Float[Array, ""]:
-        """``log q(u)`` of what :meth:`draw` gives, summed over outputs, in nats."""
+        """``log q(u)`` of a result of :meth:`draw`, summed over outputs, in nats."""
         log_det = 0.0
         if self.whiten:
             log_det = 2 * self._log_det_of_prior(len(draw))

@@ -231,7 +231,7 @@ class Interpolation(Conditional):
     """``f(x) = w(x)^T u``, interpolated from inducing variables on a grid (SV-DKL, section 4).
 
     ``mean = W m`` and ``cov = W S W^T``: given ``u`` nothing of ``f`` is left. The cost per input does not depend on
-    the grid. ``q(u)`` and its divergence cost what factors along its axes do (eq. 10-11).
+    the grid. ``q(u)`` and its divergence cost as much as those of factors along its axes (eq. 10-11).
 
     Args:
         prior: the site's :class:`~gpzoo.GaussianProcess`, with inputs ``[N, G]`` (``[D, N, G]``) for ``G`` axes. White
@@ -389,7 +389,7 @@ class Interpolation(Conditional):
         return log_normal(square, log_det, residual.size)
 
     def given_draw(self) -> Self:
-        """See :meth:`Conditional.given_draw`: what is drawn is not whitened."""
+        """See :meth:`Conditional.given_draw`: draws are not whitened."""
         data, (_, site) = self._flatten()
         return self._unflatten((False, site), data)
 

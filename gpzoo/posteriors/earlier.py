@@ -1,4 +1,4 @@
-"""What do inducing variables say of data that are gone? An earlier ``q(u)``, less the prior that it contains."""
+"""An earlier ``q(u)``, less the prior that it contains: inducing variables speak for data that are gone."""
 
 from __future__ import annotations
 

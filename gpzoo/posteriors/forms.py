@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 from jax import Array, lax, random
@@ -34,7 +34,7 @@ class Full(Form):
     """``S = L L^T`` for any lower-triangular ``L``.
 
     Args:
-        scale: ``L``, ``[M, M]`` or ``[D, M, M]``; what lies above the diagonal is ignored, and the diagonal's signs do
+        scale: ``L``, ``[M, M]`` or ``[D, M, M]``; entries above the diagonal are ignored, and the diagonal's signs do
             not matter.
     """
 
@@ -89,14 +89,36 @@ class Full(Form):
         return _natural_mean(mean, slope, form, rate), form, shortened
 
 
-class BlockDiagonal(Form):
+class _OfFactors(Form):
+    """A covariance that is given by several lower-triangular factors."""
+
+    scale: Any
+
+    def by_output(self, num_inducing: int, num_outputs: int | None) -> Self:
+        """See :meth:`Form.by_output`."""
+        return type(self)(tuple(jnp.tril(F if num_outputs is not None else F[None]) for F in self.scale))
+
+    def rates(self, num_inducing: int, rate: Array, step: Array | int) -> list[Array]:
+        """The step length of each factor along its natural gradient."""
+        return [rate] * len(self.scale)
+
+    def natural_step(
+        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
+    ) -> tuple[Float[Array, "M *D"], Form, Array]:
+        """See :meth:`Form.natural_step`; each factor takes a step of its own."""
+        each = zip(self.scale, slopes.scale, self.rates(mean.shape[0], rate, step), strict=True)
+        scales, shortened = zip(*(_natural_factor(*own) for own in each), strict=True)
+        form = type(self)(scales)
+        return _natural_mean(mean, slope, form, rate), form, reduce(jnp.maximum, shortened)
+
+
+class BlockDiagonal(_OfFactors):
     """Independent blocks of inducing variables, each with a full covariance (convolutional GPs, appendix C).
 
     Args:
         scale: a lower-triangular factor for each block, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
     """
 
-    scale: Any
     short_name = "block_diagonal"
 
     def goes_with(self, conditional: Conditional) -> bool:
@@ -116,32 +138,18 @@ class BlockDiagonal(Form):
         """The factors of the prior's blocks times ``scale``."""
         return BlockDiagonal(tuple(_each_output(L, conditional, scale) for L in conditional.start_root().blocks))
 
-    def by_output(self, num_inducing: int, num_outputs: int | None) -> BlockDiagonal:
-        """See :meth:`Form.by_output`."""
-        return BlockDiagonal(_triangular(self.scale, num_outputs))
-
     def root(self) -> linalg.BlockDiagonalMatrix:
         """The factors on the diagonal."""
         return linalg.BlockDiagonalMatrix(*self.scale)
 
-    def natural_step(
-        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
-    ) -> tuple[Float[Array, "M *D"], Form, Array]:
-        """See :meth:`Form.natural_step`; each block takes a step of its own."""
-        found = [_natural_factor(L, g, rate) for L, g in zip(self.scale, slopes.scale, strict=True)]
-        scales, shortened = zip(*found, strict=True)
-        form = BlockDiagonal(tuple(scales))
-        return _natural_mean(mean, slope, form, rate), form, reduce(jnp.maximum, shortened)
 
-
-class Kronecker(Form):
+class Kronecker(_OfFactors):
     """A product of full covariances along the axes of a grid (SV-DKL, eq. 10-11).
 
     Args:
         scale: a lower-triangular factor along each axis, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
     """
 
-    scale: Any
     short_name = "kronecker"
 
     def goes_with(self, conditional: Conditional) -> bool:
@@ -153,10 +161,6 @@ class Kronecker(Form):
         first, *others = conditional.start_root().factors
         rest = (_each_output(L, conditional, 1.0) for L in others)
         return Kronecker((_each_output(first, conditional, scale), *rest))
-
-    def by_output(self, num_inducing: int, num_outputs: int | None) -> Kronecker:
-        """See :meth:`Form.by_output`."""
-        return Kronecker(_triangular(self.scale, num_outputs))
 
     def root(self) -> linalg.KroneckerProduct:
         """The product of the factors."""
@@ -172,19 +176,10 @@ class Kronecker(Form):
         """See :meth:`Form.trace`."""
         return jnp.sum(math.prod(jnp.sum(jnp.square(F), axis=(-2, -1)) for F in self.scale))
 
-    def natural_step(
-        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
-    ) -> tuple[Float[Array, "M *D"], Form, Array]:
-        """See :meth:`Form.natural_step`; the factors take turns, each as if the others were fixed."""
-        scales, shortened = [], jnp.zeros((), mean.dtype)
-        for axis, (L, g) in enumerate(zip(self.scale, slopes.scale, strict=True)):
-            # The others scale a factor's part of the metric.
-            own = jnp.where(step % len(self.scale) == axis, rate * (L.shape[-1] / mean.shape[0]), 0)
-            scale, over = _natural_factor(L, g, own)
-            scales.append(scale)
-            shortened = jnp.maximum(shortened, over)
-        form = Kronecker(tuple(scales))
-        return _natural_mean(mean, slope, form, rate), form, shortened
+    def rates(self, num_inducing: int, rate: Array, step: Array | int) -> list[Array]:
+        """The factors take turns, each as if the others were fixed; these scale a factor's part of the metric."""
+        own = [rate * (L.shape[-1] / num_inducing) for L in self.scale]
+        return [jnp.where(step % len(own) == axis, each, 0) for axis, each in enumerate(own)]
 
 
 class Diagonal(Form):
@@ -367,12 +362,6 @@ def _usual(inducing: InducingVariable | Any) -> Form:
     if axes > 1:
         return Kronecker()
     return LowRank() if axes == 1 and inducing.num_inducing > LARGE_GRID else Full()
-
-
-def _triangular(
-    factors: tuple[Float[Array, "*D _ _"], ...], num_outputs: int | None
-) -> tuple[Float[Array, "D M_i M_i"], ...]:
-    return tuple(jnp.tril(F if num_outputs is not None else F[None]) for F in factors)
 
 
 def _each_output(

@@ -1,4 +1,4 @@
-"""What is a Gaussian process given inducing variables? A distribution, and its divergence from the prior."""
+"""The distribution of a Gaussian process given inducing variables, and its divergence from the prior."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class InducingPosterior(ProcessAtInputs):
             site's prior and inducing variables.
         u_mean: ``m``, ``[M]`` for a site ``[N]``, ``[M, D]`` for a site ``[N, D]``.
         form: ``S``, such as ``forms.Full(scale)``.
-        value: what the site's value is instead of a draw over all inputs together: ``value(posterior, key)``. Where
+        value: makes the site's value in place of a draw over all inputs together: ``value(posterior, key)``. Where
             given, ``log_prob`` raises. A :class:`jax.tree_util.Partial`, if the posterior is to pass through ``jit``.
-        earlier: what earlier data say of ``u``, which the divergence from the prior then contains.
+        earlier: the law of ``u`` given earlier data, which the divergence from the prior then contains.
 
     Raises:
         TypeError: if ``form`` is no form, or has no values.
@@ -119,7 +119,7 @@ class InducingPosterior(ProcessAtInputs):
 
     @property
     def _density_jitter(self) -> Float[Array, "..."]:
-        """The prior's jitter, so that ``log q(f) - log p(f)`` has none of what ``u`` says nothing about.
+        """The prior's jitter, so that parts of ``f`` that ``u`` says nothing about cancel in ``log q(f) - log p(f)``.
 
         A covariance that the data have made small has less than that left where the inputs are close, and no factor in
         float32. Draws have no jitter: on average this ``log q`` is no smaller than one that is consistent with theirs.
@@ -196,7 +196,7 @@ class InducingPosterior(ProcessAtInputs):
         return self.marginals()[1]
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Any:
-        """A value of the site: a draw over all inputs together, or what ``value`` says.
+        """A value of the site: a draw over all inputs together, or the result of ``value``.
 
         Raises:
             ValueError: for a ``sample_shape`` where draws are not joint.
@@ -250,7 +250,7 @@ class InducingPosterior(ProcessAtInputs):
         return self.conditional.draw(*self._q(), key).reshape(self.u_mean.shape)
 
     def log_density_of(self, draw: Float[Array, "M *D"]) -> Float[Array, ""]:
-        """``log q(u)`` of what :meth:`draw_inducing` gives, summed over outputs, in nats: of ``u``, never of ``v``."""
+        """``log q(u)`` of a result of :meth:`draw_inducing`, summed over outputs, in nats: of ``u``, never of ``v``."""
         return self.conditional.log_density(*self._q(), draw[None] if self.num_outputs is None else draw.T)
 
     def log_prior_of_inducing(self) -> Float[Array, ""]:
@@ -278,12 +278,12 @@ class InducingPosterior(ProcessAtInputs):
 def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Float[Array, ""]:
     """``KL[q(u) || p(u)]`` summed over outputs, in nats; ``p(u)`` is that of ``q``'s own prior (eq. C.26).
 
-    After earlier data it is less what these say, :meth:`~gpzoo.posteriors.earlier.Earlier.expected`.
+    After earlier data it is less by :meth:`~gpzoo.posteriors.earlier.Earlier.expected`.
     """
     shapes = f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model."
     checks.refuse(q.event_shape != p.event_shape, shapes)
     ours, theirs = type(p.kernel), type(q.prior.kernel)
-    # A class that is defined anew has its old name; objectives that know both programs compare what they do.
+    # A class that is defined anew has its old name; objectives that know both programs compare their kernels.
     alike = ours.__name__ == theirs.__name__ or issubclass(ours, theirs) or issubclass(theirs, ours)
     checks.refuse(
         not alike and not p.samples_views,

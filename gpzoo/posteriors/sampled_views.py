@@ -81,7 +81,7 @@ def estimates(
     B = A if conditional.whiten else conditional.solved(A, transpose=True)
 
     def squares(A: Array, B: Array) -> Array:
-        """What a view adds to ``mu ** 2 + sigma ** 2 - kff``, for ``S`` views of one input or their sum."""
+        """The contribution of a view to ``mu ** 2 + sigma ** 2 - kff``, for ``S`` views of one input or their sum."""
         return jnp.square(mean_at(B, m)) + form.squares(B) - jnp.sum(A * A, axis=-2)
 
     of_each = squares(A, B).reshape(-1, N, S).sum(axis=-1)

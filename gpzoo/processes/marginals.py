@@ -1,4 +1,4 @@
-"""What is a GP site under the evidence lower bound? Gaussian marginals, which affine operations keep exact."""
+"""Gaussian marginals: the value of a GP site under the evidence lower bound, which affine operations keep exact."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def draws(f: ArrayLike | GaussianMarginals) -> Any:
         give the same draw; those made from ``f`` by an operation give one of their own, so draw before you combine.
 
     Raises:
-        TypeError: for :class:`~gpzoo.EstimatedMarginals`, of which there is no draw.
+        TypeError: for :class:`~gpzoo.EstimatedMarginals`, which have no draw.
         ValueError: for marginals without a key.
         RuntimeError: if the program did not draw the site when its guide was set up.
     """
@@ -230,7 +230,7 @@ class GaussianMarginals(Fields):
         names = ", ".join(sorted(self.sites))
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, sites={{{names}}})"
 
-    # -- what they are -----------------------------------------------------------------------------------------------
+    # -- shape and precision ----------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -305,7 +305,7 @@ class GaussianMarginals(Fields):
     # -- no arrays by themselves -------------------------------------------------------------------------------------
 
     def _refuse(self, what: str, way: str = "") -> NoReturn:
-        """Refuse what needs the numbers of a draw."""
+        """Refuse an operation that needs the numbers of a draw."""
         line, of_numpyro = _place()
         what = "A distribution of NumPyro" if of_numpyro else what
         raise TypeError(
@@ -371,7 +371,7 @@ class GaussianMarginals(Fields):
         return change(self._repeated(wanted))
 
     def _repeated(self, shape: tuple[int, ...]) -> GaussianMarginals:
-        """These marginals, the only output of which is repeated to a number of outputs."""
+        """These marginals, whose only output is repeated to a number of outputs."""
         return self if self.shape == shape else self @ jnp.ones((1, shape[1]), self.dtype)
 
     def __add__(self, other: Any) -> Any:
@@ -518,7 +518,7 @@ class GaussianMarginals(Fields):
 
 
 class EstimatedMarginals(GaussianMarginals):
-    """Unbiased estimates of marginals: what a GP site is in training when its kernel samples views of the inputs.
+    """Unbiased estimates of marginals: the value of a GP site in training if its kernel samples views of the inputs.
 
     ``mean`` estimates the mean, and ``mean ** 2 + variance`` the mean square: ``E[mean] = E[f]`` and
     ``E[mean ** 2 + variance] = E[f ** 2]`` over the views (learning invariances, eq. 16-21). So ``variance`` alone is
@@ -565,7 +565,7 @@ class EstimatedMarginals(GaussianMarginals):
 
 
 class _NoArray:
-    """What JAX is given when it asks marginals for an array, which is none.
+    """The answer to JAX when it asks marginals for an array: none.
 
     Its operators leave the operation to the marginals then, and its functions look for the array's type, or write what
     they were given into an error of their own: either raises ours.
