@@ -326,7 +326,7 @@ class Likelihood(Answers, Distribution):
         """The likelihood with the terms of some data left out; see NumPyro's ``handlers.mask``.
 
         Args:
-            mask: ``[N]``, or of a shape that broadcasts to it; ``[N, D]`` too where the density is a product over outputs.
+            mask: of a shape that broadcasts to ``[N]``, or ``[N, D]`` where the density is a product over outputs.
 
         Raises:
             ValueError: for a mask of another shape, or one of single outputs where these have one term together.

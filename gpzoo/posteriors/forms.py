@@ -1,6 +1,6 @@
-"""Which form can the covariance ``S`` of ``q(u)`` have? Each form has its parameters, and the algebra that it allows.
+"""The forms of the covariance ``S`` of ``q(u)``, each with its parameters, and the algebra that it allows.
 
-Import the module, ``forms.Full``, ``forms.LowRank(rank=8)``: some matrices of :mod:`gpzoo.linalg` have the same names.
+Import the module: ``forms.Full``, ``forms.LowRank(rank=8)``.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class GaussianMarginals(Fields):
         names = ", ".join(sorted(self.sites))
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, sites={{{names}}})"
 
-    # -- shape and precision ----------------------------------------------------------------------------------------
+    # -- shape and precision -----------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
