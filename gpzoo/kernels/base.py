@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -215,21 +215,32 @@ class Kernel(Fields):
             self.input_ndim == 1 and len({x.shape[-1] for x in inputs.values()}) > 1,
             f"{type(self).__name__} got inputs with different numbers of columns: {shapes}.",
         )
+        return self._vectorised(evaluate, inputs, [name for name, x in inputs.items() if self.has_outputs(x)])
+
+    def _vectorised(
+        self, evaluate: Callable[..., Array], inputs: Mapping[str, Float[Array, "..."]], several: Sequence[str]
+    ) -> Float[Array, "..."]:
+        """``evaluate(kernel, *inputs)`` in one precision, for each output where the kernel is batched or inputs are.
+
+        Args:
+            evaluate: for one output.
+            inputs: by name.
+            several: names of the inputs that have one set per output, in their first axis.
+        """
         dtype = jnp.result_type(*inputs.values())
         arrays = tuple(x.astype(dtype) for x in inputs.values())
         kernel = jax.tree.map(lambda leaf: cast(leaf, dtype), self)
-        axes = tuple(0 if self.has_outputs(x) else None for x in arrays)
-        if not self.batched and all(axis is None for axis in axes):
+        if not self.batched and not several:
             return self._in_shape(evaluate, kernel, *arrays)
         kernel_axes = self.batch_axes() if self.batched else None
-        outputs = {name: x.shape[0] for name, x in inputs.items() if self.has_outputs(x)}
-        outputs |= _leading(self, kernel_axes)
+        outputs = {name: inputs[name].shape[0] for name in several} | _leading(self, kernel_axes)
         checks.refuse(
             len(set(outputs.values())) > 1,
             f"{type(self).__name__} got different numbers of outputs D along the leading axes: "
             + ", ".join(f"{name}: {size}" for name, size in outputs.items())
             + ". One kernel per output takes inputs [N, ...], shared by all, or [D, N, ...].",
         )
+        axes = (0 if name in several else None for name in inputs)
         return jax.vmap(evaluate, in_axes=(kernel_axes, *axes))(kernel, *arrays)
 
     def _in_shape(

@@ -15,7 +15,7 @@ from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import _view_sums as view_sums
-from gpzoo.kernels.base import Kernel, Sum, Wrapper, addends, cast
+from gpzoo.kernels.base import Kernel, Sum, Wrapper, addends
 from gpzoo.views.base import Composed, SampledView, View
 from gpzoo.views.patches import Patches
 
@@ -142,15 +142,8 @@ class DoubleSum(Wrapper):
         size = self.view.view_size
         wanted = f"be [M, {size}], one flattened view per row (or [D, M, {size}], one set per output)"
         checks.must(Z.ndim in (2, 3) and Z.shape[-1] == size, "Z", wanted, f"shape {tuple(Z.shape)}")
-        dtype = jnp.result_type(X, Z)
-        kernel = jax.tree.map(lambda leaf: cast(leaf, dtype), self)
-        axes = (
-            self.batch_axes() if self.batched else None,
-            *(0 if many else None for many in (self.has_outputs(X), Z.ndim == 3)),
-        )
-        if axes == (None, None, None):
-            return kernel._cross_view(X.astype(dtype), Z.astype(dtype))
-        return jax.vmap(DoubleSum._cross_view, in_axes=axes)(kernel, X.astype(dtype), Z.astype(dtype))
+        several = [name for name, many in (("X", self.has_outputs(X)), ("Z", Z.ndim == 3)) if many]
+        return self._vectorised(DoubleSum._cross_view, {"X": X, "Z": Z}, several)
 
     def _weights(self, dtype: Any) -> Float[Array, " P"]:
         checks.refuse(

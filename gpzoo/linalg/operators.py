@@ -27,7 +27,7 @@ class _OfSquares(Fields):
     def __init__(self, *parts: Array) -> None:
         (name,) = self.data_fields
         square = all(jnp.ndim(part) > 1 and part.shape[-1] == part.shape[-2] for part in parts)
-        wanted = "be square matrices, at least one"
+        wanted = "be square matrices, at least one;"
         checks.must(parts and square, name.capitalize(), wanted, str([jnp.shape(part) for part in parts]))
         setattr(self, name, tuple(parts))
 
