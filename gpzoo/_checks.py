@@ -277,7 +277,8 @@ def _host_array(name: str, x: Any) -> np.ndarray:
         array = np.asarray(x)
         kinds = {getattr(column, "kind", "O") for column in columns}
         if array.dtype == object and kinds <= set("iufb"):
-            array = x.to_numpy("float64", na_value=np.nan)  # columns of pandas of several dtypes, or of its own
+            of_pandas: Any = x  # columns of several dtypes, or of its own
+            array = of_pandas.to_numpy("float64", na_value=np.nan)
     except Exception as error:  # whatever somebody's __array__ raises
         raise TypeError(
             f"{name} must be an array of {_WANTED}, and this {_kind(x)} cannot be made one: {error}"

@@ -5,7 +5,7 @@ A likelihood overrides those that it has another answer to. A distribution of Nu
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -129,7 +129,7 @@ class OfNumPyro(Answers):
     @property
     def noise(self) -> Float[Array, "..."] | None:
         """See :attr:`Answers.noise`."""
-        return jnp.square(self._base.scale) if isinstance(self._base, dist.Normal) else None
+        return jnp.square(cast(Any, self._base).scale) if isinstance(self._base, dist.Normal) else None
 
     @property
     def light_tails(self) -> bool:
@@ -140,8 +140,8 @@ class OfNumPyro(Answers):
     def num_classes(self) -> int | None:
         """See :attr:`Answers.num_classes`."""
         if isinstance(self.fn, dist.CategoricalLogits):
-            return self.fn.logits.shape[-1]
-        return self.fn.probs.shape[-1] if isinstance(self.fn, dist.CategoricalProbs) else None
+            return cast(Any, self.fn).logits.shape[-1]
+        return cast(Any, self.fn).probs.shape[-1] if isinstance(self.fn, dist.CategoricalProbs) else None
 
     @property
     def probs(self) -> Float[Array, "N K"]:

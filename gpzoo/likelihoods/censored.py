@@ -69,8 +69,9 @@ class Censored(Gaussian):
         f = self._latent(f, (1,))
         self.set_counts(num_points=num_points)
         for name, x in (("censored", censored), ("upper", upper)):
-            shape, wanted = np.shape(x), f"have one entry per datum, {tuple(f.shape)};"
-            checks.must(x is None or shape == tuple(f.shape), name, wanted, f"shape {shape}")
+            shape = tuple(f.shape) if x is None else np.shape(x)
+            wanted = f"have one entry per datum, {tuple(f.shape)};"
+            checks.must(shape == tuple(f.shape), name, wanted, f"shape {shape}")
         self.censored = None if censored is None else jnp.asarray(censored)
         self.upper = None if upper is None else checks.floating("upper", upper).astype(f.dtype)
         if censored is not None and checks.is_concrete(censored):

@@ -19,7 +19,6 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._pytree import static
-from gpzoo.inducing.variables import InducingVariable
 from gpzoo.linalg.quadratic import lower_squares, lower_trace
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.processes.process import rows_first
@@ -357,7 +356,7 @@ def form_of(covariance: str | Form | type[Form] | None, inducing: Any) -> Form:
     return NAMES[covariance]()
 
 
-def _usual(inducing: InducingVariable | Any) -> Form:
+def _usual(inducing: Any) -> Form:
     axes = getattr(inducing, "num_axes", 0)
     if axes > 1:
         return Kronecker()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
@@ -278,10 +278,9 @@ class GaussianMarginals(Fields):
         """
         no_key = "These marginals carry no random key and cannot be drawn: use their mean and variance."
         checks.refuse(self.key is None, no_key)
-        shape = jnp.shape(self.source_variance)
+        shape, own = jnp.shape(self.source_variance), cast(Any, self.key)
         if self.rows is None:
-            return random.normal(self.key, (num_draws, *shape), self.dtype)
-        own = self.key
+            return random.normal(own, (num_draws, *shape), self.dtype)
         keys = jax.vmap(lambda row: random.fold_in(own, row))(self.rows)
         return jax.vmap(lambda key: random.normal(key, (num_draws, *shape[1:]), self.dtype), out_axes=1)(keys)
 
@@ -503,8 +502,8 @@ class GaussianMarginals(Fields):
             variance = jnp.concatenate([self.source_variance, other.source_variance], axis=-1)
         estimated = isinstance(self, EstimatedMarginals) or isinstance(other, EstimatedMarginals)
         kind = EstimatedMarginals if estimated else GaussianMarginals
-        drawn = self.key is not None and other.key is not None
-        key = random.fold_in(self.key, random.bits(other.key, (), jnp.uint32)) if drawn else None
+        own, theirs = cast(Any, self.key), cast(Any, other.key)
+        key = None if own is None or theirs is None else random.fold_in(own, random.bits(theirs, (), jnp.uint32))
         return kind(
             mean,
             variance,
