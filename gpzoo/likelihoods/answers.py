@@ -1,11 +1,11 @@
-"""What does whoever predicts, diagnoses or exports ask a data site? One list of questions, with an answer to each.
+"""The questions that predictions, diagnoses and exports ask a data site, each with its usual answer.
 
 A likelihood overrides those that it has another answer to. A distribution of NumPyro has :class:`OfNumPyro` answer.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -68,7 +68,7 @@ class Answers:
 
     @property
     def kind(self) -> str:
-        """What ``y`` is: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``."""
+        """The kind of ``y``: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``."""
         support = self._known_support()
         while hasattr(support, "base_constraint"):
             support = support.base_constraint
