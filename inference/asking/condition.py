@@ -25,7 +25,7 @@ from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import Start
 from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.programs.rows import SiteRows
-from gpzoo.inference.programs.runs import Trace, run
+from gpzoo.inference.programs.runs import data_of, plates_of, run
 from gpzoo.inference.training._sources import Resident
 from gpzoo.linalg import total
 from gpzoo.posteriors.earlier import Earlier
@@ -127,9 +127,8 @@ def conditioned(subject: Subject, rng_key: PRNGKeyArray, options: Options) -> Co
     for posterior in posteriors_at(rng_key, guide, params, args, kwargs).values():
         check_columns(posterior)
     # All but latents of the rows are held: their divergences say nothing about the new data.
-    frames = {name: {frame.name for frame in site.get("cond_indep_stack") or ()} for name, site in seen.trace.items()}
-    of_data = set().union(*(frames[name] for name, site in seen.trace.items() if site.get("is_observed")))
-    held = {name for name in guide.sites.latents - processes if not frames[name] & of_data}
+    of_data = set().union(*map(plates_of, data_of(seen.trace).values()))
+    held = {name for name in guide.sites.latents - processes if not plates_of(seen.trace[name]) & of_data}
     counted = frozenset(seen.trace.keys() - held)
     losses: list[float] = []
     for k, (start, end) in enumerate(pairwise(cuts)):
@@ -164,8 +163,7 @@ def posteriors_at(
     Raises:
         FactorisationError: naming the site, if a ``Kuu`` does not factorise.
     """
-    values = jax.tree.map(lambda x: x, dict(params))
-    trace: Trace = run(rng_key, args, kwargs, guide=guide, values=values, representation=Start()).guide
+    trace = run(rng_key, args, kwargs, guide=guide, values=params, representation=Start()).guide
     return {name: site["fn"] for name, site in trace.items() if isinstance(site.get("fn"), InducingPosterior)}
 
 
@@ -199,10 +197,9 @@ def _chosen(sites: Collection[str] | None, guide: InducingGuide) -> frozenset[st
 
 def _check_data(seen: Look) -> None:
     """Refuse a run without data, and plates of more rows than these."""
-    sites = seen.trace.items()
-    if not any(site["type"] == "sample" and site["is_observed"] for _, site in sites):
+    if not data_of(seen.trace):
         raise ValueError("Nothing is observed in this call of the program: pass the new data, targets included.")
-    for name, site in sites:
+    for name, site in seen.trace.items():
         size, taken = site["args"] if site["type"] == "plate" else (None, None)
         if taken not in (None, size):
             raise ValueError(
@@ -217,8 +214,8 @@ def _refuse_counted_often(seen: Look, follow: SiteRows) -> None:
     Raises:
         ValueError: naming their site.
     """
-    for name, site in seen.trace.items():
-        if site["type"] == "sample" and site["is_observed"] and name not in follow.layouts:
+    for name in data_of(seen.trace):
+        if name not in follow.layouts:
             raise ValueError(
                 f"The data of site {name!r} are the same in every batch of rows, and would count in each. "
                 "Pass all rows at once, without batch_size, or leave these data out."

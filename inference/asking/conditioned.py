@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from gpzoo._numpyro import Messenger
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
-from gpzoo.inference.programs.gp_sites import Representation
+from gpzoo.inference.programs.gp_sites import Representation, Use
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
@@ -61,7 +61,7 @@ def conditioned(
             name, (inducing, u, factor) = msg["name"], given[msg["name"]]
             projection = Projection(msg["fn"], inducing, whiten=False, site=name, factor=factor)
             posterior = InducingPosterior(projection, u, Diagonal(jnp.zeros_like(u)))
-            msg["fn"] = representation.posterior(posterior, drawn=drawn_as(name), joint=False)
+            msg["fn"] = representation.posterior(posterior, Use(drawn_as(name)))
             msg["value"], msg["is_observed"] = None, False
 
     def run(*args: Any, **kwargs: Any) -> Any:

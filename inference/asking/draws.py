@@ -18,7 +18,17 @@ from gpzoo.inference.programs.enumeration import summed_out
 from gpzoo.inference.programs.gp_sites import Recorded, Representation
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import Layout
-from gpzoo.inference.programs.runs import Runs, Trace, entries_of, observed, run, unmasked
+from gpzoo.inference.programs.runs import (
+    Runs,
+    Trace,
+    data_of,
+    entries_of,
+    observed,
+    run,
+    sampled,
+    terms_per_datum,
+    unmasked,
+)
 from gpzoo.likelihoods import Likelihood
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
@@ -78,7 +88,7 @@ class Draws:
         ``left_out`` those of each datum of an observed GP site given all the others.
         """
         found, shown = self._run(draw, at, self._given_u(draw))
-        data, processes = _data_sites(found.model), _observed_processes(found.model)
+        data, processes = terms_per_datum(found.model), _observed_processes(found.model)
         self._note(found, data, processes)
         replicates = _replicates(data, random.fold_in(draw[0], at.number))
         if processes:  # drawn again given what was observed
@@ -89,8 +99,7 @@ class Draws:
         if self.plate_depth is not None:
             program = summed_out(self.model, self.plate_depth)
             summed = self._run(draw, at, self._given_u(draw), program)[0].model
-        seen = {n: s for n, s in summed.items() if s["type"] == "sample" and s["is_observed"]}
-        terms = {n: s["fn"].log_prob(s["value"]) for n, s in seen.items()}
+        terms = {n: s["fn"].log_prob(s["value"]) for n, s in data_of(summed).items()}
         by_datum = {n for n, x in terms.items() if n in masks and x.shape == masks[n].shape}
         posterior = {n: s["value"] for n, s in (found.guide | found.model).items() if self._is_kept(n, s)}
         return {
@@ -115,7 +124,7 @@ class Draws:
             given |= _given({n: s for n, s in known.items() if n not in given and isinstance(s["fn"], GaussianProcess)})
         at = at._replace(number=at.number + _NEW)
         found, _ = self._run(draw, at, given)
-        sites = {n: s for n, s in (found.model | found.guide).items() if s["type"] == "sample"}
+        sites = sampled(found.model | found.guide)
         processes = {n: s["value"] for n, s in sites.items() if isinstance(s["fn"], ProcessAtInputs)}
         data = {n: s for n, s in sites.items() if n in notes.axes and n not in self.latents and n not in processes}
         return {"predictions": processes | _replicates(data, random.fold_in(draw[0], at.number))}
@@ -124,7 +133,10 @@ class Draws:
         """Values and data that the program draws."""
         trace = run(key, at.args, at.arrays | dict(self.static), model=self.model, values=at.params).model
         drawn = {n: s["value"] for n, s in trace.items() if self._is_kept(n, s)}
-        return {"prior": drawn, "prior_predictive": _replicates(_data_sites(trace) | _observed_processes(trace), key)}
+        return {
+            "prior": drawn,
+            "prior_predictive": _replicates(terms_per_datum(trace) | _observed_processes(trace), key),
+        }
 
     def _run(
         self, draw: Draw, at: At, given: Mapping[str, Given], model: Callable | None = None
@@ -169,15 +181,15 @@ class Draws:
             log_prior[name] = total(name, prior.log_prob(value))
             if site is not None:
                 log_q[name] = total(name, posterior.log_prob(value))
-        for name, site in found.guide.items():  # latent sites may be functions of auxiliary ones
-            if site["type"] == "sample" and site["infer"].get("is_auxiliary"):
+        for name, site in sampled(found.guide).items():  # latent sites may be functions of auxiliary ones
+            if site["infer"].get("is_auxiliary"):
                 log_q[name] = jnp.sum(site["fn"].log_prob(site["value"]))
         return log_prior, log_q
 
     def _note(self, found: Runs, data: Trace, processes: Trace) -> None:
         """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of outputs and inducing variables."""
         notes = self.notes
-        plates = {name: _plates(site) for name, site in data.items()}
+        plates = {name: _axes(site) for name, site in data.items()}
         sizes = {frame.name: frame.size for site in data.values() for frame in site["cond_indep_stack"]}
         notes.seen.update(processes)
         notes.rows.update(sizes, {"row"})
@@ -185,7 +197,7 @@ class Draws:
             if not self._is_kept(name, site) and name not in data | processes:
                 continue
             fn, value = site.get("fn"), site["value"]
-            axes = plates.get(name) or _plates(site)
+            axes = plates.get(name) or _axes(site)
             if isinstance(fn, ProcessAtInputs):
                 notes.processes.update({name} & self.latents)
                 outputs = [] if fn.num_outputs is None else [f"{name}_output"]
@@ -203,7 +215,7 @@ class Draws:
             notes.axes[name] = [*axes[: jnp.ndim(value) - len(events)], *events]
 
 
-def _plates(site: dict[str, Any]) -> list[str | None]:
+def _axes(site: dict[str, Any]) -> list[str | None]:
     """The plates around a site, in the order of its axes."""
     frames = {frame.dim: frame.name for frame in site.get("cond_indep_stack") or ()}
     return [frames.get(dim) for dim in range(min(frames, default=0), 0)]
@@ -233,21 +245,5 @@ def _replicates(data: Trace, key: Array) -> dict[str, Array]:
     return {name: unmasked(site["fn"]).sample(named_key(key, name)) for name, site in data.items()}
 
 
-def _data_sites(trace: Trace) -> Trace:
-    """Sites with data of their own; a factor or an observed GP has no terms per datum."""
-    return {
-        name: site
-        for name, site in trace.items()
-        if site["type"] == "sample"
-        and site["is_observed"]
-        and not site["infer"].get("is_auxiliary")
-        and not isinstance(site["fn"], GaussianProcess)
-    }
-
-
 def _observed_processes(trace: Trace) -> Trace:
-    return {
-        name: site
-        for name, site in trace.items()
-        if site["type"] == "sample" and site["is_observed"] and isinstance(site["fn"], GaussianProcess)
-    }
+    return {name: site for name, site in data_of(trace).items() if isinstance(site["fn"], GaussianProcess)}

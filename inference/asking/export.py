@@ -27,6 +27,7 @@ from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.rows import number_of_rows
+from gpzoo.inference.programs.runs import sampled
 
 #: Arguments with more entries than this are not copied into ``constant_data``.
 _SMALL = 1_000_000
@@ -194,7 +195,7 @@ def draws_to_arviz(
         values = {name: value[0] for name, value in flat.items()} | params
         seen = look(model, args, kwargs, values, arrays=True).trace
         inducing = inducing_variables(seen, samples)
-        unobserved = {n: s for n, s in seen.items() if s["type"] == "sample" and not s["is_observed"]}
+        unobserved = {name: site for name, site in sampled(seen).items() if not site["is_observed"]}
         latents = frozenset(n for n, s in unobserved.items() if not is_enumerated(s))
         depth = plate_depth(seen) if latents < set(unobserved) else None
         if missing := sorted(latents - set(samples) - set(inducing)):

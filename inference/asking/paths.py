@@ -24,7 +24,7 @@ from gpzoo.inference.programs.enumeration import DrawnByRow, scored
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Means
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import Layout
-from gpzoo.inference.programs.runs import drawing, run, unmasked
+from gpzoo.inference.programs.runs import drawing, run, sampled, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods.answers import answers
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -68,8 +68,8 @@ class Paths:
         _, trace = self._traces(key, self._known(at.params, samples), at, self._sparse(samples), training=True)
         observed: dict[str, Given] = {}
         drawn: dict[str, Given] = {}
-        for name, site in trace.items():
-            if site["type"] != "sample" or not isinstance(prior := site["fn"], GaussianProcess):
+        for name, site in sampled(trace).items():
+            if not isinstance(prior := site["fn"], GaussianProcess):
                 continue
             if site["is_observed"] or self.guide is None:
                 value = jnp.asarray(site["value"]) - prior.mean
@@ -95,7 +95,7 @@ class Paths:
         others = {name: value for name, value in known.items() if name not in given}
         guide_trace, trace = self._traces(key, others, at, given)
         found = {}
-        latents = {n: site["value"] for n, site in guide_trace.items() if site["type"] == "sample"} | samples
+        latents = {name: site["value"] for name, site in sampled(guide_trace).items()} | samples
         for name, site in (trace | guide_trace).items():
             fn = site.get("fn")
             if isinstance(fn, InducingPosterior):
@@ -103,8 +103,8 @@ class Paths:
                 latents[name] = site["value"]
         data = {
             name: site["fn"]
-            for name, site in trace.items()
-            if site["type"] == "sample" and name not in latents and not isinstance(site["fn"], Unit)
+            for name, site in sampled(trace).items()
+            if name not in latents and not isinstance(site["fn"], Unit)
         }
         paths = {n: _data(fn, tests.get(n)) for n, fn in data.items() if n not in self.sites.enumerated}
         chosen = {name: trace[name]["value"] for name in data if name in self.sites.enumerated}
@@ -170,7 +170,7 @@ class Paths:
             values=known,
             representation=represented(rows, at.views),
         )
-        drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
+        drawn = set(sampled(guide_trace))
         known_now = set(known) | set(given) | self.sites.enumerated
         self._check_sites(guide_trace | trace, known_now, drawn, training)
         return guide_trace, trace
@@ -188,8 +188,8 @@ class Paths:
 
     def _check_sites(self, trace: dict, known: set[str], drawn: set[str], training: bool) -> None:
         """Refuse a site that would stay at a draw of its prior without a word."""
-        for name, site in trace.items():
-            if site["type"] != "sample" or site["is_observed"] or name in known | drawn:
+        for name, site in sampled(trace).items():
+            if site["is_observed"] or name in known | drawn:
                 continue
             if self.guide is None and training:
                 raise ValueError(f"posterior_samples has no draws of the latent site {name!r}.")

@@ -24,8 +24,8 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import refuse_not_finite
-from gpzoo.inference.programs.gp_sites import Given, Marginals, Start, representing
-from gpzoo.inference.programs.runs import run, unmasked
+from gpzoo.inference.programs.gp_sites import Around, Marginals, Start, representing
+from gpzoo.inference.programs.runs import data_of, run, unmasked
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Full
@@ -216,7 +216,7 @@ class _Program:
     ) -> None:
         self.key, self.params, self.model, self.guide, self.args, self.kwargs = key, params, model, guide, args, kwargs
         self.site = _site_of(_guide(guide), args, kwargs)
-        trace = run(key, args, kwargs, guide=guide, values=self._values(), representation=Start()).guide
+        trace = run(key, args, kwargs, guide=guide, values=params, representation=Start()).guide
         self.posterior: InducingPosterior = trace[self.site]["fn"]
         _check_posterior(self.posterior)
         if trace[self.site]["scale"] is not None:
@@ -246,7 +246,7 @@ class _Program:
         """
 
         def shown(*args: Any, **kwargs: Any) -> Any:
-            with representing(Given(shift, variance)):
+            with representing(Around(shift, variance)):
                 return self.guide(*args, **kwargs)
 
         found = _BY_SITE.loss_with_mutable_state(self.key, self._values(), self.model, shown, *self.args, **self.kwargs)
@@ -280,17 +280,9 @@ class _Program:
 
     def explain(self) -> None:
         """Raise the error for terms that are not as they must be."""
-        runs = run(
-            self.key,
-            self.args,
-            self.kwargs,
-            guide=self.guide,
-            model=self.model,
-            values=self._values(),
-            representation=Marginals(),
-        )
-        seen = runs.model
-        names = [name for name, site in seen.items() if site["type"] == "sample" and site["is_observed"]]
+        options: dict[str, Any] = {"guide": self.guide, "model": self.model, "values": self.params}
+        seen = run(self.key, self.args, self.kwargs, **options, representation=Marginals()).model
+        names = list(data_of(seen))
         each = {name: self.expansion(frozenset({name})) for name in names}
         for name, found in each.items():
             if not found.quadratic:

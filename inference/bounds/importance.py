@@ -21,11 +21,11 @@ from numpyro.distributions.kl import kl_divergence
 from gpzoo import _checks as checks
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO, bare, same_scale, scale_of
 from gpzoo.inference.programs.enumeration import is_enumerated
-from gpzoo.inference.programs.gp_sites import Bound, Residual, draws_in_groups
+from gpzoo.inference.programs.gp_sites import Bound, Use, draws_in_groups
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.programs.rows import Layout
-from gpzoo.inference.programs.runs import Trace, unmasked
+from gpzoo.inference.programs.runs import Trace, data_of, sampled, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
@@ -134,7 +134,8 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
                     *args, **kwargs
                 )
                 weights, scale = rows.log_weights(of_guide, of_model)
-                kernels = [fn.kernel for fn in map(_distribution, of_model.values()) if isinstance(fn, GaussianProcess)]
+                priors = [unmasked(site["fn"]) for site in sampled(of_model).values()]
+                kernels = [fn.kernel for fn in priors if isinstance(fn, GaussianProcess)]
                 return (weights, state | _mutable(of_model)), (rows.shared(of_guide, of_model), scale, kernels)
 
             try:
@@ -199,9 +200,7 @@ class Weighted(Bound):
         key = random.fold_in(numpyro.prng_key(), lax.axis_index(WEIGHTS))
         return {name: named_key(key, name) for name in names & self.latents}
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         site = posterior.site
         if posterior.prior.samples_views:
@@ -209,14 +208,14 @@ class Weighted(Bound):
                 f"The kernel of site {site!r} samples views of its inputs: its moments are estimates, and importance "
                 "weights are not linear in them. Enumerate the views (an Orbit), or use GaussianProcessELBO()."
             )
-        if joint and site in self.after:
+        if use.joint and site in self.after:
             raise ValueError(
                 f"GP site {site!r} depends on latents of rows and is drawn jointly over rows, InducingGuide(joint=...):"
                 " a row has no importance weights of its own then. Use GaussianProcessELBO()."
             )
-        if drawn and site in self.after:
-            return posterior.valued(Partial(partial(draw_together, drawn)))
-        return super().posterior(posterior, drawn=drawn, joint=joint)
+        if use.drawn and site in self.after:
+            return posterior.valued(Partial(partial(draw_together, use.drawn)))
+        return super().posterior(posterior, use)
 
 
 # -- terms ------------------------------------------------------------------------------------------------------------
@@ -261,25 +260,25 @@ class _Rows(NamedTuple):
     def shared(self, of_guide: Trace, of_model: Trace) -> dict[str, Array]:
         """Terms of all other sites, by name."""
         found = {}
-        for name, site in of_model.items():
-            if site["type"] != "sample" or name in self.latents | self.data:
+        for name, site in sampled(of_model).items():
+            if name in self.latents | self.data:
                 continue
             if site["is_observed"]:
                 found[name] = _scaled(site, site["fn"].log_prob(site["value"]))
             else:
                 found[name] = -_divergence(of_guide[name], site)
-        for name, site in of_guide.items():
-            if site["type"] == "sample" and name not in of_model:
+        for name, site in sampled(of_guide).items():
+            if name not in of_model:
                 found[name] = -_scaled(site, site["fn"].log_prob(site["value"]))
         return found
 
 
 def _rows_of(seen: Look, guide: Any) -> _Rows:
     """The latents of rows of a program, those in the plate of all data that depend on them."""
-    sites = {name: site for name, site in seen.trace.items() if site["type"] == "sample"}
+    sites = sampled(seen.trace)
     if summed := sorted(name for name, site in sites.items() if is_enumerated(site)):
         raise ValueError(f"ImportanceWeightedELBO does not sum out discrete sites, and there are {summed}. {_ELSE}")
-    data = [name for name, site in sites.items() if site["is_observed"]]
+    data = list(data_of(seen.trace))
     latents, plates = set(), set()
     for name, site in sites.items():
         after = [other for other in data if name in seen.needs.get(other, ())]
@@ -334,10 +333,6 @@ def _divergence(of_guide: dict[str, Any], of_model: dict[str, Any]) -> Array:
 
 def _scaled(site: dict[str, Any], terms: Any) -> Array:
     return jnp.sum(terms) * scale_of(site)
-
-
-def _distribution(site: dict[str, Any]) -> Any:
-    return unmasked(site["fn"]) if site["type"] == "sample" else None
 
 
 def _mutable(trace: Trace) -> dict[str, Any]:

@@ -112,8 +112,7 @@ class OnlineELBO(GaussianProcessELBO):
     ) -> Any:
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
         refuse_other_program(model, self.guide, args, kwargs, self.params)
-        values = jax.tree.map(lambda x: x, self.params)  # networks write into the state that they are handed
-        trace = run(rng_key, args, kwargs, guide=self.guide, values=values, representation=Start()).guide
+        trace = run(rng_key, args, kwargs, guide=self.guide, values=self.params, representation=Start()).guide
         own, same, earlier = dict(param_map), jnp.array(True), {}
         for site in sorted(self.guide.sites.processes):
             posterior: InducingPosterior = trace[site]["fn"]

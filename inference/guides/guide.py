@@ -27,7 +27,7 @@ from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.gp_sites import Functions, Marginals, Missing, Start
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import Look, find_sites, look, parameters_of, rows_of_sites
-from gpzoo.inference.programs.runs import Trace, at_once, run, shapes_of
+from gpzoo.inference.programs.runs import Trace, at_once, run, sampled, shapes_of
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -242,7 +242,7 @@ class InducingGuide(Options):
             nonlocal sites
             trace = self._started(rng_key, args, kwargs, given, Start(made))
             sites = _start_of(trace)
-            posteriors = [site["fn"] for site in trace.values() if site["type"] == "sample"]
+            posteriors = [site["fn"] for site in sampled(trace).values()]
             factors = [fn.conditional for fn in posteriors if isinstance(fn, InducingPosterior)]
             floats = [x for x in jax.tree.leaves(factors) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
             return {name: site["value"] for name, site in sites.items()}, [jnp.isfinite(x).all() for x in floats]
@@ -288,7 +288,7 @@ class InducingGuide(Options):
         # Inner sites are drawn per input, which suffices for the marginals of later sites.
         shown = Marginals(views=named_key(rng_key, "views"))
         trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, representation=shown).guide
-        found = {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
+        found = {name: site["fn"] for name, site in sampled(trace).items()}
         if callable(self.hyperparameters):  # what is a function of its other sites has no distribution by itself
             found = {name: fn for name, fn in found.items() if not isinstance(fn, Delta)}
         return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}

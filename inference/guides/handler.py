@@ -23,7 +23,7 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.options import Options, for_site
 from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.guides.variational import posterior_at
-from gpzoo.inference.programs.gp_sites import Missing, Start, current
+from gpzoo.inference.programs.gp_sites import Missing, Start, Use, current
 from gpzoo.inference.programs.runs import Trace, check_value, drawing
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.forms import form_of
@@ -131,10 +131,8 @@ class PosteriorHandler(Messenger):
                 f"{name}_residual", lambda _: jnp.ones(outputs, prior.X.dtype), constraint=constraints.softplus_positive
             )
             check_value(f"{name}_residual", residual, outputs)
-        posterior = self.representation.posterior(
-            posterior, drawn=self.sites.drawn_as(name), joint=name in options.joint, residual=residual
-        )
-        return numpyro.sample(name, posterior, infer=msg["infer"])
+        use = Use(self.sites.drawn_as(name), name in options.joint, residual)
+        return numpyro.sample(name, self.representation.posterior(posterior, use), infer=msg["infer"])
 
     def _inducing(self, name: str, initialiser: Any, prior: GaussianProcess) -> InducingVariable:
         parameter = f"{name}_inducing"

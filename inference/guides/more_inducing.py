@@ -60,9 +60,8 @@ def extended(
 def _at_means(
     rng_key: PRNGKeyArray, guide: InducingGuide, params: Mapping[str, Any], args: tuple, kwargs: dict
 ) -> Trace:
-    values = jax.tree.map(lambda x: x, dict(params))  # networks write into the state that they are handed
     at_mean = Functions(lambda posterior, key, rows: posterior.mean)
-    return run(rng_key, args, kwargs, guide=guide, values=values, representation=at_mean).guide
+    return run(rng_key, args, kwargs, guide=guide, values=params, representation=at_mean).guide
 
 
 def _added(key: PRNGKeyArray, posterior: InducingPosterior, inducing: Any) -> Any:

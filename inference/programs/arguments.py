@@ -10,7 +10,7 @@ from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo.inference.programs.program import parts_of, reached, run_of_marginals
-from gpzoo.inference.programs.runs import unmasked
+from gpzoo.inference.programs.runs import sampled, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.process import GaussianProcess
 
@@ -77,9 +77,7 @@ def refuse_absent(
             structure, [dict(zip(errors, held, strict=True)).get(i, x) for i, x in enumerate(given)]
         )
         missing, inputs, others = {}, {}, {}
-        for name, site in run_of_marginals(program, args, kwargs).items():
-            if site["type"] != "sample":
-                continue
+        for name, site in sampled(run_of_marginals(program, args, kwargs)).items():
             fn = unmasked(site["fn"])
             if isinstance(fn, GaussianProcess):
                 inputs |= {(name, part): x for part, x in parts_of(fn).items()}

@@ -16,7 +16,7 @@ from jax.core import Tracer
 from gpzoo._checks import is_concrete
 from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed_out
 from gpzoo.inference.programs.rows import Layout, Part, SiteRows, rows_of
-from gpzoo.inference.programs.runs import Runs, Trace, given_value, run, shapes_of, unmasked
+from gpzoo.inference.programs.runs import Runs, Trace, data_of, given_value, run, sampled, shapes_of, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
@@ -69,7 +69,7 @@ def look(
     def once() -> tuple[dict[str, Array], dict[tuple[str, str], Array]]:
         nonlocal runs
         runs = _run(model, args, kwargs, values, value_of)
-        latent = {n: s["value"] for n, s in runs.model.items() if s["type"] == "sample" and not s["is_observed"]}
+        latent = {n: s["value"] for n, s in sampled(runs.model).items() if not s["is_observed"]}
         return {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}, _terms(runs.model)
 
     program, (latent, terms) = jax.make_jaxpr(once, return_shape=True)()
@@ -138,15 +138,15 @@ def find_sites(
         ValueError: see :class:`~gpzoo.inference.InducingGuide`.
     """
     found = seen.trace
-    if not any(site["type"] == "sample" for site in found.values()):
+    if not sampled(found):
         raise ValueError(
             f"The program {getattr(model, '__name__', type(model).__name__)!r} has no numpyro.sample site, so that "
             "there is nothing to infer: sample its GP, numpyro.sample('f', GaussianProcess(kernel, X)), and its data, "
             "numpyro.sample('y', likelihoods.Gaussian(f, noise), obs=y)."
         )
     latents, processes, enumerated = set(), set(), set()
-    for name, site in found.items():
-        if site["type"] != "sample" or site["is_observed"]:
+    for name, site in sampled(found).items():
+        if site["is_observed"]:
             continue
         fn = unmasked(site["fn"])
         if name.endswith("_unobserved") and f"{name.removesuffix('_unobserved')}_observed" in found:
@@ -156,7 +156,7 @@ def find_sites(
                 "leave the bound."
             )
         discrete = not isinstance(fn, Likelihood) and fn.support is not None and fn.support.is_discrete
-        if discrete and any(site["type"] == "sample" and site["is_observed"] for site in found.values()):
+        if discrete and data_of(found):
             check_mark(site, where)
             enumerated.add(name)
             continue
@@ -234,9 +234,7 @@ def _terms(trace: Trace, data: bool = True) -> dict[tuple[str, str], Array]:
     Without ``data`` there are no log densities.
     """
     terms: dict[tuple[str, str], Any] = {}
-    for name, site in trace.items():
-        if site["type"] != "sample":
-            continue
+    for name, site in sampled(trace).items():
         fn = site["fn"]
         if isinstance(fn, GaussianProcess):
             terms |= {(name, part): value for part, value in parts_of(fn).items()}

@@ -57,7 +57,8 @@ def run(
 ) -> Runs:
     """Run a guide, a program, or a guide and then the program with its values; outer handlers see nothing.
 
-    Mutable state is recorded as it is before the run, because networks write their new state into the same dictionary.
+    Values are handed over in new containers, and mutable state is recorded as it is before the run, because networks
+    write their new state into the dictionary that they are given.
 
     Args:
         key: random key, split between guide and program as in NumPyro's objectives.
@@ -74,7 +75,7 @@ def run(
         ValueError: naming parameters without a value, or a latent site whose value has another shape.
     """
     model_key, guide_key = (key, key) if guide is None or model is None else random.split(key)
-    given = values if callable(values) else partial(given_value, values)
+    given = values if callable(values) else partial(given_value, jax.tree.map(lambda x: x, dict(values)))
     of_guide: OrderedDict[str, dict[str, Any]] = OrderedDict()
     of_model: Trace = {}
 
@@ -153,6 +154,30 @@ def given_value(values: Mapping[str, Any], site: dict[str, Any]) -> Any:
     if value is not None and sampled:
         check_value(site["name"], value, tuple(site["fn"].shape()))
     return value
+
+
+def sampled(trace: Trace) -> Trace:
+    """The sample sites of a run."""
+    return {name: site for name, site in trace.items() if site["type"] == "sample"}
+
+
+def data_of(trace: Trace) -> Trace:
+    """The observed sites of a run."""
+    return {name: site for name, site in sampled(trace).items() if site["is_observed"]}
+
+
+def terms_per_datum(trace: Trace) -> Trace:
+    """The observed sites that are neither a factor nor a GP, whose densities have no terms for each datum."""
+    return {
+        name: site
+        for name, site in data_of(trace).items()
+        if not site["infer"].get("is_auxiliary") and not isinstance(unmasked(site["fn"]), GaussianProcess)
+    }
+
+
+def plates_of(site: Mapping[str, Any]) -> set[str]:
+    """Names of the plates around a site."""
+    return {frame.name for frame in site.get("cond_indep_stack") or ()}
 
 
 class ParameterNames(Messenger):
