@@ -644,6 +644,17 @@ def one_of(name: str, value: Any, options: Iterable[Any]) -> Any:
     return value
 
 
+def refuse(*cases: tuple[Any, str], error: type[Exception] = ValueError) -> None:
+    """Raise the message of the first case that applies; a case is whether it does, and its message.
+
+    Raises:
+        ValueError: or another ``error``.
+    """
+    for applies, message in cases:
+        if applies:
+            raise error(message)
+
+
 def refuse_params_under_mcmc() -> None:
     """Refuse a program whose ``numpyro.param`` sites MCMC would leave at their starting values without a word.
 

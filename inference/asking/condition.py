@@ -25,7 +25,7 @@ from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import Start
 from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.programs.rows import SiteRows
-from gpzoo.inference.programs.runs import data_of, plates_of, run
+from gpzoo.inference.programs.runs import data_of, parts_of_plates, plates_of, run
 from gpzoo.inference.training._sources import Resident
 from gpzoo.linalg import total
 from gpzoo.posteriors.earlier import Earlier
@@ -199,13 +199,11 @@ def _check_data(seen: Look) -> None:
     """Refuse a run without data, and plates of more rows than these."""
     if not data_of(seen.trace):
         raise ValueError("Nothing is observed in this call of the program: pass the new data, targets included.")
-    for name, site in seen.trace.items():
-        size, taken = site["args"] if site["type"] == "plate" else (None, None)
-        if taken not in (None, size):
-            raise ValueError(
-                f"Plate {name!r} has {taken} of {size} rows, but new data count once: the program's plate must have "
-                "their number, numpyro.plate('data', num_data, subsample_size=len(X)) with an argument num_data."
-            )
+    for name, (size, taken) in parts_of_plates(seen.trace).items():
+        raise ValueError(
+            f"Plate {name!r} has {taken} of {size} rows, but new data count once: the program's plate must have "
+            "their number, numpyro.plate('data', num_data, subsample_size=len(X)) with an argument num_data."
+        )
 
 
 def _refuse_counted_often(seen: Look, follow: SiteRows) -> None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from gpzoo._numpyro import Messenger
+from gpzoo._numpyro import Handler
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.programs.gp_sites import Representation, Use
 from gpzoo.inference.programs.rows import Layout
@@ -54,7 +54,7 @@ def conditioned(
         representation: gives the values of conditioned sites.
     """
 
-    class Condition(Messenger):
+    class Condition(Handler):
         def process_message(self, msg: dict[str, Any]) -> None:
             if msg["type"] != "sample" or msg["name"] not in given:
                 return

@@ -29,6 +29,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import extended
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.same_program import refuse_other_program
+from gpzoo.inference.programs import files
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import all_finite
@@ -467,7 +468,7 @@ class Trained:
             ValueError: for an empty ``path``.
             CheckpointError: if the file cannot be written; what was there before stays.
         """
-        _saved.save(_saved.checked_path(path), self)
+        _saved.save(files.checked_path("path", path, "a file"), self)
 
     def _usable_guide(
         self, args: tuple = (), kwargs: Mapping[str, Any] | None = None, *, seen: bool = False
@@ -555,4 +556,4 @@ def load(
     Other versions of JAX or NumPyro than those that wrote the file give a warning.
     """
     refuse_fork("load")
-    return Trained(**_saved.load(_saved.checked_path(path), program, guide, params))
+    return Trained(**_saved.load(files.checked_path("path", path, "a file"), program, guide, params))

@@ -17,7 +17,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import default_process_message
 
-from gpzoo._numpyro import Messenger, outside
+from gpzoo._numpyro import Handler, outside
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.options import Options, for_site
@@ -42,7 +42,7 @@ def variable_of(initialiser: Any, parameter: Any) -> InducingVariable:
     return jax.tree.unflatten(structure(initialiser), leaves)
 
 
-class PosteriorHandler(Messenger):
+class PosteriorHandler(Handler):
     """Runs inside one call of a guide: answers each latent site of the model with the guide's own site.
 
     Args:
@@ -64,7 +64,7 @@ class PosteriorHandler(Messenger):
         others: OtherLatents | None,
         starting: Callable[[PRNGKeyArray], dict[str, Any]],
     ) -> None:
-        super().__init__(None)
+        super().__init__()
         self.options, self.sites, self.arguments = options, sites, arguments
         self.others, self.starting = others, starting
         self.representation = current()
@@ -73,10 +73,6 @@ class PosteriorHandler(Messenger):
         self.sampled: Trace | Any = None  # the sites of ``others``, once it has run
         self.taken: Trace = {}
         self.initial: dict[str, Any] | None = None
-
-    def __enter__(self) -> PosteriorHandler:
-        super().__enter__()
-        return self
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Answer a site, and take the rows of a plate that a guide of other sites has taken before."""

@@ -14,13 +14,13 @@ from numpyro import handlers
 from numpyro.infer.autoguide import AutoGuide
 
 from gpzoo._checks import is_concrete
-from gpzoo._numpyro import Messenger
+from gpzoo._numpyro import Handler
 from gpzoo.inference.programs.enumeration import is_enumerated
 from gpzoo.inference.programs.program import concrete
 from gpzoo.inference.programs.runs import Trace, plates_of, sampled
 from gpzoo.likelihoods import Likelihood
 
-#: What a program of some latent sites is without.
+#: Kinds of sites that are hidden from a program of some latent sites, unless they are among these.
 _KINDS = ("sample", "param", "mutable", "deterministic", "control_flow")
 
 
@@ -101,11 +101,11 @@ class OtherLatents:
         return {name: found[name] for name in self.names}, taken
 
 
-class _Rows(Messenger):
+class _Rows(Handler):
     """Gives plates the rows that those of the same name have taken, and latent sites the keys that are theirs."""
 
     def __init__(self, plates: Trace, keys: Mapping[str, PRNGKeyArray]) -> None:
-        super().__init__(None)
+        super().__init__()
         self.plates, self.keys = plates, keys
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -140,11 +140,11 @@ def alone(model: Callable, names: frozenset[str], with_data: set[str] | None = N
     return program
 
 
-class _Fixed(Messenger):
+class _Fixed(Handler):
     """Zeros at every site that is not named, and one key for whatever else is drawn: no prior of a name needs them."""
 
     def __init__(self, names: frozenset[str], with_data: set[str]) -> None:
-        super().__init__(None)
+        super().__init__()
         self.names, self.with_data = names, with_data
 
     def process_message(self, msg: dict[str, Any]) -> None:

@@ -261,7 +261,7 @@ def _as_jax(x: Any) -> Any:
 
 
 class _WhiteNoise(dist.Distribution):
-    """``N(0, I)``, which has no density where what is to be made of it does not exist."""
+    """``N(0, I)`` from which ``f`` or ``u`` is made; its density is zero where their covariance has no factor."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("factorised",)

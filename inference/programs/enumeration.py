@@ -21,7 +21,7 @@ from jax.core import Tracer
 from jaxtyping import Float, PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, MaskedDistribution, Unit
 
-from gpzoo._numpyro import Messenger, enumerated_axes, markov_factors
+from gpzoo._numpyro import Handler, enumerated_axes, markov_factors
 from gpzoo.inference.programs.gp_sites import BatchRows
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, drawing, unmasked
@@ -141,17 +141,13 @@ class _Site(NamedTuple):
         return set(self.names.values()) - set(self.plates)
 
 
-class _Held(Messenger):
+class _Held(Handler):
     """Holds back enumerated sites, and the data that depend on them, from the handlers outside."""
 
     def __init__(self, depth: int) -> None:
-        super().__init__(None)
+        super().__init__()
         self.depth = depth
         self.sites: list[_Site] = []
-
-    def __enter__(self) -> _Held:
-        super().__enter__()
-        return self
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "sample":
@@ -196,7 +192,7 @@ class _Held(Messenger):
             )
 
 
-class DrawnByRow(Messenger):
+class DrawnByRow(Handler):
     """Draws discrete latent sites from their prior, each row's value by its own key, so that batches change nothing.
 
     Args:
@@ -206,7 +202,7 @@ class DrawnByRow(Messenger):
     """
 
     def __init__(self, names: frozenset[str], rows: BatchRows, key: PRNGKeyArray) -> None:
-        super().__init__(None)
+        super().__init__()
         self.names, self.rows, self.key = names, rows, key
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -244,11 +240,11 @@ def _refuse_bare(name: str, shape: tuple[int, ...], frames: Iterable[Any]) -> No
         )
 
 
-class _At(Messenger):
+class _At(Handler):
     """Puts a site into plates that are not entered again."""
 
     def __init__(self, frames: Iterable[Any], scale: Any) -> None:
-        super().__init__(None)
+        super().__init__()
         self.frames, self.scale = list(frames), scale
 
     def process_message(self, msg: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from numpyro.primitives import default_process_message
 
 from gpzoo import _checks as checks
 from gpzoo import _platform
-from gpzoo._numpyro import Messenger
+from gpzoo._numpyro import Handler
 from gpzoo.inference.programs.gp_sites import Representation, representing
 from gpzoo.likelihoods import Likelihood
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -175,25 +175,27 @@ def terms_per_datum(trace: Trace) -> Trace:
     }
 
 
+def parts_of_plates(trace: Trace) -> dict[str, tuple[int, int]]:
+    """The sizes of subsampled plates, of all rows and of those that the run has, by name."""
+    plates = {name: site["args"] for name, site in trace.items() if site["type"] == "plate"}
+    return {name: (size, taken) for name, (size, taken) in plates.items() if taken not in (None, size)}
+
+
 def plates_of(site: Mapping[str, Any]) -> set[str]:
     """Names of the plates around a site."""
     return {frame.name for frame in site.get("cond_indep_stack") or ()}
 
 
-class ParameterNames(Messenger):
+class ParameterNames(Handler):
     """An outermost handler that records the names of a run's parameters, and those without a given value.
 
     The latter would silently stay at their initial values.
     """
 
     def __init__(self) -> None:
-        super().__init__(None)
+        super().__init__()
         self.names: set[str] = set()
         self._loose: dict[str, str] = {}
-
-    def __enter__(self) -> ParameterNames:
-        super().__enter__()
-        return self
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Record a site's name, after all inner handlers could give it a value."""

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
-from gpzoo._numpyro import Messenger
+from gpzoo._numpyro import Handler
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
@@ -85,19 +85,15 @@ class Failed(NamedTuple):
         )
 
 
-class Watch(Messenger):
+class Watch(Handler):
     """A handler around a traced step that records its draws, data sites and plates."""
 
     def __init__(self) -> None:
-        super().__init__(None)
+        super().__init__()
         #: The guide's sites by name, in its order: whether their values are draws.
         self.guide: dict[str, bool] = {}
         self.data: dict[str, dict[str, Any]] = {}
         self.plates: dict[str, tuple[int, int]] = {}
-
-    def __enter__(self) -> Watch:
-        super().__enter__()
-        return self
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         """Record a site; guides run before their programs."""

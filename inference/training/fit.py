@@ -25,11 +25,12 @@ from gpzoo.errors import keep_in
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point, others_may_run
+from gpzoo.inference.programs.files import checked_path
 from gpzoo.inference.training._mesh import Placement
 from gpzoo.inference.training._progress import Bar
 from gpzoo.inference.training._signals import Signals
 from gpzoo.inference.training._sources import source_of
-from gpzoo.inference.training.checkpoints import Checkpoints, check_folder
+from gpzoo.inference.training.checkpoints import Checkpoints
 from gpzoo.inference.training.failures import raise_failure, refuse_coinciding, step_back
 from gpzoo.inference.training.members import Members
 from gpzoo.inference.training.natural import NaturalGradients, Rate, shortened
@@ -172,7 +173,8 @@ def fit(
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
     checks.positive_number("checkpoint_seconds", checkpoint_seconds, or_zero=True)
     if checkpoint is not None:
-        check_folder(checkpoint)
+        none, empty = ", or None for none;", "; the current one is '.'"
+        checked_path("checkpoint", checkpoint, "a folder", none=none, empty=empty)
     members, placement = Members(checks.rng_key(rng_key, several=True)), Placement(mesh)
     if mesh is not None and members.several:
         raise ValueError(f"mesh splits the rows of one training: with {members.count} keys call fit for each.")

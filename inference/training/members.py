@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
+from jax import Array
 from jaxtyping import Bool, PRNGKeyArray, Shaped
 
 from gpzoo.inference.programs import files
@@ -41,8 +41,7 @@ class Members:
 
     def key_words(self) -> list[int]:
         """The numbers in all keys, typed or not."""
-        each = (np.asarray(random.key_data(key) if files.is_key(key) else key) for key in self.keys)
-        return [word for words in each for word in words.ravel().tolist()]
+        return [word for key in self.keys for word in files.numbers(key).ravel().tolist()]
 
     def axes_of(self, in_axes: int | Sequence[int | None] | None, count: int) -> tuple[bool, ...] | None:
         """For each of ``count`` positional arguments whether it has the axis; ``None`` without it.
