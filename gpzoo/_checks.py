@@ -556,18 +556,22 @@ def within(name: str, value: Any, constraint: Any) -> None:
             raise ValueError(f"{name} is {first}, outside its constraint, {constraint}.")
 
 
-def names(name: str, given: set[str], *, needed: set[str], known: set[str]) -> None:
-    """Refuse parameters that are missing or that nothing is called by.
+def names(
+    name: str, given: Iterable[str], *, needed: Iterable[str] = (), known: Iterable[str], kind: str = "parameters"
+) -> None:
+    """Refuse names that are missing, or that nothing is called by.
 
     Args:
         name: of the argument.
         given: the names in it.
         needed: those that it must have, which are the ones that messages list.
         known: all that it may have.
+        kind: what is named, in words.
 
     Raises:
         ValueError: naming them.
     """
+    given, needed, known = set(given), set(needed), set(known)
     missing, unknown = sorted(needed - given), sorted(given - known)
     if missing:
         more = f", of which {unknown} are no parameters" if unknown else ""
@@ -575,7 +579,7 @@ def names(name: str, given: set[str], *, needed: set[str], known: set[str]) -> N
             f"{name} has no value for {missing} of the program and its guide; it has {sorted(given)}{more}."
         )
     if unknown:
-        raise ValueError(f"{name} names {unknown}, but the parameters are {sorted(needed or known)}.")
+        raise ValueError(f"{name} names {unknown}, but the {kind} are {sorted(needed or known)}.")
 
 
 # -- options -----------------------------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def _chosen(sites: Collection[str] | None, guide: InducingGuide) -> frozenset[st
     given = [sites] if isinstance(sites, str) else sites
     if not isinstance(given, Collection) or not given or not all(isinstance(name, str) for name in given):
         raise TypeError(f"sites must be names of GP sites, {{'f'}}, or None for the last ones; got {sites!r:.80}.")
-    checks.names("sites", set(given), needed=set(), known=set(guide.sites.processes))
+    checks.names("sites", given, known=guide.sites.processes, kind="GP sites")
     return frozenset(given)
 
 

@@ -20,7 +20,7 @@ from gpzoo.inference.asking.ask import Answer, At, Found, Question, Subject, ask
 from gpzoo.inference.asking.container import Group, container
 from gpzoo.inference.asking.draws import Draw, Draws, Notes
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
-from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.enumeration import is_enumerated, plate_depth
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
@@ -373,8 +373,7 @@ def _at_new_inputs(subject: Subject, options: Options) -> Subject | None:
     """The program at new inputs, if there are any."""
     if options.new_args is None:
         return None
-    if not isinstance(options.new_args, tuple):
-        raise TypeError(f"new_args must be a tuple such as (X_new,), got {type(options.new_args).__name__}.")
+    refuse_no_tuple("new_args", "(X_new,)", options.new_args)
     given = subject.kwargs if options.new_kwargs is None else options.new_kwargs
     args, kwargs = arguments(subject.model, options.new_args, given, new=True)
     return replace(subject, args=args, kwargs=kwargs)

@@ -222,7 +222,7 @@ def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, 
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be loaded as a trained model: {plain(f'{error!s:.300}')}.") from error
     loose = {name: x for name, x in found["params"].items() if isinstance(x, _ByPath)}
-    checks.names("params", set(params or {}), needed=set(), known=set(loose))
+    checks.names("params", params or (), known=loose)
     for name, by_path in loose.items():
         if name not in (params or {}):
             raise ValueError(

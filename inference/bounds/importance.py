@@ -203,16 +203,16 @@ class Weighted(Bound):
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         site = posterior.site
-        if posterior.prior.samples_views:
-            raise TypeError(
-                f"The kernel of site {site!r} samples views of its inputs: its moments are estimates, and importance "
-                "weights are not linear in them. Enumerate the views (an Orbit), or use GaussianProcessELBO()."
-            )
-        if use.joint and site in self.after:
-            raise ValueError(
-                f"GP site {site!r} depends on latents of rows and is drawn jointly over rows, InducingGuide(joint=...):"
-                " a row has no importance weights of its own then. Use GaussianProcessELBO()."
-            )
+        views = (
+            f"The kernel of site {site!r} samples views of its inputs: its moments are estimates, and importance "
+            "weights are not linear in them. Enumerate the views (an Orbit), or use GaussianProcessELBO()."
+        )
+        together = (
+            f"GP site {site!r} depends on latents of rows and is drawn jointly over rows, InducingGuide(joint=...):"
+            " a row has no importance weights of its own then. Use GaussianProcessELBO()."
+        )
+        checks.refuse((posterior.prior.samples_views, views), error=TypeError)
+        checks.refuse((use.joint and site in self.after, together))
         if use.drawn and site in self.after:
             return posterior.valued(Partial(partial(draw_together, use.drawn)))
         return super().posterior(posterior, use)
@@ -245,16 +245,19 @@ class _Rows(NamedTuple):
                 terms.append(sign * jnp.asarray(site["fn"].log_prob(site["value"])))
                 scales.append(scale_of(site))
         shapes = {jnp.shape(term) for term in terms}
-        if len(shapes) > 1:
-            raise ValueError(
-                f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)} must have one density for "
-                f"each row, in guide and program; theirs have shapes {sorted(shapes)}."
-            )
-        if not all(same_scale(scale, scales[0]) for scale in scales):
-            raise ValueError(
-                f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)} have different scales: their "
-                "importance weights need both in full. Apply handlers.scale to all of these sites, or to none."
-            )
+        those = f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)}"
+        checks.refuse(
+            (
+                len(shapes) > 1,
+                f"{those} must have one density for each row, in guide and program; theirs have shapes "
+                f"{sorted(shapes)}.",
+            ),
+            (
+                not all(same_scale(scale, scales[0]) for scale in scales),
+                f"{those} have different scales: their importance weights need both in full. Apply handlers.scale to "
+                "all of these sites, or to none.",
+            ),
+        )
         return sum(terms[1:], terms[0]), jnp.asarray(scales[0], terms[0].dtype)
 
     def shared(self, of_guide: Trace, of_model: Trace) -> dict[str, Array]:
@@ -276,8 +279,7 @@ class _Rows(NamedTuple):
 def _rows_of(seen: Look, guide: Any) -> _Rows:
     """The latents of rows of a program, those in the plate of all data that depend on them."""
     sites = sampled(seen.trace)
-    if summed := sorted(name for name, site in sites.items() if is_enumerated(site)):
-        raise ValueError(f"ImportanceWeightedELBO does not sum out discrete sites, and there are {summed}. {_ELSE}")
+    summed = sorted(name for name, site in sites.items() if is_enumerated(site))
     data = list(data_of(seen.trace))
     latents, plates = set(), set()
     for name, site in sites.items():
@@ -286,26 +288,29 @@ def _rows_of(seen: Look, guide: Any) -> _Rows:
         if own and after and not site["is_observed"] and all(_plates(sites[other]) == own for other in after):
             latents.add(name)
             plates.add(own)
-    if not latents:
-        raise ValueError(
-            "ImportanceWeightedELBO is for latent variables of rows, and this program has none in the plate of the "
-            "data that depend on them: put them there, with numpyro.plate('data', ...). Or use GaussianProcessELBO()."
-        )
-    if len(plates) > 1 or len(next(iter(plates))) > 1:
-        raise ValueError(
-            f"Latents of rows {sorted(latents)} are in several plates: one plate of the data has weights for each row. "
-            f"{_ELSE}"
-        )
-    if not callable(getattr(bare(guide), "hyperparameters", None)):
-        raise ValueError(
-            f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide("
-            "..., hyperparameters=PerRow(...)), Amortised(...) or a guide of yours."
-        )
     after = {name: frozenset(latents & seen.needs.get(name, frozenset())) for name in sites}
     dependent = frozenset(name for name in data if after[name])
     processes = frozenset(name for name, site in sites.items() if isinstance(unmasked(site["fn"]), GaussianProcess))
-    if observed := sorted(dependent & processes):
-        raise ValueError(f"Data site(s) {observed} are GPs, whose rows have no densities of their own. {_ELSE}")
+    observed = sorted(dependent & processes)
+    checks.refuse(
+        (summed, f"ImportanceWeightedELBO does not sum out discrete sites, and there are {summed}. {_ELSE}"),
+        (
+            not latents,
+            "ImportanceWeightedELBO is for latent variables of rows, and this program has none in the plate of the "
+            "data that depend on them: put them there, with numpyro.plate('data', ...). Or use GaussianProcessELBO().",
+        ),
+        (
+            len(plates) > 1 or any(len(around) > 1 for around in plates),
+            f"Latents of rows {sorted(latents)} are in several plates: one plate of the data has weights for each row. "
+            f"{_ELSE}",
+        ),
+        (
+            not callable(getattr(bare(guide), "hyperparameters", None)),
+            f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide("
+            "..., hyperparameters=PerRow(...)), Amortised(...) or a guide of yours.",
+        ),
+        (observed, f"Data site(s) {observed} are GPs, whose rows have no densities of their own. {_ELSE}"),
+    )
     return _Rows(frozenset(latents), dependent, frozenset(name for name in processes if after[name]))
 
 

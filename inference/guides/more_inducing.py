@@ -38,7 +38,7 @@ def extended(
     if not processes:
         raise ValueError("The program has no latent GP site, which could have inducing variables.")
     chosen = set(inducing) if isinstance(inducing, Mapping) else set(processes)
-    checks.names("inducing", chosen, needed=set(), known=set(processes))
+    checks.names("inducing", chosen, known=processes, kind="GP sites")
     for site in sorted(chosen):
         if type(guide.form_at(site)).extended is Form.extended:
             check_forms(guide, {site})

@@ -100,21 +100,20 @@ class Options:
         arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
         arguments |= {"initial_scale": self.initial_scale, "joint": self.joint, "residual": self.residual}
         for argument, value in arguments.items():
-            names = set(value) if isinstance(value, Mapping | frozenset) else set()
-            if unknown := sorted(names - sites.processes):
-                raise ValueError(
-                    f"InducingGuide({argument}=...) names {unknown}, which are not latent GP sites of the model; "
-                    f"those are {sorted(sites.processes)}."
-                )
-        if drawn := sorted(self.residual & (sites.drawn | self.joint)):
-            raise ValueError(
-                f"InducingGuide(residual=...) names {drawn}, which are drawn: the program draws them, or joint=... "
-                "names them. Draws have their full variance: leave these sites out."
-            )
-        if taken := sorted(self.parameters(sites, others).keys() & sites.names):
-            raise ValueError(f"The guide's parameters would be named {taken}, like sites of the model: rename these.")
-        if isinstance(self.inducing, Mapping) and (missing := sorted(sites.processes - set(self.inducing))):
-            raise ValueError(f"InducingGuide(inducing=...) has no entry for the GP site(s) {missing}.")
+            names = value if isinstance(value, Mapping | frozenset) else ()
+            option = f"InducingGuide({argument}=...)"
+            checks.names(option, names, known=sites.processes, kind="model's latent GP sites")
+        drawn, taken = self.residual & (sites.drawn | self.joint), self.parameters(sites, others).keys() & sites.names
+        missing = sites.processes.difference(self.inducing) if isinstance(self.inducing, Mapping) else ()
+        checks.refuse(
+            (
+                drawn,
+                f"InducingGuide(residual=...) names {sorted(drawn)}, which are drawn: the program draws them, or "
+                "joint=... names them. Draws have their full variance: leave these sites out.",
+            ),
+            (taken, f"The guide's parameters would be named {sorted(taken)}, like sites of the model: rename these."),
+            (missing, f"InducingGuide(inducing=...) has no entry for the GP site(s) {sorted(missing)}."),
+        )
 
 
 def _values_of(option: Any) -> tuple:

@@ -201,8 +201,8 @@ class whitened(handlers.reparam):
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         super().__exit__(exc_type, exc_value, traceback)
-        if exc_type is None and (unknown := sorted(set(self._named) - self._seen)):
-            raise ValueError(f"inducing names {unknown}, but the program's latent GP sites are {sorted(self._seen)}.")
+        if exc_type is None:
+            checks.names("inducing", self._named, known=self._seen, kind="program's latent GP sites")
 
     def process_message(self, msg: Any) -> None:
         """Whitens latent GP sites; the sites that it adds are seen by the handlers outside alone, named like others."""

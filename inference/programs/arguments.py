@@ -29,6 +29,16 @@ def arguments(
     return args, kwargs
 
 
+def refuse_no_tuple(name: str, example: str, args: Any) -> None:
+    """Refuse positional arguments of a program that are given in something other than a tuple.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    message = f"{name} must be a tuple such as {example}, got {type(args).__name__}."
+    checks.refuse((not isinstance(args, tuple | None), message), error=TypeError)
+
+
 def test_arrays(program: Callable, args: tuple, kwargs: dict[str, Any], values: Any) -> dict[str, Any]:
     """:func:`gpzoo._checks.named` of test data, of which those of sites with ``missing="mask"`` may hold NaN.
 

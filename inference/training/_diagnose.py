@@ -144,33 +144,33 @@ def check_scales(step: Watch, rows: int, num_rows: int) -> None:
     """
     for name, site in step.data.items():
         over = site["infer"].get("summed_out")
-        if over and not site["cond_indep_stack"] and rows < num_rows:
-            raise ValueError(
+        checks.refuse(
+            (
+                over and not site["cond_indep_stack"] and rows < num_rows,
                 f"The data {name!r} of different rows depend on each other through the discrete site(s) {over}, so "
-                "that no minibatch estimates their density. Train without batch_size."
-            )
-        if isinstance(site["fn"], GaussianProcess) and rows < num_rows:
-            raise ValueError(
+                "that no minibatch estimates their density. Train without batch_size.",
+            ),
+            (
+                isinstance(site["fn"], GaussianProcess) and rows < num_rows,
                 f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates it. "
-                "Train without batch_size."
-            )
-    scales = {name: site["scale"] for name, site in step.data.items()}
+                "Train without batch_size.",
+            ),
+        )
     for name, (size, taken) in step.plates.items():
-        if taken == rows and size not in (rows, num_rows):
-            raise ValueError(
-                f"Plate {name!r} has size {size}, but there are {num_rows} rows: each would count "
-                f"{size / num_rows:.4g} times. Pass model_kwargs={{'num_data': "
-                f"{num_rows}}} to fit, or leave it out."
-            )
+        message = (
+            f"Plate {name!r} has size {size}, but there are {num_rows} rows: each would count "
+            f"{size / num_rows:.4g} times. Pass model_kwargs={{'num_data': {num_rows}}} to fit, or leave it out."
+        )
+        checks.refuse((taken == rows and size not in (rows, num_rows), message))
     factor = num_rows / rows
-    known = [1.0 if scale is None else scale for scale in scales.values()]
-    if factor == 1 or any(isinstance(scale, Tracer) or np.isclose(scale, factor) for scale in known):
-        return
-    raise ValueError(
-        f"No data site of {sorted(scales)} is scaled from the minibatch to all {num_rows} rows, so the KL would "
+    known = [1.0 if site["scale"] is None else site["scale"] for site in step.data.values()]
+    scaled = factor == 1 or any(isinstance(scale, Tracer) or np.isclose(scale, factor) for scale in known)
+    message = (
+        f"No data site of {sorted(step.data)} is scaled from the minibatch to all {num_rows} rows, so the KL would "
         "outweigh the data. Put the data sites into numpyro.plate('data', num_data, subsample_size=len(X)) and give "
         "the program an argument num_data=None, which fit fills in."
     )
+    checks.refuse((not scaled, message))
 
 
 def explain_failure(step: Failed, result: Trained, *, where: str, kept: str, initial: bool) -> None:

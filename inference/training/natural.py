@@ -207,7 +207,7 @@ class NaturalGradients(Optimizer):
         """The rate of each site that has natural gradients."""
         sites, rate = self.guide.sites, self.rate
         if isinstance(rate, Mapping):
-            checks.names("natural", set(rate), needed=set(), known=set(sites.processes))
+            checks.names("natural", rate, known=sites.processes, kind="GP sites")
         found: dict[str, Any] = {site: rate for site in sites.processes - sites.inner}
         found = dict(sorted((rate if isinstance(rate, Mapping) else found).items()))
         for site in found:
