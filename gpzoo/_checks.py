@@ -556,22 +556,18 @@ def within(name: str, value: Any, constraint: Any) -> None:
             raise ValueError(f"{name} is {first}, outside its constraint, {constraint}.")
 
 
-def names(
-    name: str, given: Iterable[str], *, needed: Iterable[str] = (), known: Iterable[str], kind: str = "parameters"
-) -> None:
-    """Refuse names that are missing, or that nothing is called by.
+def names(name: str, given: set[str], *, needed: set[str], known: set[str]) -> None:
+    """Refuse parameters that are missing or that nothing is called by.
 
     Args:
         name: of the argument.
         given: the names in it.
         needed: those that it must have, which are the ones that messages list.
         known: all that it may have.
-        kind: what is named, in words.
 
     Raises:
         ValueError: naming them.
     """
-    given, needed, known = set(given), set(needed), set(known)
     missing, unknown = sorted(needed - given), sorted(given - known)
     if missing:
         more = f", of which {unknown} are no parameters" if unknown else ""
@@ -579,7 +575,7 @@ def names(
             f"{name} has no value for {missing} of the program and its guide; it has {sorted(given)}{more}."
         )
     if unknown:
-        raise ValueError(f"{name} names {unknown}, but the {kind} are {sorted(needed or known)}.")
+        raise ValueError(f"{name} names {unknown}, but the parameters are {sorted(needed or known)}.")
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
@@ -648,15 +644,16 @@ def one_of(name: str, value: Any, options: Iterable[Any]) -> Any:
     return value
 
 
-def refuse(*cases: tuple[Any, str], error: type[Exception] = ValueError) -> None:
-    """Raise the message of the first case that applies; a case is whether it does, and its message.
+def refuse(bad: Any, message: str, kind: type[Exception] = ValueError) -> None:
+    """Refuse what is bad, by a message that names the argument, what was wrong with it, and the way out.
+
+    The message is made in any case: numbers of an array, which would be fetched from a device, do not belong into it.
 
     Raises:
-        ValueError: or another ``error``.
+        kind: if ``bad``.
     """
-    for applies, message in cases:
-        if applies:
-            raise error(message)
+    if bad:
+        raise kind(message)
 
 
 def refuse_params_under_mcmc() -> None:

@@ -21,6 +21,7 @@ from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.bounds.online import AfterEarlier
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import check_forms
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import Start
 from gpzoo.inference.programs.program import Look, look
@@ -191,7 +192,7 @@ def _chosen(sites: Collection[str] | None, guide: InducingGuide) -> frozenset[st
     given = [sites] if isinstance(sites, str) else sites
     if not isinstance(given, Collection) or not given or not all(isinstance(name, str) for name in given):
         raise TypeError(f"sites must be names of GP sites, {{'f'}}, or None for the last ones; got {sites!r:.80}.")
-    checks.names("sites", given, known=guide.sites.processes, kind="GP sites")
+    refuse_unknown("sites", given, guide.sites.processes, "GP sites")
     return frozenset(given)
 
 

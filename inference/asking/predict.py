@@ -20,7 +20,7 @@ from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_
 from gpzoo.inference.asking.paths import Paths
 from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, checked_quantiles, of_paths
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
-from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, test_arrays
+from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import LOG_DENSITIES
@@ -100,9 +100,7 @@ def predict(
         given = checks.parameters("params", {} if params is None else params)
         samples = {name: jnp.asarray(value) for name, value in posterior_samples.items()}
         counts = {name: len(value) for name, value in samples.items()}
-        checks.refuse(
-            (len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")
-        )
+        checks.refuse(len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")
         values = {name: value[0] for name, value in samples.items()} | given
         return predictions(Subject(model, None, given, args, kwargs, values=values), rng_key, options, samples)
 
@@ -133,7 +131,7 @@ class Options:
         asked |= {"test_data": self.test_data is not None}
         needing = ", ".join(name for name, given in asked.items() if given)
         said = f"mean_only leaves out the variances that {needing} would need: leave one or the other out."
-        checks.refuse((self.mean_only and needing, said))
+        checks.refuse(self.mean_only and needing, said)
         refuse_no_tuple("train_args", "(X, y)", self.train_args)
 
 
@@ -182,7 +180,7 @@ def predictions(
     answer = ask(question, subject, (keys, samples, training), batch_size=options.batch_size, of_sites=given, **known)
     found = answer.found
     names = sorted({name for sites in found.values() for name in sites})
-    checks.names("test_data", test_data, known=names, kind="sites")
+    refuse_unknown("test_data", test_data, names, "sites")
     _leave_out_lacking(found, sites.processes)
     checked = {"cdf": {n: np.where(np.isnan(given[n]), 0, x) for n, x in found["cdf"].items()}}
     try:

@@ -25,13 +25,13 @@ from numpyro.distributions import constraints
 from numpyro.infer import autoguide
 
 import gpzoo
-from gpzoo import _checks as checks
 from gpzoo.errors import CheckpointError, plain
 from gpzoo.inducing.initialisers import Initialiser, blocks
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.row_latents import PerRow
 from gpzoo.inference.programs import files
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors import forms
@@ -222,7 +222,7 @@ def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, 
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be loaded as a trained model: {plain(f'{error!s:.300}')}.") from error
     loose = {name: x for name, x in found["params"].items() if isinstance(x, _ByPath)}
-    checks.names("params", params or (), known=loose)
+    refuse_unknown("params", params or (), loose, "parameters")
     for name, by_path in loose.items():
         if name not in (params or {}):
             raise ValueError(

@@ -300,7 +300,8 @@ _BY_SITE = GaussianProcessELBO(sum_sites=False)
 def _refuse(*cases: tuple[Any, str, str]) -> None:
     """Refuse a program by the first case that applies: whether it does, the reason, and the way out."""
     said = "CollapsedELBO has no optimal q(u) for this program"
-    checks.refuse(*((applies, f"{said}: {reason}. {way_out} {_ELSE}") for applies, reason, way_out in cases))
+    for applies, reason, way_out in cases:
+        checks.refuse(applies, f"{said}: {reason}. {way_out} {_ELSE}")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -125,7 +125,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         with ParameterNames() as seen:
             found = self._estimate(rng_key, param_map, scored_model, marginal_guide, *args, **kwargs)
         # NumPyro's evaluate leaves mutable state out.
-        checks.names("The objective's params", param_map, needed=seen.loose("param"), known=seen.names)
+        checks.names("The objective's params", set(param_map), needed=seen.loose("param"), known=seen.names)
         return found
 
     def _estimate(self, *args: Any, **kwargs: Any) -> Any:

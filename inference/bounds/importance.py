@@ -211,8 +211,8 @@ class Weighted(Bound):
             f"GP site {site!r} depends on latents of rows and is drawn jointly over rows, InducingGuide(joint=...):"
             " a row has no importance weights of its own then. Use GaussianProcessELBO()."
         )
-        checks.refuse((posterior.prior.samples_views, views), error=TypeError)
-        checks.refuse((use.joint and site in self.after, together))
+        checks.refuse(posterior.prior.samples_views, views, TypeError)
+        checks.refuse(use.joint and site in self.after, together)
         if use.drawn and site in self.after:
             return posterior.valued(Partial(partial(draw_together, use.drawn)))
         return super().posterior(posterior, use)
@@ -247,16 +247,13 @@ class _Rows(NamedTuple):
         shapes = {jnp.shape(term) for term in terms}
         those = f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)}"
         checks.refuse(
-            (
-                len(shapes) > 1,
-                f"{those} must have one density for each row, in guide and program; theirs have shapes "
-                f"{sorted(shapes)}.",
-            ),
-            (
-                not all(same_scale(scale, scales[0]) for scale in scales),
-                f"{those} have different scales: their importance weights need both in full. Apply handlers.scale to "
-                "all of these sites, or to none.",
-            ),
+            len(shapes) > 1,
+            f"{those} must have one density for each row, in guide and program; theirs have shapes {sorted(shapes)}.",
+        )
+        checks.refuse(
+            not all(same_scale(scale, scales[0]) for scale in scales),
+            f"{those} have different scales: their importance weights need both in full. Apply handlers.scale to "
+            "all of these sites, or to none.",
         )
         return sum(terms[1:], terms[0]), jnp.asarray(scales[0], terms[0].dtype)
 
@@ -292,25 +289,23 @@ def _rows_of(seen: Look, guide: Any) -> _Rows:
     dependent = frozenset(name for name in data if after[name])
     processes = frozenset(name for name, site in sites.items() if isinstance(unmasked(site["fn"]), GaussianProcess))
     observed = sorted(dependent & processes)
+    checks.refuse(summed, f"ImportanceWeightedELBO does not sum out discrete sites, and there are {summed}. {_ELSE}")
     checks.refuse(
-        (summed, f"ImportanceWeightedELBO does not sum out discrete sites, and there are {summed}. {_ELSE}"),
-        (
-            not latents,
-            "ImportanceWeightedELBO is for latent variables of rows, and this program has none in the plate of the "
-            "data that depend on them: put them there, with numpyro.plate('data', ...). Or use GaussianProcessELBO().",
-        ),
-        (
-            len(plates) > 1 or any(len(around) > 1 for around in plates),
-            f"Latents of rows {sorted(latents)} are in several plates: one plate of the data has weights for each row. "
-            f"{_ELSE}",
-        ),
-        (
-            not callable(getattr(bare(guide), "hyperparameters", None)),
-            f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide("
-            "..., hyperparameters=PerRow(...)), Amortised(...) or a guide of yours.",
-        ),
-        (observed, f"Data site(s) {observed} are GPs, whose rows have no densities of their own. {_ELSE}"),
+        not latents,
+        "ImportanceWeightedELBO is for latent variables of rows, and this program has none in the plate of the "
+        "data that depend on them: put them there, with numpyro.plate('data', ...). Or use GaussianProcessELBO().",
     )
+    checks.refuse(
+        len(plates) > 1 or any(len(around) > 1 for around in plates),
+        f"Latents of rows {sorted(latents)} are in several plates: one plate of the data has weights for each row. "
+        f"{_ELSE}",
+    )
+    checks.refuse(
+        not callable(getattr(bare(guide), "hyperparameters", None)),
+        f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide("
+        "..., hyperparameters=PerRow(...)), Amortised(...) or a guide of yours.",
+    )
+    checks.refuse(observed, f"Data site(s) {observed} are GPs, whose rows have no densities of their own. {_ELSE}")
     return _Rows(frozenset(latents), dependent, frozenset(name for name in processes if after[name]))
 
 

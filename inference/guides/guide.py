@@ -21,7 +21,7 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
 from gpzoo.inference.guides.options import Options, for_site
 from gpzoo.inference.guides.other_latents import OtherLatents
-from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.gp_sites import Functions, Marginals, Missing, Start
@@ -216,7 +216,7 @@ class InducingGuide(Options):
         found = self._started_at_once(rng_key, args, kwargs, given)
         if found is None:
             found = _start_of(self._started(rng_key, args, kwargs, given, Start()))
-        checks.names(name, given, known=found.keys() | self.sites.latents)
+        refuse_unknown(name, given, found.keys() | self.sites.latents, "parameters")
         return found
 
     def _started(self, rng_key: PRNGKeyArray, args: tuple, kwargs: dict, given: Mapping[str, Any], how: Start) -> Trace:
@@ -321,8 +321,8 @@ class InducingGuide(Options):
         if params.keys() - known or (whole and needed - params.keys()) or strange:
             # The program's parameters may depend on its arguments, which may differ from those of setup.
             now = parameters_of(self.model, args, kwargs)
-            needed = own.keys() | {k for k, shapes in now.items() if shapes} if whole else ()
-            checks.names(name, params, needed=needed, known=known | now.keys())
+            needed = own.keys() | {k for k, shapes in now.items() if shapes} if whole else set()
+            checks.names(name, set(params), needed=needed, known=known | now.keys())
             for k in strange:
                 found, wanted = shapes_of(params[k]), now.get(k, program[k])
                 if wanted is not None and found != wanted:

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PRNGKeyArray
 
-from gpzoo import _checks as checks
 from gpzoo.inducing.initialisers import Initialiser, start
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import parameter_of
 from gpzoo.inference.guides.options import Inducing, for_site
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.gp_sites import Functions
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, run
@@ -38,7 +38,7 @@ def extended(
     if not processes:
         raise ValueError("The program has no latent GP site, which could have inducing variables.")
     chosen = set(inducing) if isinstance(inducing, Mapping) else set(processes)
-    checks.names("inducing", chosen, known=processes, kind="GP sites")
+    refuse_unknown("inducing", chosen, processes, "GP sites")
     for site in sorted(chosen):
         if type(guide.form_at(site)).extended is Form.extended:
             check_forms(guide, {site})

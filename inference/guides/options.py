@@ -13,6 +13,7 @@ from gpzoo import _checks as checks
 from gpzoo.inducing.initialisers import Initialiser, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.other_latents import OtherLatents
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.forms import Form, form_of
 
@@ -101,19 +102,18 @@ class Options:
         arguments |= {"initial_scale": self.initial_scale, "joint": self.joint, "residual": self.residual}
         for argument, value in arguments.items():
             names = value if isinstance(value, Mapping | frozenset) else ()
-            option = f"InducingGuide({argument}=...)"
-            checks.names(option, names, known=sites.processes, kind="model's latent GP sites")
+            refuse_unknown(f"InducingGuide({argument}=...)", names, sites.processes, "model's latent GP sites")
         drawn, taken = self.residual & (sites.drawn | self.joint), self.parameters(sites, others).keys() & sites.names
         missing = sites.processes.difference(self.inducing) if isinstance(self.inducing, Mapping) else ()
         checks.refuse(
-            (
-                drawn,
-                f"InducingGuide(residual=...) names {sorted(drawn)}, which are drawn: the program draws them, or "
-                "joint=... names them. Draws have their full variance: leave these sites out.",
-            ),
-            (taken, f"The guide's parameters would be named {sorted(taken)}, like sites of the model: rename these."),
-            (missing, f"InducingGuide(inducing=...) has no entry for the GP site(s) {sorted(missing)}."),
+            drawn,
+            f"InducingGuide(residual=...) names {sorted(drawn)}, which are drawn: the program draws them, or "
+            "joint=... names them. Draws have their full variance: leave these sites out.",
         )
+        checks.refuse(
+            taken, f"The guide's parameters would be named {sorted(taken)}, like sites of the model: rename these."
+        )
+        checks.refuse(missing, f"InducingGuide(inducing=...) has no entry for the GP site(s) {sorted(missing)}.")
 
 
 def _values_of(option: Any) -> tuple:

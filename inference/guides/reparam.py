@@ -32,6 +32,7 @@ from gpzoo.inducing.initialisers import Initialiser, start
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.options import Inducing
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.linalg.operators import BlockDiagonal
 from gpzoo.posteriors.conditional import Projection
@@ -202,7 +203,7 @@ class whitened(handlers.reparam):
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         super().__exit__(exc_type, exc_value, traceback)
         if exc_type is None:
-            checks.names("inducing", self._named, known=self._seen, kind="program's latent GP sites")
+            refuse_unknown("inducing", self._named, self._seen, "program's latent GP sites")
 
     def process_message(self, msg: Any) -> None:
         """Whitens latent GP sites; the sites that it adds are seen by the handlers outside alone, named like others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -29,6 +29,16 @@ def arguments(
     return args, kwargs
 
 
+def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str], kind: str) -> None:
+    """Refuse names that nothing is called by; ``kind`` says what is named.
+
+    Raises:
+        ValueError: naming the argument, these names and the known ones.
+    """
+    unknown = sorted(set(given).difference(known))
+    checks.refuse(unknown, f"{name} names {unknown}, but the {kind} are {sorted(known)}.")
+
+
 def refuse_no_tuple(name: str, example: str, args: Any) -> None:
     """Refuse positional arguments of a program that are given in something other than a tuple.
 
@@ -36,7 +46,7 @@ def refuse_no_tuple(name: str, example: str, args: Any) -> None:
         TypeError: naming the argument.
     """
     message = f"{name} must be a tuple such as {example}, got {type(args).__name__}."
-    checks.refuse((not isinstance(args, tuple | None), message), error=TypeError)
+    checks.refuse(not isinstance(args, tuple | None), message, TypeError)
 
 
 def test_arrays(program: Callable, args: tuple, kwargs: dict[str, Any], values: Any) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def find_sites(
         f"InducingGuide(joint=...) names {estimated}, whose kernel samples views of its inputs: in training there "
         "are estimated moments and no draws. Enumerate the views (an Orbit), or leave the site out of joint."
     )
-    checks.refuse((estimated, message))
+    checks.refuse(estimated, message)
     drawn, depth = seen.arrays, plate_depth(found)
     shapes, within = drawn - joint, {}
     if enumerated:
@@ -155,7 +155,7 @@ def find_sites(
                 f"The inputs, mean or kernel of GP site {name!r} depend on the discrete site(s) {others}. Sample "
                 "one GP for each of their values, and choose between these where the data are: f[rows, z]."
             )
-            checks.refuse((others, message))
+            checks.refuse(others, message)
         model = summed_out(model, depth)
         if not shapes:
             parameters_of(model, args, kwargs)  # for its refusals
@@ -184,7 +184,7 @@ def _latent_sites(model: Callable, found: Trace, where: str) -> tuple[set[str], 
         "there is nothing to infer: sample its GP, numpyro.sample('f', GaussianProcess(kernel, X)), and its data, "
         "numpyro.sample('y', likelihoods.Gaussian(f, noise), obs=y)."
     )
-    checks.refuse((not sampled(found), message))
+    checks.refuse(not sampled(found), message)
     latents, enumerated = set(), set()
     for name in [name for name in sampled(found) if name not in data_of(found)]:
         site, fn, plain = found[name], unmasked(found[name]["fn"]), name.removesuffix("_unobserved")
@@ -193,14 +193,14 @@ def _latent_sites(model: Callable, found: Trace, where: str) -> tuple[set[str], 
             f"Site {plain!r} uses obs_mask, which turns missing data into latent variables. Use `with "
             "numpyro.handlers.mask(mask=...)` around the site instead: masked data then leave the bound."
         )
-        checks.refuse((plain != name and f"{plain}_observed" in found, message))
+        checks.refuse(plain != name and f"{plain}_observed" in found, message)
         if discrete and data_of(found):
             check_mark(site, where)
             enumerated.add(name)
             continue
         message = f"Site {name!r} ({type(fn).__name__}) has no data, and it cannot be a latent variable."
         none = isinstance(fn, Likelihood) or fn.support is None or discrete
-        checks.refuse((none, f"{message} Pass the data in {where}."))
+        checks.refuse(none, f"{message} Pass the data in {where}.")
         latents.add(name)
     return latents, enumerated
 
@@ -219,7 +219,7 @@ def _drawn_together(found: SiteRows, drawn: frozenset[str]) -> dict[str, Layout]
             f"In this program {reason}, but in training a GP site is drawn per input, or jointly for the "
             f"inputs of one row of the data. Draw it jointly: InducingGuide(..., joint={{{name!r}}})."
         )
-        checks.refuse((reason, message))
+        checks.refuse(reason, message)
     return {name: found.layouts[name] for name in found.within & drawn}
 
 

@@ -145,23 +145,21 @@ def check_scales(step: Watch, rows: int, num_rows: int) -> None:
     for name, site in step.data.items():
         over = site["infer"].get("summed_out")
         checks.refuse(
-            (
-                over and not site["cond_indep_stack"] and rows < num_rows,
-                f"The data {name!r} of different rows depend on each other through the discrete site(s) {over}, so "
-                "that no minibatch estimates their density. Train without batch_size.",
-            ),
-            (
-                isinstance(site["fn"], GaussianProcess) and rows < num_rows,
-                f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates it. "
-                "Train without batch_size.",
-            ),
+            over and not site["cond_indep_stack"] and rows < num_rows,
+            f"The data {name!r} of different rows depend on each other through the discrete site(s) {over}, so "
+            "that no minibatch estimates their density. Train without batch_size.",
+        )
+        checks.refuse(
+            isinstance(site["fn"], GaussianProcess) and rows < num_rows,
+            f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates it. "
+            "Train without batch_size.",
         )
     for name, (size, taken) in step.plates.items():
         message = (
             f"Plate {name!r} has size {size}, but there are {num_rows} rows: each would count "
             f"{size / num_rows:.4g} times. Pass model_kwargs={{'num_data': {num_rows}}} to fit, or leave it out."
         )
-        checks.refuse((taken == rows and size not in (rows, num_rows), message))
+        checks.refuse(taken == rows and size not in (rows, num_rows), message)
     factor = num_rows / rows
     known = [1.0 if site["scale"] is None else site["scale"] for site in step.data.values()]
     scaled = factor == 1 or any(isinstance(scale, Tracer) or np.isclose(scale, factor) for scale in known)
@@ -170,7 +168,7 @@ def check_scales(step: Watch, rows: int, num_rows: int) -> None:
         "outweigh the data. Put the data sites into numpyro.plate('data', num_data, subsample_size=len(X)) and give "
         "the program an argument num_data=None, which fit fills in."
     )
-    checks.refuse((not scaled, message))
+    checks.refuse(not scaled, message)
 
 
 def explain_failure(step: Failed, result: Trained, *, where: str, kept: str, initial: bool) -> None:

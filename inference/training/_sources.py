@@ -113,30 +113,26 @@ class Resident:
         ]
         keys = len(seeds)
         checks.refuse(
-            (
-                not shapes or any(len(shape) == 0 for shape, _ in shapes),
-                "fit takes the data as positional arguments, arrays with one row per datum; others are model_kwargs.",
-            ),
-            (
-                any(own and (len(shape) < 2 or shape[0] != keys) for shape, own in shapes),
-                f"With {keys} keys the positional arguments must be [{keys}, rows, ...], one data set per "
-                f"key; got shapes {[shape for shape, own in shapes if own]}. For data that all keys share pass "
-                "in_axes=None (or None in its place, as in in_axes=(None, 0)).",
-            ),
+            not shapes or any(len(shape) == 0 for shape, _ in shapes),
+            "fit takes the data as positional arguments, arrays with one row per datum; others are model_kwargs.",
+        )
+        checks.refuse(
+            any(own and (len(shape) < 2 or shape[0] != keys) for shape, own in shapes),
+            f"With {keys} keys the positional arguments must be [{keys}, rows, ...], one data set per "
+            f"key; got shapes {[shape for shape, own in shapes if own]}. For data that all keys share pass "
+            "in_axes=None (or None in its place, as in in_axes=(None, 0)).",
         )
         counts = {shape[own] for shape, own in shapes}
         self.num_rows = min(counts)
         checks.refuse(
-            (
-                len(counts) > 1,
-                f"The positional arguments have different numbers of rows, {sorted(counts)}: each is cut into "
-                "minibatches. Pass arrays that are not per datum in model_kwargs.",
-            ),
-            (self.num_rows == 0, "The data are empty: no rows."),
-            (
-                batch_size is not None and not 1 <= batch_size <= self.num_rows,
-                f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.",
-            ),
+            len(counts) > 1,
+            f"The positional arguments have different numbers of rows, {sorted(counts)}: each is cut into "
+            "minibatches. Pass arrays that are not per datum in model_kwargs.",
+        )
+        checks.refuse(self.num_rows == 0, "The data are empty: no rows.")
+        checks.refuse(
+            batch_size is not None and not 1 <= batch_size <= self.num_rows,
+            f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.",
         )
         self.full, self.seeds, self.num_arguments = batch_size is None, seeds, len(args)
         self.size: int = self.num_rows if batch_size is None else batch_size

@@ -181,7 +181,7 @@ def compare(
     The error of a failed candidate carries the candidates before it as ``.finished``, by name.
     """
     _check_candidates(candidates)
-    checks.refuse(((X_test is None) != (y_test is None), "Give compare both X_test and y_test, or neither."))
+    checks.refuse((X_test is None) != (y_test is None), "Give compare both X_test and y_test, or neither.")
     rng_key, num_steps = checks.rng_key(rng_key), checks.positive_int("num_steps", num_steps)
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
     if not callable(learning_rate):
@@ -198,7 +198,7 @@ def compare(
         trainings[name] = candidate
         observed = sites.names - sites.latents - sites.enumerated - set(sites.parameters)
         message = f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."
-        checks.refuse((tests is not None and site not in observed, message))
+        checks.refuse(tests is not None and site not in observed, message)
     found = {}
     for name, svi in trainings.items():
         folder = None if checkpoint is None else Path(checkpoint) / name
@@ -225,18 +225,16 @@ def _check_candidates(candidates: Any) -> None:
         ValueError: naming the first.
     """
     none = not isinstance(candidates, Mapping) or not candidates
-    checks.refuse((none, f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}."))
+    checks.refuse(none, f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}.")
     for name, candidate in candidates.items():
         of_guide, pair = getattr(candidate, "guide", None), isinstance(candidate, tuple) and len(candidate) == 2
         checks.refuse(
-            (
-                isinstance(candidate, SVI) and not isinstance(of_guide, InducingGuide),
-                f"The guide of candidate {name!r} must be an InducingGuide, got {of_guide!r}.",
-            ),
-            (
-                not isinstance(candidate, SVI) and not pair,
-                f"Candidate {name!r} must be a pair (program, initialiser) or an SVI, got {candidate!r}.",
-            ),
+            isinstance(candidate, SVI) and not isinstance(of_guide, InducingGuide),
+            f"The guide of candidate {name!r} must be an InducingGuide, got {of_guide!r}.",
+        )
+        checks.refuse(
+            not isinstance(candidate, SVI) and not pair,
+            f"Candidate {name!r} must be a pair (program, initialiser) or an SVI, got {candidate!r}.",
         )
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Bool, PRNGKeyArray, Shaped
 
 from gpzoo import _checks as checks
 from gpzoo.inference.programs import files
+from gpzoo.inference.programs.arguments import refuse_unknown
 
 
 class Members:
@@ -34,7 +35,7 @@ class Members:
     def __init__(self, rng_key: Shaped[Array, "..."]) -> None:
         leading = rng_key.ndim - (0 if files.is_key(rng_key) else 1)
         message = f"rng_key must be one key, or keys [K] for K trainings; got shape {rng_key.shape}."
-        checks.refuse((leading not in (0, 1) or rng_key.size == 0, message))
+        checks.refuse(leading not in (0, 1) or rng_key.size == 0, message)
         self.several = leading == 1
         self.keys: list[PRNGKeyArray] = list(rng_key) if self.several else [rng_key]
         self.count = len(self.keys)
@@ -58,7 +59,7 @@ class Members:
             f"in_axes must be 0 (one per key) or None (shared), or one of these for each of the {count} positional "
             f"arguments; got {in_axes!r}."
         )
-        checks.refuse((len(axes) != count or not all(known), message))
+        checks.refuse(len(axes) != count or not all(known), message)
         return tuple(axis == 0 for axis in axes)
 
     def axes_by_name(self, arrays: Mapping[str, Any], member_kwargs: Collection[str]) -> dict[str, bool] | None:
@@ -69,10 +70,10 @@ class Members:
         """
         if not self.several:
             message = f"member_kwargs is for several keys, random.split(key, K); got one key and {member_kwargs}."
-            checks.refuse((member_kwargs, message))
+            checks.refuse(member_kwargs, message)
             return None
         names = {member_kwargs} if isinstance(member_kwargs, str) else set(member_kwargs)
-        checks.names("member_kwargs", names, known=arrays, kind="arrays in model_kwargs")
+        refuse_unknown("member_kwargs", names, arrays, "arrays in model_kwargs")
         self.check("member_kwargs", {name: arrays[name] for name in names})
         return {name: name in names for name in arrays}
 
@@ -83,7 +84,7 @@ class Members:
         shapes = {name: [np.shape(x) for x in jax.tree.leaves(value)] for name, value in arguments.items()}
         wrong = {name: s for name, s in shapes.items() if any(shape[:1] != self.shape for shape in s)}
         message = f"With {self.count} keys {what} must have a leading axis of {self.count}, one entry per key"
-        checks.refuse((wrong, f"{message}; got shapes {wrong}."))
+        checks.refuse(wrong, f"{message}; got shapes {wrong}.")
 
     def of(self, k: int, tree: Any) -> Any:
         """The arrays of a member, where all have the axis; in new containers, since networks write into theirs."""

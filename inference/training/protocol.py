@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gpzoo import _checks as checks
 from gpzoo.inference.programs.gp_sites import Representation
 
 
@@ -84,20 +83,16 @@ def refuse_misfits(svi: Any, *, full: bool, mesh: bool) -> None:
             f"{objective.name} is no objective: it must have loss(key, params, model, guide, *args, **kwargs), as "
             "GaussianProcessELBO() and NumPyro's objectives have."
         )
-    all_rows = "needs the same bound at every step, of all rows: train without batch_size, on arrays, or with"
-    checks.refuse(
-        (
-            driver.backed_off is not None and not objective.takes_natural,
+    if driver.backed_off is not None and not objective.takes_natural:
+        raise ValueError(
             f"{objective.name} has no natural gradients: it has no slope in q(u). Leave natural out, or train q(u) "
-            "with GaussianProcessELBO().",
-        ),
-        (
-            mesh and not objective.takes_mesh,
-            f"mesh splits the rows of minibatches: with {objective.name} leave it out.",
-        ),
-        (
-            objective.needs_all_rows and not full,
-            f"{objective.name} {all_rows} an objective such as GaussianProcessELBO().",
-        ),
-        (driver.needs_all_rows and not full, f"{driver.name} {all_rows} optax.adam(0.01)."),
-    )
+            "with GaussianProcessELBO()."
+        )
+    if mesh and not objective.takes_mesh:
+        raise ValueError(f"mesh splits the rows of minibatches: with {objective.name} leave it out.")
+    for said, other in ((objective, "an objective such as GaussianProcessELBO()"), (driver, "optax.adam(0.01)")):
+        if said.needs_all_rows and not full:
+            raise ValueError(
+                f"{said.name} needs the same bound at every step, of all rows: train without batch_size, on arrays, or "
+                f"with {other}."
+            )
