@@ -2,7 +2,9 @@
 
     python -m gpzoo.inference.launch --processes 2 script.py --its-own options
 
-In a cluster that is the work of ``srun``, ``mpirun`` or Kubernetes.
+In a cluster that is the work of ``srun``, ``mpirun`` or Kubernetes, which :func:`~gpzoo.inference.all_devices` knows.
+On one machine these are not there as a rule, and a launcher of another library, such as ``torchrun``, would bring that
+library, and set none of the variables by which JAX finds the processes.
 """
 
 from __future__ import annotations

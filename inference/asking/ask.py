@@ -70,6 +70,10 @@ class At(NamedTuple):
     of_sites: dict[str, Any] = {}  # noqa: RUF012 (it is never changed)
     others: Any = None
 
+    def with_static(self, static: Mapping[str, Any]) -> At:
+        """With all keyword arguments of the program among the arrays."""
+        return self._replace(arrays=self.arrays | dict(static))
+
     def rows_of(self, layouts: Mapping[str, Layout]) -> BatchRows:
         """The rows that sites have here."""
         return BatchRows(self.rows, self.count, layouts)

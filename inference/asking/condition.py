@@ -65,8 +65,8 @@ class _Search(NamedTuple):
     done: Bool[Array, ""]
 
 
-class Conditioned(NamedTuple):
-    """What :func:`conditioned` finds.
+class Updated(NamedTuple):
+    """What :func:`updated` finds.
 
     Attributes:
         params: parameters, those of ``q(u)`` after the new data.
@@ -82,7 +82,7 @@ class Conditioned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Options:
+class Updating:
     """How new data are taken in, as :meth:`gpzoo.inference.Trained.condition` says."""
 
     batch_size: int | None = None
@@ -96,7 +96,7 @@ class Options:
                 checks.positive_int(name, getattr(self, name))
 
 
-def conditioned(subject: Subject, rng_key: PRNGKeyArray, options: Options) -> Conditioned:
+def updated(subject: Subject, rng_key: PRNGKeyArray, options: Updating) -> Updated:
     """:meth:`gpzoo.inference.Trained.condition` of a model at the new data."""
     started = time.perf_counter()
     guide, params, args, kwargs = subject.guide, subject.params, subject.args, subject.kwargs
@@ -153,7 +153,7 @@ def conditioned(subject: Subject, rng_key: PRNGKeyArray, options: Options) -> Co
         params = params | found.own
         losses.append(float(found.loss))
     names = checks.positional(guide.model, len(args))[0]
-    return Conditioned(params, np.cumsum(losses), time.perf_counter() - started, source.settings(names))
+    return Updated(params, np.cumsum(losses), time.perf_counter() - started, source.settings(names))
 
 
 def posteriors_at(

@@ -12,12 +12,10 @@ from jax import Array, random
 from gpzoo import linalg
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.asking.ask import At, Found
-from gpzoo.inference.asking.conditioned import Given, conditioned
-from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.asking.conditioned import Given, GivenProgram
 from gpzoo.inference.programs.enumeration import summed_out
-from gpzoo.inference.programs.gp_sites import Recorded, Representation
+from gpzoo.inference.programs.gp_sites import Recorded
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import (
     Runs,
     Trace,
@@ -57,28 +55,18 @@ class Notes:
     processes: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class Draws:
+@dataclass(frozen=True, kw_only=True)
+class Draws(GivenProgram):
     """Draws of a posterior: each is a run of the program, of the guide's draws or of given ones.
 
     Attributes:
-        model: the program.
-        latents: names of its latent sites, without discrete ones, which have no draws.
-        guide: its guide; ``None`` where draws are given.
+        latents: names of the latent sites, without discrete ones, which have no draws.
         plate_depth: of a program with discrete latent sites, whose values its densities are summed over; else ``None``.
-        inducing: the inducing variables of sites whose given draws are of ``u``, named ``<site>_u``.
-        static: keyword arguments that are no arrays.
-        layouts: how sites follow the rows of the data, by name.
         notes: filled by the first draw at the data.
     """
 
-    model: Callable
     latents: frozenset[str]
-    guide: InducingGuide | None = None
     plate_depth: int | None = None
-    inducing: Mapping[str, InducingVariable] = field(default_factory=dict)
-    static: Mapping[str, Any] = field(default_factory=dict)
-    layouts: Mapping[str, Layout] = field(default_factory=dict)
     notes: Notes = field(default_factory=Notes)
 
     def at_data(self, draw: Draw, at: At) -> Found:
@@ -87,7 +75,7 @@ class Draws:
         ``others`` are the densities of observed sites that have no terms per datum, observed GP sites and factors;
         ``left_out`` those of each datum of an observed GP site given all the others.
         """
-        found, shown = self._run(draw, at, self._given_u(draw))
+        found, shown = self._run(draw, at, self.given_u(draw[1]))
         data, processes = terms_per_datum(found.model), _observed_processes(found.model)
         self._note(found, data, processes)
         replicates = _replicates(data, random.fold_in(draw[0], at.number))
@@ -98,12 +86,12 @@ class Draws:
         masks, summed = {n: observed(s["fn"], s["value"]) for n, s in data.items()}, found.model
         if self.plate_depth is not None:
             program = summed_out(self.model, self.plate_depth)
-            summed = self._run(draw, at, self._given_u(draw), program)[0].model
+            summed = self._run(draw, at, self.given_u(draw[1]), program)[0].model
         terms = {n: s["fn"].log_prob(s["value"]) for n, s in data_of(summed).items()}
         by_datum = {n for n, x in terms.items() if n in masks and x.shape == masks[n].shape}
         posterior = {n: s["value"] for n, s in (found.guide | found.model).items() if self._is_kept(n, s)}
         return {
-            "posterior": posterior | {f"{name}_u": given.u for name, given in self._given_u(draw).items()},
+            "posterior": posterior | {f"{name}_u": given.u for name, given in self.given_u(draw[1]).items()},
             "posterior_predictive": replicates,
             "log_likelihood": {n: x for n, x in terms.items() if n in by_datum},
             "left_out": {n: _left_out(s["fn"], jnp.asarray(s["value"])) for n, s in processes.items()},
@@ -116,7 +104,7 @@ class Draws:
 
     def at_new(self, of_data: Draws, draw: Draw, at: At) -> Found:
         """GP sites and replicated data at a batch of new inputs; ``at.others`` are the arguments of ``of_data``."""
-        given, notes = self._given_u(draw), self.notes
+        given, notes = self.given_u(draw[1]), self.notes
         if self.guide is None or notes.seen:
             args, arrays = at.others
             trace = of_data._run(draw, at._replace(args=args, arrays=arrays, number=0), given)[0].model
@@ -143,20 +131,10 @@ class Draws:
     ) -> tuple[Runs, Recorded]:
         key, sample = draw
         shown = Recorded(at.views, at.number, frozenset(self.layouts))
-        found = run(
-            # A guide's draw is the same in all batches.
-            random.fold_in(key, at.number) if self.guide is None else key,
-            at.args,
-            at.arrays | dict(self.static),
-            guide=self.guide,
-            model=conditioned(self.model if model is None else model, given, lambda _: None, Representation()),
-            values={name: x for name, x in (at.params | sample).items() if name not in given},
-            representation=shown,
-        )
-        return found, shown
-
-    def _given_u(self, draw: Draw) -> dict[str, Given]:
-        return {name: Given(inducing, draw[1][f"{name}_u"]) for name, inducing in self.inducing.items()}
+        if self.guide is None:  # a guide's draw is the same in all batches
+            key = random.fold_in(key, at.number)
+        values = at.params | sample
+        return self.run(key, at.with_static(self.static), values, given, of_guide=shown, model=model), shown
 
     def _is_kept(self, name: str, site: dict[str, Any]) -> bool:
         recorded = site["type"] == "deterministic" and not isinstance(site["value"], InducingVariable)

@@ -52,7 +52,7 @@ _Named: TypeAlias = dict[str, tuple[np.ndarray, Sequence[str | None]]]
 
 
 @dataclass(frozen=True)
-class Options:
+class Exporting:
     """What is asked of an export, as :meth:`gpzoo.inference.Trained.to_arviz` says."""
 
     new_args: tuple[Argument, ...] | None = None
@@ -62,7 +62,7 @@ class Options:
     dims: Mapping[str, Sequence[str]] | None = None
 
 
-def exported(subject: Subject, rng_key: Array, *, num_draws: int, losses: np.ndarray | None, options: Options) -> Any:
+def exported(subject: Subject, rng_key: Array, *, num_draws: int, losses: np.ndarray | None, options: Exporting) -> Any:
     """:meth:`gpzoo.inference.Trained.to_arviz`; negative ``losses`` are kept as ``elbo`` in ``constant_data``."""
     rng_key, num_draws = checks.rng_key(rng_key), checks.positive_int("num_draws", num_draws)
     of_q = subject.guide.variational_parameters()
@@ -82,7 +82,8 @@ def exported(subject: Subject, rng_key: Array, *, num_draws: int, losses: np.nda
 def _draws_of(subject: Subject) -> Draws:
     """Draws of the guide's posterior."""
     sites = subject.guide.sites
-    return Draws(subject.model, sites.latents, subject.guide, sites.plate_depth if sites.enumerated else None)
+    depth = sites.plate_depth if sites.enumerated else None
+    return Draws(model=subject.model, guide=subject.guide, latents=sites.latents, plate_depth=depth)
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
     alone = subject.guide.draws_anything or subject.follow.count <= _FEW
     question = _of_data("densities", of_draw, alone, source.notes)
     draws = random.split(named_key(rng_key, "export"), num_draws), {}
-    found = _at_data(question, subject, rng_key, draws, Options.batch_size).found
+    found = _at_data(question, subject, rng_key, draws, Exporting.batch_size).found
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     for name, mask in found["masks"].items():
@@ -204,13 +205,13 @@ def draws_to_arviz(
         variables = {name: leaves[0] if len(leaves) == 1 else tuple(leaves) for name, leaves in variables.items()}
         return _export(
             Subject(model, None, params, args, kwargs, values=values),
-            Draws(model, latents, plate_depth=depth, inducing=inducing),
+            Draws(model=model, latents=latents, plate_depth=depth, inducing=inducing),
             rng_key,
             (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), flat),
             shape,
             constants=params | variables,
             sample_stats={name: np.asarray(value) for name, value in (sample_stats or {}).items()},
-            options=Options(new_args, new_kwargs, batch_size, coords, dims),
+            options=Exporting(new_args, new_kwargs, batch_size, coords, dims),
         )
 
 
@@ -223,7 +224,7 @@ def _export(
     *,
     constants: Mapping[str, Any],
     sample_stats: dict[str, np.ndarray],
-    options: Options,
+    options: Exporting,
 ) -> Any:
     """The groups of a posterior.
 
@@ -369,7 +370,7 @@ def _without_masked(found: Found, axes: Mapping[str, Any], constants: _Named) ->
     return axes, labels
 
 
-def _at_new_inputs(subject: Subject, options: Options) -> Subject | None:
+def _at_new_inputs(subject: Subject, options: Exporting) -> Subject | None:
     """The program at new inputs, if there are any."""
     if options.new_args is None:
         return None

@@ -15,15 +15,12 @@ from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
 from numpyro import handlers
 from numpyro.distributions.distribution import Unit
 
-from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.ask import At
-from gpzoo.inference.asking.conditioned import Given, conditioned, given_at
+from gpzoo.inference.asking.conditioned import Given, GivenProgram, given_at
 from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction, without_variance
-from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Means
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import drawing, run, sampled, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods.answers import answers
@@ -35,37 +32,27 @@ from gpzoo.processes.process import GaussianProcess
 AtTraining: TypeAlias = tuple[dict[str, Given], dict[str, Given]]
 
 
-@dataclass(frozen=True)
-class Paths:
+@dataclass(frozen=True, kw_only=True)
+class Paths(GivenProgram):
     """What draws predict: the guide or samples give the latent sites, training data condition GP sites.
 
     A draw is a random key, the samples of latent sites, and the result of :meth:`at_training` for both, or ``None``.
 
     Attributes:
-        model: the program.
-        guide: its guide, or ``None``.
         sites: of the program; discrete latent ones are drawn from their prior at new inputs.
         asked: of the prediction.
-        layouts: how sites follow the rows of the inputs.
-        static: keyword arguments that are no arrays.
-        train_static: of training, likewise.
-        inducing: the inducing variables of sites whose samples are of ``u``, named ``<site>_u``.
+        train_static: keyword arguments of training that are no arrays.
     """
 
-    model: Callable
-    guide: InducingGuide | None
     sites: Sites
     asked: Asked
-    layouts: Mapping[str, Layout]
-    static: Mapping[str, Any]
     train_static: Mapping[str, Any]
-    inducing: Mapping[str, InducingVariable]
 
     def at_training(self, draw: tuple[PRNGKeyArray, dict], at: At) -> AtTraining:
         """What the draw says of GP sites at the training inputs: of those that were observed there, and of others."""
         (key, samples), (args, arrays) = draw, at.others
-        at = at._replace(args=args, arrays=arrays | self.train_static)
-        _, trace = self._traces(key, self._known(at.params, samples), at, self._sparse(samples), training=True)
+        at = at._replace(args=args, arrays=arrays).with_static(self.train_static)
+        _, trace = self._traces(key, self._known(at.params, samples), at, self.given_u(samples), training=True)
         observed: dict[str, Given] = {}
         drawn: dict[str, Given] = {}
         for name, site in sampled(trace).items():
@@ -79,21 +66,17 @@ class Paths:
     def _known(self, params: dict, samples: dict) -> dict:
         return {name: x for name, x in (params | samples).items() if name not in self.sites.enumerated}
 
-    def _sparse(self, samples: dict) -> dict[str, Given]:
-        return {name: Given(inducing, samples[f"{name}_u"]) for name, inducing in self.inducing.items()}
-
     def __call__(self, draw: tuple[PRNGKeyArray, dict, AtTraining | None], at: At) -> dict[str, dict[str, Path]]:
         """Every GP site and data site by name."""
         key, samples, training = draw
-        known, given, tests = self._known(at.params, samples), self._sparse(samples), at.of_sites
+        known, given, tests = self._known(at.params, samples), self.given_u(samples), at.of_sites
         seen: set[str] = set()
         if at.others is not None:
             training = self.at_training((key, samples), at) if training is None else training
             observed, drawn_before = training
             given, seen = given | drawn_before | observed, set(observed)
-        at = at._replace(arrays=at.arrays | dict(self.static))
-        others = {name: value for name, value in known.items() if name not in given}
-        guide_trace, trace = self._traces(key, others, at, given)
+        at = at.with_static(self.static)
+        guide_trace, trace = self._traces(key, known, at, given)
         found = {}
         latents = {name: site["value"] for name, site in sampled(guide_trace).items()} | samples
         for name, site in (trace | guide_trace).items():
@@ -114,7 +97,7 @@ class Paths:
         scores = {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()} if chosen else {}
         if scores and not chained:
             summed = scored(handlers.condition(self.model, scores), self.sites)
-            _, terms = self._traces(key, others, at, given, summed)
+            _, terms = self._traces(key, known, at, given, summed)
             own = {name: terms[name]["fn"] for name in scores if name in terms}
             paths |= {
                 n: _with_density(paths[n], jnp.asarray(fn.log_factor)) for n, fn in own.items() if isinstance(fn, Unit)
@@ -161,15 +144,8 @@ class Paths:
         model = self._chosen(key, rows) if model is None else model
         represented = Means if self.asked.mean_only else Marginals
         drawn_as = self.sites.drawn_as if self.guide is None else lambda _: None
-        guide_trace, trace, _ = run(
-            key,
-            at.args,
-            at.arrays,
-            guide=self.guide,
-            model=conditioned(model, given, drawn_as, represented(rows)),
-            values=known,
-            representation=represented(rows, at.views),
-        )
+        shown: dict[str, Any] = {"of_guide": represented(rows, at.views), "of_given": represented(rows)}
+        guide_trace, trace, _ = self.run(key, at, known, given, **shown, drawn_as=drawn_as, model=model)
         drawn = set(sampled(guide_trace))
         known_now = set(known) | set(given) | self.sites.enumerated
         self._check_sites(guide_trace | trace, known_now, drawn, training)

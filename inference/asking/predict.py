@@ -92,7 +92,7 @@ def predict(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
         NonFiniteError: naming any other site whose prediction is not finite.
     """
-    options = Options(train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size)
+    options = Predicting(train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size)
     rng_key = checks.rng_key(rng_key)
     with as_they_stand():
         args, kwargs = arguments(model, new, model_kwargs, new=True)
@@ -106,7 +106,7 @@ def predict(
 
 
 @dataclass(frozen=True)
-class Options:
+class Predicting:
     """What is asked of a prediction, as :meth:`gpzoo.inference.Trained.predict` says."""
 
     train_args: tuple[Argument, ...] | None = None
@@ -136,7 +136,7 @@ class Options:
 
 
 def predictions(
-    subject: Subject, rng_key: PRNGKeyArray, options: Options, samples: Mapping[str, Array] | None = None
+    subject: Subject, rng_key: PRNGKeyArray, options: Predicting, samples: Mapping[str, Array] | None = None
 ) -> dict[str, SitePrediction]:
     """Predictions of a model with a guide, or of one without at draws of its latent sites.
 
@@ -158,7 +158,8 @@ def predictions(
     asked = Asked(checked_quantiles(options.quantiles), options.keep_draws, per_path, bool(options.mean_only))
     _check_rows(test_data, subject.follow, num_rows)
     layouts, static = subject.follow.layouts, subject.static
-    paths = Paths(model, guide, sites, asked, layouts, static, train_static, inducing)
+    given: dict[str, Any] = {"model": model, "guide": guide, "inducing": inducing, "layouts": layouts, "static": static}
+    paths = Paths(**given, sites=sites, asked=asked, train_static=train_static)
     of_training = (asked, identity_of(train_static))
     question = Question(
         "predict",

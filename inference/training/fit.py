@@ -275,11 +275,11 @@ def _loop(
         return min(count, callback_steps - start % callback_steps) if callback is not None else count
 
     def save() -> bool:
-        done, seconds = training.done, training.seconds
-        return keeper is not None and keeper.save(done, seconds, training.losses[:, :done], training.state)
+        losses = training.losses[:, : training.done]
+        return keeper is not None and keeper.save(training.done, training.seconds, losses, training.state)
 
-    shown = placement.first and progress
-    with Signals(keeper is not None) as signals, Bar(shown, num_steps, training.done) as bar, ExitStack() as after:
+    bar = Bar(placement.first and progress, num_steps, training.done)
+    with Signals(keeper is not None) as signals, bar, ExitStack() as after:
         try:
             report()  # a training that stopped in a callback owes it still
             count = steps_from(training.done)
