@@ -6,7 +6,7 @@ runs the guide or the program, and returns arrays by group and site.
 numbers that are not finite, by the name of their site. Predictions, functions, exports and posteriors are questions. A
 new one is written so::
 
-    def moments(key, at):  # a draw, here its random key, and what a batch has; compiled
+    def moments(key, at):  # a draw, here its random key, and a batch; compiled
         shown = Marginals(at.rows_of(layouts), at.views)
         found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, representation=shown).guide
         return {"means": {name: found[name]["value"].mean for name in guide.sites.processes}}
@@ -91,7 +91,7 @@ class Question:
         row_axis: axis of the rows, by group; 1, behind the draws, where none is named.
         apart: whether sites that are the same in all batches are computed once, by a program of their own.
         options: everything but static arguments and layouts that ``of_draw`` depends on.
-        notes: what ``of_draw`` notes while it is traced.
+        notes: kept by ``of_draw`` while it is traced.
     """
 
     name: str

@@ -23,7 +23,7 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class Given(NamedTuple):
-    """What a site is conditioned on.
+    """Values of a GP site, on which it is conditioned.
 
     Attributes:
         inducing: an inducing variable.
@@ -82,7 +82,7 @@ class GivenProgram:
             key: random key.
             at: the rows.
             values: of parameters and latent sites, by name.
-            given: what GP sites are conditioned on, in place of values.
+            given: values that GP sites are conditioned on, by name.
             of_guide: gives the values of the guide's GP sites.
             of_given: gives those of conditioned sites; joint draws if ``None``.
             drawn_as: of a site whose array the program takes, which inputs are drawn together; ``None`` for others.

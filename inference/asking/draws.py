@@ -79,7 +79,7 @@ class Draws(GivenProgram):
         data, processes = terms_per_datum(found.model), _observed_processes(found.model)
         self._note(found, data, processes)
         replicates = _replicates(data, random.fold_in(draw[0], at.number))
-        if processes:  # drawn again given what was observed
+        if processes:  # drawn again given their data
             again, _ = self._run(draw, at, _given(processes))
             replicates |= {name: again.model[name]["value"] for name in processes}
         log_prior, log_q = self._densities(found, shown)

@@ -39,7 +39,7 @@ _FEW = 300
 #: Groups of a draw's densities.
 _DENSITIES = ("log_likelihood", "left_out", "log_prior", "log_q", "others", "masks")
 
-#: Groups that are the same for all draws, of which one is kept.
+#: Groups that are the same for all draws: those of the first are kept.
 _SHARED = ("observed_data", "masks")
 
 #: The numbers of each group that has to be finite.

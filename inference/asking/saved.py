@@ -316,7 +316,7 @@ def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray
 
 
 def _require(*true: Any) -> None:
-    """Refuse a description that is not what it should be."""
+    """Refuse a description of something else than a trained model."""
     if not all(true):
         raise ValueError("a file of another kind")
 

@@ -35,7 +35,7 @@ from gpzoo.posteriors.posterior import InducingPosterior
 #: Most rows whose covariances with the inducing variables are held at once, where the backend would take more.
 _MOST_ROWS = 2**17
 
-#: Rounding errors of ``B``, of which no eigenvalue is below 1, beyond which more precision is asked for. At a tenth the
+#: Largest rounding errors of ``B``, whose eigenvalues are 1 or more, without a warning. At a tenth the
 #: bound of energy, kin8nm and naval was off by up to 70 nats, at ten by thousands (M 100, float32 against float64).
 _MOST_LOST = 0.1
 
@@ -183,7 +183,7 @@ class _Expansion(NamedTuple):
     """The terms of a program as a function of the means and variances of its GP site.
 
     Attributes:
-        value: ``l0``, what they are at the prior's mean and no variance; terms that do not depend on the site included.
+        value: ``l0``, their sum at the prior's mean and no variance, with the terms that do not depend on the site.
         b: derivatives with respect to the means there, ``[N]`` or ``[N, D]``.
         beta: twice the negative derivatives with respect to the variances, ``[N]`` or ``[N, D]``.
         quadratic: whether they are quadratic in means, and linear in variances.
@@ -260,7 +260,7 @@ class _Terms:
         both = jax.value_and_grad(jax.jit(total) if at_once else total, (0, 1), has_aux=True)
         zero = jnp.zeros(self.posterior.event_shape, self.posterior.prior.X.dtype)
         (value, mutable_state), (b, slope) = both(zero, zero)
-        # The same at other means and variances: a quadratic function is known from what it is at the prior's mean.
+        # The same at other means and variances: its value and slopes at the prior's mean tell a quadratic function.
         # Sines of whole numbers have no relation to data, and random numbers take a second to compile.
         shift = jnp.sin(1 + jnp.arange(zero.size, dtype=zero.dtype)).reshape(zero.shape)
         variance = jnp.square(shift)
@@ -379,7 +379,7 @@ class _Best(NamedTuple):
         bound: in nats.
         mean: ``[M]`` or ``[M, D]``.
         scale: lower-triangular factor of the covariance, ``[M, M]`` or ``[D, M, M]``.
-        lost: the largest rounding errors of ``B``, of which no eigenvalue is below 1.
+        lost: the largest rounding errors of ``B``, whose eigenvalues are 1 or more.
     """
 
     bound: Float[Array, ""]

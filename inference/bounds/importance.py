@@ -169,7 +169,7 @@ def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArra
 
     It runs under ``vmap`` over :data:`WEIGHTS`: each of ``K`` runs has an input for each row.
     """
-    if posterior.conditional.deterministic:  # a function of ``u`` alone, of which all runs draw the same
+    if posterior.conditional.deterministic:  # a function of ``u`` alone, which is the same draw in all runs
         return posterior.as_joint().sample(key)
     X, own = posterior.prior.X, int(posterior.prior.kernel.has_outputs(posterior.prior.X))
     X = lax.all_gather(layout.by_row(X, own), WEIGHTS, axis=own + 1)  # [*D, N, K, ...], the same in all runs

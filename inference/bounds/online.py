@@ -22,7 +22,7 @@ from gpzoo.posteriors.posterior import InducingPosterior
 
 
 class AfterEarlier(GaussianProcessELBO):
-    """The bound after earlier data: :class:`OnlineELBO` with what these say given."""
+    """The bound after earlier data, :class:`OnlineELBO`, given their factors by GP site."""
 
     def __init__(self, earlier: Mapping[str, Earlier], *options: Any) -> None:
         super().__init__(*options)
@@ -128,7 +128,7 @@ class OnlineELBO(GaussianProcessELBO):
 
 
 def _held(site: str, posterior: InducingPosterior, old: Any, new: Any) -> tuple[Any, Bool[Array, ""]]:
-    """Inducing variables of which the first are old ones, and whether they were these."""
+    """Inducing variables that begin with the old ones, and whether they did so before."""
     shapes = [[np.shape(x) for x in jax.tree.leaves(each)] for each in (old, new)]
     held, first = old, new
     if shapes[0] != shapes[1]:

@@ -289,7 +289,7 @@ class InducingGuide(Options):
         shown = Marginals(views=named_key(rng_key, "views"))
         trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, representation=shown).guide
         found = {name: site["fn"] for name, site in sampled(trace).items()}
-        if callable(self.hyperparameters):  # what is a function of its other sites has no distribution by itself
+        if callable(self.hyperparameters):  # a function of other sites has no distribution by itself
             found = {name: fn for name, fn in found.items() if not isinstance(fn, Delta)}
         return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}
 

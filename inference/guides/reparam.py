@@ -139,7 +139,7 @@ class WhitenReparam(Reparam):
 
 
 class whitened(handlers.reparam):
-    """A program for MCMC, each latent GP site of which is whitened by :class:`WhitenReparam`::
+    """A program for MCMC whose latent GP sites are whitened, each by :class:`WhitenReparam`::
 
         mcmc = MCMC(NUTS(whitened(program)), num_warmup=500, num_samples=500)
         mcmc = MCMC(NUTS(whitened(program, kmeans(20))), num_warmup=500, num_samples=500)
@@ -213,7 +213,7 @@ class whitened(handlers.reparam):
         with outside(self):
             super().process_message(msg)
         if isinstance(msg["value"], GaussianMarginals):
-            msg["stop"] = True  # they are no numbers, which is what the handlers outside record
+            msg["stop"] = True  # the handlers outside record numbers, and marginals are none
 
 
 # -- prediction --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from gpzoo.processes.process import GaussianProcess
 def arguments(
     program: Callable, args: tuple, kwargs: Mapping[str, Any] | None = None, *, new: bool = False
 ) -> tuple[tuple, dict[str, Any]]:
-    """:func:`gpzoo._checks.arguments`, of which those may hold NaN that are data with ``missing="mask"`` alone.
+    """Checked arguments of a program, :func:`gpzoo._checks.arguments`; only data with ``missing="mask"`` may hold NaN.
 
     Raises:
         TypeError, ValueError: see there.
@@ -30,7 +30,7 @@ def arguments(
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str], kind: str) -> None:
-    """Refuse names that nothing is called by; ``kind`` says what is named.
+    """Refuse names of nothing; ``kind`` is a word for the things that have names.
 
     Raises:
         ValueError: naming the argument, these names and the known ones.
@@ -50,7 +50,7 @@ def refuse_no_tuple(name: str, example: str, args: Any) -> None:
 
 
 def test_arrays(program: Callable, args: tuple, kwargs: dict[str, Any], values: Any) -> dict[str, Any]:
-    """:func:`gpzoo._checks.named` of test data, of which those of sites with ``missing="mask"`` may hold NaN.
+    """Checked test data, :func:`gpzoo._checks.named`; only those of sites with ``missing="mask"`` may hold NaN.
 
     Raises:
         TypeError, ValueError: see there.

@@ -334,7 +334,7 @@ def _factor(group: list[_Site], around: dict[str, int]) -> Float[Array, "*batch"
 
 
 def _log_prob(site: _Site) -> Array:
-    """A site's log density; of what is summed out without masks, so that its sum is one."""
+    """A site's log density. A site that is summed out loses its masks, so that its probabilities sum to one."""
     fn = site.fn
     if site.summed:
         while isinstance(fn, MaskedDistribution | ExpandedDistribution):

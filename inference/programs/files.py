@@ -189,10 +189,10 @@ def checked_path(name: str, path: Any, kind: str, *, none: str = ",", empty: str
 
     Args:
         name: of the argument.
-        path: what was given.
+        path: the value that was given.
         kind: ``"a file"`` or ``"a folder"``.
-        none: what a value of another type could have been, in words.
-        empty: what an empty path might have meant, in words.
+        none: words about other values that are allowed, for a value of another type.
+        empty: words about an empty path.
 
     Raises:
         TypeError: if it is not a path.
@@ -211,7 +211,7 @@ def numbers(leaf: Any) -> np.ndarray:
 
 
 def on_device(value: np.ndarray, key: Any = None) -> Array:
-    """A copy of what :func:`numbers` gave, for the device; ``key`` is the implementation of a random key."""
+    """A copy of :func:`numbers` on the device; ``key`` is the implementation of a random key."""
     copied = jnp.array(value)
     return copied if key is None else random.wrap_key_data(copied, impl=key)
 

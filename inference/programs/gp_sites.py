@@ -65,7 +65,7 @@ def marginals(
 def means(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
-    """:func:`marginals` whose mean needs nothing that the variance does: what is not asked for is not computed."""
+    """:func:`marginals` whose mean shares no work with the variance, which a program of means then leaves out."""
     return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows)
 
 
@@ -276,7 +276,7 @@ class Marginals(Representation):
 
 
 class Means(Marginals):
-    """:class:`Marginals` of which the means alone are wanted."""
+    """:class:`Marginals` in a run that asks for their means alone."""
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
@@ -321,10 +321,10 @@ class TightBound(Bound):
 
 
 class Online(Bound):
-    """:class:`Bound` after earlier data, of which the divergences of GP sites then speak: for data that come in parts.
+    """:class:`Bound` for data that come in parts: the divergences of GP sites include the earlier data.
 
     Args:
-        earlier: what these say, by site.
+        earlier: the factors of these data, by site.
     """
 
     def __init__(self, earlier: Mapping[str, Earlier]) -> None:

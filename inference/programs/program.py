@@ -206,10 +206,10 @@ def _latent_sites(model: Callable, found: Trace, where: str) -> tuple[set[str], 
 
 
 def _drawn_together(found: SiteRows, drawn: frozenset[str]) -> dict[str, Layout]:
-    """Which inputs are those of a row, for the drawn GP sites of which something needs several of these.
+    """Which inputs are those of a row, for drawn GP sites that are needed at several of these together.
 
     Raises:
-        ValueError: naming a site of which something needs several rows.
+        ValueError: naming a site whose values are needed at several rows of the data together.
     """
     for name in sorted(drawn):
         reason = found.across.get(name)

@@ -32,7 +32,7 @@ class Placement:
         first: whether this process is the one that writes and prints.
 
     Raises:
-        TypeError: for what is no mesh.
+        TypeError: for anything but a mesh.
         ValueError: for several axes, or devices of other processes only.
     """
 
@@ -89,7 +89,7 @@ class Placement:
         return slice(min(start for start, _ in bounds), max(stop for _, stop in bounds))
 
     def split(self, x: Shaped[np.ndarray, "chunk rows ..."], size: int) -> Shaped[Array, "chunk {size} ..."]:
-        """Minibatches of ``size`` rows, of which ``x`` are those of :meth:`rows`."""
+        """Minibatches of ``size`` rows; ``x`` holds the part that :meth:`rows` names."""
         if self.mesh is None:
             return jnp.asarray(x)
         x, first = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False), self.rows(size).start

@@ -182,7 +182,7 @@ class Streamed:
         table: the rows.
         batch_size: rows per minibatch.
         seed: seed of their order.
-        placement: of the minibatches, of which this process keeps the rows of its own devices.
+        placement: of the minibatches; this process keeps the rows of its own devices.
 
     Raises:
         ValueError: if ``batch_size`` is missing or out of range.

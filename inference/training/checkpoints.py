@@ -82,7 +82,7 @@ class Checkpoints:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the folder while the block runs, and remove what killed writes have left in it.
+        """Hold the folder while the block runs, and remove files that killed writes have left in it.
 
         Only the process that writes does so.
 

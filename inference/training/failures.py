@@ -76,7 +76,7 @@ def _failing(training: Training, k: int) -> tuple[int, SVIState, SVIState, float
 
 
 def raise_failure(training: Training, num_steps: int) -> None:
-    """Raise what stopped the first member that failed."""
+    """Raise the error of the first member that failed."""
     members, found = training.members, {k: _failing(training, k) for k in sorted(training.failed)}
     k = min(found)
     step, before, after, loss = found[k]

@@ -41,7 +41,7 @@ from gpzoo.tables.table import Table
 #: Intended seconds between two visits of the host.
 _CHUNK_SECONDS = 1.0
 
-#: Seconds after which the first checkpoint is due: within 30, of which the chunk at that moment takes some.
+#: Seconds after which the first checkpoint is due. It is written within 30: the chunk at that moment ends first.
 _FIRST_SECONDS = 20.0
 
 
