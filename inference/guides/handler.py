@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import jax
@@ -22,11 +23,12 @@ from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.options import Options, for_site
 from gpzoo.inference.guides.other_latents import OtherLatents
-from gpzoo.inference.guides.variational import posterior_at
 from gpzoo.inference.programs.gp_sites import Missing, Start, Use, current
 from gpzoo.inference.programs.runs import Trace, check_value, drawing
 from gpzoo.inference.programs.sites import Sites
+from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.forms import form_of
+from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -110,16 +112,7 @@ class PosteriorHandler(Handler):
         if not isinstance(prior, GaussianProcess):
             raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
         options = self.options
-        initialiser = for_site(options.inducing, name)
-        inducing = self._inducing(name, initialiser, prior)
-        posterior = posterior_at(
-            name,
-            self.representation.prior(name, prior),
-            inducing,
-            form_of(for_site(options.covariance, name), inducing),
-            whiten=for_site(options.whiten, name, True),
-            initial_scale=for_site(options.initial_scale, name, 1.0),
-        )
+        posterior = self._posterior(name, prior, self._inducing(name, for_site(options.inducing, name), prior))
         residual = None
         if name in options.residual:
             outputs = posterior.conditional.outputs
@@ -129,6 +122,30 @@ class PosteriorHandler(Handler):
             check_value(f"{name}_residual", residual, outputs)
         use = Use(self.sites.drawn_as(name), name in options.joint, residual)
         return numpyro.sample(name, self.representation.posterior(posterior, use), infer=msg["infer"])
+
+    def _posterior(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior:
+        """The inducing posterior of a site.
+
+        Its mean and covariance are ``numpyro.param`` sites, ``<name>_mean`` and ``<name>_<field>`` for every field of
+        the form.
+
+        Raises:
+            ValueError: for a form that does not go with the inducing variables, or a stored parameter of another form.
+        """
+        options = self.options
+        form, whiten = form_of(for_site(options.covariance, name), inducing), for_site(options.whiten, name, True)
+        conditional = conditional_of(self.representation.prior(name, prior), inducing, form, whiten=whiten, site=name)
+        form.check(conditional)
+        dtype = conditional.dtype
+        mean = numpyro.param(f"{name}_mean", jnp.zeros((conditional.num_inducing, *conditional.outputs), dtype))
+        scale = for_site(options.initial_scale, name, 1.0)
+        start = cache(lambda: form.start(conditional, jnp.asarray(scale, dtype)))
+        values = {}
+        for field in form.data_fields:
+            limits = form.constraints.get(field, constraints.real)
+            value = numpyro.param(f"{name}_{field}", lambda _, field=field: getattr(start(), field), constraint=limits)
+            values[field] = tuple(value) if isinstance(value, list) else value
+        return InducingPosterior(conditional, mean, form.with_values(**values))
 
     def _inducing(self, name: str, initialiser: Any, prior: GaussianProcess) -> InducingVariable:
         parameter = f"{name}_inducing"

@@ -27,7 +27,7 @@ from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point, others_may_run
 from gpzoo.inference.programs.files import checked_path
 from gpzoo.inference.training._mesh import Placement
-from gpzoo.inference.training._progress import Bar
+from gpzoo.inference.training._progress import progress_bar
 from gpzoo.inference.training._signals import Signals
 from gpzoo.inference.training._sources import source_of
 from gpzoo.inference.training.checkpoints import Checkpoints
@@ -278,8 +278,8 @@ def _loop(
         losses = training.losses[:, : training.done]
         return keeper is not None and keeper.save(training.done, training.seconds, losses, training.state)
 
-    bar = Bar(placement.first and progress, num_steps, training.done)
-    with Signals(keeper is not None) as signals, bar, ExitStack() as after:
+    bar = progress_bar(placement.first and progress, num_steps, training.done)
+    with Signals(keeper is not None) as signals, bar as show, ExitStack() as after:
         try:
             report()  # a training that stopped in a callback owes it still
             count = steps_from(training.done)
@@ -297,7 +297,7 @@ def _loop(
                 most, signals.received = int(said[0]), int(said[1]) or None
                 count, compiled = ahead, True
                 recent = training.losses[:, max(0, training.done - 100) : training.done]
-                bar.update(training.done, recent, len(training.failed))
+                show(training.done, recent, len(training.failed))
                 if keeper is not None and time.perf_counter() > due:
                     due, training.seconds = time.perf_counter() + checkpoint_seconds, clock.seconds
                     save()
