@@ -134,13 +134,12 @@ def updated(subject: Subject, rng_key: PRNGKeyArray, options: Updating) -> Updat
     losses: list[float] = []
     for k, (start, end) in enumerate(pairwise(cuts)):
         rows = replace(of_rows(start, end), params=params)
-        update = partial(_after_batch, guide, rows.static, chosen, counted, options.num_steps, options.num_draws)
-        made = (chosen, counted, options.num_steps, options.num_draws)
-        question = Question("condition", update, at_once=0, options=made)
+        update = _Update(guide, rows.static, chosen, counted, options.num_steps, options.num_draws)
+        question = Question("condition", update.search, at_once=0, options=update[2:])
         key, at = random.fold_in(rng_key, k), rows.at()
         found: _Search = rows.compiled_for(question)(key, at)
         # The bound before any step; outside jit a failure raises its own error.
-        before = partial(_bound, guide, rows.static, counted, 1, key, at, {})
+        before = partial(update.bound, key, at, 1, {})
         refuse_not_finite(min(chosen), "numbers of q(u)", _numbers(found), processes, before)
         if not found.done and found.gain > _UNFINISHED * (end - start):
             warnings.warn(
@@ -221,66 +220,65 @@ def _refuse_counted_often(seen: Look, follow: SiteRows) -> None:
             )
 
 
-def _after_batch(
-    guide: InducingGuide,
-    static: dict[str, Any],
-    chosen: frozenset[str],
-    counted: frozenset[str],
-    num_steps: int,
-    num_draws: int,
-    key: PRNGKeyArray,
-    at: At,
-) -> _Search:
-    """Natural-gradient steps on the bound of some rows, ``q(u)`` before them being the prior.
+class _Update(NamedTuple):
+    """How ``q(u)`` changes on some rows, where ``q(u)`` before them is the prior.
 
-    The draws are the same in all steps. So each step raises the bound, or it is tried again with half the length.
+    Attributes:
+        guide: of the program.
+        static: keyword arguments of the program that are no arrays.
+        chosen: names of the GP sites that change.
+        counted: names of the sites whose terms make up the bound.
+        num_steps: most natural-gradient steps.
+        num_draws: of the sites that must be drawn; the same in all steps.
     """
-    names = {f"{site}_{part}" for site in chosen for part in ("mean", "scale")}
-    own = {name: jnp.asarray(value) for name, value in at.params.items() if name in names}
-    mutable = any(shapes is None for shapes in guide.sites.parameters.values())  # NumPyro's has one draw
-    draws = num_draws if guide.draws_anything and not mutable else 1
-    both = jax.value_and_grad(partial(_bound, guide, static, counted, draws, key, at))
-    loss, slope = both(own)
-    dtype = loss.dtype
-    least = max(_ENOUGH, 8 * float(jnp.finfo(dtype).eps))
 
-    def step(last: _Search) -> _Search:
-        new = dict(last.own)
-        for site in sorted(chosen):
-            mean, scale = f"{site}_mean", f"{site}_scale"
-            slopes = last.slope[mean], Full(last.slope[scale])
-            after: Any
-            new[mean], after, _ = Full(last.own[scale]).natural_step(last.own[mean], *slopes, last.rate, last.count)
-            new[scale] = after.scale
-        loss, slope = both(new)
-        gain = last.loss - loss
-        better = gain >= 0  # false of NaN
-        done = (jnp.abs(gain) <= least * (1 + jnp.abs(last.loss))) | (last.rate < _SHORTEST)
-        taken = _Search(last.count, new, loss, slope, jnp.minimum(2 * last.rate, 1), gain, done)
-        kept = last._replace(rate=last.rate / 2, done=done)
-        found = jax.tree.map(partial(jnp.where, better), taken, kept)
-        return found._replace(count=last.count + 1)
+    guide: InducingGuide
+    static: dict[str, Any]
+    chosen: frozenset[str]
+    counted: frozenset[str]
+    num_steps: int
+    num_draws: int
 
-    start = _Search(jnp.array(0), own, loss, slope, jnp.ones((), dtype), jnp.array(jnp.inf, dtype), jnp.array(False))
-    return lax.while_loop(lambda last: ~last.done & (last.count < num_steps), step, start)
+    def search(self, key: PRNGKeyArray, at: At) -> _Search:
+        """Each step raises the bound, or it is tried again with half the length."""
+        names = {f"{site}_{part}" for site in self.chosen for part in ("mean", "scale")}
+        own = {name: jnp.asarray(value) for name, value in at.params.items() if name in names}
+        mutable = any(shapes is None for shapes in self.guide.sites.parameters.values())  # NumPyro's has one draw
+        draws = self.num_draws if self.guide.draws_anything and not mutable else 1
+        both = jax.value_and_grad(partial(self.bound, key, at, draws))
+        loss, slope = both(own)
+        dtype = loss.dtype
+        least = max(_ENOUGH, 8 * float(jnp.finfo(dtype).eps))
 
+        def step(last: _Search) -> _Search:
+            new = dict(last.own)
+            for site in sorted(self.chosen):
+                mean, scale = f"{site}_mean", f"{site}_scale"
+                slopes = last.slope[mean], Full(last.slope[scale])
+                after: Any
+                new[mean], after, _ = Full(last.own[scale]).natural_step(last.own[mean], *slopes, last.rate, last.count)
+                new[scale] = after.scale
+            loss, slope = both(new)
+            gain = last.loss - loss
+            better = gain >= 0  # false of NaN
+            done = (jnp.abs(gain) <= least * (1 + jnp.abs(last.loss))) | (last.rate < _SHORTEST)
+            taken = _Search(last.count, new, loss, slope, jnp.minimum(2 * last.rate, 1), gain, done)
+            kept = last._replace(rate=last.rate / 2, done=done)
+            found = jax.tree.map(partial(jnp.where, better), taken, kept)
+            return found._replace(count=last.count + 1)
 
-def _bound(
-    guide: InducingGuide,
-    static: dict[str, Any],
-    counted: frozenset[str],
-    num_draws: int,
-    key: PRNGKeyArray,
-    at: At,
-    own: dict[str, Any],
-) -> Float[Array, ""]:
-    """Negative bound of some rows at parameters ``own`` of ``q(u)``; ``at.params`` are those before."""
-    sites = sorted(guide.sites.processes)
-    earlier = {site: Earlier(at.params[f"{site}_mean"], Full(at.params[f"{site}_scale"]), None) for site in sites}
-    objective = AfterEarlier(earlier, num_draws, True, False)
-    values = jax.tree.map(lambda x: x, at.params) | own
-    found = objective.loss_with_mutable_state(key, values, guide.model, guide, *at.args, **at.arrays, **static)
-    return total(x for name, x in found["loss"].items() if name in counted)
+        rate, gain = jnp.ones((), dtype), jnp.array(jnp.inf, dtype)
+        start = _Search(jnp.array(0), own, loss, slope, rate, gain, jnp.array(False))
+        return lax.while_loop(lambda last: ~last.done & (last.count < self.num_steps), step, start)
+
+    def bound(self, key: PRNGKeyArray, at: At, num_draws: int, own: dict[str, Any]) -> Float[Array, ""]:
+        """Negative bound at parameters ``own`` of ``q(u)``; ``at.params`` are those before."""
+        sites = sorted(self.guide.sites.processes)
+        earlier = {site: Earlier(at.params[f"{site}_mean"], Full(at.params[f"{site}_scale"]), None) for site in sites}
+        guide, objective = self.guide, AfterEarlier(earlier, num_draws, True, False)
+        values = jax.tree.map(lambda x: x, at.params) | own
+        found = objective.loss_with_mutable_state(key, values, guide.model, guide, *at.args, **at.arrays, **self.static)
+        return total(x for name, x in found["loss"].items() if name in self.counted)
 
 
 def _numbers(found: _Search) -> Float[np.ndarray, " _"]:

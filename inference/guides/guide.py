@@ -27,7 +27,7 @@ from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.gp_sites import Functions, Marginals, Missing, Start
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import Look, find_sites, look, parameters_of, rows_of_sites
-from gpzoo.inference.programs.runs import Trace, at_once, run, sampled, shapes_of
+from gpzoo.inference.programs.runs import Trace, at_once, run, sampled, shapes_of, values_of
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -109,7 +109,7 @@ class InducingGuide(Options):
             The value of every latent site.
         """
         sites, others = self.sites_for(args, kwargs), self.others_for(args, kwargs)
-        start = partial(self.starting_values, args=args, kwargs=kwargs)
+        start = partial(self.starting_sites, args=args, kwargs=kwargs)
         with PosteriorHandler(self, sites, (args, kwargs), others, start) as handler:
             self.model(*args, **kwargs)
         return handler.values
@@ -188,19 +188,7 @@ class InducingGuide(Options):
             ValueError: if ``given`` has an unknown name, or a value of another shape.
         """
         args, kwargs = arguments(self.model, args, model_kwargs)
-        return self.starting_values(checks.rng_key(rng_key), args, kwargs, given)
-
-    def starting_values(
-        self,
-        rng_key: PRNGKeyArray,
-        args: tuple,
-        kwargs: dict[str, Any],
-        given: Mapping[str, Any] | None = None,
-        name: str = "given",
-    ) -> dict[str, Any]:
-        """:meth:`init_params` for checked arguments; ``name`` is the name of ``given`` in messages."""
-        found = self.starting_sites(rng_key, args, kwargs, given, name)
-        return {name: site["value"] for name, site in found.items()}
+        return values_of(self.starting_sites(checks.rng_key(rng_key), args, kwargs, given))
 
     def starting_sites(
         self,
@@ -210,7 +198,10 @@ class InducingGuide(Options):
         given: Mapping[str, Any] | None = None,
         name: str = "given",
     ) -> Trace:
-        """The param and mutable sites of guide and program, with their constraints and :meth:`starting_values`."""
+        """The param and mutable sites of guide and program at :meth:`init_params`, with their constraints.
+
+        Arguments are checked; ``name`` is the name of ``given`` in messages.
+        """
         self.sites_for(args, kwargs)
         given = {} if given is None else self.checked_params(given, args, kwargs, name=name, whole=False)
         found = self._started_at_once(rng_key, args, kwargs, given)
@@ -245,7 +236,7 @@ class InducingGuide(Options):
             posteriors = [site["fn"] for site in sampled(trace).values()]
             factors = [fn.conditional for fn in posteriors if isinstance(fn, InducingPosterior)]
             floats = [x for x in jax.tree.leaves(factors) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
-            return {name: site["value"] for name, site in sites.items()}, [jnp.isfinite(x).all() for x in floats]
+            return values_of(sites), [jnp.isfinite(x).all() for x in floats]
 
         try:
             made = {site: self._made(site, rng_key, args, kwargs, given) for site in looked_at}

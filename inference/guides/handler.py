@@ -52,7 +52,7 @@ class PosteriorHandler(Handler):
         sites: of the program.
         arguments: positional and keyword arguments of the call.
         others: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
-        starting: gives starting values of all parameters, from a key.
+        starting: gives the sites of all parameters at their starting values, from a key.
 
     Attributes:
         values: of the latent sites, by name.
@@ -64,7 +64,7 @@ class PosteriorHandler(Handler):
         sites: Sites,
         arguments: tuple[tuple, dict[str, Any]],
         others: OtherLatents | None,
-        starting: Callable[[PRNGKeyArray], dict[str, Any]],
+        starting: Callable[[PRNGKeyArray], Trace],
     ) -> None:
         super().__init__()
         self.options, self.sites, self.arguments = options, sites, arguments
@@ -74,7 +74,7 @@ class PosteriorHandler(Handler):
         self.plates: Trace = {}
         self.sampled: Trace | Any = None  # the sites of ``others``, once it has run
         self.taken: Trace = {}
-        self.initial: dict[str, Any] | None = None
+        self.initial: Trace | None = None
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Answer a site, and take the rows of a plate that a guide of other sites has taken before."""
@@ -167,7 +167,7 @@ class PosteriorHandler(Handler):
             return parameter_of(start(name, initialiser, key, prior.X, prior.kernel, before))
         if self.initial is None:
             self.initial = self.starting(key)
-        return self.initial[f"{name}_inducing"]
+        return self.initial[f"{name}_inducing"]["value"]
 
     # -- other latent sites ------------------------------------------------------------------------------------------
 

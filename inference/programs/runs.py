@@ -156,6 +156,11 @@ def given_value(values: Mapping[str, Any], site: dict[str, Any]) -> Any:
     return value
 
 
+def values_of(trace: Trace) -> dict[str, Any]:
+    """The values of sites, by name."""
+    return {name: site["value"] for name, site in trace.items()}
+
+
 def sampled(trace: Trace) -> Trace:
     """The sample sites of a run."""
     return {name: site for name, site in trace.items() if site["type"] == "sample"}
