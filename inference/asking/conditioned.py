@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax.numpy as jnp
 from jax import Array
@@ -12,7 +12,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo._numpyro import Messenger
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
-from gpzoo.inference.asking.ask import At
+from gpzoo.inference.asking.ask import At, Subject
 from gpzoo.inference.programs.gp_sites import Representation, Use
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import Runs, run
@@ -59,6 +59,12 @@ class GivenProgram:
     inducing: Mapping[str, InducingVariable] = field(default_factory=dict)
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     static: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, subject: Subject, **more: Any) -> Self:
+        """The program of a subject; it holds none of its data and parameters."""
+        known = {"model": subject.model, "guide": subject.guide, "static": subject.static}
+        return cls(**known, layouts=subject.follow.layouts, **more)
 
     def given_u(self, samples: Mapping[str, Any]) -> dict[str, Given]:
         """Sites that are conditioned on samples of ``u``."""

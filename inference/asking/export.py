@@ -83,7 +83,7 @@ def _draws_of(subject: Subject) -> Draws:
     """Draws of the guide's posterior."""
     sites = subject.guide.sites
     depth = sites.plate_depth if sites.enumerated else None
-    return Draws(model=subject.model, guide=subject.guide, latents=sites.latents, plate_depth=depth)
+    return Draws.of(subject, latents=sites.latents, plate_depth=depth)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
-    source = replace(_draws_of(subject), static=subject.static, layouts=subject.follow.layouts)
+    source = _draws_of(subject)
 
     def of_draw(draw: Draw, at: At) -> Found:
         found = source.at_data(draw, at)
@@ -203,9 +203,10 @@ def draws_to_arviz(
             raise ValueError(f"posterior_samples has no draws of the latent sites {missing}.")
         variables = {f"{name}_inducing": jax.tree.leaves(at) for name, at in inducing.items()}
         variables = {name: leaves[0] if len(leaves) == 1 else tuple(leaves) for name, leaves in variables.items()}
+        subject = Subject(model, None, params, args, kwargs, values=values)
         return _export(
-            Subject(model, None, params, args, kwargs, values=values),
-            Draws(model=model, latents=latents, plate_depth=depth, inducing=inducing),
+            subject,
+            Draws.of(subject, latents=latents, plate_depth=depth, inducing=inducing),
             rng_key,
             (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), flat),
             shape,
@@ -292,7 +293,6 @@ def _computed(
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
-    source = replace(source, static=subject.static, layouts=subject.follow.layouts)
     # Where kernels are the same for all draws, so are their factors: vmap forms those once.
     alone = source.guide is None or source.guide.draws_anything
     rows = subject.follow.count

@@ -157,9 +157,7 @@ def predictions(
     per_path = 1 if samples or several else options.num_draws
     asked = Asked(checked_quantiles(options.quantiles), options.keep_draws, per_path, bool(options.mean_only))
     _check_rows(test_data, subject.follow, num_rows)
-    layouts, static = subject.follow.layouts, subject.static
-    given: dict[str, Any] = {"model": model, "guide": guide, "inducing": inducing, "layouts": layouts, "static": static}
-    paths = Paths(**given, sites=sites, asked=asked, train_static=train_static)
+    paths = Paths.of(subject, inducing=inducing, sites=sites, asked=asked, train_static=train_static)
     of_training = (asked, identity_of(train_static))
     question = Question(
         "predict",
@@ -174,7 +172,8 @@ def predictions(
     training = None
     if train is not None and options.batch_size < num_rows:
         before = Question("at training", paths.at_training, at_once=_AT_ONCE, options=of_training)
-        at_training, at = subject.compiled_for(before, layouts), At((), {}, subject.params, (), 0, **known)
+        at_training = subject.compiled_for(before, subject.follow.layouts)
+        at = At((), {}, subject.params, (), 0, **known)
         if _bytes(at_training, (keys, samples), at) <= _MOST_KEPT:
             training = at_training((keys, samples), at)
     given = {name: np.asarray(x) for name, x in test_data.items()}
