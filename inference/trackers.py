@@ -105,7 +105,8 @@ def _tracked(seconds: float, params: Mapping[str, Any], metrics: Metrics | None)
 
 def _bound(trained: Trained) -> Iterator[tuple[int, float]]:
     """Numbers of steps and mean bounds over the steps before, after the point before."""
-    trained._refuse_several()
+    if trained.losses.ndim != 1:
+        raise ValueError(f"These are {len(trained.losses)} trainings: track one of them, such as trained.member(0).")
     ends = np.unique(np.linspace(0, trained.losses.size, min(trained.losses.size, _MOST_POINTS) + 1).astype(int))
     for start, end in pairwise(ends):
         yield int(end), -float(np.mean(trained.losses[start:end], dtype=np.float64))

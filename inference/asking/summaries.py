@@ -102,7 +102,8 @@ def without_variance(path: Path) -> Path:
 
 def of_paths(each: Path, asked: Asked) -> SitePrediction:
     """The equal mixture over the leading axis: moments by the law of total variance, densities averaged (eq. 18)."""
-    path, variance, density, draws, quantiles = each.prediction, None, None, each.draws, None
+    path, variance, density, quantiles = each.prediction, None, None, None
+    draws: Any = each.draws
     mean, probs, cdf = (None if x is None else jnp.mean(x, axis=0) for x in (path.mean, path.probs, path.cdf))
     if mean is not None and path.variance is not None:
         variance = jnp.mean(path.variance, axis=0) + jnp.var(path.mean, axis=0)
