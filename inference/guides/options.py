@@ -26,6 +26,21 @@ def for_site(value: Any, site: str, default: Any = None) -> Any:
     return value.get(site, default) if isinstance(value, Mapping) else value
 
 
+def check_inducing(value: Any, *, made: bool = False) -> None:
+    """Refuse anything but inducing variables and, unless they must be ``made``, initialisers.
+
+    Raises:
+        TypeError: naming the type.
+    """
+    initialiser = callable(value) and hasattr(value, "variable") and not made
+    checks.refuse(
+        not isinstance(value, InducingVariable) and not initialiser,
+        "inducing must be an initialiser such as kmeans(100), an inducing variable such as InducingPoints(Z), or a "
+        f"mapping from site name to these; got {type(value).__name__}.",
+        TypeError,
+    )
+
+
 class Options:
     """The options of :class:`~gpzoo.inference.InducingGuide`, checked."""
 
@@ -45,18 +60,14 @@ class Options:
         for form in _values_of(covariance):
             form_of(form, None)
         for value in _values_of(whiten):
-            if not isinstance(value, bool):
-                raise TypeError(f"whiten must be True or False, or a mapping from site name to these; got {value!r}.")
+            message = f"whiten must be True or False, or a mapping from site name to these; got {value!r}."
+            checks.refuse(not isinstance(value, bool), message, TypeError)
         for value in _values_of(initial_scale):
             checks.positive_number("initial_scale", value)
         if not callable(hyperparameters):
             checks.one_of("hyperparameters", hyperparameters, ("point", "normal"))
         for entry in _values_of(inducing):
-            if not isinstance(entry, InducingVariable) and not (callable(entry) and hasattr(entry, "variable")):
-                raise TypeError(
-                    f"inducing must be an initialiser such as kmeans(100), an inducing variable such as "
-                    f"InducingPoints(Z), or a mapping from site name to these; got {type(entry).__name__}."
-                )
+            check_inducing(entry)
         self.model = model
         self.inducing = inducing
         self.whiten, self.covariance, self.initial_scale = whiten, covariance, initial_scale
