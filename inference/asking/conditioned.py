@@ -15,7 +15,7 @@ from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.asking.ask import At, Subject
 from gpzoo.inference.programs.gp_sites import Representation, Use
 from gpzoo.inference.programs.rows import Layout
-from gpzoo.inference.programs.runs import Runs, run
+from gpzoo.inference.programs.runs import Runs, run, unmasked
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -36,9 +36,11 @@ class Given(NamedTuple):
     factor: tuple[Any, Any] | None = None
 
 
-def given_at(prior: GaussianProcess, value: Float[Array, "N *D"], site: str) -> Given:
-    """Values of a site's zero-mean part at the inputs of its prior."""
-    projection = Projection(prior, InducingPoints(prior.X), whiten=False, site=site)
+def given_at(name: str, site: Mapping[str, Any]) -> Given:
+    """The value of a GP site in a run, at the inputs that it had there."""
+    prior: GaussianProcess = unmasked(site["fn"])
+    projection = Projection(prior, InducingPoints(prior.X), whiten=False, site=name)
+    value = jnp.asarray(site["value"]) - prior.mean
     return Given(projection.inducing, value, (projection.L, projection.L_inverse))
 
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from gpzoo import linalg
-from gpzoo.inducing.variables import InducingPoints, InducingVariable
+from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.ask import At, Found
-from gpzoo.inference.asking.conditioned import Given, GivenProgram
+from gpzoo.inference.asking.conditioned import Given, GivenProgram, given_at
 from gpzoo.inference.programs.enumeration import summed_out
 from gpzoo.inference.programs.gp_sites import Recorded
 from gpzoo.inference.programs.keys import named_key
@@ -80,7 +80,7 @@ class Draws(GivenProgram):
         self._note(found, data, processes)
         replicates = _replicates(data, random.fold_in(draw[0], at.number))
         if processes:  # drawn again given their data
-            again, _ = self._run(draw, at, _given(processes))
+            again, _ = self._run(draw, at, {name: given_at(name, site) for name, site in processes.items()})
             replicates |= {name: again.model[name]["value"] for name in processes}
         log_prior, log_q = self._densities(found, shown)
         masks, summed = {n: observed(s["fn"], s["value"]) for n, s in data.items()}, found.model
@@ -108,8 +108,9 @@ class Draws(GivenProgram):
         if self.guide is None or notes.seen:
             args, arrays = at.others
             trace = of_data._run(draw, at._replace(args=args, arrays=arrays, number=0), given)[0].model
-            known = {n: s for n, s in trace.items() if n in notes.seen or (self.guide is None and n in self.latents)}
-            given |= _given({n: s for n, s in known.items() if n not in given and isinstance(s["fn"], GaussianProcess)})
+            known = notes.seen | (self.latents if self.guide is None else set())
+            known = {n: s for n, s in trace.items() if n in known - given.keys()}
+            given |= {n: given_at(n, s) for n, s in known.items() if isinstance(s["fn"], GaussianProcess)}
         at = at._replace(number=at.number + _NEW)
         found, _ = self._run(draw, at, given)
         sites = sampled(found.model | found.guide)
@@ -197,13 +198,6 @@ def _axes(site: dict[str, Any]) -> list[str | None]:
     """The plates around a site, in the order of its axes."""
     frames = {frame.dim: frame.name for frame in site.get("cond_indep_stack") or ()}
     return [frames.get(dim) for dim in range(min(frames, default=0), 0)]
-
-
-def _given(processes: Trace) -> dict[str, Given]:
-    """GP sites' values at their inputs, to be conditioned on."""
-    priors = {name: unmasked(site["fn"]) for name, site in processes.items()}
-    values = {name: jnp.asarray(site["value"]) for name, site in processes.items()}
-    return {name: Given(InducingPoints(prior.X), values[name] - prior.mean) for name, prior in priors.items()}
 
 
 def _left_out(prior: GaussianProcess, y: Array) -> Array:

@@ -56,11 +56,8 @@ class Paths(GivenProgram):
         observed: dict[str, Given] = {}
         drawn: dict[str, Given] = {}
         for name, site in sampled(trace).items():
-            if not isinstance(prior := site["fn"], GaussianProcess):
-                continue
-            if site["is_observed"] or self.guide is None:
-                value = jnp.asarray(site["value"]) - prior.mean
-                (observed if site["is_observed"] else drawn)[name] = given_at(prior, value, name)
+            if isinstance(site["fn"], GaussianProcess) and (site["is_observed"] or self.guide is None):
+                (observed if site["is_observed"] else drawn)[name] = given_at(name, site)
         return observed, drawn
 
     def _known(self, params: dict, samples: dict) -> dict:

@@ -271,7 +271,7 @@ def _sample(name: str, group: list[_Site]) -> None:
     """Sample the factor of a group of sites, in the plates around all of them."""
     scales = [1.0 if site.scale is None else site.scale for site in group]
     over = sorted({_plain(site.name) for site in group if site.summed})
-    if not all(_equal(scale, scales[0]) for scale in scales):
+    if not all(_scaled_alike(scale, scales[0]) for scale in scales):
         raise ValueError(
             f"Discrete site(s) {over} and the data {name!r} that depend on them have different scales: a variable that "
             "several rows share cannot be summed out over a part of the rows. Train without batch_size, on all rows; "
@@ -287,7 +287,8 @@ def _sample(name: str, group: list[_Site]) -> None:
         numpyro.sample(name, fn, obs=fn.sample(None), infer={"is_auxiliary": True, "summed_out": over})
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _scaled_alike(a: Any, b: Any) -> bool:
+    """Whether two scales are equal; an annealed one is like no known one."""
     if isinstance(a, Tracer) or isinstance(b, Tracer):
         return isinstance(a, Tracer) and isinstance(b, Tracer)  # annealed: values cannot be looked at here
     return bool(a == b)
