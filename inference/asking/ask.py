@@ -231,7 +231,7 @@ class Answer:
     def refuse_not_finite(
         self, words: Mapping[str, str], processes: Collection[str], site_of: Callable[[str], str] = str
     ) -> None:
-        """Refuse numbers that are not finite; the first draw then runs outside ``jit``, for the error of its own.
+        """Refuse numbers that are not finite; the first draw then runs outside ``jit`` and may raise its own error.
 
         Args:
             words: for the numbers of each group, such as ``"draws"``; other groups are not looked at.
@@ -301,7 +301,7 @@ def ask(
 
 
 def joined(parts: Sequence[Any], layout: Layout | None, axis: int, num_rows: int) -> np.ndarray:
-    """An array of a site's rows along ``axis`` from its parts in each batch, and nothing but these.
+    """An array of all rows of a site, along ``axis``, from the parts that the batches gave.
 
     Args:
         parts: of every batch, or of the first where the site is the same in all.

@@ -66,7 +66,7 @@ class _Search(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """What :func:`updated` finds.
+    """The result of :func:`updated`.
 
     Attributes:
         params: parameters, those of ``q(u)`` after the new data.
@@ -83,7 +83,7 @@ class Updated(NamedTuple):
 
 @dataclass(frozen=True)
 class Updating:
-    """How new data are taken in, as :meth:`gpzoo.inference.Trained.condition` says."""
+    """Options of :meth:`gpzoo.inference.Trained.condition`."""
 
     batch_size: int | None = None
     num_steps: int = 100

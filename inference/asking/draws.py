@@ -40,7 +40,7 @@ _NEW = 1 << 20
 
 @dataclass(frozen=True)
 class Notes:
-    """What the trace of a draw at the data shows.
+    """Names of axes and of sites, read from the trace of a draw at the data.
 
     Attributes:
         axes: names of the axes of every array, ``None`` for those without one.

@@ -53,7 +53,7 @@ _Named: TypeAlias = dict[str, tuple[np.ndarray, Sequence[str | None]]]
 
 @dataclass(frozen=True)
 class Exporting:
-    """What is asked of an export, as :meth:`gpzoo.inference.Trained.to_arviz` says."""
+    """Options of :meth:`gpzoo.inference.Trained.to_arviz`."""
 
     new_args: tuple[Argument, ...] | None = None
     new_kwargs: Mapping[str, Any] | None = None
@@ -100,7 +100,7 @@ class Densities:
 
 
 def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
-    """The densities of the draws that :meth:`gpzoo.inference.Trained.to_arviz` makes of the same key, and no more.
+    """The densities alone of the draws that :meth:`gpzoo.inference.Trained.to_arviz` makes by the same key.
 
     Args:
         subject: a trained model at its data.
@@ -285,7 +285,7 @@ def _as_drawn(found: Found) -> dict[str, np.ndarray]:
 def _computed(
     subject: Subject, new: Subject | None, source: Draws, rng_key: Array, draws: Draw, num_prior: int, batch_size: int
 ) -> tuple[Draws, Found, int]:
-    """All that is drawn, on the host, each kind by one compiled program.
+    """Posterior, prior and predictions on the host, each drawn by one compiled program.
 
     Returns:
         The source, with notes of the program; all arrays; and the number of rows of the prior.
@@ -381,7 +381,7 @@ def _at_new_inputs(subject: Subject, options: Exporting) -> Subject | None:
 
 
 def _refuse_batches(subject: Subject, found: Found, most: int) -> None:
-    """Refuse densities of all rows together where rows came in batches of at most so many.
+    """Refuse densities of all rows together where rows came in batches of ``most``.
 
     Raises:
         ValueError: naming the site.
@@ -400,7 +400,7 @@ def _refuse_batches(subject: Subject, found: Found, most: int) -> None:
 
 
 def _log_densities(found: Found, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """``log_p`` of data and latent variables, and ``log_q`` of the latter if there is a guide, beside those given."""
+    """The given statistics, ``log_p`` of data and latent variables and, of a guide, ``log_q`` of the latter."""
 
     def total(*groups: str) -> np.ndarray:
         parts = [np.asarray(x, np.float64) for group in groups for x in found[group].values()]

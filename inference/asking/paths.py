@@ -34,7 +34,7 @@ AtTraining: TypeAlias = tuple[dict[str, Given], dict[str, Given]]
 
 @dataclass(frozen=True, kw_only=True)
 class Paths(GivenProgram):
-    """What draws predict: the guide or samples give the latent sites, training data condition GP sites.
+    """Predictions of draws: the guide or samples give the latent sites, training data condition GP sites.
 
     A draw is a random key, the samples of latent sites, and the result of :meth:`at_training` for both, or ``None``.
 
@@ -49,7 +49,7 @@ class Paths(GivenProgram):
     train_static: Mapping[str, Any]
 
     def at_training(self, draw: tuple[PRNGKeyArray, dict], at: At) -> AtTraining:
-        """What the draw says of GP sites at the training inputs: of those that were observed there, and of others."""
+        """The GP sites at the training inputs: those that were observed there, and those whose values the draw has."""
         (key, samples), (args, arrays) = draw, at.others
         at = at._replace(args=args, arrays=arrays).with_static(self.train_static)
         _, trace = self._traces(key, self._known(at.params, samples), at, self.given_u(samples), training=True)
@@ -136,7 +136,7 @@ class Paths(GivenProgram):
     def _traces(
         self, key: PRNGKeyArray, known: dict, at: At, given: dict, model: Callable | None = None, training: bool = False
     ) -> tuple[dict, dict]:
-        """The traces of guide and program, whose GP sites in ``given`` are conditioned on that."""
+        """The traces of guide and program, the GP sites in ``given`` conditioned on their values."""
         rows = None if training else at.rows_of(self.layouts)
         model = self._chosen(key, rows) if model is None else model
         represented = Means if self.asked.mean_only else Marginals

@@ -107,7 +107,7 @@ def predict(
 
 @dataclass(frozen=True)
 class Predicting:
-    """What is asked of a prediction, as :meth:`gpzoo.inference.Trained.predict` says."""
+    """Options of :meth:`gpzoo.inference.Trained.predict`."""
 
     train_args: tuple[Argument, ...] | None = None
     train_kwargs: Mapping[str, Any] | None = None
@@ -138,7 +138,7 @@ class Predicting:
 def predictions(
     subject: Subject, rng_key: PRNGKeyArray, options: Predicting, samples: Mapping[str, Array] | None = None
 ) -> dict[str, SitePrediction]:
-    """Predictions of a model with a guide, or of one without at draws of its latent sites.
+    """Predictions of a model with a guide; without a guide, at draws of its latent sites.
 
     Args:
         subject: the model at new inputs.

@@ -89,7 +89,7 @@ def save(path: Path, trained: Any) -> None:
 
 
 def _of_param(name: str, value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """A parameter in JSON; of one of another class only its arrays, by their paths."""
+    """A parameter in JSON; an object of another class is described by its arrays alone, by their paths."""
     own: dict[str, np.ndarray] = {}
     try:
         found = _encoded(name, value, own)
@@ -190,7 +190,7 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _of_other_latents(name: str, x: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
-    """What makes the guide of other latent sites, if it is a class of NumPyro or one of gpzoo without a network."""
+    """The maker of the guide of other latent sites, if it is a class of NumPyro, or one of gpzoo without a network."""
     if isinstance(x, type) and _autoguide(x.__name__) is x:
         return {"autoguide": x.__name__}
     if type(x) is PerRow:

@@ -66,7 +66,7 @@ ROW_AXES = dict.fromkeys(SitePrediction._fields, 0) | {"quantiles": 1, "draws": 
 
 
 class Asked(NamedTuple):
-    """What a caller asks of a prediction besides moments and densities.
+    """Parts of a prediction besides moments and densities, as far as the caller wants them.
 
     Attributes:
         quantiles: probabilities, or ``None``.
@@ -82,7 +82,7 @@ class Asked(NamedTuple):
 
 
 class Path(NamedTuple):
-    """What one path predicts at a site.
+    """The prediction of one path at a site.
 
     Attributes:
         prediction: moments, density and class probabilities.

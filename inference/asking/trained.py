@@ -473,7 +473,7 @@ class Trained:
     def _usable_guide(
         self, args: tuple = (), kwargs: Mapping[str, Any] | None = None, *, seen: bool = False
     ) -> InducingGuide:
-        """The guide, if it can be asked.
+        """The guide, if questions can be asked of it.
 
         Args:
             args: checked arguments of the program, at which that of another guide is refused.

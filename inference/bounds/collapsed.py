@@ -276,7 +276,7 @@ class _Terms:
         )
 
     def explain(self) -> None:
-        """Raise the error for terms that are not as they must be."""
+        """Raise the error that names terms which are not quadratic, or mix outputs."""
         options: dict[str, Any] = {"guide": self.guide, "model": self.model, "values": self.params}
         seen = run(self.key, self.args, self.kwargs, **options, representation=Marginals()).model
         names = list(data_of(seen))
@@ -373,7 +373,7 @@ def _check_posterior(posterior: InducingPosterior) -> None:
 
 
 class _Best(NamedTuple):
-    """What the optimal ``q(u)`` is.
+    """The optimal ``q(u)`` and its bound.
 
     Attributes:
         bound: in nats.

@@ -247,5 +247,5 @@ def scale_of(site: dict[str, Any] | None) -> Any:
 
 
 def same_scale(a: Any, b: Any) -> bool:
-    """Whether two scales are equal; of an annealed one the value cannot be looked at in a traced step."""
+    """Whether two scales are equal; an annealed one, whose value a traced step does not have, counts as equal."""
     return a is b or isinstance(a, Tracer) or isinstance(b, Tracer) or bool(a == b)

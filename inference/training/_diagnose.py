@@ -204,7 +204,10 @@ _ROUGH = (
 
 
 def _diagnosis(step: Failed) -> tuple[str, bool]:
-    """What is not finite in a step, and whether the step was too long; raises as the program does outside ``jit``."""
+    """A sentence on the numbers that are not finite in a step, and whether the step was too long.
+
+    Raises as the program does outside ``jit``.
+    """
     model_trace, loss, bound = step.run().model, step.svi.loss, f"the ELBO is {-step.loss}"
     if np.isfinite(step.loss):
         return _of_update(step)

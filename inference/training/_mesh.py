@@ -66,7 +66,7 @@ class Placement:
         )
 
     def tracing(self) -> AbstractContextManager[Any]:
-        """In which the compiled steps are traced and called."""
+        """The context in which the compiled steps are traced and called."""
         return nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def everywhere(self, tree: Any) -> Any:
@@ -104,7 +104,7 @@ class Placement:
         return jax.make_array_from_callback((len(x), size, *x.shape[2:]), sharding, of_device)
 
     def here(self, tree: Any) -> Any:
-        """What lies :meth:`everywhere`, on the first device of this process."""
+        """Arrays that lie :meth:`everywhere`, as the first device of this process has them."""
         return tree if self.mesh is None else jax.tree.map(lambda x: x.addressable_data(0), tree)
 
     def agreed(self, *numbers: float) -> tuple[float, ...]:

@@ -95,7 +95,7 @@ class Members:
         return jax.tree.map(lambda *x: jnp.stack(x), *trees) if self.several else trees[0]
 
     def each(self, function: Callable) -> Callable:
-        """A function of a member's arrays as one of those of all."""
+        """A function of one member's arrays, turned into a function of the arrays of all."""
         return jax.vmap(function) if self.several else function
 
     def where(self, which: Bool[np.ndarray, " K"], one: Any, other: Any) -> Any:

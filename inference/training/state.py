@@ -108,7 +108,7 @@ class Training:
 
     @property
     def result(self) -> Trained:
-        """What has been computed so far."""
+        """The trained model so far."""
         losses = self.losses[:, : self.done].reshape(*self.members.shape, self.done)
         svi, state = self.svi, self.placement.here(self.state)
         report = of_optimizer(svi.optim).backed_off
