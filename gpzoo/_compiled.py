@@ -83,9 +83,7 @@ def _is_own(folder: Path) -> bool:
 def _sweep(folder: Path) -> None:
     """Remove what killed processes may have left half written, and the oldest programs where there are too many.
 
-    JAX writes an entry in place and never again: a part of one would be read, and warned of, for ever. JAX's own limit,
-    ``jax_compilation_cache_max_size``, was tried: it needs the package filelock, lists all entries at each write under
-    one lock, and an entry without its ``-atime`` file, as a killed process leaves it, makes later writes fail.
+    JAX writes an entry in place and never again: a part of one would be read, and warned of, for ever.
     """
     marks, entries = {}, {}
     # Paths are made of what is removed alone: of thousands of entries they would take longer than a training.

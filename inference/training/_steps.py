@@ -29,7 +29,7 @@ def one_step(svi: SVI, static: dict[str, Any], source: Resident | Streamed) -> C
 
     def step(state: SVIState, data: tuple, arrays: dict, feed: Any, i: int) -> tuple[SVIState, Float[Array, ""]]:
         batch = source.of_step(data, jax.tree.map(lambda x: x[i], feed))
-        # Both change nothing without a mesh.
+        # Under a mesh; else both are what they were.
         state, loss = svi.update(state, *_devices.split(batch), **arrays, **static)
         return _devices.everywhere(state), loss
 
