@@ -274,10 +274,6 @@ def _loop(
         count = min(most, source.chunk, num_steps - start)
         return min(count, callback_steps - start % callback_steps) if callback is not None else count
 
-    def save() -> bool:
-        losses = training.losses[:, : training.done]
-        return keeper is not None and keeper.save(training.done, training.seconds, losses, training.state)
-
     bar = progress_bar(placement.first and progress, num_steps, training.done)
     with Signals(keeper is not None) as signals, bar as show, ExitStack() as after:
         try:
@@ -300,13 +296,13 @@ def _loop(
                 show(training.done, recent, len(training.failed))
                 if keeper is not None and time.perf_counter() > due:
                     due, training.seconds = time.perf_counter() + checkpoint_seconds, clock.seconds
-                    save()
+                    training.save(keeper)
                 if len(training.failed) < everybody:
                     report()
         finally:
             # Also where a callback raises, or rows that cannot be read.
             training.seconds = clock.seconds
-            kept = save()
+            kept = training.save(keeper)
     signals.propagate(kept)
 
 
