@@ -96,7 +96,7 @@ class GivenProgram:
             drawn_as: of a site whose array the program takes, which inputs are drawn together; ``None`` for others.
             model: in place of the program.
         """
-        program = _Conditioned(model or self.model, given, drawn_as, of_given or Representation())
+        program = _Conditioned(self.model if model is None else model, given, drawn_as, of_given or Representation())
         others = {name: x for name, x in values.items() if name not in given}
         of: dict[str, Any] = {"guide": self.guide, "model": program, "values": others}
         return run(key, at.args, at.arrays, **of, representation=of_guide)
