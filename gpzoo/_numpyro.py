@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import numpyro
 from numpyro.infer import elbo
@@ -25,6 +25,7 @@ except ImportError as error:
     ) from error
 
 __all__ = [
+    "Handler",
     "Messenger",
     "Optimizer",
     "enumerated_axes",
@@ -34,6 +35,17 @@ __all__ = [
     "sites_in_order",
     "value_and_grad",
 ]
+
+
+class Handler(Messenger):
+    """A handler that is entered by itself, ``with Handler() as handler``, and wraps no program."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
 
 
 @contextmanager

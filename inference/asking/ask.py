@@ -6,7 +6,7 @@ runs the guide or the program, and returns arrays by group and site.
 numbers that are not finite, by the name of their site. Predictions, functions, exports and posteriors are questions. A
 new one is written so::
 
-    def moments(key, at):  # a draw, here its random key, and what a batch has; compiled
+    def moments(key, at):  # a draw, here its random key, and a batch; compiled
         shown = Marginals(at.rows_of(layouts), at.views)
         found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, representation=shown).guide
         return {"means": {name: found[name]["value"].mean for name in guide.sites.processes}}
@@ -71,6 +71,10 @@ class At(NamedTuple):
     of_sites: dict[str, Any] = {}  # noqa: RUF012 (it is never changed)
     others: Any = None
 
+    def with_static(self, static: Mapping[str, Any]) -> At:
+        """With all keyword arguments of the program among the arrays."""
+        return self._replace(arrays=self.arrays | dict(static))
+
     def rows_of(self, layouts: Mapping[str, Layout]) -> BatchRows:
         """The rows that sites have here."""
         return BatchRows(self.rows, self.count, layouts)
@@ -88,7 +92,7 @@ class Question:
         row_axis: axis of the rows, by group; 1, behind the draws, where none is named.
         apart: whether sites that are the same in all batches are computed once, by a program of their own.
         options: everything but static arguments and layouts that ``of_draw`` depends on.
-        notes: what ``of_draw`` notes while it is traced.
+        notes: kept by ``of_draw`` while it is traced.
     """
 
     name: str
@@ -240,7 +244,7 @@ class Answer:
     def refuse_not_finite(
         self, words: Mapping[str, str], processes: Collection[str], site_of: Callable[[str], str] = str
     ) -> None:
-        """Refuse numbers that are not finite; the first draw then runs outside ``jit``, for the error of its own.
+        """Refuse numbers that are not finite; the first draw then runs outside ``jit`` and may raise its own error.
 
         Args:
             words: for the numbers of each group, such as ``"draws"``; other groups are not looked at.
@@ -310,7 +314,7 @@ def ask(
 
 
 def joined(parts: Sequence[Any], layout: Layout | None, axis: int, num_rows: int) -> np.ndarray:
-    """An array of a site's rows along ``axis`` from its parts in each batch, and nothing but these.
+    """An array of all rows of a site, along ``axis``, from the parts that the batches gave.
 
     Args:
         parts: of every batch, or of the first where the site is the same in all.

@@ -24,9 +24,8 @@ from gpzoo.inference.diagnosis.psis import pareto
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.enumeration import scored
-from gpzoo.inference.programs.gp_sites import Marginals
+from gpzoo.inference.programs.gp_sites import Marginals, Use
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import given_value, run, unmasked
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -278,9 +277,7 @@ def _targets(
 class _Weighted(Marginals):
     """A draw of ``u ~ q(u)`` and the marginals given it; ``<site>_log_weight`` is ``log p(u) - log q(u)``."""
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Array | None = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         conditional: Any = posterior.conditional
         mean, form = posterior._q()
@@ -299,7 +296,7 @@ class _Weighted(Marginals):
         log_weight = (jnp.sum(jnp.square(noise)) - jnp.sum(jnp.square(white)) + form.log_det()) / 2 - size
         numpyro.deterministic(f"{posterior.site}_log_weight", log_weight)
         given = posterior.given(u.reshape(posterior.u_mean.shape))
-        return super().posterior(given, drawn=drawn, joint=joint, residual=residual)
+        return super().posterior(given, use)
 
 
 def _joint(

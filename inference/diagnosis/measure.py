@@ -22,13 +22,12 @@ from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.gp_sites import Bound
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.runs import Runs, Trace, entries_of, observed, run, unmasked
+from gpzoo.inference.programs.runs import Runs, Trace, entries_of, observed, run, terms_per_datum, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.answers import answers
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.posterior import InducingPosterior
-from gpzoo.processes.process import GaussianProcess
 
 #: Inducing variables beyond which the matrices of a site are not looked at whole: their eigenvalues take seconds.
 _MOST_INDUCING = 1000
@@ -183,7 +182,7 @@ class _Program:
         fns = {name: site.get("fn") for name, site in found.guide.items()}
         posteriors = {name: fn for name, fn in fns.items() if isinstance(fn, InducingPosterior)}
         # Where discrete sites are summed out, data have no distribution of their own.
-        data = data_sites((of(model=self.model) if self.guide.sites.enumerated else found).model)
+        data = terms_per_datum((of(model=self.model) if self.guide.sites.enumerated else found).model)
         self.order = tuple(posteriors)
         self.kinds = {
             name: (kind_of(site), type(unmasked(site["fn"])).__name__, _ranked(site)) for name, site in data.items()
@@ -271,18 +270,6 @@ def _dense(matrix: Any) -> Array:
     return matrix.dense() if hasattr(matrix, "dense") else matrix
 
 
-def data_sites(trace: Trace) -> dict[str, dict[str, Any]]:
-    """Sites with data of their own; a factor or an observed GP has no term for each datum."""
-    return {
-        name: site
-        for name, site in trace.items()
-        if site["type"] == "sample"
-        and site["is_observed"]
-        and not site["infer"].get("is_auxiliary")
-        and not isinstance(unmasked(site["fn"]), GaussianProcess)
-    }
-
-
 def without_data(trace: Trace) -> list[str]:
     """Names of likelihoods that have no data."""
     sites = {name: site for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
@@ -291,7 +278,7 @@ def without_data(trace: Trace) -> list[str]:
 
 def places_of_data(trace: Trace, args: tuple) -> dict[str, int]:
     """Which positional argument is the data of each data site; sites with other data are left out."""
-    return {name: i for name, site in data_sites(trace).items() for i, x in enumerate(args) if site["value"] is x}
+    return {name: i for name, site in terms_per_datum(trace).items() for i, x in enumerate(args) if site["value"] is x}
 
 
 def _outcomes(site: dict[str, Any]) -> dict[str, Any]:

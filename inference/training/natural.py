@@ -20,6 +20,7 @@ from gpzoo import _checks as checks
 from gpzoo._numpyro import Optimizer, value_and_grad
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.options import for_site
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.runs import unmasked
 from gpzoo.inference.training._diagnose import Watch
 from gpzoo.likelihoods.answers import answers
@@ -226,7 +227,7 @@ class NaturalGradients(Optimizer):
         """The rate of each site that has natural gradients."""
         sites, rate = self.guide.sites, self.rate
         if isinstance(rate, Mapping):
-            checks.names("natural", set(rate), needed=set(), known=set(sites.processes))
+            refuse_unknown("natural", rate, sites.processes, "GP sites")
         found: dict[str, Any] = {site: rate for site in sites.processes - sites.inner}
         found = dict(sorted((rate if isinstance(rate, Mapping) else found).items()))
         for site in found:

@@ -9,7 +9,7 @@ from gpzoo.inference.programs.gp_sites import Representation
 
 
 class Objective(NamedTuple):
-    """What an objective may say beside its ``loss``, as attributes of these names; NumPyro's own say nothing.
+    """Attributes that an objective may have beside its ``loss``; NumPyro's own have none.
 
     Attributes:
         name: of the objective in messages; that of its class unless it says another.
@@ -34,7 +34,7 @@ class Objective(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """What an optimiser may say beside NumPyro's methods; optax's and NumPyro's own say nothing.
+    """Attributes that an optimiser may have beside NumPyro's methods; optax's and NumPyro's own have none.
 
     Attributes:
         name: of the optimiser in messages; that of its class unless it says another.
@@ -53,12 +53,12 @@ class Driver(NamedTuple):
 
 
 def of_objective(objective: Any) -> Objective:
-    """What an objective says."""
+    """The attributes of an objective."""
     return Objective(**_said(objective, Objective))
 
 
 def of_optimizer(optimizer: Any) -> Driver:
-    """What an optimiser says."""
+    """The attributes of an optimiser."""
     return Driver(**_said(optimizer, Driver))
 
 
