@@ -84,7 +84,7 @@ def report(
         The path of the file.
 
     Raises:
-        MissingExtraError: without matplotlib.
+        MissingExtraError: without matplotlib or jinja2.
         TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
         ValueError: for no data, data that are not finite, or parameters that are missing or of another shape.
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
