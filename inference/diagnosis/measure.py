@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from numpyro import handlers
+from numpyro.distributions.distribution import Unit
 
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inference.asking.ask import At, Question, Subject
@@ -227,15 +228,20 @@ def _dense(matrix: Any) -> Array:
     return matrix.dense() if hasattr(matrix, "dense") else matrix
 
 
-def data_sites(trace: Trace) -> dict[str, dict[str, Any]]:
-    """Sites with data of their own; a factor or an observed GP has no term for each datum."""
+def data_sites(trace: Trace, latents: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
+    """Sites with data of their own; a factor or an observed GP has no term for each datum.
+
+    Args:
+        trace: of a program.
+        latents: names of its latent sites; all others then count, whether they are given their data or not.
+    """
+    sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
     return {
         name: site
-        for name, site in trace.items()
-        if site["type"] == "sample"
-        and site["is_observed"]
+        for name, site in sites.items()
+        if (site["is_observed"] if latents is None else name not in latents)
         and not site["infer"].get("is_auxiliary")
-        and not isinstance(unmasked(site["fn"]), GaussianProcess)
+        and not isinstance(unmasked(site["fn"]), Unit | GaussianProcess)
     }
 
 

@@ -25,7 +25,7 @@ from gpzoo.inference.plots._axes import (
     one,
     ticks_below,
 )
-from gpzoo.inference.plots._looks import Draws, Observed, beyond, columns, seen, seen_by_mcmc
+from gpzoo.inference.plots._looks import Draws, Observed, beyond, columns, joint_draws, seen, seen_by_mcmc
 from gpzoo.inference.programs.calls import entry_point
 
 if TYPE_CHECKING:
@@ -90,11 +90,13 @@ def fit_1d(
     x = beyond(X[:, 0], 0.1)
     grid = x[:, None].astype(X.dtype)
     found = looked.predict(rng_key, grid, quantiles=ENDS)
-    drawn, at = looked.draws(rng_key, (grid,)), looked.points(rng_key, name, X)
+    drawn, at = Draws({}, {}), looked.points(rng_key, name, X)
+    if isinstance(trained, Trained):
+        drawn = joint_draws(rng_key, trained._subject((grid,), model_kwargs))
     classes = found[observed.name].probs is not None or observed.binary
     ax = one(ax)
     shown = _of_classes(found[observed.name], drawn, observed) if classes else _of_numbers(found, drawn, name, observed)
-    _draw(ax, grid[:, 0], shown, draws if looked.posteriors else 0)
+    _draw(ax, grid[:, 0], shown, draws if looked.subject else 0)
     if observed.values is not None:
         (_labels_as_marks if classes else _data)(ax, X[:, 0], observed.values)
     if at is not None:

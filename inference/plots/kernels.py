@@ -28,8 +28,7 @@ from gpzoo.inference.plots._axes import (
     legend_above,
     one,
 )
-from gpzoo.inference.plots._looks import many, posterior_at
-from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.plots._looks import of_runs, posterior_at
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.runs import Runs, unmasked
 from gpzoo.processes.process import GaussianProcess
@@ -76,18 +75,18 @@ def lengthscales(
     Raises:
         ValueError: if no kernel has lengthscales, or for another number of names.
     """
-    guide, key = trained._usable_guide(), random.key(0)
-    processes = guide.sites_for(*arguments(guide.model, args, model_kwargs, new=True)).processes
+    subject = trained._subject(args, model_kwargs, seen=False)
+    guide, processes = subject.guide, subject.guide.sites_for(subject.args, subject.kwargs).processes
     sampled = guide.hyperparameters != "point" and guide.sites.latents > processes
 
-    def what(found: Runs) -> tuple[list[_Lengthscales], Array | None]:
+    def of_run(found: Runs) -> tuple[list[_Lengthscales], Array | None]:
         priors = {site: unmasked(found.guide[site]["fn"]).prior for site in found.guide if site in processes}
         nodes = [(site, prior.X, node) for site, prior in priors.items() for node in _lengthscaled(prior.kernel)]
         # Other sites' inputs may be draws, and take a computation for which nobody asks.
         spread = next((jnp.std(X, axis=0) for _, X, _ in nodes if X.ndim == 2), None)
         return [_Lengthscales.of(*each) for each in nodes], spread
 
-    series, spread = many("lengthscales", key, trained, args, model_kwargs, _DRAWS if sampled else 1, what)
+    series, spread = of_runs("lengthscales", random.key(0), subject, _DRAWS if sampled else 1, of_run)
     if not series:
         raise ValueError("No kernel of the program has lengthscales.")
     of = [each.name for each in series]
