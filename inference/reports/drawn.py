@@ -103,8 +103,9 @@ def _table(title: str, ax: Any) -> Section:
 
 
 def _of_series(series: Series) -> Iterator[tuple[Any, ...]]:
-    """Its points, of which there are few, with their names or numbers."""
-    for i in _some(len(series.x), _POINTS):
+    """Its points: of positions on an axis few, of names all."""
+    named = len(series.x) and isinstance(series.x[0], str)
+    for i in range(len(series.x)) if named else _some(len(series.x), _POINTS):
         if series.y is None or np.ndim(series.y) == 1:
             y = None if series.y is None else _plain(series.y[i])
         else:
