@@ -741,18 +741,6 @@ def one_of(name: str, value: Any, options: Iterable[Any]) -> Any:
     return value
 
 
-def refuse(bad: Any, message: str, kind: type[Exception] = ValueError) -> None:
-    """Refuse what is bad, by a message that names the argument, what was wrong with it, and the way out.
-
-    The message is made in any case: numbers of an array, which would be fetched from a device, do not belong into it.
-
-    Raises:
-        kind: if ``bad``.
-    """
-    if bad:
-        raise kind(message)
-
-
 def refuse_params_under_mcmc() -> None:
     """Refuse a program whose ``numpyro.param`` sites MCMC would leave at their starting values without a word.
 

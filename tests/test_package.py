@@ -85,6 +85,7 @@ LAZY = (
     "flax",
     "funsor",
     "h5py",
+    "jinja2",
     "matplotlib",
     "PIL",
     "pooch",
@@ -226,7 +227,7 @@ def test_no_modules_import_each_other():
 
 
 #: Of the extras, by import name.
-OPTIONAL = ("click", "flax", "h5py", "matplotlib", "PIL", "pooch", "pyarrow", "requests")
+OPTIONAL = ("click", "flax", "h5py", "jinja2", "matplotlib", "PIL", "pooch", "pyarrow", "requests")
 
 
 def test_the_core_trains_without_the_extras_and_says_which_are_missing(tmp_path):

@@ -5,7 +5,7 @@ A likelihood overrides those that it has another answer to. A distribution of Nu
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpyro.distributions as dist

@@ -12,8 +12,8 @@ import numpy as np
 from jax import Array, random
 from jaxtyping import Float, Integer, PRNGKeyArray
 
-from gpzoo._checks import is_concrete
 from gpzoo import _checks as checks
+from gpzoo._checks import is_concrete
 from gpzoo._pytree import Fields, static
 from gpzoo._types import ArrayLike
 
