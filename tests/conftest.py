@@ -1,5 +1,6 @@
 """What every test shares: float64, strict dtype promotion, one BLAS thread, seeded property tests, golden numbers."""
 
+import ctypes
 import gc
 import hashlib
 import json
@@ -61,6 +62,15 @@ if _beside.is_dir():
     os.environ.setdefault("GPZOO_DATA", str(_beside))
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items):
+    """Marks as slow the cases that ``slow_but`` does not name."""
+    for item in items:
+        for mark in item.iter_markers("slow_but"):
+            if any(item.callspec.params[name] not in quick for name, quick in mark.kwargs.items()):
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def compiled_once():
     """What a test, or an earlier run, has compiled is not compiled again: that takes most of the time of most tests."""
@@ -79,6 +89,24 @@ def old_objects_left_alone():
     """What earlier files compiled stays; looking through gigabytes of it at every collection takes seconds."""
     gc.collect()
     gc.freeze()
+
+
+#: Bytes of a process beyond which it forgets what earlier files compiled.
+MUCH = 2 << 30
+
+
+@pytest.fixture(autouse=True, scope="module")
+def memory_given_back():
+    """Thousands of compiled programs take gigabytes; the few that later files share are read from the disk again."""
+    yield
+    pages = Path("/proc/self/statm")
+    if pages.exists() and int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MUCH:
+        jax.clear_caches()
+        gc.unfreeze()
+        gc.collect()
+        # Small pieces of memory go back to the system only when it is asked for.
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+            trim(0)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -189,6 +189,7 @@ def dense(params, site, x, variance, lengthscale):
     return np.linalg.solve(L, of(U, x)).T @ params[f"{site}_mean"], np.full(len(x), variance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_batches_of_any_size_predict_the_same_and_what_a_dense_computation_gives(name):
     program, inputs, kwargs, sites = PROGRAMS[name]
@@ -214,6 +215,7 @@ def test_batches_of_any_size_predict_the_same_and_what_a_dense_computation_gives
             np.testing.assert_allclose(functions[site], values, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow_but(name=["patches apart"])
 @pytest.mark.parametrize("name", ["two plates", "patches apart"])
 def test_exports_in_batches_are_those_of_all_rows(name):
     program, inputs, kwargs, _ = PROGRAMS[name]
@@ -228,6 +230,13 @@ def test_exports_in_batches_are_those_of_all_rows(name):
             assert np.isfinite(parts[group][site].values).all()
             if site in ("g", "w", "g_u", "f_u") or group == "observed_data":  # the same in all batches
                 np.testing.assert_allclose(parts[group][site].values, values.values, rtol=1e-12)
+
+
+def test_rows_of_a_site_are_counted_as_they_lie():
+    """Of six rows of data with three rows of a site each, those of the second and the fifth."""
+    rows = np.array([1, 4])
+    np.testing.assert_array_equal(Layout(3).rows(rows, 6), [3, 4, 5, 12, 13, 14])
+    np.testing.assert_array_equal(Layout(3, strided=True).rows(rows, 6), [1, 4, 7, 10, 13, 16])
 
 
 def test_test_data_go_with_the_rows_of_their_site():
@@ -368,6 +377,7 @@ def bounds(program, change=lambda guide: None, **options):
     return found.mean(), found.std() / np.sqrt(PARTICLES)
 
 
+@pytest.mark.slow_but(strided=[True])
 @pytest.mark.parametrize("strided", [False, True])
 def test_the_bound_of_patches_under_a_second_layer_is_that_of_joint_draws(strided):
     def program(X, y=None):
@@ -379,6 +389,7 @@ def test_the_bound_of_patches_under_a_second_layer_is_that_of_joint_draws(stride
     assert abs(alone - joint) > 30 * np.hypot(error, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strided", [False, True])
 def test_patches_under_a_second_layer_predict_and_export_in_batches(strided):
     def program(X, y=None):
@@ -397,6 +408,7 @@ def test_patches_under_a_second_layer_predict_and_export_in_batches(strided):
     assert trained.to_arviz(KEY, IMAGES, TARGETS, num_draws=2, batch_size=4)["posterior"]["h"].shape == (1, 2, 18)
 
 
+@pytest.mark.slow
 def test_draws_within_a_row_have_their_joint_law():
     guide = InducingGuide(patchwise, {"h": InducingPoints(RNG.standard_normal((2, 2))), "f": InducingPoints(np.eye(3))})
     params = guide.init_params(KEY, IMAGES, TARGETS)
@@ -471,6 +483,7 @@ def test_rows_are_told_without_computing_anything():
     assert rows_of_sites(apart, (PATCHES,), {}).layouts["f"] == Layout(2, strided=True)
 
 
+@pytest.mark.slow
 def test_a_second_call_at_the_same_shapes_compiles_nothing():
     program, inputs, kwargs, _ = PROGRAMS["two plates"]
     trained, data = trained_on(program, inputs, kwargs), kwargs | {"w": np.ones(4)}

@@ -235,6 +235,7 @@ def laws(*options):
     return q.moments(), q.marginals()[1], kl_divergence(q, q.prior), q.inducing_moments()
 
 
+@pytest.mark.slow_but(covariance=["full", "block_diagonal"], whiten=[True])
 @pytest.mark.parametrize(
     "num_outputs, own_kernels, whiten",
     [(None, False, True), (None, False, False), (2, False, True), (2, True, False)],
@@ -302,6 +303,7 @@ def two_sites(X, y=None):
         numpyro.sample("y", Bernoulli(patches + rest), obs=y)
 
 
+@pytest.mark.slow
 def test_mean_field_blocks_equal_the_program_with_two_sites():
     X = images()
     y, u = labels(X), inducing()
@@ -319,6 +321,7 @@ def test_mean_field_blocks_equal_the_program_with_two_sites():
     np.testing.assert_allclose(ours["f"], theirs["conv"] + theirs["whole"], rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whiten", [True, False])
 def test_block_diagonal_scale_equals_the_full_one_with_zeros(whiten):
     X = images()
@@ -347,6 +350,7 @@ def test_parameters_of_another_covariance_are_refused():
     np.testing.assert_allclose(kept, bound(one_site, guides["block_diagonal"], params["block_diagonal"], X, y))
 
 
+@pytest.mark.slow_but(whiten=[False])
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("covariance", ["full", "block_diagonal", "diagonal"])
 def test_q_starts_at_the_prior(covariance, whiten):
@@ -401,6 +405,7 @@ def test_multi_channel_equals_the_sum_of_channel_processes():
     np.testing.assert_allclose(variance, pairs[0][1] + pairs[1][1], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_full_covariance_explains_data_better_than_mean_field():
     """The best of either has a closed form here; they differ by what mean-field leaves out of the precision."""
     X, u, blocks = images(30), inducing(), (slice(3), slice(3, 5))
@@ -441,6 +446,7 @@ def regression_sum(X, y=None, *, num_data=None):
 # -- cost --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("covariance", ["full", "block_diagonal"])
 def test_nothing_larger_than_a_block_is_factorised(covariance, whiten):
@@ -468,6 +474,7 @@ def test_nothing_larger_than_a_block_is_factorised(covariance, whiten):
 # -- everything else that takes a guide --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_training_prediction_checkpoints_and_export(tmp_path):
     X = images(60)
     y = labels(X)

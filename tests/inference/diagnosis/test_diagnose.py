@@ -24,7 +24,16 @@ from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.inference.diagnosis.psis import pareto
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
-from tests.inference.diagnosis.planted_fits import FAULTS, ROWS, SETS, deep_fits, sparse, sparse_fits, waves
+from tests.inference.diagnosis.planted_fits import (
+    FAULTS,
+    ROWS,
+    SETS,
+    deep_fits,
+    labels_shuffled,
+    sparse,
+    sparse_fits,
+    waves,
+)
 from tests.models.test_zoo_exports import PROGRAMS
 from tests.programs import KEY, adam, around_constant, bayesian_regression, constant, sine
 
@@ -41,6 +50,7 @@ def table(found, title):
     return [dict(zip(section.columns, row, strict=True)) for row in section.rows]
 
 
+@pytest.mark.slow_but(fault=[labels_shuffled])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_is_called_by_its_name(fault):
     trained, new, kwargs, data = fault(SEED)
@@ -83,6 +93,7 @@ def test_outliers_are_told_from_a_noise_that_is_too_large(name):
 # -- what is measured --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_their_definitions():
     trained, (X, y), kwargs = sparse_fits(SEED)["a sine"]
     found = diagnose(KEY, trained, X, y, model_kwargs=kwargs)
@@ -169,6 +180,7 @@ def _guide_of(program, *args):
     return guide
 
 
+@pytest.mark.slow
 def test_labels_are_judged_by_their_probabilities():
     rng = np.random.default_rng(SEED)
     X = rng.uniform(-2, 2, (ROWS, 1))
@@ -227,6 +239,7 @@ def test_tables_of_one_title_are_joined():
     assert str(Diagnosis()) == "Findings: none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["classes", "channels", "deep kernel", "invariant"])
 def test_programs_of_the_zoo_are_looked_at(name, standard_promotion):
     program, inputs, data, inducing, *options = PROGRAMS[name]()
@@ -274,6 +287,7 @@ def line():
     return X, y, trained, mean, np.sqrt(density @ (grid - mean) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 0.4])
 def test_khat_of_hyperparameters_sees_a_posterior_that_is_too_narrow(line, factor):
     X, y, trained, mean, spread = line

@@ -149,6 +149,7 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(whole, stopped, tmp_pa
         train(29, directory)
 
 
+@pytest.mark.slow
 def test_a_sparse_gp_that_was_stopped_is_the_uninterrupted_one(tmp_path):
     train(7, tmp_path, svi=sparse())
     assert_same(train(20, tmp_path, svi=sparse()), train(20, svi=sparse()))
@@ -174,6 +175,7 @@ def test_checkpoints_are_written_on_the_way_and_two_are_kept(whole, tmp_path, mo
     assert names(tmp_path) == sorted(f"{step}.checkpoint" for step in sorted(set(steps))[-2:])
 
 
+@pytest.mark.slow
 def test_the_first_checkpoint_comes_within_thirty_seconds(tmp_path, monkeypatch):
     now, saved = [0.0], []
 
@@ -188,6 +190,7 @@ def test_the_first_checkpoint_comes_within_thirty_seconds(tmp_path, monkeypatch)
     assert 10 < first < 30 and 180 <= second - first < 190
 
 
+@pytest.mark.slow
 def test_keys_of_both_kinds_are_kept(tmp_path):
     old = jax.random.PRNGKey(3)
     train(2, tmp_path, key=old)
@@ -419,6 +422,7 @@ def files_up_to(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_a_disk_filled_during_a_write_costs_nothing_but_the_checkpoint(whole, stopped, tmp_path, monkeypatch):
     directory, save = copy(stopped[0], tmp_path), Checkpoints.save
 
@@ -480,6 +484,7 @@ def test_a_folder_that_is_gone_is_made_again(tmp_path):
     assert keeper.save(1, 0.0, np.zeros((1, 1)), {})
 
 
+@pytest.mark.slow
 def test_an_interrupt_says_when_no_checkpoint_could_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpoints, "save", lambda self, *args: False)
     with pytest.raises(KeyboardInterrupt, match="its last steps could not be written to a checkpoint"):
@@ -531,6 +536,7 @@ def newest(directory):
     return max(int(path.stem) for path in directory.glob("*.checkpoint"))
 
 
+@pytest.mark.slow
 def test_a_signal_writes_a_checkpoint_and_ends_the_process(whole, tmp_path):
     with running(tmp_path / "run") as process:
         process.send_signal(signal.SIGTERM)
@@ -596,6 +602,7 @@ def test_a_training_goes_on_in_a_process_with_other_hashes(tmp_path):
 # -- hyperparameters in the optimiser's state --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_rate_that_the_optimiser_keeps_in_its_state_tells_trainings_apart(tmp_path):
     def run(steps, directory=None, rate=0.02):
         chained = optax.chain(optax.clip(1e3), optax.inject_hyperparams(optax.adam)(learning_rate=rate))
@@ -614,6 +621,7 @@ def test_a_rate_that_the_optimiser_keeps_in_its_state_tells_trainings_apart(tmp_
 # -- two trainings, one folder -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_second_training_into_the_folder_of_a_running_one_is_refused_and_takes_nothing(tmp_path):
     whole, refusals = train(12), []
 
@@ -630,6 +638,7 @@ def test_a_second_training_into_the_folder_of_a_running_one_is_refused_and_takes
     assert_same(train(12, tmp_path), whole)
 
 
+@pytest.mark.slow
 def test_a_killed_process_holds_no_folder(tmp_path):
     hold = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -649,6 +658,7 @@ def test_of_several_processes_only_the_one_that_writes_holds_the_folder(tmp_path
             pass
 
 
+@pytest.mark.slow
 def test_folders_that_cannot_be_locked_are_used_all_the_same(tmp_path, monkeypatch):
     import fcntl
 
