@@ -145,9 +145,7 @@ def _finding(rows: list[tuple[Any, ...]], k: float, of_u: float | None, effectiv
         "shape" if not off else "both" if wide and shift > SHIFTED else "width" if wide else "mean",
         k=k,
         effective=effective,
-        noisy=f" (k-hat of u is {of_u:.2f}, so that this is not known well either)"
-        if of_u is not None and of_u > LARGEST
-        else "",
+        noisy=noisy,
         name=name,
         shift=shift,
         wider=wider,
