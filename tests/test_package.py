@@ -86,6 +86,7 @@ LAZY = (
     "flax",
     "funsor",
     "h5py",
+    "jinja2",
     "matplotlib",
     "PIL",
     "pooch",
@@ -228,7 +229,7 @@ def test_no_modules_import_each_other():
 
 
 #: Of the extras, by import name.
-OPTIONAL = ("click", "flax", "h5py", "matplotlib", "PIL", "pooch", "pyarrow", "requests")
+OPTIONAL = ("click", "flax", "h5py", "jinja2", "matplotlib", "PIL", "pooch", "pyarrow", "requests")
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def step_back(
 
 
 def _failing(training: Training, k: int) -> tuple[int, SVIState, SVIState, float]:
-    """Of a member that failed: the step that is not finite, the states before and after it, and its loss."""
+    """The step of a failed member that is not finite, the states before and after it, and its loss."""
     state, only, steps = training.state, (np.arange(training.members.count) == k).astype(int), training.steps
     for step in (training.failed[k], training.failed[k] + 1):
         before = state
@@ -76,7 +76,7 @@ def _failing(training: Training, k: int) -> tuple[int, SVIState, SVIState, float
 
 
 def raise_failure(training: Training, num_steps: int) -> None:
-    """Raise what stopped the first member that failed."""
+    """Raise the error of the first member that failed."""
     members, found = training.members, {k: _failing(training, k) for k in sorted(training.failed)}
     k = min(found)
     step, before, after, loss = found[k]

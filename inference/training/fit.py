@@ -25,11 +25,12 @@ from gpzoo.errors import keep_in
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point, others_may_run
+from gpzoo.inference.programs.files import checked_path
 from gpzoo.inference.training._mesh import Placement
-from gpzoo.inference.training._progress import Bar
+from gpzoo.inference.training._progress import progress_bar
 from gpzoo.inference.training._signals import Signals
 from gpzoo.inference.training._sources import source_of
-from gpzoo.inference.training.checkpoints import Checkpoints, check_folder
+from gpzoo.inference.training.checkpoints import Checkpoints
 from gpzoo.inference.training.failures import raise_failure, refuse_coinciding, step_back
 from gpzoo.inference.training.members import Members
 from gpzoo.inference.training.natural import NaturalGradients, Rate, shortened
@@ -40,7 +41,7 @@ from gpzoo.tables.table import Table
 #: Intended seconds between two visits of the host.
 _CHUNK_SECONDS = 1.0
 
-#: Seconds after which the first checkpoint is due: within 30, of which the chunk at that moment takes some.
+#: Seconds after which the first checkpoint is due. It is written within 30: the chunk at that moment ends first.
 _FIRST_SECONDS = 20.0
 
 
@@ -172,11 +173,12 @@ def fit(
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
     checks.positive_number("checkpoint_seconds", checkpoint_seconds, or_zero=True)
     if checkpoint is not None:
-        check_folder(checkpoint)
+        none, empty = ", or None for none;", "; the current one is '.'"
+        checked_path("checkpoint", checkpoint, "a folder", none=none, empty=empty)
     members, placement = Members(checks.rng_key(rng_key, several=True)), Placement(mesh)
     if mesh is not None and members.several:
         raise ValueError(f"mesh splits the rows of one training: with {members.count} keys call fit for each.")
-    refuse_misfits(svi, full=batch_size is None, mesh=mesh is not None)
+    refuse_misfits(svi, num_steps, full=batch_size is None, mesh=mesh is not None)
     absent: checks.Absent = []
     tables = any(isinstance(x, Table) for x in data)
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
@@ -272,12 +274,8 @@ def _loop(
         count = min(most, source.chunk, num_steps - start)
         return min(count, callback_steps - start % callback_steps) if callback is not None else count
 
-    def save() -> bool:
-        done, seconds = training.done, training.seconds
-        return keeper is not None and keeper.save(done, seconds, training.losses[:, :done], training.state)
-
-    shown = placement.first and progress
-    with Signals(keeper is not None) as signals, Bar(shown, num_steps, training.done) as bar, ExitStack() as after:
+    bar = progress_bar(placement.first and progress, num_steps, training.done)
+    with Signals(keeper is not None) as signals, bar as show, ExitStack() as after:
         try:
             report()  # a training that stopped in a callback owes it still
             count = steps_from(training.done)
@@ -295,16 +293,16 @@ def _loop(
                 most, signals.received = int(said[0]), int(said[1]) or None
                 count, compiled = ahead, True
                 recent = training.losses[:, max(0, training.done - 100) : training.done]
-                bar.update(training.done, recent, len(training.failed))
+                show(training.done, recent, len(training.failed))
                 if keeper is not None and time.perf_counter() > due:
                     due, training.seconds = time.perf_counter() + checkpoint_seconds, clock.seconds
-                    save()
+                    training.save(keeper)
                 if len(training.failed) < everybody:
                     report()
         finally:
             # Also where a callback raises, or rows that cannot be read.
             training.seconds = clock.seconds
-            kept = save()
+            kept = training.save(keeper)
     signals.propagate(kept)
 
 

@@ -365,12 +365,32 @@ def test_grids_without_a_factor_are_refused(covariance):
         training(on_a_grid, 0.1, 1, X, Y[:, 0], guide=guide)
 
 
+def test_schedules_may_begin_and_end_at_nothing_or_at_the_whole_step():
+    guide = InducingGuide(regression, kmeans(3))
+    whole = optax.exponential_decay(1e-3, 3, 10.0, end_value=1.0)
+    for rate in (optax.linear_schedule(0.0, 1.0, 9), optax.cosine_decay_schedule(1.0, 9), whole, lambda step: 0.1):
+        NaturalGradients(adam(0.1), guide, rate).refuse_at(9)
+
+
 def test_what_is_no_rate_guide_or_optimiser_is_refused():
     guide = InducingGuide(regression, kmeans(3))
-    with pytest.raises(ValueError, match="natural must be a positive finite number"):
+    with pytest.raises(ValueError, match=r"natural\['f'\] must be a positive finite number, got 0.0"):
         NaturalGradients(adam(0.1), guide, {"f": 0.0})
     with pytest.raises(ValueError, match="natural is a step length of at most 1"):
         NaturalGradients(adam(0.1), guide, 1e30)
+    for rate in (1e30, lambda step: 1e30, {"f": lambda step: 1e30}):
+        with pytest.raises(ValueError, match=r"natural(\['f'\])? is a step length of at most 1, .*; got 1e\+30"):
+            training(regression, rate, 1, *sine(6), guide=guide)
+    with pytest.raises(ValueError, match="natural at step 0 must be a finite number of 0 or more, got Array"):
+        NaturalGradients(adam(0.1), guide, lambda step: jnp.full(2, 0.1))
+    with pytest.raises(ValueError, match="natural at step 0 must be a finite number of 0 or more, got nan"):
+        NaturalGradients(adam(0.1), guide, lambda step: jnp.nan)
+    too_long = optax.linear_schedule(0.1, 2.0, 9)
+    with pytest.raises(ValueError, match=r"natural is a step length of at most 1, .*; got 2.0 at step 9"):
+        training(regression, too_long, 10, *sine(6), guide=guide)
+    with pytest.raises(ValueError, match=r"natural\['f'\] is a step length of at most 1, .*; got 2.0 at step 9"):
+        svi = SVI(regression, guide, NaturalGradients(adam(0.1), guide, {"f": too_long}), GaussianProcessELBO())
+        fit(KEY, svi, 10, *sine(6), progress=False)
     with pytest.raises(TypeError, match="need an InducingGuide, got function"):
         NaturalGradients(adam(0.1), regression, 0.1)
     with pytest.raises(ValueError, match="Minimize evaluates the bound by itself"):

@@ -18,7 +18,8 @@ from numpyro.infer.autoguide import AutoNormal
 from gpzoo import GaussianProcess, InducingBlocks, InducingPoints, draws
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, check, fit, load
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.reports.report import _sites, environment
+from gpzoo.inference.reports.program import sites_of
+from gpzoo.inference.reports.report import environment
 from gpzoo.kernels import RBF, Matern32
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import deep_gp, linear_layers
@@ -278,7 +279,7 @@ def test_a_draw_is_seen_with_its_line(tmp_path):
     assert (finding.name, finding.site) == ("drawn", "f") and f"({line})" in finding.text
     # In the tables of a report, of the model as it is and of its file.
     seen = look(drawn, (X, COUNTS), {})
-    assert ("f", f"GP, drawn ({line})") in [row[:2] for row in _sites(drawn, seen).rows]
+    assert ("f", f"GP, drawn ({line})") in [row[:2] for row in sites_of(drawn, seen).rows]
     trained.save(tmp_path / "model.gpzoo")
     for model in (trained, load(tmp_path / "model.gpzoo", drawn)):
         assert ("expectation of y", f"draw of f ({line})") in environment(model).rows

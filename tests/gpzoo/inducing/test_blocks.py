@@ -18,7 +18,7 @@ from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, Convolutional, Flattened, Matern32, MultiChannel, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.linalg.factorise import cholesky, solve_lower
-from gpzoo.linalg.operators import BlockDiagonal, diagonal
+from gpzoo.linalg.operators import BlockDiagonalMatrix, diagonal
 from gpzoo.posteriors import InducingPosterior, Projection, forms
 from gpzoo.processes.process import GaussianProcess
 from tests.programs import KEY, adam, bound, marginals, randomised, terms, trained
@@ -65,7 +65,7 @@ def test_block_diagonal_matrices_equal_dense_ones(batch):
 
     @jax.jit
     def pairs(blocks, B):
-        K = BlockDiagonal(*blocks)
+        K = BlockDiagonalMatrix(*blocks)
         dense = K.dense()
         assert K.shape == dense.shape == (*batch, 5, 5) and K.sizes == (3, 2) and K.ndim == dense.ndim
         L = cholesky(K, "K", 0.01)
@@ -87,23 +87,23 @@ def test_blocks_that_differ_in_outputs_are_broadcast():
     rng = np.random.default_rng(0)
     factors = np.linalg.cholesky(spd(rng, 2, 3)), np.linalg.cholesky(spd(rng, 2))
     B = rng.normal(size=(5, 4))
-    found = jax.jit(lambda factors, B: solve_lower(BlockDiagonal(*factors), B))(factors, B)
+    found = jax.jit(lambda factors, B: solve_lower(BlockDiagonalMatrix(*factors), B))(factors, B)
     for d in range(2):
         np.testing.assert_allclose(found[d, :3], np.linalg.solve(factors[0][d], B[:3]), atol=1e-12)
         np.testing.assert_allclose(found[d, 3:], np.linalg.solve(factors[1], B[3:]), atol=1e-12)
 
 
 def test_jitter_is_relative_to_each_block():
-    K = BlockDiagonal(1e6 * jnp.ones((2, 2)), 1e-6 * jnp.ones((2, 2)))
+    K = BlockDiagonalMatrix(1e6 * jnp.ones((2, 2)), 1e-6 * jnp.ones((2, 2)))
     for block in cholesky(K).blocks:
         assert bool(jnp.isfinite(block).all())
     with pytest.raises(ValueError, match="factorisation of block 1 of Kuu failed"):
-        cholesky(BlockDiagonal(jnp.eye(2), -jnp.eye(2)), "Kuu")
+        cholesky(BlockDiagonalMatrix(jnp.eye(2), -jnp.eye(2)), "Kuu")
 
 
 def test_blocks_are_square():
     with pytest.raises(ValueError, match="square matrices"):
-        BlockDiagonal(jnp.ones((2, 3)))
+        BlockDiagonalMatrix(jnp.ones((2, 3)))
 
 
 # -- covariances -------------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_block_diagonal_scale_equals_the_full_one_with_zeros(whiten):
     rng = np.random.default_rng(3)
     params["f_mean"] = jnp.asarray(rng.normal(size=5))
     params["f_scale"] = tuple(s + 0.1 * np.tril(rng.normal(size=s.shape)) for s in params["f_scale"])
-    dense = {**params, "f_scale": BlockDiagonal(*params["f_scale"]).dense()}
+    dense = {**params, "f_scale": BlockDiagonalMatrix(*params["f_scale"]).dense()}
     blocked, full = (bound(one_site, guides[c], p, X, y) for c, p in (("block_diagonal", params), ("full", dense)))
     np.testing.assert_allclose(blocked, full, rtol=1e-10)
 

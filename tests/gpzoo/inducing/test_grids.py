@@ -23,7 +23,7 @@ from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.kernels import RBF, Linear, Matern32, Matern52, Periodic, White
 from gpzoo.likelihoods import Gaussian, Softmax
-from gpzoo.linalg.operators import Kronecker
+from gpzoo.linalg.operators import KroneckerProduct
 from gpzoo.posteriors import InducingPosterior, Interpolation, forms
 from gpzoo.processes.process import GaussianProcess
 from tests.programs import KEY, adam, positive
@@ -240,7 +240,7 @@ def test_posterior_is_that_of_dense_matrices(case):
         for whiten in (True, False):
             q, prior = posterior(case, whiten)
             m, S = q.inducing_moments()
-            S = S.dense() if isinstance(S, Kronecker) else S
+            S = S.dense() if isinstance(S, KroneckerProduct) else S
             m, S = (m[:, None], S[None]) if prior.num_outputs is None else (m, S)
             dense = dense_covariances(q, prior), m, S, q.inducing.dense_weights(prior.X)
             found.append((dense, q.marginals(), q.moments(), q.mean, kl_divergence(q, prior)))

@@ -572,9 +572,9 @@ THREE = np.ones(3)
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: RBF(-1.0), ValueError, r"variance must be positive, got -1\.0"),
-        (lambda: RBF(1.0, [1.0, 0.0]), ValueError, r"lengthscale must be positive, got \[1\. 0\.\]"),
-        (lambda: Matern12(float("nan")), ValueError, "variance must be positive, got nan"),
+        (lambda: RBF(-1.0), ValueError, r"variance must be positive and finite, got -1\.0"),
+        (lambda: RBF(1.0, [1.0, 0.0]), ValueError, r"lengthscale must be positive and finite, got \[1\. 0\.\]"),
+        (lambda: Matern12(float("nan")), ValueError, "variance must be positive and finite, got nan"),
         (lambda: RationalQuadratic(alpha=0.0), ValueError, "alpha must be positive"),
         (lambda: Periodic(period=-2.0), ValueError, "period must be positive"),
         (lambda: Linear(lengthscale=-1.0), ValueError, "lengthscale must be positive"),

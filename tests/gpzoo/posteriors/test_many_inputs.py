@@ -10,7 +10,7 @@ import pytest
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.kernels import RBF, Convolutional
 from gpzoo.linalg import quadratic as quadratics
-from gpzoo.linalg.operators import BlockDiagonal
+from gpzoo.linalg.operators import BlockDiagonalMatrix
 from gpzoo.posteriors import InducingPosterior, Projection, forms
 from gpzoo.processes.process import GaussianProcess
 
@@ -53,7 +53,7 @@ POSTERIORS = {
 
 def setting(name, N):
     kernel, inducing, shape, scale, outputs = POSTERIORS[name]
-    size = BlockDiagonal(*scale.scale).shape[-1] if isinstance(scale, forms.BlockDiagonal) else M
+    size = BlockDiagonalMatrix(*scale.scale).shape[-1] if isinstance(scale, forms.BlockDiagonal) else M
     columns = () if outputs is None else (outputs,)
     X = numbers(*(N if n is None else n for n in shape), seed=9)
     mean = numbers(size, *columns, seed=10)

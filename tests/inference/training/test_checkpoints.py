@@ -22,7 +22,8 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
-from numpyro.infer import SVI
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
 
 from gpzoo import draws
 from gpzoo._checks import positional
@@ -493,7 +494,7 @@ def test_an_interrupt_says_when_no_checkpoint_could_be_written(tmp_path, monkeyp
 # -- signals and kills ---------------------------------------------------------------------------------------------
 
 
-SCRIPT = """
+HERE_TOO = """
 import sys
 sys.path.insert(0, {root!r})
 import jax, tests.conftest
@@ -501,6 +502,8 @@ import jax, tests.conftest
 jax.config.update("jax_compilation_cache_dir", {cache!r})
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+"""
+SCRIPT = f"""{HERE_TOO}
 from tests.inference.training.test_checkpoints import train, training
 # Most of the time goes to writing.
 training._CHUNK_SECONDS = 0.001
@@ -508,11 +511,14 @@ train(int(sys.argv[1]), sys.argv[2], checkpoint_seconds=0.0)
 """
 
 
+def filled(script):
+    return script.format(root=str(ROOT), cache=jax.config.jax_compilation_cache_dir)
+
+
 @contextmanager
 def running(directory):
     """A process that trains and writes checkpoints all the time, once it has written a new one."""
-    script = SCRIPT.format(root=str(ROOT), cache=jax.config.jax_compilation_cache_dir)
-    command = [sys.executable, "-W", "ignore", "-c", script, "10000000", str(directory)]
+    command = [sys.executable, "-W", "ignore", "-c", filled(SCRIPT), "10000000", str(directory)]
     before = set(directory.glob("*.checkpoint"))
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -568,6 +574,29 @@ def test_kills_at_random_moments_change_nothing(tmp_path):
     assert_same(resumed, train(steps))
     print(f"{steps} steps; {unfinished} of 30 kills came during a write")
     assert unfinished
+
+
+# -- another process ---------------------------------------------------------------------------------------------------
+
+
+def of_many_sites():
+    """A training by an objective of NumPyro, which sums over a set of names."""
+
+    def levels(X, y=None, *, num_data=None):
+        total = sum(numpyro.sample(name, dist.Normal(0.0, 1.0)) for name in "abcdefgh")
+        with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+            numpyro.sample("y", dist.Normal(total, 0.1), obs=y)
+
+    return SVI(levels, AutoNormal(levels), adam(0.02), Trace_ELBO())
+
+
+def test_a_training_goes_on_in_a_process_with_other_hashes(tmp_path):
+    names = "from tests.inference.training.test_checkpoints import of_many_sites, train"
+    script = f"{filled(HERE_TOO)}\n{names}\ntrain(3, sys.argv[1], svi=of_many_sites())"
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)]
+    subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": "1"}, check=True)
+    assert newest(tmp_path) == 3
+    assert_same(train(6, tmp_path, svi=of_many_sites()), train(6, svi=of_many_sites()))
 
 
 # -- hyperparameters in the optimiser's state --------------------------------------------------------------------------

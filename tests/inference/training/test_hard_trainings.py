@@ -330,7 +330,10 @@ def test_what_coincides_is_counted_by_block_and_output():
 
     one, other = covariance([0.0, 1.0, 1e-5, 2.0]), covariance([0.0, 1e-5, -1e-5, 1.0])
     assert [linalg.coinciding(K) for K in (one, other)] == [1, 2]
-    assert linalg.coinciding(jnp.stack([one, other])) == 2 and linalg.coinciding(linalg.BlockDiagonal(one, other)) == 3
+    assert (
+        linalg.coinciding(jnp.stack([one, other])) == 2
+        and linalg.coinciding(linalg.BlockDiagonalMatrix(one, other)) == 3
+    )
     # A chain is no crowd: each is near its neighbours, two steps are far.
     chain = covariance(1.2e-3 * np.arange(6))
     assert linalg.coinciding(chain) == 3 and linalg.coinciding(chain, jitter=1e-4) == 0
