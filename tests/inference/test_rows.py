@@ -458,6 +458,7 @@ def of_patches(X, y=None, *, several=True):
         numpyro.sample("y", gaussian(f, 0.1), obs=y)
 
 
+@pytest.mark.slow
 def test_options_under_which_rows_are_needed_together_are_refused_by_a_guide_that_draws_them_apart():
     points = {"h": InducingPoints(U), "f": InducingPoints(np.eye(4))}
     apart, together = (InducingGuide(of_patches, points) for _ in range(2))

@@ -347,7 +347,7 @@ def test_draws_and_quantiles_of_numpyros_bernoulli():
     np.testing.assert_allclose(found.draws.mean(0), found.mean, atol=0.12)
 
 
-@pytest.mark.slow_but(model=[regression, deep], whiten=[True])
+@pytest.mark.slow_but(model=[regression], whiten=[True])
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("model", [regression, deep, softmax])
 def test_means_alone_are_the_same_means(model, whiten):
