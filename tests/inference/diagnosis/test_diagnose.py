@@ -29,7 +29,6 @@ from tests.inference.diagnosis.planted_fits import (
     ROWS,
     SETS,
     deep_fits,
-    labels_shuffled,
     sparse,
     sparse_fits,
     waves,
