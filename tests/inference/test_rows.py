@@ -312,6 +312,7 @@ def predicted(program, batch_size):
     return trained.predict(KEY, X, batch_size=batch_size)
 
 
+@pytest.mark.slow_but(what=["a parameter of 'y'"])
 @pytest.mark.parametrize(
     ("program", "what"),
     [
@@ -377,7 +378,7 @@ def bounds(program, change=lambda guide: None, **options):
     return found.mean(), found.std() / np.sqrt(PARTICLES)
 
 
-@pytest.mark.slow_but(strided=[True])
+@pytest.mark.slow
 @pytest.mark.parametrize("strided", [False, True])
 def test_the_bound_of_patches_under_a_second_layer_is_that_of_joint_draws(strided):
     def program(X, y=None):

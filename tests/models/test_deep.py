@@ -79,6 +79,7 @@ def test_without_inner_layers_it_is_sparse_regression():
     jax.tree.map(np.testing.assert_array_equal, *found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [(), LAYERS], ids=["one layer", "three layers"])
 def test_without_inner_variance_it_is_one_process_at_the_composed_means(layers):
     model = partial(deep_gp, layers=layers, layer_noise=None)

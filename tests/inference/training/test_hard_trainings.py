@@ -107,6 +107,7 @@ def test_a_hard_training_improves_or_keeps_what_was_good(case, dtype):
         assert np.isfinite(value).all(), name
 
 
+@pytest.mark.slow
 def test_a_hyperparameter_that_underflows_is_named_and_the_parameters_before_it_are_kept():
     svi, X, y, error = ended("a rate of 1e4", np.float64)
     assert isinstance(error, GPZooError) and not hasattr(error, "__notes__")
@@ -308,7 +309,7 @@ CROWDED = {
 }
 
 
-@pytest.mark.slow_but(case=["whitened", "more jitter"])
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CROWDED)
 def test_a_training_of_crowded_inducing_variables_with_a_way_out_gets_better(case):
     svi, X, y = CROWDED[case]()
