@@ -83,7 +83,8 @@ def field_2d(
         if name is not None:
             _deviation(ax, np.sqrt(over_grid(found[name].variance)[..., 0]), sides, name)
     if (at := looked.points(rng_key, name, X)) is not None:
-        draw.curve(ax, *at.T, "inducing points", "+", color="k", markersize=5, markeredgewidth=0.9)
+        x, y = at.T
+        draw.curve(ax, x, y, "inducing points", "+", color="k", markersize=5, markeredgewidth=0.9)
     columns = (f"{looked.names[0]}, column {i}" for i in range(2))
     return draw.finished(ax, *columns, xlim=sides[0], ylim=sides[1])
 
