@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from jax.typing import ArrayLike
 
 from gpzoo.inference import plots
+from gpzoo.inference.plots._axes import curve
 from gpzoo.inference.programs.files import replacing
 from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import Experiment
@@ -89,7 +90,7 @@ def test_curves(
         own = {v: (f"C{i}", each) for i, (v, each) in enumerate(curves.items()) if all(metric in p for p in each)}
         for variant, (colour, each) in own.items():
             time = [point["seconds"] / unit for point in each]
-            axes.plot(time, [scale * point[metric] for point in each], marker=".", color=colour, label=variant)
+            curve(axes, time, [scale * point[metric] for point in each], variant, ".-", color=colour)
             if variant in levels:
                 axes.axhline(
                     levels[variant], color=colour, linestyle="--", linewidth=1, label=f"{variant}, the paper's"

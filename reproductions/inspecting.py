@@ -21,7 +21,9 @@ from gpzoo.inference.diagnosis.findings import Section
 from gpzoo.inference.programs.files import replacing
 from gpzoo.inference.reports.document import Block, Code, Part, Picture, page
 from gpzoo.inference.reports.drawn import address, picture
-from gpzoo.inference.reports.report import BOUND, data_of_training, environment, parts, report, subtitle, values
+from gpzoo.inference.reports.pictures import BOUND
+from gpzoo.inference.reports.program import values
+from gpzoo.inference.reports.report import data_of_training, environment, parts, report, subtitle
 from gpzoo.reproductions import terminal as results
 from gpzoo.reproductions.experiment import Experiment, ReproductionError, Run
 from gpzoo.reproductions.figures import test_curves

@@ -25,7 +25,7 @@ subject.at())``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -38,6 +38,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows
+from gpzoo.inference.programs.places import sites_by_place
 from gpzoo.inference.programs.program import rows_of_sites
 from gpzoo.inference.programs.rows import Layout, SiteRows, number_of_rows
 
@@ -141,12 +142,24 @@ class Subject:
         return self._split[1]
 
     @cached_property
+    def _shapes(self) -> tuple:
+        shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), (self.args, self.arrays))
+        return identity_of(self.static), identity_of({"shapes": shapes})
+
+    @cached_property
     def follow(self) -> SiteRows:
         """How the program's sites follow the rows of its arguments; kept for other arguments of these shapes."""
-        shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), (self.args, self.arrays))
-        key = ("rows", identity_of(self.static), identity_of({"shapes": shapes}))
+        key = ("rows", *self._shapes)
         if key not in self.compiled:
             self.compiled[key] = rows_of_sites(self.model, self.args, self.kwargs, self.values)
+        return self.compiled[key]
+
+    def follow_in_batches(self, batch_size: int) -> SiteRows:
+        """:attr:`follow`, with the sites that differ from those of all rows in batches of this size."""
+        key = ("places", batch_size, *self._shapes)
+        if key not in self.compiled:
+            found = sites_by_place(self.model, self.args, self.kwargs, self.values, self.follow, batch_size)
+            self.compiled[key] = replace(self.follow, untold=found | self.follow.untold)
         return self.compiled[key]
 
     def at(self, **others: Any) -> At:
@@ -286,7 +299,7 @@ def ask(
         found: Found = program(draws, at, which)
         if size < num_rows and not number:
             names = {name for sites in found.values() for name in sites}
-            subject.follow.refuse_untold(names | program.fixed, size)
+            subject.follow_in_batches(size).refuse_untold(names | program.fixed, size)
             if which != "all" and program.fixed:
                 fixed = program(draws, at, "fixed")
                 found = {group: sites | fixed[group] for group, sites in found.items()}

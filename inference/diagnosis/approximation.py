@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
+from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table
 from gpzoo.inference.diagnosis.measure import Measured, Process
 from gpzoo.inference.training.natural import shortened
 
@@ -58,8 +58,7 @@ def by_site(measured: Measured) -> Diagnosis:
             rows.append((name, "expected log likelihood", term, term / len(measured.outcomes[name].value)))
         else:
             rows.append((name, "log prior less log posterior", term, None))
-    note = "Nats, at these rows; the bound is their sum. KL terms are those of the training whatever the rows are."
-    return Diagnosis(sections=(Section("The bound by site", ("site", "what", "nats", "per row"), tuple(rows), note),))
+    return Diagnosis(sections=table("The bound by site", rows))
 
 
 def reached(measured: Measured, inner: Collection[str], needs: Mapping[str, frozenset[str]]) -> dict[str, np.ndarray]:
@@ -107,33 +106,12 @@ def inducing(measured: Measured, inner: Collection[str]) -> Diagnosis:
         rows.append((name, site.num_inducing, doubles, known, left))
         M = site.num_inducing
         if doubles is not None and (doubles > MOST_DUPLICATES * M or crowd > max(LARGEST_GROUP * M, OF_FEW)):
-            findings.append(
-                Finding(
-                    "inducing variables repeat each other",
-                    name,
-                    f"{doubles} of {M} are within a correlation of {DUPLICATE} of another one and add "
-                    "nothing: take fewer, or start them at distinct inputs (kmeans, random_subset, unique_patches).",
-                )
-            )
+            said = {"doubles": doubles, "number": M, "duplicate": DUPLICATE}
+            findings.append(finding("inducing variables repeat each other", name, **said))
         if site.between:
-            findings.append(
-                Finding(
-                    "inducing inputs between categories",
-                    name,
-                    f"{site.between} of {M} have numbers between the whole ones that the kernel knows, and stand for "
-                    "the nearest category: means of rows are no rows. Start them at rows, random_subset.",
-                )
-            )
-        if name not in inner and (found := _reach(name, site, alone)) is not None:
-            findings.append(found)
-    note = (
-        "Doubles: inducing variables that nearly repeat others. Determined: how many directions of u the data "
-        "determine, the trace of 1 less the eigenvalues of its posterior covariance against the prior's, at most 1 "
-        "each (mean over outputs). Left: share of the prior variance that remains at these rows given u."
-    )
-    columns = ("site", "number", "doubles", "determined", "left")
-    sections = (Section("Inducing variables", columns, tuple(rows), note),) if rows else ()
-    return Diagnosis(tuple(findings), sections, arrays)
+            findings.append(finding("inducing inputs between categories", name, between=site.between, number=M))
+        findings += [] if name in inner else _reach(name, site, alone)
+    return Diagnosis(tuple(findings), table("Inducing variables", rows), arrays)
 
 
 def _relations(covariance: np.ndarray) -> tuple[int, float, int]:
@@ -155,34 +133,15 @@ def _relations(covariance: np.ndarray) -> tuple[int, float, int]:
     return doubles, alone, crowd
 
 
-def _reach(name: str, site: Process, alone: float | None) -> Finding | None:
+def _reach(name: str, site: Process, alone: float | None) -> list[Finding]:
     """The finding about rows that the inducing variables do not reach, if there is one."""
-    if site.outside is not None:
-        if (share := site.outside / site.mean.size) <= MOST_UNREACHED:
-            return None
-        where = f"{share:.0%} of the rows lie outside the grid and count as on its border"
-        return Finding(_BEYOND, name, f"{where}: the predictions there extrapolate. Give the grid wider bounds.")
-    if (share := 1 - _reached(site).mean()) <= MOST_UNREACHED:
-        return None
-    if alone is not None and alone > 1 - MOST_UNREACHED:
-        return Finding(
-            "lengthscale too short",
-            name,
-            f"{alone:.0%} of the inducing variables have nothing to do with any other, and {share:.0%} of the rows "
-            "nothing with them: the kernel takes all inputs for strangers, where gradients vanish. Start its "
-            "lengthscales at about the spread of the inputs, and train again.",
-        )
-    return Finding(
-        _BEYOND,
-        name,
-        f"{share:.0%} of the rows are so far from all inducing variables that the GP knows its prior alone: the "
-        "predictions there extrapolate. Train on such rows with inducing variables near them, or give it a mean or a "
-        "kernel that extrapolates.",
-    )
-
-
-#: Name of the finding about rows that inducing variables do not reach.
-_BEYOND = "beyond the inducing variables"
+    on_grid = site.outside is not None
+    share = float(site.outside / site.mean.size if on_grid else 1 - _reached(site).mean())
+    if share <= MOST_UNREACHED:
+        return []
+    if alone is not None and alone > 1 - MOST_UNREACHED and not on_grid:
+        return [finding("lengthscale too short", name, alone=alone, share=share)]
+    return [finding("beyond the inducing variables", name, "grid" if on_grid else "points", share=share)]
 
 
 def layers(measured: Measured, inner: Collection[str]) -> Diagnosis:
@@ -196,29 +155,10 @@ def layers(measured: Measured, inner: Collection[str]) -> Diagnosis:
         noise, whole = np.sqrt(np.mean(site.variance)), np.sqrt(np.mean(np.square(spread)))
         rows.append((name, len(spread), float(whole), float(shift), float(noise)))
         if np.hypot(shift, noise) < COLLAPSED * max(whole, np.finfo(np.float32).tiny):
-            findings.append(
-                Finding(
-                    "layer collapsed to its mean",
-                    name,
-                    f"this inner layer departs from its mean function by {shift:.2g} where its values spread by "
-                    f"{whole:.2g}: it computes the mean function and nothing else. Leave it out, train longer, or "
-                    "start its kernel variance and the scale of its q(u) higher.",
-                )
-            )
+            findings.append(finding("layer collapsed to its mean", name, "mean", shift=shift, spread=whole))
         elif whole < COLLAPSED * noise:
-            findings.append(
-                Finding(
-                    "layer collapsed to its mean",
-                    name,
-                    f"this inner layer is the same at all rows (they spread by {whole:.2g}, each is uncertain by "
-                    f"{noise:.2g}), so that later layers see noise. Give it a linear mean function, or start the scale "
-                    "of its q(u) lower.",
-                )
-            )
-    note = "Root mean squares over rows and outputs. Departure: distance of the posterior mean from the mean function."
-    columns = ("site", "outputs", "spread", "departure", "uncertainty")
-    sections = (Section("Inner layers", columns, tuple(rows), note),) if rows else ()
-    return Diagnosis(tuple(findings), sections)
+            findings.append(finding("layer collapsed to its mean", name, "noise", spread=whole, noise=noise))
+    return Diagnosis(tuple(findings), table("Inner layers", rows))
 
 
 def parameters(params: Mapping[str, Any], starts: Mapping[str, Any]) -> Diagnosis:
@@ -238,18 +178,8 @@ def parameters(params: Mapping[str, Any], starts: Mapping[str, Any]) -> Diagnosi
             unmoved.append(f"{name} ({_few(before)})")
     if unmoved:
         named = ", ".join(unmoved[:5]) + (f" and {len(unmoved) - 5} others" if len(unmoved) > 5 else "")
-        findings = (
-            Finding(
-                "parameter at its start",
-                None,
-                f"training has not moved {named}: the gradient vanishes there. Start lengthscales at about the spread "
-                "of the inputs; make a parameter that is to stay fixed a constant of the program.",
-            ),
-        )
-    note = "Moved: entries that training has changed from what the program starts them at."
-    columns = ("parameter", "entries", "least", "largest", "least start", "moved")
-    sections = (Section("Parameters of the program", columns, tuple(rows), note),) if rows else ()
-    return Diagnosis(findings, sections)
+        findings = (finding("parameter at its start", None, named=named),)
+    return Diagnosis(findings, table("Parameters of the program", rows))
 
 
 def _few(values: np.ndarray) -> str:
@@ -271,24 +201,16 @@ def course(losses: np.ndarray, rows: int, backed_off: Mapping[str, Any]) -> Diag
     gain = float(last.mean() - before.mean())
     # Around straight lines, whose slopes are no noise.
     error = float(np.hypot(_scatter(last), _scatter(before)) / np.sqrt(tenth))
-    table = [("steps", len(losses)), ("bound over the last tenth", float(last.mean()))]
-    table += [("gain over the tenth before", gain), ("standard error of the gain", error)]
-    table += [(f"shortened natural steps of {site}", int(count)) for site, count in backed_off.items()]
+    shown = [("steps", len(losses)), ("bound over the last tenth", float(last.mean()))]
+    shown += [("gain over the tenth before", gain), ("standard error of the gain", error)]
+    shown += [(f"shortened natural steps of {site}", int(count)) for site, count in backed_off.items()]
     findings = []
     if gain > max(GAINED * rows, 3 * error):
-        findings.append(
-            Finding(
-                "training not finished",
-                None,
-                f"the bound rose by {gain:.3g} nats, {gain / rows:.2g} per row, over the last tenth of {len(losses)} "
-                "steps: train longer, or with a higher learning rate.",
-            )
-        )
+        findings.append(finding("training not finished", None, gain=gain, per_row=gain / rows, steps=len(losses)))
     for site, count in backed_off.items():
         if said := shortened(site, int(count), len(losses)):
-            findings.append(Finding("natural steps shortened", site, said))
-    note = "Nats; of minibatches, estimates of the bound on all rows."
-    return Diagnosis(tuple(findings), (Section("Training", ("what", "value"), tuple(table), note),))
+            findings.append(finding("natural steps shortened", site, said=said))
+    return Diagnosis(tuple(findings), table("Training", shown))
 
 
 def _scatter(values: np.ndarray) -> float:

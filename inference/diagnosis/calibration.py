@@ -1,9 +1,13 @@
-"""Do predicted probabilities hold? Probability integral transforms, bands for them, and the calibration of classes."""
+"""Do predicted probabilities hold? Probability integral transforms, bands for them, and the calibration of classes.
+
+Nothing of it is ArviZ's: 0.23 has the band of an empirical distribution function (it holds 95.0 and 94.8 % of 20,000
+sets of 30 and 200 uniform values, as it says) and no test, ``arviz_stats`` 1.3 simulates that band and has other tests,
+and neither has a band of the counts of a histogram.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,56 +70,32 @@ def pit_band(n: int, bins: int, level: float = 0.95) -> tuple[int, int]:
     if bins == 1:
         return n, n
 
-    def bounds(tail: float) -> tuple[np.ndarray, np.ndarray]:
-        return _binomial_bounds(tail, n, np.full(bins, 1 / bins))
+    def bounds(tail: float) -> tuple[int, int]:
+        low, high = _binomial_bounds(tail, n, np.array([1 / bins]))
+        return int(low[0]), int(high[0])
 
-    def inside(low: np.ndarray, high: np.ndarray) -> float:
-        one = _increment(n, bins)[low[0] : high[0] + 1]
-        total = np.ones(1)
+    def inside(low: int, high: int) -> float:
+        total, one = np.ones(1), _poisson(np.arange(low, high + 1), n / bins)
         for _ in range(bins):
             total = np.convolve(total, one)
-        index = n - bins * low[0]
+        index = n - bins * low
         return float(total[index] / _poisson(n, n)) if 0 <= index < len(total) else 0.0
 
-    low, high = _band(bounds, inside, level, bins)
-    return int(low[0]), int(high[0])
-
-
-def ecdf_band(n: int, level: float = 0.95, points: int = 100) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A simultaneous band of the empirical distribution function of ``n`` independent uniform values.
-
-    The function lies in it at all points with probability ``level`` or more (Säilynoja, Bürkner and Vehtari 2022,
-    section 2). Numbers of values up to each point are sums of independent Poisson variables given the last, which
-    makes the probability a recursion of convolutions.
-
-    Args:
-        n: number of values.
-        level: probability of the band.
-        points: number of points, at most ``n``.
-
-    Returns:
-        Points, evenly spaced up to 1, ``[K]``; the lower and the upper limit at each, ``[K]``, shares of the values.
-
-    Raises:
-        ValueError: for counts below one, or a level that is not between 0 and 1.
-    """
-    _check(level, n=n, points=points)
-    points = min(n, points)
-    at = np.arange(1, points + 1) / points
-
-    def bounds(tail: float) -> tuple[np.ndarray, np.ndarray]:
-        low, high = _binomial_bounds(tail, n, at[:-1])
-        return np.append(low, n), np.append(high, n)
-
-    low, high = _band(bounds, partial(_stays_inside, n), level, points)
-    return at, low / n, high / n
+    # Bonferroni's inequality is always enough; no tail can be larger than that of a single count.
+    enough, most = (1 - level) / (2 * bins), (1 - level) / 2
+    for _ in range(30):
+        tail = np.sqrt(enough * most)
+        enough, most = (tail, most) if inside(*bounds(tail)) >= level else (enough, tail)
+    return bounds(enough)
 
 
 def uniformity(values: np.ndarray, points: int = 100) -> float:
     """The probability that uniform values depart as far from their distribution function as these, at some point.
 
-    A p-value: the level of the narrowest band of :func:`ecdf_band` that holds them is 1 less this. It sees a wrong
-    spread as well as a shift.
+    A p-value, 1 less the level of the narrowest simultaneous band of the empirical distribution function that holds
+    them (Säilynoja, Bürkner and Vehtari 2022, section 2). Numbers of values up to each point are sums of independent
+    Poisson variables given the last, which makes the probability a recursion of convolutions. It sees a wrong spread
+    as well as a shift.
 
     Args:
         values: in (0, 1), ``[n]``.
@@ -151,7 +131,7 @@ def share_bounds(n: int, probability: float, level: float = 0.95) -> tuple[float
 
 def _stays_inside(n: int, low: np.ndarray, high: np.ndarray) -> float:
     """The probability that numbers of uniform values up to evenly spaced points all lie within limits."""
-    one, start, state = _increment(n, len(low)), 0, np.ones(1)
+    one, start, state = _poisson(np.arange(n + 1), n / len(low)), 0, np.ones(1)
     for lower, upper in zip(low, high, strict=True):
         state = np.convolve(state, one[: upper - start + 1])[max(lower - start, 0) : upper - start + 1]
         start = max(lower, start)
@@ -166,12 +146,8 @@ def _check(level: float, **counts: int) -> None:
         raise ValueError(f"level must lie between 0 and 1, got {level}.")
 
 
-def _increment(n: int, parts: int) -> np.ndarray:
-    """Probabilities of ``0, ..., n`` under the Poisson distribution with mean ``n / parts``."""
-    return _poisson(np.arange(n + 1), n / parts)
-
-
 def _poisson(count: np.ndarray | int, mean: float) -> np.ndarray:
+    """Probabilities of counts under the Poisson distribution."""
     return np.exp(count * np.log(mean) - mean - special.gammaln(np.asarray(count) + 1.0))
 
 
@@ -186,24 +162,6 @@ def _binomial_quantile(tail: float, n: int, p: np.ndarray) -> np.ndarray:
     count = np.ceil(special.bdtrik(tail, n, p)).astype(int)
     # The real-valued inverse may have been rounded up past the integer.
     return np.where(special.bdtr(np.maximum(count - 1.0, 0), n, p) >= tail, np.maximum(count - 1, 0), count)
-
-
-def _band(
-    bounds: Callable[[float], tuple[np.ndarray, np.ndarray]],
-    inside: Callable[[np.ndarray, np.ndarray], float],
-    level: float,
-    entries: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The narrowest bounds that hold with probability ``level``, found by bisection over the tail of every entry."""
-    # Bonferroni's inequality is always enough; no tail can be larger than that of a single entry.
-    enough, most = (1 - level) / (2 * entries), (1 - level) / 2
-    for _ in range(30):
-        tail = np.sqrt(enough * most)
-        if inside(*bounds(tail)) >= level:
-            enough = tail
-        else:
-            most = tail
-    return bounds(enough)
 
 
 # -- classes -----------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import numpy as np
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.errors import DatasetError, GPZooError, PrecisionWarning
-from gpzoo.inference.diagnosis.findings import Finding, Findings
-from gpzoo.inference.diagnosis.measure import kind_of, without_data
+from gpzoo.inference.diagnosis.findings import Finding, Findings, finding
+from gpzoo.inference.diagnosis.measure import without_data
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.program import look
@@ -76,11 +76,11 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
         looked = look(program, args, kwargs)
         seen = looked.trace
     except (TypeError, ValueError, GPZooError, DatasetError) as error:
-        return Findings([Finding("refused", None, str(error))])
+        return Findings([finding("refused", None, "program", said=error)])
     if absent := without_data(seen):
-        return Findings([Finding("refused", None, f"Site {absent[0]!r} has no data: pass it, check(program, X, y).")])
-    lost = [str(w.message) for w in caught if issubclass(w.category, PrecisionWarning)]
-    findings = [Finding("lost in float32", None, f"{text} Standardise it or use float64.") for text in lost]
+        return Findings([finding("refused", None, "data", site=absent[0])])
+    lost = [w.message for w in caught if issubclass(w.category, PrecisionWarning)]
+    findings = [finding("lost in float32", None, said=text) for text in lost]
     names, optional = checks.positional(program, len(args))
     data = terms_per_datum(seen)
     # Exact regression: a GP site is observed itself.
@@ -94,20 +94,13 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
             of, array = f"{name}{jax.tree_util.keystr(path)}", np.asarray(leaf)
             sites = [site for site in data.values() if _is(site["value"], leaf)]
             if sites or any(_is(site["value"], leaf) for site in exact):
-                gaussian = all(answers(unmasked(site["fn"])).light_tails for site in sites)
-                findings += _targets(of, array, {kind_of(site) for site in sites} or {"numbers"}, gaussian)
+                said = [answers(unmasked(site["fn"])) for site in sites]
+                kinds, gaussian = {each.kind for each in said} or {"numbers"}, all(each.light_tails for each in said)
+                findings += _targets(of, array, kinds, gaussian)
             elif name not in optional:
                 findings += _inputs(of, array)
-    findings += [Finding("drawn", site, _drawn(lines)) for site, lines in looked.lines.items()]
+    findings += [finding("drawn", site, lines=" and ".join(lines)) for site, lines in looked.lines.items()]
     return Findings(findings)
-
-
-def _drawn(lines: tuple[str, ...]) -> str:
-    return (
-        f"the program draws it ({' and '.join(lines)}), by draws(f) or as the inputs or the mean of another GP: the "
-        "bound is a mean over draws, and noisier than a closed form. Inputs of a GP have no other way; for the rest "
-        "keep to f + c, f * c, f @ A, f + g and likelihoods such as likelihoods.Expected(fn, f), where they suffice."
-    )
 
 
 def _some_blocks(table: Table) -> tuple[np.ndarray, ...]:
@@ -125,54 +118,25 @@ def _is(value: Any, array: Any) -> bool:
 
 
 def _inputs(name: str, X: np.ndarray) -> list[Finding]:
-    findings = _outliers(name, X)
+    findings = _outliers(name, X, OUTLYING, "lost")
     if X.ndim == 2 and X.dtype != bool and not findings:
         spread = X.std(axis=0, dtype=np.float64)
         size = np.abs(X).max(axis=0).astype(np.float64)
         constant = spread <= 1e-6 * np.maximum(size, np.finfo(np.float32).tiny)
         if constant.any():
-            findings.append(
-                Finding(
-                    "constant columns",
-                    name,
-                    f"{_columns(constant)} the same at all rows, which say nothing and have no lengthscale: leave out.",
-                )
-            )
+            findings.append(finding("constant columns", name, columns=_columns(constant)))
         odd = ~constant & ((spread < NARROW) | (spread > WIDE))
         if odd.any():
-            least, most = spread[~constant].min(), spread[~constant].max()
-            findings.append(
-                Finding(
-                    "unscaled inputs",
-                    name,
-                    f"{_columns(odd)} far from a spread of 1 (standard deviations from {least:.2g} to {most:.2g}), "
-                    "around which lengthscales start: standardise the columns, or start lengthscales at their spreads.",
-                )
-            )
+            said = {"least": spread[~constant].min(), "most": spread[~constant].max()}
+            findings.append(finding("unscaled inputs", name, "columns", columns=_columns(odd), **said))
     if X.ndim > 2 and X.dtype != bool and X.size and not findings:
-        least, most, spread = float(X.min()), float(X.max()), X.std(dtype=np.float64)
-        if spread > WIDE or most - least < NARROW:
-            findings.append(
-                Finding(
-                    "unscaled inputs",
-                    name,
-                    f"values from {least:.3g} to {most:.3g}, with a standard deviation of {spread:.2g}, where "
-                    "lengthscales start around 1: scale pixels to 0..1, or start lengthscales at their spread.",
-                )
-            )
+        said = {"least": float(X.min()), "most": float(X.max()), "spread": X.std(dtype=np.float64)}
+        if said["spread"] > WIDE or said["most"] - said["least"] < NARROW:
+            findings.append(finding("unscaled inputs", name, "images", **said))
     if X.ndim >= 1 and len(X) > 1:
         distinct = len(np.unique(X.reshape(len(X), -1), axis=0))
-        repeated = len(X) - distinct
-        if repeated > REPEATED * len(X):
-            findings.append(
-                Finding(
-                    "repeated rows",
-                    name,
-                    f"{repeated} of {len(X)} rows repeat others: held-out rows may be known from training, and "
-                    "inducing variables that start at rows may coincide. Split by distinct inputs, and take at most "
-                    f"{distinct} inducing variables.",
-                )
-            )
+        if (repeated := len(X) - distinct) > REPEATED * len(X):
+            findings.append(finding("repeated rows", name, repeated=repeated, rows=len(X), distinct=distinct))
     return findings
 
 
@@ -180,65 +144,33 @@ def _targets(name: str, y: np.ndarray, kinds: set[str], gaussian: bool) -> list[
     if y.dtype.kind == "f" and np.isnan(y).any():  # what was not observed is like what was
         y = np.where(np.isnan(y), np.nanmedian(y), y)
     if len(y) > 1 and np.all(y == y[:1]):
-        text = f"all {len(y)} targets are {y.flat[0]:.4g}: there is nothing to learn. Look where they come from."
-        return [Finding("constant targets", name, text)]
+        return [finding("constant targets", name, rows=len(y), value=y.flat[0])]
     if kinds != {"numbers"}:
         return []
-    findings = _outliers(name, y) or (_far(name, y) if gaussian else [])
+    findings = _outliers(name, y, OUTLYING, "lost") or (_outliers(name, y, FAR, "far") if gaussian else [])
     columns = y.reshape(len(y), -1)
     mean, spread = columns.mean(axis=0, dtype=np.float64), columns.std(axis=0, dtype=np.float64)
     odd = (spread < NARROW) | (spread > WIDE) | (np.abs(mean) > OFF_ZERO * spread)
     if odd.any() and not findings:
         j = int(np.argmax(odd))
-        findings.append(
-            Finding(
-                "unscaled targets",
-                name,
-                f"they are {mean[j]:.3g} give or take {spread[j]:.2g}"
-                + (f" in column {j}" if len(mean) > 1 else "")
-                + ", where a GP starts at 0 give or take 1: standardise them, and predictions back.",
-            )
-        )
+        where = f" in column {j}" if len(mean) > 1 else ""
+        findings.append(finding("unscaled targets", name, mean=mean[j], spread=spread[j], where=where))
     return findings
 
 
-def _outliers(name: str, x: np.ndarray) -> list[Finding]:
-    found = _beyond(x, OUTLYING)
-    if found is None:
-        return []
-    text = (
-        f"{found}: beside it float32 holds nothing of the others, and training may fail or fit it alone. Correct it, "
-        "drop the row, or use a likelihood with heavier tails and float64."
-    )
-    return [Finding("outliers", name, text)]
-
-
-def _far(name: str, y: np.ndarray) -> list[Finding]:
-    found = _beyond(y, FAR)
-    if found is None:
-        return []
-    text = (
-        f"{found}. A Gaussian likelihood spends its noise variance on such, and predictions of all others are too "
-        "wide. Correct them, or use heavier tails, such as likelihoods.Expected of a Student-t distribution."
-    )
-    return [Finding("outliers", name, text)]
-
-
-def _beyond(x: np.ndarray, ranges: float) -> str | None:
-    """Words of entries further from the median of their column than so many interquartile ranges."""
+def _outliers(name: str, x: np.ndarray, ranges: float, which: str) -> list[Finding]:
+    """Entries further from the median of their column than so many interquartile ranges."""
     if x.dtype.kind != "f" or len(x) < 4:
-        return None
+        return []
     columns = x.reshape(len(x), -1)
     low, middle, high = np.quantile(columns, (0.25, 0.5, 0.75), axis=0)
     distance = np.abs(columns - middle)
     out = distance > ranges * np.where(high > low, high - low, np.inf)
     if not out.any():
-        return None
+        return []
     row, column = (int(i) for i in np.argwhere(out)[0])
-    return (
-        f"{int(out.sum())} of {out.size} entries lie more than {ranges:.0f} times the interquartile range from the "
-        f"median, the first {columns[row, column]:.4g} in row {row}"
-    )
+    said = {"out": out.sum(), "size": out.size, "ranges": ranges, "first": columns[row, column], "row": row}
+    return [finding("outliers", name, which, **said)]
 
 
 def _columns(which: np.ndarray) -> str:

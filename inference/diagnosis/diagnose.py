@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,10 +13,11 @@ from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
+from gpzoo.inference.asking.ask import Subject
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis import approximation, khat, loo, restarts
-from gpzoo.inference.diagnosis.findings import Diagnosis
+from gpzoo.inference.diagnosis.findings import Diagnosis, unavailable
 from gpzoo.inference.diagnosis.measure import Measured, measure, places_of_data, without_data
 from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.inference.programs.arguments import arguments
@@ -73,15 +75,13 @@ def diagnose(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
     """
     rng_key = checks.rng_key(rng_key)
-    args, kwargs = arguments(trained.model, args, model_kwargs, new=True)
     several, (trained, bounds) = trained, restarts.best(trained)
-    guide = trained._usable_guide(args, kwargs)
-    inner = guide.sites_for(args, kwargs).inner
-    params = guide.checked_params(trained.params, args, kwargs)
-    seen = look(trained.model, args, kwargs)
+    subject = trained._subject(args, model_kwargs, seen=False)
+    guide, args, kwargs = subject.guide, subject.args, subject.kwargs
+    inner, seen = guide.sites_for(args, kwargs).inner, look(trained.model, args, kwargs)
     if absent := without_data(seen.trace):
         raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
-    measured = measure(named_key(rng_key, "measure"), trained, params, args, kwargs)
+    measured = measure(named_key(rng_key, "measure"), subject)
     reached = approximation.reached(measured, inner, seen.needs)
     # A guide of one's own may read the data, which a prediction must not.
     hidden = set(places_of_data(seen.trace, args).values()) if callable(guide.hyperparameters) else set()
@@ -110,8 +110,8 @@ def diagnose(
             approximation.by_site(measured),
             approximation.inducing(measured, inner),
             approximation.layers(measured, inner),
-            approximation.parameters(params, measured.starts),
-            *_of_posterior(rng_key, trained, params, args, kwargs, train_args, rows, measured, effects),
+            approximation.parameters(subject.params, measured.starts),
+            *_of_posterior(rng_key, trained, subject, train_args, rows, measured, effects),
         ]
     )
     # What is wrong with the approximation explains what is wrong with its predictions, which are of more interest.
@@ -123,17 +123,15 @@ def diagnose(
 def _of_posterior(
     rng_key: Array,
     trained: Trained,
-    params: dict[str, Any],
-    args: tuple,
-    kwargs: dict[str, Any],
+    subject: Subject,
     train_args: tuple | None,
     rows: int | None,
     measured: Measured,
     effects: Diagnosis,
 ) -> tuple[Diagnosis, Diagnosis]:
     """What is said of ``q`` as a posterior given the data of training: of its hyperparameters, and of all its draws."""
-    of_training, reason = _is_trained_on(trained, args), ""
-    data = args if train_args is None else arguments(trained.model, train_args)[0]
+    of_training, reason = _is_trained_on(trained, subject.args), ""
+    data = subject.args if train_args is None else arguments(trained.model, train_args)[0]
     if train_args is None and not of_training:
         reason = "it is about the training's data: pass train_args=(X, y)"
     elif rows not in (None, number_of_rows(data)):
@@ -142,15 +140,15 @@ def _of_posterior(
             "train_args=(X, y)"
         )
     if reason:
-        return khat.unavailable(khat.why_not(trained.guide) or reason), loo.unavailable(reason)
+        return unavailable(khat.TITLE, khat.why_not(subject.guide) or reason), unavailable(loo.TITLE, reason)
     gaussian = all(site.noise is not None for site in measured.outcomes.values())
-    key = named_key(rng_key, "k-hat")
     densities = {name: effects.arrays.get(f"{name}_log_density") for name in measured.outcomes}
-    others = not of_training and not _same(args, data)
+    others = not of_training and not _same(subject.args, data)
     held_out = {name: x for name, x in densities.items() if x is not None and others}
+    subject = replace(subject, args=data)
     return (
-        khat.of_hyperparameters(key, trained, params, data, kwargs, gaussian=gaussian),
-        loo.of_draws(rng_key, trained, params, data, kwargs, held_out),
+        khat.of_hyperparameters(named_key(rng_key, "k-hat"), subject, gaussian=gaussian),
+        loo.of_draws(rng_key, subject, held_out),
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -147,6 +150,43 @@ class Diagnosis:
         names = np.array([finding.name for finding in self.findings], dtype=str)
         sites = np.array([finding.site or "" for finding in self.findings], dtype=str)
         return xarray.Dataset(variables, coords={"finding": names, "site": (["finding"], sites)})
+
+
+@cache
+def _words() -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
+
+
+def finding(name: str, site: str | None, which: str | None = None, /, **said: Any) -> Finding:
+    """A finding in the words that ``words.toml`` has for it.
+
+    Args:
+        name: of this kind of finding.
+        site: that it is about.
+        which: key of the text, where there are several.
+        **said: numbers and words in it, by name.
+    """
+    text = _words()["findings"][name]
+    return Finding(name, site, (text if which is None else text[which]).format(**said))
+
+
+def table(title: str, rows: Sequence[tuple[Any, ...]], which: str | None = None, /, **said: Any) -> tuple[Section, ...]:
+    """A table with the columns and the note that ``words.toml`` has for its title; none without rows.
+
+    Args:
+        title: of the table.
+        rows: of the table.
+        which: key of the note, where there are several.
+        **said: numbers and words in the note, by name.
+    """
+    own = _words()["tables"][title]
+    note = own["note"] if which is None else own["note"][which]
+    return (Section(title, tuple(own["columns"]), tuple(rows), note.format(**said)),) if rows else ()
+
+
+def unavailable(title: str, reason: str) -> Diagnosis:
+    """The table that says why there is nothing under a title."""
+    return Diagnosis(sections=(Section(title, ("k-hat",), (("not available",),), f"Not available: {reason}."),))
 
 
 def shown(entry: Any) -> str:

@@ -13,16 +13,14 @@ import numpyro
 from jax import Array, random
 from jax.scipy.special import logsumexp
 from numpyro.distributions.transforms import biject_to
+from numpyro.distributions.util import scale_and_mask
 
 from gpzoo import linalg
-from gpzoo.inference.asking.ask import identity_of
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.bounds.collapsed import CollapsedELBO
-from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
-from gpzoo.inference.diagnosis.measure import log_prob
+from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table, unavailable
 from gpzoo.inference.diagnosis.psis import pareto
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.gp_sites import Marginals, Use
 from gpzoo.inference.programs.keys import named_key
@@ -40,6 +38,9 @@ MOST_EFFECTIVE = 0.5
 #: Share of effective draws below which k-hat is not asked: from so many draws it has an error of 0.2.
 FEWEST_EFFECTIVE = 0.2
 
+#: Shifts of a mean, in standard deviations, and factors of a standard deviation from which on an interval is another.
+SHIFTED, WIDER = 0.5, 1.4
+
 #: Draws of the hyperparameters: the tail is fitted to the largest 68 of as many weights.
 _DRAWS = 500
 
@@ -49,29 +50,44 @@ _AT_ONCE = 10
 #: Draws of ``u`` for each draw of the hyperparameters, where the evidence is estimated.
 _OF_U = 20
 
-
 _COLLAPSED: Any = CollapsedELBO()
 _COLLAPSED.at_once = True
 
+TITLE = "Hyperparameters against their posterior"
 
-class _Target(NamedTuple):
-    """Log weights as a function of a key, parameters and arguments.
+
+class _Evidence(NamedTuple):
+    """What is taken for ``L(theta)``, the log density of the data given the hyperparameters.
 
     Attributes:
-        log_weight: ``(key, theta [unconstrained, by site], params, args, arrays) -> log p(theta) + L(theta)``, the
-            Jacobian included, and log weights of draws of ``u``, none where ``L`` is computed.
+        log_joint: ``(key, theta [unconstrained, by site], at) -> log p(theta) + L(theta)``, the Jacobian included, and
+            log weights of draws of ``u``, none where ``L`` is computed.
         words: what ``L`` is.
         estimated: whether by draws of ``u``.
     """
 
-    log_weight: Callable[..., tuple[Array, Array]]
+    log_joint: Callable[[Array, dict[str, Array], At], tuple[Array, Array]]
     words: str
     estimated: bool = False
 
 
-def of_hyperparameters(
-    rng_key: Array, trained: Trained, params: Mapping[str, Any], args: tuple, kwargs: dict, *, gaussian: bool
-) -> Diagnosis:
+class _Weighed(NamedTuple):
+    """Draws of ``q(theta)`` with their weights, on the host.
+
+    Attributes:
+        evidence: behind the weights.
+        log_weights: of the draws, ``[S]``.
+        at_centre: log weights of draws of ``u`` where ``theta`` is in its centre; none where ``L`` is computed.
+        theta: the draws by site, unconstrained.
+    """
+
+    evidence: _Evidence
+    log_weights: np.ndarray
+    at_centre: np.ndarray
+    theta: dict[str, np.ndarray]
+
+
+def of_hyperparameters(rng_key: Array, subject: Subject, *, gaussian: bool) -> Diagnosis:
     """k-hat of ``log w = log p(theta) + L(theta) - log q(theta)`` in unconstrained space, the Jacobian included.
 
     ``L`` is the exact evidence of a program without latent GPs, else the collapsed bound where noise is Gaussian
@@ -80,82 +96,61 @@ def of_hyperparameters(
 
     Args:
         rng_key: of the draws.
-        trained: one training.
-        params: its parameters, checked.
-        args: the data of training, checked: ``q`` is a posterior given these.
-        kwargs: the program's keyword arguments, checked.
+        subject: one training at its data: ``q`` is a posterior given these.
         gaussian: whether the noise of all data is.
     """
-    guide: InducingGuide = trained.guide
-    names = sorted(guide.sites.latents - guide.sites.processes)
-    if reason := why_not(guide):
-        return unavailable(reason)
-    arrays, static = split_arrays(kwargs)
-    location = {name: params[f"{name}_loc"] for name in names}
-    scale = {name: params[f"{name}_scale"] for name in names}
-    keys = random.split(named_key(rng_key, "k-hat"), _DRAWS)
-    targets = _targets(scored(trained.model, guide.sites), guide, params, static, gaussian)
+    if reason := why_not(subject.guide):
+        return unavailable(TITLE, reason)
     try:
-        target, log_weights, at_centre, theta = _best(keys, targets, trained, (params, args, arrays), static, location)
+        found = _best(random.split(named_key(rng_key, "k-hat"), _DRAWS), subject, gaussian)
     except (TypeError, ValueError) as error:
-        return unavailable(f"log weights are not known ({error})")
-    if not np.isfinite(log_weights).all():
-        bad = int((~np.isfinite(log_weights)).sum())
-        return unavailable(f"{bad} of {_DRAWS} log weights are not finite: {target.words} fails at draws of q(theta)")
-    smoothed, k = pareto(log_weights)
-    own = pareto(at_centre)[1] if target.estimated else None
+        return unavailable(TITLE, f"log weights are not known ({error})")
+    if bad := int((~np.isfinite(found.log_weights)).sum()):
+        reason = f"{bad} of {_DRAWS} log weights are not finite: {found.evidence.words} fails at draws of q(theta)"
+        return unavailable(TITLE, reason)
+    smoothed, k = pareto(found.log_weights)
+    own = pareto(found.at_centre)[1] if found.evidence.estimated else None
     weights = np.exp(smoothed - smoothed.max())
     weights /= weights.sum()
     effective = float(1 / (_DRAWS * np.sum(np.square(weights))))
-    entries = sum(int(np.size(x)) for x in location.values())
-    rows: list[tuple[Any, ...]] = [("all", entries, k, own, effective, None, None)]
-    for name, draws in theta.items():
-        flat, spread = draws.reshape(len(draws), -1), np.ravel(scale[name])
+    rows: list[tuple[Any, ...]] = []
+    for name, draws in found.theta.items():
+        flat, spread = draws.reshape(len(draws), -1), np.ravel(subject.params[f"{name}_scale"])
         mean = weights @ flat
-        shift = np.abs(mean - np.ravel(location[name])) / spread
+        shift = np.abs(mean - np.ravel(subject.params[f"{name}_loc"])) / spread
         wider = np.sqrt(weights @ np.square(flat - mean)) / spread
         furthest = float(wider[np.argmax(np.abs(np.log(wider)))])
         rows.append((name, flat.shape[1], None, None, None, float(shift.max()), furthest))
-    note = (
-        f"L is {target.words}. k: of the weights of {_DRAWS} draws; above {LARGEST} they are not reliable, and neither "
-        "are shift and spread, unless most draws are effective. Effective: share of the draws that as many without "
-        "weights would equal. Shift: of the mean under the weights, in standard deviations of q; spread: standard "
-        "deviation over that of q; the entry that is furthest off, in unconstrained space."
-    )
-    columns = ("hyperparameter", "entries", "k-hat", "k-hat of u", "effective", "shift", "spread")
-    section = Section(_TITLE, columns, tuple(rows), note)
+    whole = ("all", sum(row[1] for row in rows), k, own, effective, None, None)
+    said = {"words": found.evidence.words, "draws": _DRAWS, "largest": LARGEST}
     findings: tuple[Finding, ...] = ()
     if effective < FEWEST_EFFECTIVE or (k > LARGEST and effective < MOST_EFFECTIVE):
-        name, *_, shift, wider = max(rows[1:], key=lambda row: max(row[5], abs(np.log(row[6]))))
-        off = shift > 0.5 or not 0.7 < wider < 1.4
-        moved = (
-            f"Weights move the mean of {name} by {shift:.2g} of its standard deviations, and the standard deviation is "
-            f"{wider:.2g} times as large{', at least' if k > LARGEST else ''}: "
-            if off
-            else f"Each mean and standard deviation is about right ({name} is furthest off, its mean by {shift:.2g} of "
-            "its standard deviations), so that it is the shape: "
-        )
-        noisy = own is not None and own > LARGEST
-        findings = (
-            Finding(
-                "hyperparameters not trusted",
-                None,
-                f"k-hat of q(theta) is {k:.2f} and {effective:.0%} of the weighted draws count"
-                + (f" (k-hat of u is {own:.2f}, so that this is not known well either)" if noisy else "")
-                + f". {moved}"
-                "hyperparameters depend on each other or on u. Use NUTS with whitened(program), on some hundred rows "
-                "if need be, or trust predictions and not the intervals of hyperparameters.",
-            ),
-        )
-    return Diagnosis(findings, (section,))
+        findings = (_finding(rows, k, own, effective),)
+    return Diagnosis(findings, table(TITLE, [whole, *rows], **said))
 
 
-_TITLE = "Hyperparameters against their posterior"
+def _distance(shift: float, wider: float) -> float:
+    """How far a mean and a standard deviation are off; over 1 where that matters."""
+    return max(shift / SHIFTED, float(abs(np.log(wider))) / np.log(WIDER))
 
 
-def unavailable(reason: str) -> Diagnosis:
-    """The table that says why there is no k-hat."""
-    return Diagnosis(sections=(Section(_TITLE, ("k-hat",), (("not available",),), f"Not available: {reason}."),))
+def _finding(rows: list[tuple[Any, ...]], k: float, of_u: float | None, effective: float) -> Finding:
+    """What is wrong with the hyperparameter that is furthest off, or with the shape of all."""
+    name, *_, shift, wider = max(rows, key=lambda row: _distance(*row[5:]))
+    off, wide = _distance(shift, wider) > 1, _distance(0.0, wider) > 1
+    noisy = f" (k-hat of u is {of_u:.2f}, so that this is not known well either)" if (of_u or 0.0) > LARGEST else ""
+    return finding(
+        "hyperparameters not trusted",
+        None,
+        "shape" if not off else "both" if wide and shift > SHIFTED else "width" if wide else "mean",
+        k=k,
+        effective=effective,
+        noisy=noisy,
+        name=name,
+        shift=shift,
+        wider=wider,
+        least=", at least" if k > LARGEST else "",
+    )
 
 
 def why_not(guide: InducingGuide) -> str:
@@ -172,87 +167,83 @@ def why_not(guide: InducingGuide) -> str:
 # -- the evidence given theta ------------------------------------------------------------------------------------------
 
 
-def _best(
-    keys: Array, targets: Iterator[_Target], trained: Trained, given: tuple, static: dict, location: Mapping[str, Any]
-) -> tuple[_Target, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """The first target that these data have, and :func:`_weighed`."""
-    *closed, last = targets
-    for target in closed:
+def _best(keys: Array, subject: Subject, gaussian: bool) -> _Weighed:
+    """Draws of ``q(theta)`` weighed by the best evidence that these data have."""
+    *closed, last = _evidences(subject, gaussian)
+    for evidence in closed:
         try:
-            found = _weighed(keys, target, trained, given, static, location)
+            found = _weighed(keys, evidence, subject)
         except (KeyError, ValueError):
             continue  # it has no closed form
-        if np.isfinite(found[0]).any():
-            return target, *found
-    return last, *_weighed(keys, last, trained, given, static, location)
+        if np.isfinite(found.log_weights).any():
+            return found
+    return _weighed(keys, last, subject)
 
 
-def _weighed(
-    keys: Array, target: _Target, trained: Trained, given: tuple, static: dict, location: Mapping[str, Any]
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Log weights of draws of ``theta``; those of draws of ``u`` where ``theta`` is in its centre; and the draws."""
-
-    def one(key: Array, spread: Array, params: dict, args: tuple, arrays: dict) -> tuple[Array, Array, dict]:
-        noise = {name: random.normal(named_key(key, name), jnp.shape(x), x.dtype) for name, x in location.items()}
-        theta = {name: params[f"{name}_loc"] + spread * params[f"{name}_scale"] * x for name, x in noise.items()}
-        log_q = sum(jnp.sum(-jnp.square(noise[n]) / 2 - jnp.log(params[f"{n}_scale"])) for n in noise)
-        found, of_u = target.log_weight(named_key(key, "u"), theta, params, args, arrays)
-        return found - log_q, of_u, theta
-
-    # The same program for every training of a program with these arguments.
-    key = ("k-hat", target.words, identity_of(static))
-    if key not in trained._compiled:
-        trained._compiled[key] = jax.jit(jax.vmap(one, (0, *(None,) * 4)))
-    params, args, arrays = given
+def _weighed(keys: Array, evidence: _Evidence, subject: Subject) -> _Weighed:
+    """Draws by these keys with their weights."""
+    sites = subject.guide.sites
+    location = {name: subject.params[f"{name}_loc"] for name in sorted(sites.latents - sites.processes)}
     dtype = jnp.result_type(*location.values())
 
+    def of_draw(draw: tuple[Array, Array], at: At) -> tuple[Array, Array, dict[str, Array]]:
+        key, spread = draw
+        noise = {name: random.normal(named_key(key, name), jnp.shape(x), x.dtype) for name, x in location.items()}
+        scale = {name: at.params[f"{name}_scale"] for name in noise}
+        theta = {name: at.params[f"{name}_loc"] + spread * scale[name] * x for name, x in noise.items()}
+        log_q = sum(jnp.sum(-jnp.square(x) / 2 - jnp.log(scale[name])) for name, x in noise.items())
+        found, of_u = evidence.log_joint(named_key(key, "u"), theta, at)
+        return found - log_q, of_u, theta
+
+    program = subject.compiled_for(Question("k-hat", of_draw, None, options=evidence.words))
+
     def of(keys: Array, spread: float) -> tuple:
-        return trained._compiled[key](keys, jnp.asarray(spread, dtype), dict(params), args, arrays)
+        return program((keys, jnp.full(len(keys), spread, dtype)), subject.at())
 
     found = [of(keys[i : i + _AT_ONCE], 1.0) for i in range(0, len(keys), _AT_ONCE)]
     log_weights, _, theta = jax.tree.map(lambda *x: np.concatenate(x).astype(np.float64), *found)
     # As many draws of u as of theta.
-    several = range(0, len(keys) // _OF_U * target.estimated, _AT_ONCE)
+    several = range(0, len(keys) // _OF_U * evidence.estimated, _AT_ONCE)
     centre = [np.ravel(of(random.split(keys[i], _AT_ONCE), 0.0)[1]) for i in several]
-    return log_weights, np.concatenate([np.zeros(0), *centre]), theta
+    return _Weighed(evidence, log_weights, np.concatenate([np.zeros(0), *centre]), theta)
 
 
-def _targets(
-    model: Callable, guide: InducingGuide, params: Mapping[str, Any], static: dict, gaussian: bool
-) -> Iterator[_Target]:
+def _evidences(subject: Subject, gaussian: bool) -> Iterator[_Evidence]:
     """What there may be, the best first; the last always is, where draws of ``u`` have densities."""
+    guide, static = subject.guide, subject.static
+    model = scored(subject.model, guide.sites)
     if not guide.sites.processes:
 
-        def exact(*given: Any) -> tuple[Array, Array]:
-            return _joint(model, static, Marginals(), None, *given)[0], jnp.zeros(())
+        def exact(key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
+            return sum(_joint(model, static, None, key, theta, at)), jnp.zeros(())
 
-        yield _Target(exact, "exact")
+        yield _Evidence(exact, "exact")
         return
     points: Any = copy(guide)
     points.hyperparameters = "point"
     names = guide.sites.latents - guide.sites.processes
     transforms = {name: biject_to(guide.sites.constraints[name]) for name in names & set(guide.sites.constraints)}
 
-    def collapsed(key: Array, theta: dict, params: dict, args: tuple, arrays: dict) -> tuple[Array, Array]:
+    def collapsed(key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
         values = {name: transforms[name](x) for name, x in theta.items()}
         jacobian = sum(jnp.sum(transforms[n].log_abs_det_jacobian(x, values[n])) for n, x in theta.items())
-        given = {name: x for name, x in params.items() if name not in {f"{n}_scale" for n in names}}
+        given = {name: x for name, x in at.params.items() if name not in {f"{n}_scale" for n in names}}
         given |= {f"{name}_loc": x for name, x in values.items()}
-        loss: Any = _COLLAPSED.loss(key, given, model, points, *args, **(arrays | static))
+        loss: Any = _COLLAPSED.loss(key, given, model, points, *at.args, **(at.arrays | static))
         return jacobian - loss, jnp.zeros(())
 
     if gaussian:
-        yield _Target(collapsed, "the collapsed bound on the evidence")
+        yield _Evidence(collapsed, "the collapsed bound on the evidence")
 
-    def estimated(key: Array, theta: dict, params: dict, args: tuple, arrays: dict) -> tuple[Array, Array]:
+    def estimated(key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
         def one(key: Array) -> tuple[Array, Array]:
-            return _joint(model, static, _Weighted(), guide, key, theta, params, args, arrays)
+            return _joint(model, static, guide, key, theta, at)
 
         prior, of_u = jax.vmap(one)(random.split(key, _OF_U))
         return prior[0] + logsumexp(of_u) - np.log(_OF_U), of_u
 
-    size = sum(int(np.size(params[f"{site}_mean"])) for site in guide.sites.processes)
-    yield _Target(estimated, f"an importance estimate over u, of {size} dimensions, with {_OF_U} draws", True)
+    size = sum(int(np.size(subject.params[f"{site}_mean"])) for site in guide.sites.processes)
+    yield _Evidence(estimated, f"an importance estimate over u, of {size} dimensions, with {_OF_U} draws", True)
 
 
 class _Weighted(Marginals):
@@ -281,49 +272,31 @@ class _Weighted(Marginals):
 
 
 def _joint(
-    model: Callable,
-    static: dict,
-    representation: Marginals,
-    guide: InducingGuide | None,
-    key: Array,
-    theta: dict,
-    params: dict,
-    args: tuple,
-    arrays: dict,
+    model: Callable, static: dict[str, Any], guide: InducingGuide | None, key: Array, theta: dict[str, Array], at: At
 ) -> tuple[Array, Array]:
-    """``log p(theta)`` with the Jacobian, and the log density of data given ``u`` with the weight of ``u``.
-
-    Without a guide the second is part of the first.
-    """
+    """``log p(theta)`` with the Jacobian, and the log density of data, beside a guide given ``u`` with its weight."""
     jacobians: dict[str, Array] = {}
 
     def value_of(site: dict[str, Any]) -> Any:
         if site["type"] != "sample" or site["name"] not in theta:
-            return given_value(params, site)
+            return given_value(at.params, site)
         transform = biject_to(unmasked(site["fn"]).support)
         value = transform(theta[site["name"]])
         jacobians[site["name"]] = jnp.sum(transform.log_abs_det_jacobian(theta[site["name"]], value))
         return value
 
-    runs = run(
-        key,
-        args,
-        arrays | static,
-        guide=guide,
-        model=model,
-        values=value_of,
-        representation=representation,
-        complete=False,
-    )
+    options = {"guide": guide, "model": model, "values": value_of, "complete": False}
+    runs = run(key, at.args, at.arrays | static, representation=_Weighted() if guide else Marginals(), **options)
     prior, data = linalg.total(jacobians.values()), jnp.zeros(())
     for name, site in runs.model.items():
-        if site["type"] != "sample":
-            continue
-        if name in theta:
-            prior += log_prob(site)
-        elif site["is_observed"]:
-            data += log_prob(site)
-    weights = [site["value"] for name, site in runs.guide.items() if name.endswith("_log_weight")]
-    if guide is None:
-        return prior + data, jnp.zeros(())
-    return prior, data + sum(weights)
+        if site["type"] == "sample" and name in theta:
+            prior += _log_prob(site)
+        elif site["type"] == "sample" and site["is_observed"]:
+            data += _log_prob(site)
+    return prior, data + sum(site["value"] for name, site in runs.guide.items() if name.endswith("_log_weight"))
+
+
+def _log_prob(site: Mapping[str, Any]) -> Array:
+    """The log density of a site's value, scaled as its plates say."""
+    fn: Any = site["fn"]
+    return jnp.sum(scale_and_mask(fn.log_prob(site["value"]), scale=site["scale"]))

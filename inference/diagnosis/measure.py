@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from numpyro.distributions.kl import kl_divergence
-from numpyro.distributions.util import scale_and_mask
+from numpyro import handlers
 
 from gpzoo.inducing.kuu_kuf import Kuu
-from gpzoo.inference.asking.ask import identity_of
-from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.enumeration import scored
+from gpzoo.inference.asking.ask import At, Question, Subject
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.programs.gp_sites import Bound
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.runs import Runs, Trace, entries_of, observed, run, terms_per_datum, unmasked
+from gpzoo.inference.programs.runs import Trace, entries_of, observed, run, terms_per_datum, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.answers import answers
 from gpzoo.linalg.operators import matmul
@@ -112,106 +107,67 @@ class Measured:
     starts: Mapping[str, Any]
 
 
-def measure(rng_key: Array, trained: Trained, params: Mapping[str, Any], args: tuple, kwargs: dict) -> Measured:
+class _Seen(GaussianProcessELBO):
+    """The bound by site, which keeps the sites of the guide's and the program's run that it is computed of."""
+
+    runs: tuple[Any, Any]
+
+    def _estimate(self, rng_key: Array, params: Any, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Any:
+        self.runs = handlers.trace(guide), handlers.trace(model)
+        return super()._estimate(rng_key, params, self.runs[1], self.runs[0], *args, **kwargs)
+
+
+def measure(rng_key: Array, subject: Subject) -> Measured:
     """Run guide and program at the rows.
 
     Args:
         rng_key: of draws and sampled views.
-        trained: one training.
-        params: its parameters, checked.
-        args: positional arguments of the program, checked.
-        kwargs: keyword arguments, checked.
+        subject: one training at the rows.
     """
-    guide: InducingGuide = trained.guide
-    arrays, static = split_arrays(kwargs)
-    name = ("measure", identity_of(static))
-    if name not in trained._compiled:
-        trained._compiled[name] = _Program(trained.model, guide, static)
-    program: Any = trained._compiled[name]
-    return program(rng_key, dict(params), args, arrays)
+    model, guide, static = subject.model, subject.guide, subject.static
+    notes: dict[str, Any] = {}
 
-
-class _Program:
-    """The compiled program, and what tracing it showed of the sites."""
-
-    def __init__(self, model: Any, guide: InducingGuide, static: dict) -> None:
-        self.model, self.guide, self.static = model, guide, static
-        self.kinds: dict[str, tuple[str, str, bool]] = {}
-        self.order: tuple[str, ...] = ()
-        self.compiled = jax.jit(self._measured)
-
-    def __call__(self, *given: Any) -> Measured:
-        """The numbers on the host."""
-        found = jax.tree.map(np.asarray, self.compiled(*given))
-        whole = ("outside", "num_inducing", "between")
-        processes = {}
-        for name in self.order:
-            site = found["processes"][name]
-            processes[name] = Process(**site | {key: None if site[key] is None else int(site[key]) for key in whole})
-        outcomes = {}
-        for name, site in found["outcomes"].items():
-            noise = None if site["noise"] is None else float(site["noise"])
-            kind, likelihood, ranked = self.kinds[name]
-            outcomes[name] = Outcomes(site["value"], site["observed"], kind, likelihood, noise, ranked)
-        terms = {name: float(term) for name, term in found["terms"].items()}
-        return Measured(terms, processes, outcomes, found["starts"])
-
-    def _measured(self, key: Array, params: dict, args: tuple, arrays: dict) -> dict[str, Any]:
-        kwargs = arrays | self.static
-        once = partial(self._run, params=params, args=args, kwargs=kwargs)
-        keys, views = named_key(key, "bound"), named_key(key, "views")
-        if self.guide.draws_anything:
-            particles, posteriors, outcomes = jax.vmap(once)(random.split(keys, _PARTICLES))
-            terms = jax.tree.map(jnp.mean, particles)
-            # The sites are those of the first draw.
-            posteriors, outcomes = jax.tree.map(lambda x: x[0], (posteriors, outcomes))
-        else:
-            terms, posteriors, outcomes = once(keys)
-        start = run(named_key(key, "start"), args, kwargs, model=self.model, values={}, complete=False).model
-        return {
-            "terms": terms,
-            "processes": {n: _process(_with_views(x, named_key(views, n))) for n, x in posteriors.items()},
-            "outcomes": outcomes,
-            "starts": {name: site["value"] for name, site in start.items() if site["type"] == "param"},
-        }
-
-    def _run(self, key: Array, params: dict, args: tuple, kwargs: dict) -> tuple[dict, dict, dict]:
+    def of_draw(key: Array, at: At) -> dict[str, Any]:
         """Terms of the bound, posteriors of GP sites, and data sites, as in a step of the training."""
-        of = partial(run, key, args, kwargs, guide=self.guide, values=params, representation=Bound())
-        found = of(model=scored(self.model, self.guide.sites))
-        fns = {name: site.get("fn") for name, site in found.guide.items()}
+        kwargs, bound = at.arrays | static, _Seen(sum_sites=False)
+        # A copy: networks write their state into the dictionary that they are handed.
+        losses = bound.loss(key, jax.tree.map(lambda x: x, at.params), model, guide, *at.args, **kwargs)
+        of_guide, of_model = (each.trace for each in bound.runs)
+        fns = {name: site.get("fn") for name, site in of_guide.items()}
         posteriors = {name: fn for name, fn in fns.items() if isinstance(fn, InducingPosterior)}
-        # Where discrete sites are summed out, data have no distribution of their own.
-        data = terms_per_datum((of(model=self.model) if self.guide.sites.enumerated else found).model)
-        self.order = tuple(posteriors)
-        self.kinds = {
-            name: (kind_of(site), type(unmasked(site["fn"])).__name__, _ranked(site)) for name, site in data.items()
+        if guide.sites.enumerated:  # where discrete sites are summed out, data have no distribution of their own
+            options = {"guide": guide, "model": model, "values": at.params, "representation": Bound()}
+            of_model = run(key, at.args, kwargs, **options).model
+        data = terms_per_datum(of_model)
+        notes["processes"] = tuple(posteriors)
+        notes["outcomes"] = {name: _kind(site) for name, site in data.items()}
+        start = run(named_key(at.others, "start"), at.args, kwargs, model=model, values={}, complete=False).model
+        return {
+            "terms": {name: -loss for name, loss in losses.items()},
+            "posteriors": posteriors,
+            "outcomes": {name: _outcomes(site) for name, site in data.items()},
+            "starts": {name: site["value"] for name, site in start.items() if site["type"] == "param"},
+            "views": at.views,
         }
-        return _terms(found), posteriors, {name: _outcomes(site) for name, site in data.items()}
 
+    def summary(found: dict[str, Any]) -> dict[str, Any]:
+        """The bound's mean over draws; the sites are those of the first."""
+        first = jax.tree.map(lambda x: x[0], found)
+        posteriors, views = first.pop("posteriors").items(), first.pop("views")
+        processes = {name: _process(_with_views(x, named_key(views, name))) for name, x in posteriors}
+        return first | {"terms": jax.tree.map(jnp.mean, found["terms"]), "processes": processes}
 
-def _terms(found: Runs) -> dict[str, Array]:
-    """The contribution of every site to the bound, as in :class:`numpyro.infer.TraceMeanField_ELBO`."""
-    terms = {}
-    for name, site in found.model.items():
-        if site["type"] == "sample":
-            terms[name] = log_prob(site) if site["is_observed"] else _less_divergence(found.guide[name], site)
-    alone = {n: site for n, site in found.guide.items() if site["type"] == "sample" and n not in found.model}
-    return terms | {name: -log_prob(site) for name, site in alone.items()}
-
-
-def _less_divergence(ours: dict[str, Any], theirs: dict[str, Any]) -> Array:
-    try:
-        divergence = kl_divergence(ours["fn"], theirs["fn"])
-    except NotImplementedError:
-        return log_prob(theirs) - log_prob(ours)
-    return -jnp.sum(scale_and_mask(divergence, scale=ours["scale"]))
-
-
-def log_prob(site: Mapping[str, Any]) -> Array:
-    """The log density of a site's value, scaled as its plates say."""
-    fn: Any = site["fn"]
-    return jnp.sum(scale_and_mask(fn.log_prob(site["value"]), scale=site["scale"]))
+    program = subject.compiled_for(Question("measure", of_draw, None, summary, notes=notes))
+    key = named_key(rng_key, "bound")
+    keys = random.split(key, _PARTICLES) if guide.draws_anything else key[None]
+    computed = program(keys, subject.at(views=named_key(rng_key, "views"), others=rng_key))
+    found, notes = jax.tree.map(lambda x: np.asarray(x) if x.ndim else x.item(), computed), program.question.notes
+    return Measured(
+        found["terms"],
+        {name: Process(**found["processes"][name]) for name in notes["processes"]},
+        {name: Outcomes(**found["outcomes"][name], **kind) for name, kind in notes["outcomes"].items()},
+        found["starts"],
+    )
 
 
 def _with_views(posterior: InducingPosterior, key: Array) -> InducingPosterior:
@@ -291,11 +247,9 @@ def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
     return {"value": value, "observed": rows, "noise": noise}
 
 
-def _ranked(site: dict[str, Any]) -> bool:
-    fn = answers(unmasked(site["fn"]))
-    return fn.noise is None and fn.cdf(site["value"]) is not None
-
-
-def kind_of(site: dict[str, Any]) -> str:
-    """See :attr:`Outcomes.kind`."""
-    return answers(unmasked(site["fn"])).kind
+def _kind(site: dict[str, Any]) -> dict[str, Any]:
+    """The fields of :class:`Outcomes` that are no arrays."""
+    fn = unmasked(site["fn"])
+    said = answers(fn)
+    ranked = said.noise is None and said.cdf(site["value"]) is not None
+    return {"kind": said.kind, "likelihood": type(fn).__name__, "ranked": ranked}

@@ -10,7 +10,7 @@ from jax import Array, random
 from gpzoo.inference.asking.container import import_arviz
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
+from gpzoo.inference.diagnosis.findings import Diagnosis, finding, table
 
 #: R-hat from which on the trainings differ at a row: their means are then apart by half of a standard deviation.
 APART = 1.1
@@ -69,28 +69,15 @@ def compare(
             draws[site].append(mean + spread * rng.standard_normal((_DRAWS, *mean.shape)))
     rhat = {site: _rhat(np.stack(x)) for site, x in draws.items()} if len(members) > 1 else {}
     rows = tuple((k, float(bounds[k]), float(bounds[k] - bounds[members[0]])) for k in members)
-    note = "Nats, over the last tenth of the steps. The rest of this diagnosis is of the first."
-    if rhat:
-        words = [f"{np.median(x):.3f} ({site}, {np.mean(x > APART):.0%} above {APART})" for site, x in rhat.items()]
-        note += (
-            f" Median R-hat of functions over rows, a test of several optima, not of convergence: {', '.join(words)}."
-        )
+    words = [f"{np.median(x):.3f} ({site}, {np.mean(x > APART):.0%} above {APART})" for site, x in rhat.items()]
+    said = f" Median R-hat of functions over rows, a test of several optima, not of convergence: {', '.join(words)}."
     findings = tuple(
-        Finding(
-            "several optima",
-            site,
-            f"{len(members)} trainings on the same data ended at different functions: R-hat between them is above "
-            f"{APART} at {np.mean(x > APART):.0%} of the rows. Keep the one with the highest bound, or average "
-            "predictions; train longer, or start inner layers at their mean functions.",
-        )
+        finding("several optima", site, trainings=len(members), apart=APART, share=np.mean(x > APART))
         for site, x in rhat.items()
         if np.mean(x > APART) > MOST_APART
     )
-    return Diagnosis(
-        findings,
-        (Section("Restarts", ("training", "bound", "below the best"), rows, note),),
-        {f"{site}_rhat": x for site, x in rhat.items()},
-    )
+    arrays = {f"{site}_rhat": x for site, x in rhat.items()}
+    return Diagnosis(findings, table("Restarts", rows, rhat=said if rhat else ""), arrays)
 
 
 def _rhat(draws: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.errors import NonFiniteError
 from gpzoo.inference.diagnosis.calibration import coverage, uniformity
-from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
+from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table
 from gpzoo.inference.diagnosis.measure import places_of_data
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import variable_of
@@ -200,37 +200,13 @@ def _judged(found: Any, num_draws: int, key: Array) -> Diagnosis:
             bias, uniform, inside = float(pvalues[i]), uniformity(values), float(coverage(values, (0.5,))[0])
             entry = f"{name}[{i}]" if scaled.shape[1] > 1 else name
             rows.append((entry, len(values), bias, uniform, float(values.mean()), inside))
-            if (finding := _finding(entry, bias, uniform, float(values.mean()), inside, LEVEL / entries)) is not None:
-                findings.append(finding)
-    note = (
-        "p-values: bias, of ranks against their mirror image (numpyro.infer.calibration); uniform, of ranks against "
-        "the uniform distribution, by a simultaneous band. Mean: of ranks, 0.5 without bias. In 50 %: share of "
-        "simulations whose value lies in the central half of the guide's draws. Findings have a probability of "
-        f"{LEVEL} in all where nothing is wrong."
-    )
-    columns = ("latent", "simulations", "bias", "uniform", "mean", "in 50 %")
-    return Diagnosis(tuple(findings), (Section("Ranks of the truth", columns, tuple(rows), note),), arrays)
+            findings += _found(entry, bias, uniform, rows[-1][4], inside, LEVEL / entries)
+    return Diagnosis(tuple(findings), table("Ranks of the truth", rows, level=LEVEL), arrays)
 
 
-def _finding(entry: str, bias: float, uniform: float, mean: float, inside: float, level: float) -> Finding | None:
+def _found(entry: str, bias: float, uniform: float, mean: float, inside: float, level: float) -> list[Finding]:
     if bias < level:
-        side = "above" if mean > 0.5 else "below"
-        return Finding(
-            "biased",
-            entry,
-            f"the truth lies {side} the guide's draws too often (mean rank {mean:.2f}): train longer, or take a guide "
-            "that can have this posterior's shape.",
-        )
+        return [finding("biased", entry, side="above" if mean > 0.5 else "below", mean=mean)]
     if uniform < level:
-        small = inside < 0.5
-        return Finding(
-            "guide too narrow" if small else "guide too wide",
-            entry,
-            f"the central half of the guide's draws holds the truth in {inside:.0%} of simulations: "
-            + (
-                "the guide leaves dependence out (mean field). Use NUTS, or do not trust its standard deviations."
-                if small
-                else "train longer."
-            ),
-        )
-    return None
+        return [finding("guide too narrow" if inside < 0.5 else "guide too wide", entry, inside=inside)]
+    return []

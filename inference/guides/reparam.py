@@ -34,7 +34,7 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.linalg.operators import BlockDiagonal
+from gpzoo.linalg.operators import BlockDiagonalMatrix
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -314,16 +314,16 @@ class _Guarded(Projection):
     def __init__(self, prior: GaussianProcess, inducing: InducingVariable, *, site: str) -> None:
         self.prior, self.inducing, self.whiten, self.site = prior, inducing, True, site
         K = Kuu(inducing, prior.kernel)
-        blocks = K.blocks if isinstance(K, BlockDiagonal) else (K,)
+        blocks = K.blocks if isinstance(K, BlockDiagonalMatrix) else (K,)
         # Parts of a kernel that share a block share its factor.
         found = {id(block): _factor(block, f"Kuu of site {site!r}", prior.jitter) for block in blocks}
         factors = [found[id(block)][0] for block in blocks]
         inverses = [
             linalg.solve_lower(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)) for L in factors
         ]
-        blockwise = isinstance(K, BlockDiagonal)
-        self.L = BlockDiagonal(*factors) if blockwise else factors[0]
-        self.L_inverse = BlockDiagonal(*inverses) if blockwise else inverses[0]
+        blockwise = isinstance(K, BlockDiagonalMatrix)
+        self.L = BlockDiagonalMatrix(*factors) if blockwise else factors[0]
+        self.L_inverse = BlockDiagonalMatrix(*inverses) if blockwise else inverses[0]
         self.factorised = jnp.all(jnp.stack([factorised for _, factorised in found.values()]))
 
 

@@ -44,6 +44,21 @@ FIELD: dict[str, Any] = {"origin": "lower", "aspect": "auto", "interpolation": "
 WORDS, NUMBERS = 9, 8
 
 
+def colour(k: int) -> str:
+    """The colour of the ``k``-th of things that are alike."""
+    return CYCLE[int(k) % len(CYCLE)]
+
+
+def marker(k: int) -> str:
+    """The marker of the ``k``-th of things that are alike."""
+    return MARKERS[k % len(MARKERS)]
+
+
+def central(draws: np.ndarray) -> np.ndarray:
+    """The ends of central intervals over draws, which come first."""
+    return np.quantile(draws, ENDS, axis=0)
+
+
 def blank(width: float, height: float) -> Figure:
     """An empty figure of a size in inches, without a window.
 
@@ -200,6 +215,23 @@ def label(ax: Axes, x: str, y: str, *, frame: bool = False) -> None:
     ax.tick_params(labelsize=NUMBERS)
     if not frame:
         ax.spines[["top", "right"]].set_visible(False)
+
+
+def finished(ax: Axes, x: str, y: str, **limits: Any) -> Axes:
+    """Axes with names, limits and a legend."""
+    label(ax, x, y)
+    ax.set(**limits)
+    legend_above(ax)
+    return ax
+
+
+def matrix(ax: Axes | None, values: Any, name: str, x: str, y: str, **style: Any) -> Axes:
+    """Numbers in colours, with their scale and the names of rows and columns."""
+    ax = one(ax, height=3.9)
+    drawn = image(ax, values, **style)
+    label(ax, x, y, frame=True)
+    colour_bar(ax, drawn, name)
+    return ax
 
 
 def legend_above(ax: Axes) -> None:

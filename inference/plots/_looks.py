@@ -10,23 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from numpyro.distributions import constraints
-from numpyro.distributions.distribution import Unit
 
 from gpzoo import _checks as checks
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference.asking.ask import identity_of
+from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.asking.predict import predict
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.reparam import as_they_stand
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Representation, draw_per_input
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Runs, Trace, run, unmasked
+from gpzoo.likelihoods.answers import answers
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -36,20 +34,6 @@ ALONG = 200
 
 #: Joint draws behind a band that has no formula.
 BAND_DRAWS = 400
-
-
-class Observed(NamedTuple):
-    """A data site.
-
-    Attributes:
-        name: of the site.
-        values: its data, ``[N, ...]``; ``None`` where they are not given, or computed by the program.
-        binary: whether its values are 0 and 1.
-    """
-
-    name: str
-    values: np.ndarray | None
-    binary: bool
 
 
 class Draws(NamedTuple):
@@ -73,21 +57,21 @@ class Seen(NamedTuple):
         inputs: the positional arguments of predictions: those up to the first that has a default.
         names: of the inputs, as the program's author wrote them.
         processes: names of the latent GP sites, in the order of the program.
-        inner: those of them on which other GP sites depend.
         data: the data sites, in the order of the program.
         predict: ``(key, *inputs, quantiles=...)``, see :func:`~gpzoo.inference.predict`.
+        inner: those GP sites on which other GP sites depend.
+        subject: the model at all arguments, ``None`` for a program without a guide.
         posteriors: of the GP sites at the arguments, given a key; ``None`` for a program without a guide.
-        draws: ``(key, inputs)``, joint over the inputs; none for a program without a guide.
     """
 
     inputs: tuple
     names: tuple[str, ...]
     processes: tuple[str, ...]
-    inner: frozenset[str]
-    data: tuple[Observed, ...]
+    data: Trace
     predict: Callable[..., dict[str, SitePrediction]]
+    inner: frozenset[str] = frozenset()
+    subject: Subject | None = None
     posteriors: Callable[[Array], dict[str, Any]] | None = None
-    draws: Callable[[Array, tuple], Draws] = lambda key, inputs: Draws({}, {})
 
     def site(self, name: str | None) -> str:
         """A GP site: the named one, or the only one that is no inner layer.
@@ -110,9 +94,11 @@ class Seen(NamedTuple):
         Raises:
             ValueError: if there is none.
         """
-        if not self.data:
-            raise ValueError("The program has no data site.")
-        return self.data[0]
+        for name, site in self.data.items():
+            known = site["is_observed"] and checks.is_concrete(site["value"])
+            values = np.asarray(site["value"]) if known else None
+            return Observed(name, values, answers(unmasked(site["fn"])).kind == "binary")
+        raise ValueError("The program has no data site.")
 
     def inputs_of(self, columns: int, picture: str) -> np.ndarray:
         """The only input, ``[N, columns]``.
@@ -139,6 +125,20 @@ class Seen(NamedTuple):
         return np.asarray(inducing.Z) if isinstance(inducing, InducingPoints) and inducing.Z.ndim == 2 else None
 
 
+class Observed(NamedTuple):
+    """A data site.
+
+    Attributes:
+        name: of the site.
+        values: its data, ``[N, ...]``; ``None`` where they are not given, or computed by the program.
+        binary: whether its values are 0 and 1.
+    """
+
+    name: str
+    values: np.ndarray | None
+    binary: bool
+
+
 def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) -> Seen:
     """What is at these arguments; the program is traced, and nothing is computed.
 
@@ -150,31 +150,25 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
         raise TypeError(
             f"trained must be what fit returns, after the random key where the picture takes one; got {type(trained)}."
         )
-    guide = trained._usable_guide()
-    args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
-    sites = guide.sites_for(args, kwargs)
-    processes: list[str] = []
-    data: list[Observed] = []
+    subject = trained._subject(args, model_kwargs, seen=False)
+    sites, trace = subject.guide.sites, {}
 
     def once(params: dict[str, Any]) -> None:
-        of = {"guide": guide, "model": guide.model, "values": params, "representation": Marginals()}
-        found = run(random.key(0), args, kwargs, **of)
-        processes.extend(name for name in found.guide if name in sites.processes)
-        data.extend(_observed(data_sites(found.model, sites.latents | sites.enumerated)))
+        of = {"guide": subject.guide, "model": subject.model, "values": params, "representation": Marginals()}
+        trace.update(run(random.key(0), subject.args, subject.kwargs, **of).model)
 
     # As an argument: a network would write the state of this run into the model's own.
-    jax.eval_shape(once, dict(trained.params))
-    if not processes:
+    jax.eval_shape(once, subject.params)
+    if not sites.processes:
         raise ValueError("The program has no latent GP site to draw.")
-    return _seen(
-        guide.model,
-        args,
-        tuple(processes),
-        data,
-        inner=sites.inner & sites.processes,
-        predict=partial(trained.predict, num_draws=BAND_DRAWS, model_kwargs=model_kwargs),
-        posteriors=lambda key: trained.posterior(key, *args, model_kwargs=model_kwargs),
-        draws=partial(joint_draws, trained, model_kwargs),
+    return Seen(
+        *_inputs(subject.model, subject.args),
+        tuple(name for name in trace if name in sites.processes),
+        terms_per_datum(trace, sites.latents | sites.enumerated),
+        partial(trained.predict, num_draws=BAND_DRAWS, model_kwargs=model_kwargs),
+        sites.inner & sites.processes,
+        subject,
+        lambda key: trained.posterior(key, *args, model_kwargs=model_kwargs),
     )
 
 
@@ -199,59 +193,22 @@ def seen_by_mcmc(
     with as_they_stand():
         trace = look(model, args, kwargs, first | dict(params), arrays=True).trace
     sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
-    data = {n: s for n, s in sites.items() if s["is_observed"] and not s["infer"].get("is_auxiliary")}
-    latent = [n for n in sites if not sites[n]["is_observed"] and isinstance(_fn(sites[n]), GaussianProcess)]
-    options = {"posterior_samples": samples, "params": params, "train_args": args, "train_kwargs": kwargs}
     # Of exact regression the site that is drawn is the observed one.
-    processes = tuple(latent) or tuple(data)[:1]
-    return _seen(
-        model, args, processes, _observed(data), predict=partial(_predict, model, options | {"model_kwargs": kwargs})
-    )
+    data = {n: s for n, s in sites.items() if s["is_observed"] and not s["infer"].get("is_auxiliary")}
+    latent = [n for n in sites if n not in data and isinstance(unmasked(sites[n]["fn"]), GaussianProcess)]
+    options = {"posterior_samples": samples, "params": params, "train_args": args, "train_kwargs": kwargs}
+
+    def predicted(key: Array, *inputs: Any, **asked: Any) -> dict[str, SitePrediction]:
+        return predict(key, model, *inputs, model_kwargs=kwargs, **options, **asked)
+
+    return Seen(*_inputs(model, args), tuple(latent) or tuple(data)[:1], data, predicted)
 
 
-def _predict(model: Callable, options: dict, key: Array, *inputs: Any, **asked: Any) -> dict[str, SitePrediction]:
-    return predict(key, model, *inputs, **options, **asked)
-
-
-def _seen(
-    model: Callable,
-    args: tuple,
-    processes: tuple[str, ...],
-    data: list[Observed],
-    inner: frozenset[str] = frozenset(),
-    **asked: Any,
-) -> Seen:
+def _inputs(model: Callable, args: tuple) -> tuple[tuple, tuple[str, ...]]:
+    """The positional arguments of predictions, and their names."""
     names, optional = checks.positional(model, len(args))
     count = next((i for i, name in enumerate(names) if name in optional), len(names))
-    return Seen(args[:count], tuple(names[:count]), processes, inner, tuple(data), **asked)
-
-
-def data_sites(trace: Trace, latents: frozenset[str]) -> dict[str, dict[str, Any]]:
-    """The sites of a program whose values are, or would be, data."""
-    return {
-        name: site
-        for name, site in trace.items()
-        if site["type"] == "sample"
-        and name not in latents
-        and not site["infer"].get("is_auxiliary")
-        and not isinstance(_fn(site), Unit | GaussianProcess)
-    }
-
-
-def _fn(site: dict[str, Any]) -> Any:
-    return unmasked(site["fn"])
-
-
-def _observed(sites: Mapping[str, dict[str, Any]]) -> list[Observed]:
-    found = []
-    for name, site in sites.items():
-        known = site["is_observed"] and checks.is_concrete(site["value"])
-        support = getattr(_fn(site), "support", None)
-        while isinstance(support, constraints.independent):
-            support = support.base_constraint
-        values = np.asarray(site["value"]) if known else None
-        found.append(Observed(name, values, support is constraints.boolean))
-    return found
+    return args[:count], tuple(names[:count])
 
 
 def posterior_at(
@@ -277,25 +234,22 @@ def columns(values: np.ndarray, leading: int = 0) -> np.ndarray:
     return values if values.ndim > leading + 1 else values[..., None]
 
 
-def joint_draws(trained: Trained, model_kwargs: Mapping[str, Any] | None, key: Array, inputs: tuple) -> Draws:
+def joint_draws(key: Array, subject: Subject) -> Draws:
     """Draws of functions with any kernel, at up to a few hundred inputs: their covariances are formed."""
-    sites = trained.guide.sites
-    latents, processes = sites.latents | sites.enumerated, sites.processes
+    sites = subject.guide.sites
 
-    def what(found: Runs) -> Draws:
-        of_guide = {name: found.guide[name] for name in processes}
-        expected = {name: _mean(_fn(site)) for name, site in data_sites(found.model, latents).items()}
+    def of_run(found: Runs) -> Draws:
+        data = terms_per_datum(found.model, sites.latents | sites.enumerated)
+        expected = {name: _mean(unmasked(site["fn"])) for name, site in data.items()}
         return Draws(
-            {name: jnp.asarray(site["value"]) for name, site in of_guide.items()},
+            {name: jnp.asarray(found.guide[name]["value"]) for name in sites.processes},
             {name: mean for name, mean in expected.items() if mean is not None},
         )
 
-    return many("joint draws", key, trained, inputs, model_kwargs, BAND_DRAWS, what, Representation, program=True)
+    return of_runs("joint draws", key, subject, BAND_DRAWS, of_run, Representation, program=True)
 
 
-def draws_at_each(
-    key: Array, trained: Trained, inputs: tuple, model_kwargs: Mapping[str, Any] | None, num_draws: int
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def draws_at_each(key: Array, subject: Subject, num_draws: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Draws of each GP site with the right law at each input alone, and prior means given the layers below.
 
     The noise of a draw is the same at all inputs, so that quantiles over draws are smooth along a line. No covariance
@@ -304,19 +258,18 @@ def draws_at_each(
     Returns:
         By site a pair of ``[S, N]`` or ``[S, N, D]``.
     """
-    processes = trained.guide.sites.processes
 
-    def what(found: Runs) -> dict[str, tuple[Array, Array]]:
+    def of_run(found: Runs) -> dict[str, tuple[Array, Array]]:
         values = {}
-        for name in processes:
-            posterior, value = _fn(found.guide[name]), found.guide[name]["value"]
+        for name in subject.guide.sites.processes:
+            posterior, value = unmasked(found.guide[name]["fn"]), found.guide[name]["value"]
             if isinstance(value, GaussianMarginals) and value.key is not None:
                 value = draw_per_input(posterior, value.key, jnp.zeros(posterior.event_shape[0], int))
             values[name] = value, posterior.prior.mean
         return values
 
     shown = partial(Marginals, rows=_OneRow(jnp.zeros(1, int), 1, {}))
-    return many("draws at each input", key, trained, inputs, model_kwargs, num_draws, what, shown)
+    return of_runs("draws at each input", key, subject, num_draws, of_run, shown)
 
 
 class _OneRow(BatchRows):
@@ -327,45 +280,35 @@ class _OneRow(BatchRows):
         return jnp.zeros(size, int)
 
 
-def many(
+def of_runs(
     name: str,
     key: Array,
-    trained: Trained,
-    args: tuple,
-    model_kwargs: Mapping[str, Any] | None,
+    subject: Subject,
     num_draws: int,
-    what: Callable[[Runs], Any],
+    of_run: Callable[[Runs], Any],
     shown: Callable[..., Representation] = Marginals,
     *,
     program: bool = False,
 ) -> Any:
-    """``what`` of each of several runs of the guide, as NumPy arrays ``[S, ...]``.
+    """Numbers of each of several runs of the guide, as NumPy arrays ``[S, ...]``.
 
     Args:
         name: of the question, under which the compiled program is kept for other calls.
         key: of the runs.
-        trained: the model.
-        args: the program's positional arguments.
-        model_kwargs: its keyword arguments.
+        subject: the model at its arguments.
         num_draws: number of runs ``S``.
-        what: takes the traces of a run and returns a pytree of arrays; the same in all calls of one name.
+        of_run: takes the traces of a run and returns a pytree of arrays; the same in all calls of one name.
         shown: makes what the values of GP sites are, of the key ``views``.
         program: whether the program runs after the guide.
     """
-    guide = trained.guide
-    args, kwargs = arguments(guide.model, args, model_kwargs, new=True)
-    params = guide.checked_params(trained.params, args, kwargs)
-    arrays, static = split_arrays(kwargs)
+    static, guide, model = subject.static, subject.guide, subject.model if program else None
 
-    @jax.jit
-    def each(keys: Array, views: Array, args: tuple, arrays: dict, params: dict) -> Any:
-        of = {"guide": guide, "model": guide.model if program else None}
-        of |= {"values": params, "representation": shown(views=views)}
-        return jax.lax.map(lambda key: what(run(key, args, arrays | static, **of)), keys)
+    def of_draw(key: Array, at: At) -> Any:
+        of = {"guide": guide, "model": model, "values": at.params, "representation": shown(views=at.views)}
+        return of_run(run(key, at.args, at.arrays | static, **of))
 
-    compiled = trained._compiled.setdefault((name, identity_of(static)), each)
-    keys = random.split(named_key(key, "draws"), num_draws)
-    return jax.tree.map(np.asarray, compiled(keys, named_key(key, "views"), args, arrays, params))
+    keys, views = random.split(named_key(key, "draws"), num_draws), named_key(key, "views")
+    return jax.tree.map(np.asarray, subject.compiled_for(Question(name, of_draw))(keys, subject.at(views=views)))
 
 
 def _mean(fn: Any) -> Array | None:

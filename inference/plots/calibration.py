@@ -9,19 +9,7 @@ import numpy as np
 from gpzoo._types import ArrayLike
 from gpzoo.inference.diagnosis.calibration import checked_classes, pit_band, share_bounds
 from gpzoo.inference.diagnosis.calibration import reliability as found_reliability
-from gpzoo.inference.plots._axes import (
-    BLUE,
-    NUMBERS,
-    Series,
-    bars,
-    colour_bar,
-    curve,
-    image,
-    keep,
-    label,
-    legend_above,
-    one,
-)
+from gpzoo.inference.plots import _axes as draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,18 +40,16 @@ def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) ->
     K = probs.shape[1]
     counts = np.bincount(labels * K + probs.argmax(axis=1), minlength=K * K).reshape(K, K)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    ax = one(ax, height=3.9)
-    drawn = image(ax, share, cmap="Blues", vmin=0, vmax=1, written=counts if K <= _NUMBERED else None)
+    style = {"cmap": "Blues", "vmin": 0, "vmax": 1, "written": counts if K <= _NUMBERED else None}
+    ax = draw.matrix(ax, share, "share of the true class", "predicted class", "true class", **style)
     if K <= _NUMBERED:
         for (i, j), number in np.ndenumerate(counts):
             if number:
                 colour = "w" if share[i, j] > 0.5 else "k"
-                ax.text(j, i, str(number), ha="center", va="center", fontsize=NUMBERS, color=colour)
+                ax.text(j, i, str(number), ha="center", va="center", fontsize=draw.NUMBERS, color=colour)
         ax.set_xticks(range(K))
         ax.set_yticks(range(K))
     ax.tick_params(length=0)
-    label(ax, "predicted class", "true class", frame=True)
-    colour_bar(ax, drawn, "share of the true class")
     return ax
 
 
@@ -91,23 +77,21 @@ def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) 
         ValueError: for shapes that do not agree, or labels that are no classes.
     """
     found = found_reliability(np.asarray(probs), np.asarray(labels))
-    ax = one(ax, height=3.9, width=4.2)
-    curve(ax, [0, 1], [0, 1], "calibrated", "--", color="0.5", linewidth=1)
+    ax = draw.one(ax, height=3.9, width=4.2)
+    draw.curve(ax, [0, 1], [0, 1], "calibrated", "--", color="0.5", linewidth=1)
     pairs = zip(found.count, found.confidence, strict=True)
     bounds = np.array([share_bounds(int(n), float(np.clip(p, 1e-9, 1 - 1e-9))) for n, p in pairs])
     ax.vlines(found.confidence, *bounds.T, color="0.8", linewidth=6, label="95 %, if calibrated", zorder=1)
-    keep(ax, Series("95 %, if calibrated", found.confidence, bounds.T))
+    draw.keep(ax, draw.Series("95 %, if calibrated", found.confidence, bounds.T))
     area = 12 + 130 * found.count / found.count.max()
-    dots = {"color": BLUE, "edgecolor": "w", "linewidth": 0.6, "zorder": 3, "clip_on": False}
+    dots = {"color": draw.BLUE, "edgecolor": "w", "linewidth": 0.6, "zorder": 3, "clip_on": False}
     name = f"{found.count.sum()} data in bins"
     ax.scatter(found.confidence, found.accuracy, s=area, label=name, **dots)
-    keep(ax, Series(name, found.confidence, found.accuracy))
+    draw.keep(ax, draw.Series(name, found.confidence, found.accuracy))
     for words in (f"expected calibration error {found.ece:.3f}", f"Brier score {found.brier:.3f}"):
         ax.plot([], [], " ", label=words)
-    ax.set(xlim=(float(found.confidence.min()) - 0.05, 1.0), ylim=(0, 1.0))
-    label(ax, "probability of the likeliest class", "share of data where it is right")
-    legend_above(ax)
-    return ax
+    limits = {"xlim": (float(found.confidence.min()) - 0.05, 1.0), "ylim": (0, 1.0)}
+    return draw.finished(ax, "probability of the likeliest class", "share of data where it is right", **limits)
 
 
 def pit(values: ArrayLike, *, ax: Axes | None = None) -> Axes:
@@ -136,11 +120,8 @@ def pit(values: ArrayLike, *, ax: Axes | None = None) -> Axes:
     n = len(values)
     number = int(np.clip(n // 10, 4, 20))
     low, high = pit_band(n, number)
-    ax = one(ax, height=2.9)
-    bars(ax, values, f"{n} data", bins=number, range=(0, 1), color=BLUE, edgecolor="w", linewidth=0.8)
+    ax = draw.one(ax, height=2.9)
+    draw.bars(ax, values, f"{n} data", bins=number, range=(0, 1), color=draw.BLUE, edgecolor="w", linewidth=0.8)
     ax.axhspan(low, high, color="0.3", alpha=0.22, linewidth=0, label="95 % band, all bins")
     ax.axhline(n / number, color="0.2", linewidth=1, linestyle="--", label="uniform")
-    ax.set_xlim(0, 1)
-    label(ax, "probability integral transform", f"data per bin, 1/{number} wide")
-    legend_above(ax)
-    return ax
+    return draw.finished(ax, "probability integral transform", f"data per bin, 1/{number} wide", xlim=(0, 1))

@@ -10,23 +10,7 @@ from jax import Array
 
 from gpzoo._types import Argument
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.plots._axes import (
-    BLUE,
-    CYCLE,
-    DIVERGING,
-    FIELD,
-    MARKERS,
-    NUMBERS,
-    VERMILION,
-    Series,
-    colour_bar,
-    curve,
-    image,
-    keep,
-    label,
-    legend_above,
-    one,
-)
+from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._looks import beyond, seen
 from gpzoo.inference.programs.calls import entry_point
 
@@ -73,7 +57,7 @@ def field_2d(
     looked = seen(trained, args, model_kwargs)
     X = looked.inputs_of(2, "field_2d")
     name, observed = looked.site(site) if site is not None or len(looked.processes) == 1 else None, looked.observed
-    ax = one(ax, height=3.9)
+    ax = draw.one(ax, height=3.9)
     lines = [beyond(column, 0.1, 60) for column in X.T]
     sides = [(line[0], line[-1]) for line in lines]
     across = np.stack(np.meshgrid(*lines), axis=-1)
@@ -99,11 +83,9 @@ def field_2d(
         if name is not None:
             _deviation(ax, np.sqrt(over_grid(found[name].variance)[..., 0]), sides, name)
     if (at := looked.points(rng_key, name, X)) is not None:
-        curve(ax, *at.T, "inducing points", "+", color="k", markersize=5, markeredgewidth=0.9)
-    label(ax, f"{looked.names[0]}, column 0", f"{looked.names[0]}, column 1")
-    ax.set(xlim=sides[0], ylim=sides[1])
-    legend_above(ax)
-    return ax
+        draw.curve(ax, *at.T, "inducing points", "+", color="k", markersize=5, markeredgewidth=0.9)
+    columns = (f"{looked.names[0]}, column {i}" for i in range(2))
+    return draw.finished(ax, *columns, xlim=sides[0], ylim=sides[1])
 
 
 def _deviation(ax: Axes, deviation: np.ndarray, sides: list[tuple[float, float]], name: str) -> None:
@@ -115,7 +97,7 @@ def _deviation(ax: Axes, deviation: np.ndarray, sides: list[tuple[float, float]]
     middle, width = np.mean(sides, axis=1), np.ptp(sides, axis=1)
     segments = [np.concatenate(each) for each in lines.allsegs if sum(map(len, each))]
     places = [each[np.argmin(np.sum(((each - middle) / width) ** 2, axis=1))] for each in segments]
-    ax.clabel(lines, fontsize=NUMBERS - 1, fmt="%.2g", manual=[tuple(place) for place in places])
+    ax.clabel(lines, fontsize=draw.NUMBERS - 1, fmt="%.2g", manual=[tuple(place) for place in places])
     ax.plot([], [], color="k", linewidth=0.6, label=f"standard deviation of {name}")
 
 
@@ -147,25 +129,25 @@ def surface(
         limit: the largest number of the scale; the largest of field and data if ``None``.
         ax: axes to draw into; those of a new figure if ``None``.
     """
-    ax = one(ax, height=3.9)
+    ax = draw.one(ax, height=3.9)
     if limit is None:
         limit = float(max(np.abs(values).max(), 0 if y is None else np.abs(y).max())) or 1.0
-    scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
-    drawn = image(ax, values, extent=extent, **FIELD, **scale)
+    scale = {"cmap": draw.DIVERGING, "vmin": -limit, "vmax": limit}
+    drawn = draw.image(ax, values, extent=extent, **draw.FIELD, **scale)
     if X is not None and y is not None:
         ax.scatter(*X.T, c=y, s=16, edgecolor="k", linewidth=0.5, label="data", zorder=3, **scale)
-        keep(ax, Series("data", *X.T))
-    colour_bar(ax, drawn, name)
+        draw.keep(ax, draw.Series("data", *X.T))
+    draw.colour_bar(ax, drawn, name)
     return ax
 
 
 def _probability(ax: Axes, probs: np.ndarray, extent: tuple, name: str) -> None:
     # Paler than the marks of the data, which have the colours of the ends.
-    drawn = image(ax, probs, cmap=DIVERGING, vmin=0, vmax=1, alpha=0.7, extent=extent, **FIELD)
+    drawn = draw.image(ax, probs, cmap=draw.DIVERGING, vmin=0, vmax=1, alpha=0.7, extent=extent, **draw.FIELD)
     if probs.min() < 0.5 < probs.max():
         ax.contour(probs, extent=extent, colors="k", levels=[0.5], linewidths=1)
         ax.plot([], [], color="k", linewidth=1, label="probability 1/2")
-    colour_bar(ax, drawn, f"P({name} = 1)")
+    draw.colour_bar(ax, drawn, f"P({name} = 1)")
 
 
 def _classes(ax: Axes, probs: np.ndarray, extent: tuple) -> None:
@@ -176,10 +158,10 @@ def _classes(ax: Axes, probs: np.ndarray, extent: tuple) -> None:
     padded = np.pad(probs, ((1, 1), (1, 1), (0, 0)), mode="edge")
     rows, columns, K = probs.shape
     probs = np.mean([padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)], axis=0)
-    colours = np.array([to_rgb(CYCLE[k % len(CYCLE)]) for k in range(K)])
+    colours = np.array([to_rgb(draw.colour(k)) for k in range(K)])
     strength = 0.75 * np.clip((probs.max(axis=-1)[..., None] - 1 / K) / (1 - 1 / K), 0, 1)
     shown = 1 - strength * (1 - colours[probs.argmax(axis=-1)])
-    image(ax, shown, extent=extent, **FIELD)
+    draw.image(ax, shown, extent=extent, **draw.FIELD)
     for k in range(K):
         ahead = probs[..., k] - np.delete(probs, k, axis=-1).max(axis=-1)
         if ahead.min() < 0 < ahead.max():
@@ -193,6 +175,7 @@ def _class_marks(ax: Axes, X: np.ndarray, values: np.ndarray | None) -> None:
     values = values.reshape(len(values), -1)[:, 0]
     classes = np.unique(values)
     for i, k in enumerate(classes):
-        colour = (BLUE, VERMILION)[i] if len(classes) <= 2 else CYCLE[int(k) % len(CYCLE)]
+        colour = (draw.BLUE, draw.VERMILION)[i] if len(classes) <= 2 else draw.colour(k)
         style = {"markersize": 4, "markeredgecolor": "w", "markeredgewidth": 0.5}
-        curve(ax, *X[values == k].T, f"data of class {k:g}", MARKERS[i % len(MARKERS)], color=colour, **style)
+        x, y = X[values == k].T
+        draw.curve(ax, x, y, f"data of class {k:g}", draw.marker(i), color=colour, **style)

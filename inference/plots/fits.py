@@ -12,20 +12,8 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.plots._axes import (
-    CENTRAL,
-    CYCLE,
-    ENDS,
-    OUTPUTS,
-    VERMILION,
-    band,
-    curve,
-    label,
-    legend_above,
-    one,
-    ticks_below,
-)
-from gpzoo.inference.plots._looks import Draws, Observed, beyond, columns, seen, seen_by_mcmc
+from gpzoo.inference.plots import _axes as draw
+from gpzoo.inference.plots._looks import Draws, Observed, beyond, columns, joint_draws, seen, seen_by_mcmc
 from gpzoo.inference.programs.calls import entry_point
 
 if TYPE_CHECKING:
@@ -89,24 +77,22 @@ def fit_1d(
     X, name, observed = looked.inputs_of(1, "fit_1d"), looked.site(site), looked.observed
     x = beyond(X[:, 0], 0.1)
     grid = x[:, None].astype(X.dtype)
-    found = looked.predict(rng_key, grid, quantiles=ENDS)
-    drawn, at = looked.draws(rng_key, (grid,)), looked.points(rng_key, name, X)
+    found = looked.predict(rng_key, grid, quantiles=draw.ENDS)
+    drawn, at = Draws({}, {}), looked.points(rng_key, name, X)
+    if isinstance(trained, Trained):
+        drawn = joint_draws(rng_key, trained._subject((grid,), model_kwargs))
     classes = found[observed.name].probs is not None or observed.binary
-    ax = one(ax)
+    ax = draw.one(ax)
     shown = _of_classes(found[observed.name], drawn, observed) if classes else _of_numbers(found, drawn, name, observed)
-    _draw(ax, grid[:, 0], shown, draws if looked.posteriors else 0)
+    _draw(ax, grid[:, 0], shown, draws if looked.subject else 0)
     if observed.values is not None:
         (_labels_as_marks if classes else _data)(ax, X[:, 0], observed.values)
     if at is not None:
-        style = {"color": VERMILION, "markersize": 9, "markeredgewidth": 1.2, "zorder": 4}
-        ticks_below(ax, at[:, 0], "inducing points", **style)
-    label(ax, looked.names[0], "probability" if classes else observed.name)
-    if classes:
-        ax.set_ylim(-0.17, 1.12)
-        ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
-    ax.set_xlim(grid[0, 0], grid[-1, 0])
-    legend_above(ax)
-    return ax
+        style = {"color": draw.VERMILION, "markersize": 9, "markeredgewidth": 1.2, "zorder": 4}
+        draw.ticks_below(ax, at[:, 0], "inducing points", **style)
+    limits = {"yticks": [0, 0.25, 0.5, 0.75, 1], "ylim": (-0.17, 1.12)} if classes else {}
+    limits["xlim"] = (grid[0, 0], grid[-1, 0])
+    return draw.finished(ax, looked.names[0], "probability" if classes else observed.name, **limits)
 
 
 class _Lines(NamedTuple):
@@ -129,13 +115,14 @@ class _Lines(NamedTuple):
 
 def _draw(ax: Axes, x: np.ndarray, shown: _Lines, draws: int) -> None:
     for k, name in enumerate(shown.names):
-        colour = CYCLE[k % len(CYCLE)]
+        colour = draw.colour(k)
         for ends, of, strength in shown.bands:
-            band(ax, x, ends[..., k], of if k == 0 else None, colour, strength)
-        curve(ax, x, shown.middles[:, k], name, color=colour, linewidth=1.6, zorder=3)
-    for s in range(draws if shown.functions is not None and len(shown.names) == 1 else 0):
+            draw.band(ax, x, ends[..., k], of if k == 0 else None, colour, strength)
+        draw.curve(ax, x, shown.middles[:, k], name, color=colour, linewidth=1.6, zorder=3)
+    functions = () if shown.functions is None or len(shown.names) != 1 else shown.functions[:draws, :, 0]
+    for s, values in enumerate(functions):
         style = {"color": "0.25", "linewidth": 0.5, "alpha": 0.7}
-        curve(ax, x, shown.functions[s, :, 0], shown.named if s == 0 else None, **style)
+        draw.curve(ax, x, values, shown.named if s == 0 else None, **style)
 
 
 def _of_numbers(found: Mapping[str, SitePrediction], drawn: Draws, site: str, observed: Observed) -> _Lines:
@@ -148,14 +135,14 @@ def _of_numbers(found: Mapping[str, SitePrediction], drawn: Draws, site: str, ob
         expected = functions
     # Quantiles of f have a formula, those of a function of it only draws.
     if expected.shape != functions.shape or not np.allclose(expected, functions, rtol=1e-4, atol=1e-6):
-        inner, what = np.quantile(expected, ENDS, axis=0), f"E[{data} | {site}]"
+        inner, what = draw.central(expected), f"E[{data} | {site}]"
     middle, of_mean = (np.mean(functions, axis=0), site) if y.mean is None else (y.mean, data)
     middle = columns(middle)
     several = middle.shape[1] > 1
-    names = [f"mean of {of_mean}{f' {k}' if several else ''}" for k in range(min(middle.shape[1], OUTPUTS))]
-    bands = [(columns(y.quantiles, 1), f"{CENTRAL} of {data}", 0.16)]
+    names = [f"mean of {of_mean}{f' {k}' if several else ''}" for k in range(min(middle.shape[1], draw.OUTPUTS))]
+    bands = [(columns(y.quantiles, 1), f"{draw.CENTRAL} of {data}", 0.16)]
     if what != data:
-        bands.append((columns(inner, 1), f"{CENTRAL} of {what}", 0.35))
+        bands.append((columns(inner, 1), f"{draw.CENTRAL} of {what}", 0.35))
     return _Lines(middle, names, bands, columns(expected, 1), f"draws of {what}")
 
 
@@ -171,16 +158,16 @@ def _of_classes(found: SitePrediction, drawn: Draws, observed: Observed) -> _Lin
     if given is None:
         return _Lines(probs, names, [], None, "")
     given = given.reshape(len(given), *probs.shape)
-    return _Lines(probs, names, [(np.quantile(given, ENDS, axis=0), f"{CENTRAL} given f", 0.2)], given, "draws")
+    return _Lines(probs, names, [(draw.central(given), f"{draw.CENTRAL} given f", 0.2)], given, "draws")
 
 
 def _data(ax: Axes, x: np.ndarray, values: np.ndarray) -> None:
     outputs = columns(values)
     many = len(x) > 2000
     style = {"markersize": 4 if len(x) <= 300 else 2, "zorder": 3.5, "rasterized": many, "markeredgewidth": 0}
-    for k in range(min(outputs.shape[1], OUTPUTS)):
-        colour = "k" if outputs.shape[1] == 1 else CYCLE[k]
-        curve(ax, x, outputs[:, k], "data" if k == 0 else None, ".", color=colour, **style)
+    for k in range(min(outputs.shape[1], draw.OUTPUTS)):
+        colour = "k" if outputs.shape[1] == 1 else draw.colour(k)
+        draw.curve(ax, x, outputs[:, k], "data" if k == 0 else None, ".", color=colour, **style)
 
 
 def _labels_as_marks(ax: Axes, x: np.ndarray, values: np.ndarray) -> None:
@@ -191,6 +178,6 @@ def _labels_as_marks(ax: Axes, x: np.ndarray, values: np.ndarray) -> None:
     for i, k in enumerate(classes):
         binary = len(classes) <= 2
         height = (-0.05 if k == 0 else 1.05) if binary else 1.04 + 0.05 * (i % 2)
-        colour, own = "k" if binary else CYCLE[int(k) % len(CYCLE)], x[values == k]
+        colour, own = "k" if binary else draw.colour(k), x[values == k]
         style = {"markersize": 6, "markeredgewidth": 0.8, "color": colour}
-        curve(ax, own, np.full(len(own), height), "data" if i == 0 else None, "|", **style)
+        draw.curve(ax, own, np.full(len(own), height), "data" if i == 0 else None, "|", **style)

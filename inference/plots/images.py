@@ -14,7 +14,7 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.inducing.variables import InducingPatches
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.plots._axes import DIVERGING, NUMBERS, ORANGE, WORDS, colour_bar, image, label, one
+from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._looks import posterior_at
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.kernels import Kernel
@@ -93,13 +93,10 @@ def inducing_images(
     rows = [row[first : first + columns] for row in rows for first in range(0, len(row), columns)]
     first = rows[0][0][0]
     coloured = first.ndim == 3 and first.shape[-1] == 3
-    ax = one(ax, height=_height(rows, bar=not coloured))
-    drawn = _mosaic(ax, rows, cmap="gray", **_limits([picture for row in rows for picture, _ in row]))
-    if not coloured:
-        colour_bar(ax, drawn, "pixel")
-    by = "the mean of u" if mean.shape[1] == 1 else "the size of u (root mean square)"
-    ax.set_title(f"{shown} of {start} inducing images, by {by}" if shown < start else f"by {by}", fontsize=WORDS)
-    return ax
+    by = "by the mean of u" if mean.shape[1] == 1 else "by the size of u (root mean square)"
+    title = f"{shown} of {start} inducing images, {by}" if shown < start else by
+    scale = _limits([picture for row in rows for picture, _ in row])
+    return _mosaic(ax, rows, title, bar=None if coloured else "pixel", cmap="gray", **scale)
 
 
 def _pictures(inducing: Any, kernel: Kernel, site: str) -> np.ndarray:
@@ -180,20 +177,15 @@ def patch_weights(
     if not maps:
         raise ValueError(f"The kernel of site {posterior.site!r} has no weights of patches.")
     limit = max(float(np.abs(weights).max()) for weights, _ in maps) or 1.0
-    columns = min(len(maps), 3 if len(maps) <= 9 else 5)
-    scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
+    scale = {"cmap": draw.DIVERGING, "vmin": -limit, "vmax": limit}
     if len(maps) == 1:
-        ax = one(ax, height=3.9)
-        drawn = image(ax, maps[0][0], **scale)
-        label(ax, "column of the patch (pixels)", "row of the patch (pixels)", frame=True)
+        names = "weight of the patch", "column of the patch (pixels)", "row of the patch (pixels)"
+        ax = draw.matrix(ax, maps[0][0], *names, **scale)
         ax.locator_params(integer=True, nbins=6)
-    else:
-        rows = [maps[i : i + columns] for i in range(0, len(maps), columns)]
-        ax = one(ax, height=_height(rows, bar=True))
-        drawn = _mosaic(ax, rows, **scale)
-        ax.set_title("places of the patch in the image", fontsize=WORDS)
-    colour_bar(ax, drawn, "weight of the patch")
-    return ax
+        return ax
+    columns = min(len(maps), 3 if len(maps) <= 9 else 5)
+    rows = [maps[i : i + columns] for i in range(0, len(maps), columns)]
+    return _mosaic(ax, rows, "places of the patch in the image", bar="weight of the patch", **scale)
 
 
 def _maps(node: DoubleSum) -> _Row:
@@ -271,15 +263,13 @@ def augmentations(
         drawn = [view.view(image[None])[0][:count] for image in images]
     pairs = zip(images, drawn, strict=True)
     rows = [[(x, "") for x in (own, *np.asarray(views).reshape(-1, *own.shape))] for own, views in pairs]
-    ax = one(ax, height=_height(rows, bar=False))
-    _mosaic(ax, rows, cmap="gray", **_limits(list(images)))
+    ax = _mosaic(ax, rows, "inputs (framed) and views of them", bar=None, cmap="gray", **_limits(list(images)))
     from matplotlib.patches import Rectangle
 
     height = images.shape[1] / images.shape[2]
     for i in range(len(rows)):
         corner = (0.0, i * (height + _BESIDE))
-        ax.add_patch(Rectangle(corner, 1, height, fill=False, edgecolor=ORANGE, linewidth=1.8, clip_on=False))
-    ax.set_title("inputs (framed) and views of them", fontsize=WORDS)
+        ax.add_patch(Rectangle(corner, 1, height, fill=False, edgecolor=draw.ORANGE, linewidth=1.8, clip_on=False))
     return ax
 
 
@@ -305,23 +295,14 @@ def _limits(pictures: list[np.ndarray]) -> dict[str, float]:
     return {"vmin": min(0.0, low), "vmax": max(1.0, high)}
 
 
-def _below(rows: Sequence[_Row]) -> float:
-    """Room below a picture."""
-    return _BELOW if any(caption for row in rows for _, caption in row) else _BESIDE
-
-
-def _height(rows: Sequence[_Row], *, bar: bool) -> float:
-    """Inches of a mosaic as wide as a column, its title included and its colour bar left out."""
-    columns = max(map(len, rows))
-    widths = columns + (columns - 1) * _BESIDE
-    picture = rows[0][0][0]
-    each = picture.shape[0] / picture.shape[1] + _below(rows)
-    return 0.35 + (3.95 if bar else 4.6) * len(rows) * each / widths
-
-
-def _mosaic(ax: Axes, rows: Sequence[_Row], **scale: Any) -> Any:
-    """Pictures in rows, all one unit wide, with a caption below each; returns what was drawn last."""
-    top, below, drawn = 0.0, _below(rows), None
+def _mosaic(ax: Axes | None, rows: Sequence[_Row], title: str, *, bar: str | None, **scale: Any) -> Axes:
+    """Pictures in rows, all one unit wide, with a caption below each, and a bar with the name of their colours."""
+    captions = any(caption for row in rows for _, caption in row)
+    top, below, width = 0.0, _BELOW if captions else _BESIDE, max(map(len, rows)) * (1 + _BESIDE) - _BESIDE
+    each = rows[0][0][0].shape[0] / rows[0][0][0].shape[1] + below
+    # Inches of a mosaic as wide as a column, its title included and its colour bar left out.
+    ax = draw.one(ax, height=0.35 + (4.6 if bar is None else 3.95) * len(rows) * each / width)
+    drawn = None
     for row in rows:
         height = row[0][0].shape[0] / row[0][0].shape[1]
         for j, (picture, caption) in enumerate(row):
@@ -329,15 +310,17 @@ def _mosaic(ax: Axes, rows: Sequence[_Row], **scale: Any) -> Any:
             if picture.ndim == 3:
                 picture = picture[..., 0] if picture.shape[-1] != 3 else _in_unit(picture, scale)
             place = {"extent": (left, left + 1, top + height, top), "interpolation": "nearest"}
-            drawn = image(ax, picture, caption=caption, **place, **scale)
+            drawn = draw.image(ax, picture, caption=caption, **place, **scale)
             if caption:
-                ax.text(left + 0.5, top + height + 0.03, caption, ha="center", va="top", fontsize=NUMBERS)
+                ax.text(left + 0.5, top + height + 0.03, caption, ha="center", va="top", fontsize=draw.NUMBERS)
         top += height + below
-    width = max(map(len, rows)) * (1 + _BESIDE) - _BESIDE
-    ax.set(xlim=(-0.02, width + 0.02), ylim=(top - (_BESIDE if below == _BESIDE else 0), -0.02))
+    ax.set(xlim=(-0.02, width + 0.02), ylim=(top - (0 if captions else _BESIDE), -0.02))
     ax.set_aspect("equal")
     ax.set_axis_off()
-    return drawn
+    ax.set_title(title, fontsize=draw.WORDS)
+    if bar is not None:
+        draw.colour_bar(ax, drawn, bar)
+    return ax
 
 
 def _in_unit(picture: np.ndarray, scale: Mapping[str, Any]) -> np.ndarray:

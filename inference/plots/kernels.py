@@ -14,22 +14,8 @@ from jax import Array, random
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.plots._axes import (
-    CYCLE,
-    ENDS,
-    MARKERS,
-    SEQUENTIAL,
-    Series,
-    colour_bar,
-    curve,
-    image,
-    keep,
-    label,
-    legend_above,
-    one,
-)
-from gpzoo.inference.plots._looks import many, posterior_at
-from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.plots import _axes as draw
+from gpzoo.inference.plots._looks import of_runs, posterior_at
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.runs import Runs, unmasked
 from gpzoo.processes.process import GaussianProcess
@@ -76,44 +62,42 @@ def lengthscales(
     Raises:
         ValueError: if no kernel has lengthscales, or for another number of names.
     """
-    guide, key = trained._usable_guide(), random.key(0)
-    processes = guide.sites_for(*arguments(guide.model, args, model_kwargs, new=True)).processes
+    subject = trained._subject(args, model_kwargs, seen=False)
+    guide, processes = subject.guide, subject.guide.sites_for(subject.args, subject.kwargs).processes
     sampled = guide.hyperparameters != "point" and guide.sites.latents > processes
 
-    def what(found: Runs) -> tuple[list[_Lengthscales], Array | None]:
+    def of_run(found: Runs) -> tuple[list[_Lengthscales], Array | None]:
         priors = {site: unmasked(found.guide[site]["fn"]).prior for site in found.guide if site in processes}
         nodes = [(site, prior.X, node) for site, prior in priors.items() for node in _lengthscaled(prior.kernel)]
         # Other sites' inputs may be draws, and take a computation for which nobody asks.
         spread = next((jnp.std(X, axis=0) for _, X, _ in nodes if X.ndim == 2), None)
         return [_Lengthscales.of(*each) for each in nodes], spread
 
-    series, spread = many("lengthscales", key, trained, args, model_kwargs, _DRAWS if sampled else 1, what)
+    series, spread = of_runs("lengthscales", random.key(0), subject, _DRAWS if sampled else 1, of_run)
     if not series:
         raise ValueError("No kernel of the program has lengthscales.")
     of = [each.name for each in series]
     of = [f"{n}, part {of[:i].count(n)}" if of.count(n) > 1 else n for i, n in enumerate(of)]
-    columns = sorted({column for each in series for column in each.columns})
+    columns: list[int] = sorted({column for each in series for column in each.columns})
     numbered = [column for column in columns if column != _ALL]
     if names is not None and len(names) != len(numbered):
         raise ValueError(f"names must be one for each of {len(numbered)} columns, got {len(names)}.")
     rows = {column: i for i, column in enumerate(columns)}
     words = {c: f"column {c}" if names is None else names[c] for c in numbered} | {_ALL: "every column"}
-    ax = one(ax, height=1.0 + max(0.22, 0.09 * len(series)) * max(4, len(rows)))
+    ax = draw.one(ax, height=1.0 + max(0.22, 0.09 * len(series)) * max(4, len(rows)))
     for i, (name, each) in enumerate(zip(of, series, strict=True)):
         offset = (i - (len(series) - 1) / 2) * min(0.18, 0.7 / len(series))
-        _dots(ax, each, rows, words, name, offset, CYCLE[i % len(CYCLE)], MARKERS[i % len(MARKERS)])
+        _dots(ax, each, rows, words, name, offset, draw.colour(i), draw.marker(i))
     at = [] if spread is None else [(c, x) for c, x in enumerate(spread[0]) if c in rows and x > 0]
     if at:
         beside = {"named": [words[c] for c, _ in at], "color": "0.55", "markersize": 11}
-        curve(ax, [x for _, x in at], [rows[c] for c, _ in at], "spread of the column (s.d.)", "|", **beside)
+        draw.curve(ax, [x for _, x in at], [rows[c] for c, _ in at], "spread of the column (s.d.)", "|", **beside)
     ax.set_yticks(list(rows.values()), [words[column] for column in columns])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     _plain_logarithm(ax)
-    label(ax, "lengthscale (units of the inputs)", "")
     ax.grid(axis="y", color="0.92", linewidth=0.6)
     ax.set_axisbelow(True)
-    legend_above(ax)
-    return ax
+    return draw.finished(ax, "lengthscale (units of the inputs)", "")
 
 
 def _plain_logarithm(ax: Axes) -> None:
@@ -179,14 +163,14 @@ def _dots(
     """The lengthscales of each column in its row, with their intervals where there are several draws."""
     S, D, _ = series.values.shape
     for i, column in enumerate(series.columns):
-        low, middle, high = np.quantile(series.values[:, :, i], (ENDS[0], 0.5, ENDS[1]), axis=0)
+        low, middle, high = np.quantile(series.values[:, :, i], (draw.ENDS[0], 0.5, draw.ENDS[1]), axis=0)
         style = {"color": colour, "markersize": 5, "label": name if i == 0 else None, "alpha": 1 if D == 1 else 0.5}
         at = np.full(D, rows[column] + offset)
         if S == 1:
             ax.plot(middle, at, marker, **style)
         else:
             ax.errorbar(middle, at, xerr=(middle - low, high - middle), fmt=marker, elinewidth=1.2, **style)
-        keep(ax, Series(name, middle, [words[column]] * D))
+        draw.keep(ax, draw.Series(name, middle, [words[column]] * D))
 
 
 @entry_point
@@ -244,8 +228,8 @@ def kernel_by_class(
         matrix = matrix[output]
     elif output:
         raise ValueError(f"All outputs of site {posterior.site!r} have one kernel: output must be 0, got {output}.")
-    ax = one(ax, height=3.9)
-    drawn = image(ax, matrix, cmap=SEQUENTIAL, interpolation="nearest")
+    style = {"cmap": draw.SEQUENTIAL, "interpolation": "nearest"}
+    ax = draw.matrix(ax, matrix, f"prior covariance of {posterior.site}", "class", "class", **style)
     classes, starts = np.unique(labels[kept], return_index=True)
     for edge in starts[1:] - 0.5:
         ax.axhline(edge, color="w", linewidth=0.6)
@@ -255,8 +239,6 @@ def kernel_by_class(
     ax.set_xticks(middles, names)
     ax.set_yticks(middles, names)
     ax.tick_params(length=0)
-    label(ax, "class", "class", frame=True)
-    colour_bar(ax, drawn, f"prior covariance of {posterior.site}")
     return ax
 
 

@@ -10,18 +10,7 @@ from jax import Array
 
 from gpzoo._types import Argument
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.plots._axes import (
-    CENTRAL,
-    CYCLE,
-    ENDS,
-    OUTPUTS,
-    WORDS,
-    band,
-    curve,
-    label,
-    legend_above,
-    several,
-)
+from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._looks import ALONG, beyond, columns, draws_at_each, seen
 from gpzoo.inference.programs.calls import entry_point
 
@@ -71,26 +60,33 @@ def layers(
     looked = seen(trained, args, model_kwargs)
     if len(looked.inputs) != 1:
         raise ValueError(f"layers needs a program with one input; its inputs are {list(looked.names)}.")
-    panels = several(ax, len(looked.processes), height=1.75, share=True)
+    panels = draw.several(ax, len(looked.processes), height=1.75, share=True)
     at, line, name = _line_through(np.asarray(looked.inputs[0]), looked.names[0])
-    drawn = draws_at_each(rng_key, trained, (line,), model_kwargs, _DRAWS)
+    drawn = draws_at_each(rng_key, trained._subject((line,), model_kwargs), _DRAWS)
     for axes, site in zip(panels, looked.processes, strict=True):
         values, prior = (columns(each, 1) for each in drawn[site])
         # The outputs that vary most along the line come first.
-        order = np.argsort(-np.ptp(values.mean(axis=0), axis=0), kind="stable")[:OUTPUTS]
+        order = np.argsort(-np.ptp(values.mean(axis=0), axis=0), kind="stable")[: draw.OUTPUTS]
         for i, k in enumerate(sorted(order)):
             of = f"output {k}" if values.shape[-1] > 1 else "mean"
-            band(axes, at, np.quantile(values[..., k], ENDS, axis=0), CENTRAL if i == 0 else None, CYCLE[i], 0.25)
-            curve(axes, at, values[..., k].mean(axis=0), of, color=CYCLE[i], linewidth=1.5)
+            draw.band(
+                axes,
+                at,
+                draw.central(values[..., k]),
+                draw.CENTRAL if i == 0 else None,
+                draw.colour(i),
+                0.25,
+            )
+            draw.curve(axes, at, values[..., k].mean(axis=0), of, color=draw.colour(i), linewidth=1.5)
             # With several outputs each has the colour of its own.
-            style = {"color": "0.3" if len(order) == 1 else CYCLE[i], "linewidth": 0.9}
-            curve(axes, at, prior[..., k].mean(axis=0), "prior mean" if i == 0 else None, "--", **style)
+            style = {"color": "0.3" if len(order) == 1 else draw.colour(i), "linewidth": 0.9}
+            draw.curve(axes, at, prior[..., k].mean(axis=0), "prior mean" if i == 0 else None, "--", **style)
         more = f"\n({len(order)} of {values.shape[-1]} outputs)" if values.shape[-1] > len(order) else ""
-        label(axes, "", f"{site}{more}")
+        draw.label(axes, "", f"{site}{more}")
         axes.margins(x=0)
         if axes is panels[0] or len(order) > 1:
-            legend_above(axes)
-    panels[-1].set_xlabel(name, fontsize=WORDS)
+            draw.legend_above(axes)
+    panels[-1].set_xlabel(name, fontsize=draw.WORDS)
     return panels
 
 

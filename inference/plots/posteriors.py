@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpzoo.inference.plots._axes import BLUE, ENDS, bars, curve, label, legend_above, one, several
+from gpzoo.inference.plots import _axes as draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,23 +50,25 @@ def prior_posterior(
     ]
     if not panels:
         raise ValueError(f"prior and posterior share no variable of at most {_ENTRIES} entries: pass names=.")
-    axes = several(ax, len(panels), height=1.8, columns=2)
+    axes = draw.several(ax, len(panels), height=1.8, columns=2)
     for i, (own, (name, before, after)) in enumerate(zip(axes, panels, strict=True)):
         # Tails of a prior would leave a line of the posterior.
         low, high = np.quantile(before, (0.005, 0.95))
         low, high = min(low, after.min()), max(high, after.max())
         high = high if high > low else low + 1
         density = {"density": True, "legend": i == 0}
-        bars(own, before, "prior", bins=40, range=(low, high), histtype="step", color="0.4", linewidth=1.2, **density)
+        draw.bars(
+            own, before, "prior", bins=40, range=(low, high), histtype="step", color="0.4", linewidth=1.2, **density
+        )
         if np.ptp(after) > 0:
-            bars(own, after, "posterior", bins=25, color=BLUE, alpha=0.6, **density)
+            draw.bars(own, after, "posterior", bins=25, color=draw.BLUE, alpha=0.6, **density)
         else:
-            own.axvline(after[0], color=BLUE, linewidth=1.8, label="posterior" if i == 0 else None)
+            own.axvline(after[0], color=draw.BLUE, linewidth=1.8, label="posterior" if i == 0 else None)
         own.set_yticks([])
         own.locator_params(axis="x", nbins=5)
-        label(own, name, "density")
+        draw.label(own, name, "density")
         own.set_xlim(low, high)
-    legend_above(axes[0])
+    draw.legend_above(axes[0])
     return axes
 
 
@@ -105,25 +107,23 @@ def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax:
     rows = [row for row in rows if np.std(row[2]) > 0]
     if not rows:
         raise ValueError("The two posteriors share no variable that NUTS has draws of.")
-    ax = one(ax, height=1.1 + 0.26 * len(rows))
+    ax = draw.one(ax, height=1.1 + 0.26 * len(rows))
     for i, (name, by_svi, by_nuts) in enumerate(rows):
         centre, scale = np.mean(by_nuts), np.std(by_nuts)
         of_nuts, of_svi = ((draws - centre) / scale for draws in (by_nuts, by_svi))
         first = i == 0
         for draws, which, style in (
             (of_nuts, "NUTS", {"color": "0.75", "linewidth": 7, "solid_capstyle": "butt"}),
-            (of_svi, "SVI", {"color": BLUE, "linewidth": 1.8}),
+            (of_svi, "SVI", {"color": draw.BLUE, "linewidth": 1.8}),
         ):
-            ends = np.quantile(draws, ENDS)
-            curve(ax, ends, [i, i], f"{which}, central 90 %", legend=first, named=[name, name], **style)
+            ends = draw.central(draws)
+            draw.curve(ax, ends, [i, i], f"{which}, central 90 %", legend=first, named=[name, name], **style)
         mean = [np.mean(of_svi)]
-        curve(ax, mean, [i], "SVI, mean", "o", legend=first, named=[name], color=BLUE, markersize=5)
+        draw.curve(ax, mean, [i], "SVI, mean", "o", legend=first, named=[name], color=draw.BLUE, markersize=5)
     ax.axvline(0, color="0.3", linewidth=0.8, linestyle="--", zorder=0)
     ax.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    label(ax, "difference from the mean by NUTS (its standard deviations)", "")
-    legend_above(ax)
-    return ax
+    return draw.finished(ax, "difference from the mean by NUTS (its standard deviations)", "")
 
 
 def _group(container: Any, name: str) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpzoo._types import ArrayLike
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.plots._axes import BLUE, CYCLE, curve, label, legend_above, one
+from gpzoo.inference.plots import _axes as draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,17 +37,15 @@ def elbo(trained: Trained, *, ax: Axes | None = None) -> Axes:
         raise ValueError("This model has no losses: gpzoo.inference.fit, which keeps them, did not train it.")
     if losses.ndim == 1:
         return learning_curve(-losses, ax=ax)
-    ax = one(ax)
+    ax = draw.one(ax)
     window = max(1, losses.shape[1] // 50)
     finite = [np.isfinite(each) for each in losses]
     smooth = [running_mean(-each[kept], window) for each, kept in zip(losses, finite, strict=True)]
     for k, (mean, kept) in enumerate(zip(smooth, finite, strict=True)):
-        name = f"training {k}" if len(smooth) <= len(CYCLE) else f"{len(smooth)} trainings" if k == 0 else None
-        curve(ax, np.flatnonzero(kept) + 1, mean, name, color=CYCLE[k % len(CYCLE)], linewidth=1.2)
+        name = f"training {k}" if len(smooth) <= len(draw.CYCLE) else f"{len(smooth)} trainings" if k == 0 else None
+        draw.curve(ax, np.flatnonzero(kept) + 1, mean, name, color=draw.colour(k), linewidth=1.2)
     _fit_to(ax, smooth)
-    label(ax, "optimisation step", f"evidence lower bound (nats),\nmean of {window} steps")
-    legend_above(ax)
-    return ax
+    return draw.finished(ax, "optimisation step", f"evidence lower bound (nats),\nmean of {window} steps")
 
 
 def learning_curve(values: ArrayLike, steps: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
@@ -76,16 +74,14 @@ def learning_curve(values: ArrayLike, steps: ArrayLike | None = None, *, ax: Axe
         raise ValueError(f"A learning curve needs matching steps and values [n], got {steps.shape} and {values.shape}.")
     finite = np.isfinite(values)
     steps, values = steps[finite], values[finite]
-    ax = one(ax)
+    ax = draw.one(ax)
     window = max(1, len(values) // 50)
     smooth = running_mean(values, window)
-    curve(ax, steps, values, "bound of each step", color="0.8", linewidth=0.8)
-    curve(ax, steps, smooth, f"mean of the last {window} values", color=BLUE, linewidth=1.4)
+    draw.curve(ax, steps, values, "bound of each step", color="0.8", linewidth=0.8)
+    draw.curve(ax, steps, smooth, f"mean of the last {window} values", color=draw.BLUE, linewidth=1.4)
     _fit_to(ax, [smooth])
     ax.margins(x=0.01)
-    label(ax, "optimisation step", "evidence lower bound (nats)")
-    legend_above(ax)
-    return ax
+    return draw.finished(ax, "optimisation step", "evidence lower bound (nats)")
 
 
 def _fit_to(ax: Axes, curves: list[np.ndarray]) -> None:

@@ -9,7 +9,7 @@ numbers that they are taken at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 
 #: ``[kinds, 2, *shape]``: for each entry of an array, the first row of each kind and minus the last; or :data:`NONE`.
 Rows: TypeAlias = np.ndarray
@@ -315,9 +315,22 @@ def _scan(follow: Follow, equation: Any, given: list[Rows], shapes: list) -> lis
 
 def _while(follow: Follow, equation: Any, given: list[Rows], shapes: list) -> list[Rows]:
     skipped, consts = equation.params["cond_nconsts"], equation.params["body_nconsts"]
-    fixed, carry = given[skipped : skipped + consts], given[skipped + consts :]
-    # How often it runs may depend on all entries; each entry stops where it has converged.
-    return _settled(follow, equation.params["body_jaxpr"], lambda carry: [*fixed, *carry], carry, shapes)
+    of_condition, fixed, carry = given[:skipped], given[skipped : skipped + consts], given[skipped + consts :]
+    body, condition = equation.params["body_jaxpr"], equation.params["cond_jaxpr"]
+    found = _settled(follow, body, lambda carry: [*fixed, *carry], carry, shapes)
+    if any(x.primitive.name in ("random_bits", "threefry2x32") for x in _equations(body.jaxpr)):
+        return found  # a sampler that rejects: no entry that was accepted changes
+    (more,) = follow.inside(condition, [*of_condition, *found], [_unknown] * (skipped + len(found)))
+    # After vmap each entry along the first axes has a condition of its own.
+    own = range(more.ndim - 2)
+    return [union([x, placed(more, own, len(shape))], shape) for x, shape in zip(found, shapes, strict=True)]
+
+
+def _equations(program: Any) -> Iterator[Any]:
+    for equation in program.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from _equations(inner)
 
 
 def _settled(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -171,11 +171,17 @@ def data_of(trace: Trace) -> Trace:
     return {name: site for name, site in sampled(trace).items() if site["is_observed"]}
 
 
-def terms_per_datum(trace: Trace) -> Trace:
-    """The observed sites that are neither a factor nor a GP, whose densities have no terms for each datum."""
+def terms_per_datum(trace: Trace, latents: Collection[str] | None = None) -> Trace:
+    """The sites with data of their own: no factor and no GP, whose densities have no terms for each datum.
+
+    Args:
+        trace: of a program.
+        latents: names of its latent sites; all others then count, whether they are given their data or not.
+    """
+    others = {n: site for n, site in trace.items() if site["type"] == "sample" and n not in (latents or ())}
     return {
         name: site
-        for name, site in data_of(trace).items()
+        for name, site in (data_of(trace) if latents is None else others).items()
         if not site["infer"].get("is_auxiliary") and not isinstance(unmasked(site["fn"]), GaussianProcess)
     }
 

@@ -1,19 +1,21 @@
-"""What does a picture show, in numbers and in words? Its series, its images and its labels, read from its axes."""
+"""What does a picture show, in numbers and in words? The series and the images that were drawn, and its labels."""
 
 from __future__ import annotations
 
 import base64
 import io
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from gpzoo.inference.diagnosis.findings import Section, shown
+from gpzoo.inference.plots._axes import Image, Series, drawn_in
 from gpzoo.inference.reports.document import Picture
 
-#: Points of a series that its table has, evenly spaced along it.
-_POINTS = 9
+#: Points of a series that its table has, evenly spaced along it, and those of an image in each direction.
+_POINTS, _PLACES = 9, 3
 
 #: Images up to so many rows and columns have all their numbers in a table.
 _WHOLE = 16
@@ -45,7 +47,8 @@ def _svg(panels: list[Any]) -> str:
     figure: Any = panels[0].figure
     for ax in figure.axes:
         for series in [*ax.lines, *ax.collections]:
-            if sum(len(path.vertices) for path in _paths(series)) > _DENSE:
+            paths = series.get_paths() if hasattr(series, "get_paths") else [series.get_path()]
+            if sum(len(path.vertices) for path in paths) > _DENSE:
                 series.set_rasterized(True)
     from matplotlib import rc_context
 
@@ -66,150 +69,65 @@ def address(content: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def _paths(series: Any) -> list[Any]:
-    return series.get_paths() if hasattr(series, "get_paths") else [series.get_path()]
-
-
 def _described(ax: Any) -> str:
     """The axes and what lies between them."""
-    names = [name for name in ax.get_legend_handles_labels()[1]]
-    x, y = (" ".join(text.split()) for text in (ax.get_xlabel(), ax.get_ylabel()))
-    parts = [f"{y} against {x}" if x and y else x or y]
+    names, images = ax.get_legend_handles_labels()[1], len(ax.images)
+    parts = [" against ".join(filter(None, _labels(ax)[::-1]))]
     parts += [f"shown: {', '.join(names)}"] if names else []
-    images = len(ax.images)
     parts += [f"{images} images" if images > 1 else "an image in colours"] if images else []
     return ", ".join(filter(None, parts))
 
 
+def _labels(ax: Any) -> tuple[str, str]:
+    return " ".join(ax.get_xlabel().split()), " ".join(ax.get_ylabel().split())
+
+
 def _table(title: str, ax: Any) -> Section:
     """The numbers in axes: an image of few pixels whole, several images a row each, else points of every series."""
-    x, y = (" ".join(text.split()) for text in (ax.get_xlabel() or "x", ax.get_ylabel() or "y"))
-    name = ax.get_title() or y if title != y and y != "y" else title
-    if len(ax.images) > 1:
-        return _of_images(name, ax)
-    if ax.images and max(np.shape(ax.images[0].get_array())[:2]) <= _WHOLE:
-        return _of_matrix(name, ax, x, y)
-    rows = [row for series in _series(ax, x) for row in series]
-    note = ""
-    if ax.images:
-        rows += _of_field(ax)
-        note = "Of the colours, numbers at evenly spaced places."
-    texts = [" ".join(text.get_text().split()) for text in ax.texts if ax.get_xlim() and text.get_text().strip()]
-    note = " ".join(filter(None, [note, *(texts if len(texts) <= 3 else [])]))
-    return Section(name, ("shown", x, y), tuple(rows), note)
+    x, y = (name or axis for name, axis in zip(_labels(ax), "xy", strict=True))
+    name = title if y in (title, "y") else ax.get_title() or y
+    images = [each for each in drawn_in(ax) if isinstance(each, Image)]
+    if len(images) > 1:
+        rows = [
+            (str(i), each.caption or str(i), *(float(f(each.values)) for f in (np.min, np.mean, np.max)))
+            for i, each in enumerate(images, 1)
+        ]
+        return Section(name, ("image", "caption", "least", "mean", "greatest"), tuple(rows))
+    if images and max(images[0].values.shape[:2]) <= _WHOLE:
+        values = images[0].values if images[0].written is None else images[0].written
+        rows = [(str(i), *row) for i, row in enumerate(values.tolist())]
+        return Section(name, (y, *(f"{x} {j}" for j in range(values.shape[1]))), tuple(rows))
+    rows = [row for each in drawn_in(ax) if isinstance(each, Series) for row in _of_series(each)]
+    note = "Of the colours, numbers at evenly spaced places." if images else ""
+    return Section(name, ("shown", x, y), (*rows, *(row for each in images for row in _of_field(each))), note)
 
 
-def _series(ax: Any, x: str) -> Iterator[list[tuple[Any, ...]]]:
-    """Rows of each series that the legend names, or of all where it names none."""
-    ticks = {axis: _named_ticks(axis) for axis in (ax.xaxis, ax.yaxis)}
-
-    def at(axis: Any, value: float) -> Any:
-        return ticks[axis].get(round(float(value), 6), float(value))
-
-    unnamed = not ax.get_legend_handles_labels()[1]
-
-    def named(artist: Any) -> str | None:
-        label = str(artist.get_label())
-        return label if not label.startswith("_") else "line" if unnamed else None
-
-    for line in ax.lines:
-        if (name := named(line)) is None:
-            continue
-        X, Y = (np.ma.filled(np.ma.asarray(v, float), np.nan) for v in (line.get_xdata(), line.get_ydata()))
-        if len(X) and not (line.get_transform() is not ax.transData and len(set(Y.tolist())) > 1):
-            straight = line.get_transform() is not ax.transData
-            yield [
-                (name, at(ax.xaxis, X[i]), None if straight and len(X) > 1 else at(ax.yaxis, Y[i]))
-                for i in _some(len(X))
-            ]
-    for group in ax.collections:
-        if (name := named(group)) is None:
-            continue
-        offsets = np.ma.filled(np.ma.asarray(group.get_offsets(), float), np.nan)
-        if len(offsets) > 1 or (len(offsets) == 1 and np.any(offsets)):
-            yield [(name, at(ax.xaxis, offsets[i, 0]), at(ax.yaxis, offsets[i, 1])) for i in _some(len(offsets))]
-            continue
-        yield [(name, at(ax.xaxis, X), f"{shown(float(low))} to {shown(float(high))}") for X, low, high in _band(group)]
-    for bars in ax.containers:
-        if not hasattr(bars, "patches"):
-            continue
-        name = named(bars) or "bars"
-        sides = [(bar.get_x(), bar.get_x() + bar.get_width(), bar.get_height()) for bar in bars.patches]
-        yield [(name, f"{shown(float(a))} to {shown(float(b))}", float(height)) for a, b, height in sides]
+def _of_series(series: Series) -> Iterator[tuple[Any, ...]]:
+    """Its points: of positions on an axis few, of names all."""
+    named = len(series.x) and isinstance(series.x[0], str)
+    for i in range(len(series.x)) if named else _some(len(series.x), _POINTS):
+        if series.y is None or np.ndim(series.y) == 1:
+            y = None if series.y is None else _plain(series.y[i])
+        else:
+            y = " to ".join(shown(float(end[i])) for end in series.y)
+        yield series.name, _plain(series.x[i]), y
 
 
-def _named_ticks(axis: Any) -> dict[float, str]:
-    """Names of positions on an axis, where they are words."""
-    found = {round(float(at), 6): text.get_text() for at, text in zip(axis.get_ticklocs(), axis.get_ticklabels())}  # noqa: B905
-    words = {at: text for at, text in found.items() if text and not _is_number(text)}
-    return words
+def _plain(entry: Any) -> str | float:
+    return entry if isinstance(entry, str) else float(entry)
 
 
-def _is_number(text: str) -> bool:
-    return text.replace("\N{MINUS SIGN}", "-").replace("$", "").lstrip("-")[:1].isdigit() or text.startswith("$")
-
-
-def _band(group: Any) -> list[tuple[float, float, float]]:
-    """Positions of a band with its ends there, from the outline of an area between two curves or of vertical lines."""
-    rows = []
-    for path in group.get_paths():
-        vertices = np.asarray(path.vertices, float)
-        for X in np.unique(vertices[:, 0]):
-            own = vertices[vertices[:, 0] == X, 1]
-            rows.append((float(X), float(own.min()), float(own.max())))
-    rows = sorted(rows)
-    return [rows[i] for i in _some(len(rows))]
-
-
-def _some(n: int) -> list[int]:
+def _some(n: int, most: int) -> list[int]:
     """Evenly spaced indices, the first and the last among them."""
-    return sorted({int(i) for i in np.linspace(0, n - 1, min(n, _POINTS)).round()})
+    return sorted({int(i) for i in np.linspace(0, n - 1, min(n, most)).round()})
 
 
-def _of_matrix(name: str, ax: Any, x: str, y: str) -> Section:
-    values = np.asarray(ax.images[0].get_array(), float)
-    written = {
-        (round(text.get_position()[1]), round(text.get_position()[0])): text.get_text()
-        for text in ax.texts
-        if text.get_text().isdigit()
-    }
-    columns = [f"{x} {j}" for j in range(values.shape[1])]
-    rows = tuple(
-        (str(i), *(int(written.get((i, j), 0)) if written else float(values[i, j]) for j in range(values.shape[1])))
-        for i in range(values.shape[0])
-    )
-    return Section(name, (y, *columns), rows)
-
-
-def _of_field(ax: Any) -> list[tuple[Any, ...]]:
-    """Numbers of an image at nine places."""
-    image = ax.images[0]
-    values = np.asarray(image.get_array(), float)
-    if values.ndim != 2:
-        return []
-    left, right, bottom, top = image.get_extent()
-    H, W = values.shape
-    if image.origin == "upper":
-        bottom, top = top, bottom
-    places = [
-        (i, j) for i in np.linspace(0, H - 1, 3).round().astype(int) for j in np.linspace(0, W - 1, 3).astype(int)
-    ]
-    return [
-        (
-            f"colour: {shown(float(values[i, j]))}",
-            float(left + (j + 0.5) / W * (right - left)),
-            float(bottom + (i + 0.5) / H * (top - bottom)),
-        )
-        for i, j in places
-    ]
-
-
-def _of_images(name: str, ax: Any) -> Section:
-    captions = [text.get_text() for text in ax.texts]
-    rows = []
-    for i, image in enumerate(ax.images):
-        values = np.asarray(image.get_array(), float)
-        caption = captions[i] if len(captions) == len(ax.images) else f"{i + 1}"
-        low, middle, high = (float(f(values)) for f in (np.min, np.mean, np.max))
-        rows.append((str(i + 1), caption, low, middle, high))
-    return Section(name, ("image", "caption", "least", "mean", "greatest"), tuple(rows))
+def _of_field(image: Image) -> Iterator[tuple[Any, ...]]:
+    """Numbers of an image at nine places; colours of classes are none."""
+    if image.values.ndim != 2:
+        return
+    (H, W), (left, right, *ends) = image.values.shape, image.extent
+    low, high = ends if image.from_below else reversed(ends)
+    for i, j in product(_some(H, _PLACES), _some(W, _PLACES)):
+        at = float(left + (j + 0.5) / W * (right - left)), float(low + (i + 0.5) / H * (high - low))
+        yield (f"colour: {shown(float(image.values[i, j]))}", *at)

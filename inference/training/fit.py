@@ -178,7 +178,7 @@ def fit(
     members, placement = Members(checks.rng_key(rng_key, several=True)), Placement(mesh)
     if mesh is not None and members.several:
         raise ValueError(f"mesh splits the rows of one training: with {members.count} keys call fit for each.")
-    refuse_misfits(svi, full=batch_size is None, mesh=mesh is not None)
+    refuse_misfits(svi, num_steps, full=batch_size is None, mesh=mesh is not None)
     absent: checks.Absent = []
     tables = any(isinstance(x, Table) for x in data)
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)

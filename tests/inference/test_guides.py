@@ -142,17 +142,26 @@ def test_terms_of_several_rows_are_refused():
         InducingGuide(pairs, kmeans(3)).setup(X, y)
 
 
-def test_inner_inputs_of_several_rows_are_refused():
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [
+        (lambda X, h: GaussianProcess(RBF(1.0, 1.0), h - jnp.mean(h, axis=0)), "inputs of f depend"),
+        (lambda X, h: GaussianProcess(RBF(1.0, 1.0), X, mean=jnp.cumsum(h[:, 0])), "mean of f depends"),
+        (lambda X, h: GaussianProcess(RBF(1.0, jnp.exp(jnp.mean(h))), X), "kernel of f depends"),
+    ],
+    ids=["inputs", "mean", "kernel"],
+)
+def test_inner_sites_of_several_rows_are_refused(later, words):
     X, y = sine(6)
 
-    def centred(X, y=None):
+    def layers(X, y=None):
         h = draws(numpyro.sample("h", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=1)))
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), h - jnp.mean(h, axis=0)))
+        f = numpyro.sample("f", later(X, h))
         with numpyro.plate("data", len(X)):
             numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
-    with pytest.raises(ValueError, match="the inputs of f depends on several rows of GP site 'h'"):
-        InducingGuide(centred, kmeans(3)).setup(X, y)
+    with pytest.raises(ValueError, match=f"the {words} on several rows of GP site 'h'"):
+        InducingGuide(layers, kmeans(3)).setup(X, y)
 
 
 def test_joint_draws_give_the_right_expectation():

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 import gpzoo
 from gpzoo.inference import InducingGuide, Trained
 from gpzoo.inference.diagnosis.findings import Finding, Section
-from gpzoo.inference.plots import blank
+from gpzoo.inference.plots import _axes, blank
+from gpzoo.inference.plots._axes import curve
 from gpzoo.inference.reports.document import Code, Part, page
 from gpzoo.inference.reports.drawn import picture
 from gpzoo.inference.reports.report import report
@@ -104,7 +105,7 @@ HOSTILE = "<script>alert(1)</script> & \"quotes\" '$body' https://example.org \x
 def test_words_are_shown_and_never_obeyed(tmp_path):
     figure = blank(2, 2)
     axes = figure.subplots()
-    axes.plot([1, 2, 3], [1, 4, 9], label="squares <b>")
+    curve(axes, [1, 2, 3], [1, 4, 9], "squares <b>")
     axes.set(xlabel="<i>x</i>", ylabel="y")
     axes.legend()
     parts = [
@@ -128,21 +129,19 @@ def test_words_are_shown_and_never_obeyed(tmp_path):
 def test_tables_beside_pictures_have_the_numbers_that_are_drawn():
     figure = blank(4, 4)
     line, bars, matrix, images = figure.subplots(2, 2).ravel()
-    line.plot([0.0, 1.0], [2.0, 3.0], label="a")
-    line.fill_between([0.0, 1.0], [1.0, 2.0], [3.0, 4.0], label="band")
-    line.scatter([5.0, 6.0], [7.0, 8.0], label="dots")
-    line.plot([0.0], [0.0])
+    _axes.curve(line, [0.0, 1.0], [2.0, 3.0], "a")
+    _axes.band(line, np.array([0.0, 1.0]), [[1.0, 2.0], [3.0, 4.0]], "band", "b", 0.5)
+    _axes.curve(line, [5.0, 6.0], [7.0, 8.0], "dots", "o", named=["p", "q"])
+    _axes.curve(line, [0.0], [0.0])
     line.set(xlabel="x", ylabel="y")
-    bars.hist([0.1, 0.2, 0.7], bins=2, range=(0, 1), label="3 data")
-    matrix.imshow([[0.25, 0.75]])
-    images.imshow(np.zeros((2, 2)), extent=(0, 1, 0, 1))
-    images.imshow(np.ones((2, 2)), extent=(1, 2, 0, 1))
-    images.text(0.5, 0, "-1.5")
-    images.text(1.5, 0, "2")
+    _axes.bars(bars, [0.1, 0.2, 0.7], "3 data", bins=2, range=(0, 1))
+    _axes.image(matrix, [[0.25, 0.75]])
+    _axes.image(images, np.zeros((2, 2)), extent=(0, 1, 0, 1), caption="-1.5")
+    _axes.image(images, np.ones((2, 2)), extent=(1, 2, 0, 1), caption="2")
     tables = picture("All", "Words.", [line, bars, matrix, images]).tables
     assert tables[0].columns == ("shown", "x", "y")
     assert tables[0].rows == (
-        ("a", 0, 2), ("a", 1, 3), ("band", 0, "1 to 3"), ("band", 1, "2 to 4"), ("dots", 5, 7), ("dots", 6, 8),
+        ("a", 0, 2), ("a", 1, 3), ("band", 0, "1 to 3"), ("band", 1, "2 to 4"), ("dots", 5, "p"), ("dots", 6, "q"),
     )  # fmt: skip
     assert [row[1:] for row in tables[1].rows] == [("0 to 0.5", 2.0), ("0.5 to 1", 1.0)]
     assert tables[2].rows == (("0", 0.25, 0.75),)
@@ -213,6 +212,7 @@ def called(*args):
         return CliRunner().invoke(cli.main, args, catch_exceptions=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shown", "left_out"),
     [
@@ -292,6 +292,7 @@ def toy(monkeypatch, tmp_path):
     return call
 
 
+@pytest.mark.slow
 def test_inspect_writes_the_report_of_a_run(toy, tmp_path):
     assert toy("reproduce", "toy", "squares", "--output", "here").exit_code == 0
     assert (tmp_path / "here" / "model.gpzoo").is_file()

@@ -1,0 +1,121 @@
+"""Which pictures fit a model? Each function of ``plots`` is asked, and says why where its picture does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from gpzoo.inference import plots
+from gpzoo.inference.asking.ask import Subject
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.diagnosis.findings import Section
+from gpzoo.inference.programs.program import Look
+from gpzoo.inference.reports.document import Picture
+from gpzoo.inference.reports.drawn import picture
+
+#: What the picture of the bound shows.
+BOUND = "The evidence lower bound at every step of the training."
+
+#: Rows between which the covariance by class is drawn: of vectors, and of images, which take longer.
+_ROWS, _ROWS_OF_IMAGES = 120, 30
+
+#: What each picture shows.
+_WORDS = {
+    "Fit": "Predictions along the input, with data and draws of functions.",
+    "Field": "Predictions over the two inputs, with data.",
+    "Confusion": "How often data of each class were taken for each.",
+    "Reliability": "How often the likeliest class is right, against the probability it was given.",
+    "Calibration": "A histogram of probability integral transforms, flat where predictions are right: a hump says that "
+    "intervals are too wide, a bowl that they are too narrow, a slope that predictions are shifted.",
+    "Bound": BOUND,
+    "Layers": "Every GP site along one line through the inputs.",
+    "Images": "",
+    "Inducing images": "Inducing patches or images, by the posterior mean of their inducing output, which stands below "
+    "each.",
+    "Weights of patches": "The weight of a patch by its place in the image.",
+    "Augmentations": "Inputs, framed, each beside views of it that were learned to mean the same.",
+    "Lengthscales": "The lengthscale of every column of the inputs: far beyond its column's spread, a column hardly "
+    "matters.",
+    "Covariance by class": "The prior covariance between rows that are sorted by their class: blocks, where the kernel "
+    "knows them.",
+}
+
+
+def pictures_of(
+    key: Array, trained: Trained, subject: Subject, seen: Look, arrays: Mapping[str, np.ndarray]
+) -> tuple[list[Picture], tuple[Section, ...]]:
+    """The pictures that fit, and for each other one why it does not.
+
+    Args:
+        key: of draws.
+        trained: the model.
+        subject: the model at its arguments.
+        seen: a look at the program there.
+        arrays: of a diagnosis.
+    """
+    drawn, left_out = [], []
+    for kind, of, draw in _candidates(key, trained, subject, seen, arrays):
+        title = f"{kind} of {of}" if of else kind
+        try:
+            drawn.append(picture(title, _WORDS[kind], draw()))
+        except ValueError as error:
+            # A computation that failed is no picture that does not fit.
+            if type(error) is not ValueError:
+                raise
+            left_out.append((title, str(error)))
+    return drawn, (Section("Left out", ("picture", "why"), tuple(left_out)),) if left_out else ()
+
+
+def _candidates(
+    key: Array, trained: Trained, subject: Subject, seen: Look, arrays: Mapping[str, np.ndarray]
+) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """The kind of each picture, the site it is of where there are several, and how it is drawn."""
+    args, sites = subject.args, subject.guide.sites
+    outer = [name for name in seen.trace if name in sites.processes - sites.inner]
+
+    def of_model(draw: Callable, *given: Any, at: tuple = args, **options: Any) -> Callable[[], Any]:
+        return partial(draw, *given, trained, *at, model_kwargs=subject.kwargs, **options)
+
+    def only(site: str) -> str:
+        return site if len(outer) > 1 else ""
+
+    yield "Fit", "", of_model(plots.fit_1d, key)
+    yield "Field", "", of_model(plots.field_2d, key)
+    for name, values in arrays.items():
+        site, _, what = name.rpartition("_")
+        if what == "probs" and f"{site}_labels" in arrays:
+            yield "Confusion", site, partial(plots.confusion, values, arrays[f"{site}_labels"])
+            yield "Reliability", site, partial(plots.reliability, values, arrays[f"{site}_labels"])
+        elif what == "pit":
+            yield "Calibration", site, partial(plots.pit, values)
+    yield "Bound", "", partial(plots.elbo, trained)
+    one_layer = partial(_refused, "The program has no GP site on which another one depends.")
+    yield "Layers", "", of_model(plots.layers, key) if sites.inner else one_layer
+    images = max(map(np.ndim, jax.tree.leaves(args))) > 2
+    if not images:
+        no_image = "No input of the program is an image: there are no inducing images, patches or augmentations."
+        yield "Images", "", partial(_refused, no_image)
+    few = jax.tree.map(lambda x: x[:6], args)
+    for site in outer if images else ():
+        yield "Inducing images", only(site), of_model(plots.inducing_images, at=few, site=site)
+        yield "Weights of patches", only(site), of_model(plots.patch_weights, at=few, site=site)
+        yield "Augmentations", only(site), of_model(plots.augmentations, key, at=few, site=site)
+    yield "Lengthscales", "", of_model(plots.lengthscales)
+    labels = next((values for name, values in arrays.items() if name.endswith("_labels")), None)
+    for site in outer if labels is not None and labels.shape == (rows_in(args),) else ():
+        options = {"labels": labels, "site": site, "count": _ROWS_OF_IMAGES if images else _ROWS}
+        yield "Covariance by class", only(site), of_model(plots.kernel_by_class, **options)
+
+
+def rows_in(args: tuple) -> int:
+    """Rows of the first array of the arguments."""
+    return len(next(x for x in jax.tree.leaves(args) if np.ndim(x)))
+
+
+def _refused(why: str) -> None:
+    raise ValueError(why)
