@@ -23,7 +23,7 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Representation, draw_per_input
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.runs import Runs, Trace, run, unmasked
+from gpzoo.inference.programs.runs import Runs, Trace, run, terms_per_datum, unmasked
 from gpzoo.likelihoods.answers import answers
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
