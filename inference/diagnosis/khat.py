@@ -207,7 +207,8 @@ def _evidences(subject: Subject, gaussian: bool) -> Iterator[_Evidence]:
     if not guide.sites.processes:
 
         def exact(key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
-            return sum(_joint(model, static, None, key, theta, at)), jnp.zeros(())
+            prior, data = _joint(model, static, None, key, theta, at)
+            return prior + data, jnp.zeros(())
 
         yield _Evidence(exact, "exact")
         return

@@ -83,7 +83,7 @@ def lengthscales(
     if names is not None and len(names) != len(numbered):
         raise ValueError(f"names must be one for each of {len(numbered)} columns, got {len(names)}.")
     rows = {column: i for i, column in enumerate(columns)}
-    words = {c: f"column {c}" if names is None else names[c] for c in numbered} | {_ALL: "every column"}
+    words = {c: f"column {c}" if names is None else str(names[c]) for c in numbered} | {_ALL: "every column"}
     ax = draw.one(ax, height=1.0 + max(0.22, 0.09 * len(series)) * max(4, len(rows)))
     for i, (name, each) in enumerate(zip(of, series, strict=True)):
         offset = (i - (len(series) - 1) / 2) * min(0.18, 0.7 / len(series))
