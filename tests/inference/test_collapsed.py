@@ -119,6 +119,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_but(case=["plain", "mean", "masked", "outputs", "f @ Q"])
 @pytest.mark.parametrize("case, whiten", [*((case, True) for case in CASES), ("plain", False), ("outputs", False)])
 def test_bound_and_optimum(case, whiten):
     """The bound is Titsias's, and that of GaussianProcessELBO at the q(u) that is said to be optimal."""
@@ -319,7 +320,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.slow_but(name=REFUSED.keys() - {"sampled views", "classes", "mixed outputs"})
+@pytest.mark.slow_but(name=REFUSED.keys() - {"sampled views", "classes", "mixed outputs", "mixed by noise"})
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_before_the_first_step(name):
     model, options, reason = REFUSED[name]

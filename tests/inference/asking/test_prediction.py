@@ -180,6 +180,7 @@ def test_exact_regression_is_the_textbooks():
     np.testing.assert_allclose(found.variance, variance + 0.2, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_training_inputs_are_factorised_once_for_all_batches(samples, monkeypatch):
     sizes = []
     factor = linalg.cholesky_and_inverse

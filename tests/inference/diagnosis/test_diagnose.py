@@ -62,6 +62,7 @@ def test_a_fault_is_called_by_its_name(fault):
 GOOD = [(sparse_fits, name) for name in SETS] + [(deep_fits, name) for name in SETS if SETS[name][1] == 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fits, name", GOOD, ids=[f"{fits.__name__}-{name}" for fits, name in GOOD])
 def test_good_fits_raise_nothing(fits, name):
     trained, new, kwargs = fits(SEED)[name]
@@ -347,6 +348,7 @@ def test_khat_of_exact_regression_has_the_exact_evidence():
     assert not found.findings
 
 
+@pytest.mark.slow
 def test_khat_says_why_it_is_not_available(line):
     trained, (X, y), kwargs = sparse_fits(SEED)["a sine"]
     found = diagnose(KEY, trained, X, y, model_kwargs=kwargs)
