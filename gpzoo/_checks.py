@@ -652,7 +652,7 @@ def within(name: str, value: Any, constraint: Any) -> None:
             good = np.asarray(constraint(jnp.asarray(leaf)))
         if not good.all():
             first = np.asarray(leaf)[~good].flat[0] if good.shape == np.shape(leaf) else f"of shape {np.shape(leaf)}"
-            refuse(True, f"{name} is {first}, outside its constraint, {constraint}.")
+            raise ValueError(f"{name} is {first}, outside its constraint, {constraint}.")
 
 
 def _by_name(values: Any) -> bool:

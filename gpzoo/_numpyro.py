@@ -83,7 +83,7 @@ def sites_in_order() -> Iterator[None]:
     ``Trace_ELBO`` sums over such a set. The order of its terms decides how the sum is rounded, and is a part of the
     traced program, by which a checkpoint knows its training.
     """
-    names = vars(elbo)
+    names: Any = vars(elbo)
     names["set"] = _InOrder  # found before Python's own
     try:
         yield

@@ -184,7 +184,7 @@ FLOORS = (
 
 #: Known, and to go: imports from a higher floor, and modules that import each other.
 KNOWN_UPWARDS: set[tuple[str, str]] = set()
-KNOWN_CIRCLES = {}
+KNOWN_CIRCLES: set[frozenset[str]] = set()
 
 
 def floor(module: str) -> int:

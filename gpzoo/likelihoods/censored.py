@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float, Shaped
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.gaussian import Gaussian
-from gpzoo.likelihoods.quadrature import LOG_2PI, log_normal_cdf, normal_points, weighted_sum
+from gpzoo.likelihoods.quadrature import log_normal_cdf, normal_points, weighted_sum
+from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import GaussianMarginals
 
 #: Intervals narrower than this, in standard deviations, have their own formula: differences of cdfs would round.

@@ -13,7 +13,8 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, dependent_property
-from gpzoo.likelihoods.quadrature import LOG_2PI, normal_log_density
+from gpzoo.likelihoods.quadrature import normal_log_density
+from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import GaussianMarginals
 
 

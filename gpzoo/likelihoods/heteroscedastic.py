@@ -12,7 +12,8 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, dependent_property
-from gpzoo.likelihoods.quadrature import LOG_2PI, log_weighted_mean, normal_log_density, normal_points
+from gpzoo.likelihoods.quadrature import log_weighted_mean, normal_log_density, normal_points
+from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import GaussianMarginals
 
 

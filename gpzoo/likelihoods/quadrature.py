@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,9 +11,8 @@ from jax import Array
 from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Float
 
+from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import standard_deviation
-
-LOG_2PI = math.log(2 * math.pi)
 
 # Below this value, eight terms of the normal cdf's asymptotic series are accurate to 1e-12.
 _TAIL = -15.0

@@ -17,6 +17,9 @@ from jaxtyping import Float
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
 
+#: The constant of a normal log density.
+LOG_2PI = math.log(2 * math.pi)
+
 
 class _OfSquares(Fields):
     """A matrix that is held as square matrices ``[..., M_i, M_i]``, in its only field; leading axes broadcast."""

@@ -6,7 +6,6 @@ are ``[M, D]``, forms are results of :meth:`Form.by_output`, results have ``D`` 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -19,7 +18,7 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._pytree import Fields, static
-from gpzoo.linalg.operators import log_det
+from gpzoo.linalg.operators import LOG_2PI, log_det
 from gpzoo.linalg.quadratic import distance, spread, squares
 from gpzoo.processes.process import GaussianProcess
 
@@ -354,7 +353,7 @@ class Conditional(Fields):
 
 def log_normal(square: Array, log_det: Any, size: int) -> Float[Array, ""]:
     """The log density of ``size`` normal numbers, from their squared distance and the covariance's determinant."""
-    return -(square + log_det + size * math.log(2 * math.pi)) / 2
+    return -(square + log_det + size * LOG_2PI) / 2
 
 
 def _shapes(value: Any) -> Any:

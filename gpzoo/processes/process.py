@@ -16,9 +16,8 @@ from gpzoo import linalg
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel
 from gpzoo.kernels.double_sum import has_sampled_views, with_fixed_views
+from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import GaussianMarginals, draws
-
-_LOG_2PI = 1.8378770664093453
 
 
 class ProcessAtInputs(dist.Distribution):
@@ -91,7 +90,7 @@ class ProcessAtInputs(dist.Distribution):
             alpha = linalg.solve_lower(L, columns)
             square = jnp.sum(alpha * alpha, axis=(0, 1)).reshape(batch)
             log_det = jnp.sum(log_det)
-        density = -(square + num_inputs * num_outputs * _LOG_2PI) / 2 - log_det
+        density = -(square + num_inputs * num_outputs * LOG_2PI) / 2 - log_det
         return jnp.where(jnp.all(factorised == 1), density, -jnp.inf)
 
     def _prior_variance(self) -> Float[Array, "*D N"]:

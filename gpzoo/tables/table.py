@@ -174,7 +174,7 @@ class Table(ABC):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row, *index = checks.first_of(~np.isfinite(array))
             told = f"{self._column(position, index)} has a value {what}, in row {row} of {self._where(block)}."
-            checks.refuse(True, f"{told} Remove or impute such rows.")
+            raise ValueError(f"{told} Remove or impute such rows.")
         return array
 
 

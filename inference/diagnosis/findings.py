@@ -111,10 +111,7 @@ class Diagnosis:
 
         out = io.StringIO()
         console = Console(file=out, width=_WIDTH, highlight=False, markup=False)
-        console.print("Findings" if self.findings else "Findings: none")
-        for finding in self.findings:
-            about = f" ({finding.site})" if finding.site else ""
-            console.print(f"- {finding.name}{about}: {finding.text}")
+        console.print(repr(Findings(self.findings)))
         for section in self.sections:
             table = Table()
             for i, heading in enumerate(section.columns):

@@ -215,7 +215,8 @@ def _evidences(subject: Subject, gaussian: bool) -> Iterator[_Evidence]:
     if not guide.sites.processes:
 
         def exact(key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
-            return sum(_joint(model, static, None, key, theta, at)), jnp.zeros(())
+            prior, data = _joint(model, static, None, key, theta, at)
+            return prior + data, jnp.zeros(())
 
         yield _Evidence(exact, "exact")
         return
@@ -251,23 +252,10 @@ class _Weighted(Marginals):
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
-        conditional: Any = posterior.conditional
-        mean, form = posterior._q()
-        root: Any = form.root()
-        root = root.dense() if hasattr(root, "dense") else root
-        if conditional.deterministic or root.shape[-1] != root.shape[-2]:
-            raise TypeError(f"q(u) of site {posterior.site!r} is {type(posterior.form).__name__}")
-        noise = random.normal(numpyro.prng_key(), root.shape[:2], root.dtype)
-        u = mean + (root @ noise[..., None])[..., 0].T
-        white, size = u, jnp.zeros((), u.dtype)
-        if not posterior.whiten:
-            L = conditional.L.dense() if hasattr(conditional.L, "dense") else conditional.L
-            white = conditional.solved(u.T[..., None])[..., 0].T
-            outputs = u.shape[1] if L.ndim == 2 else 1
-            size = outputs * jnp.sum(jnp.log(jnp.abs(jnp.diagonal(L, axis1=-2, axis2=-1))))
-        log_weight = (jnp.sum(jnp.square(noise)) - jnp.sum(jnp.square(white)) + form.log_det()) / 2 - size
+        draw = posterior.draw_inducing(numpyro.prng_key())
+        given = posterior.given(draw)
+        log_weight = given.log_prior_of_inducing() - posterior.log_density_of(draw)
         numpyro.deterministic(f"{posterior.site}_log_weight", log_weight)
-        given = posterior.given(u.reshape(posterior.u_mean.shape))
         return super().posterior(given, use)
 
 

@@ -152,9 +152,9 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
 
     def summary(found: dict[str, Any]) -> dict[str, Any]:
         """The bound's mean over draws; the sites are those of the first."""
-        first = jax.tree.map(lambda x: x[0], found)
-        posteriors, views = first.pop("posteriors").items(), first.pop("views")
-        processes = {name: _process(_with_views(x, named_key(views, name))) for name, x in posteriors}
+        first: dict[str, Any] = jax.tree.map(lambda x: x[0], found)
+        posteriors, views = dict(first.pop("posteriors")), first.pop("views")
+        processes = {name: _process(_with_views(x, named_key(views, name))) for name, x in posteriors.items()}
         return first | {"terms": jax.tree.map(jnp.mean, found["terms"]), "processes": processes}
 
     program = subject.compiled_for(Question("measure", of_draw, None, summary, notes=notes))

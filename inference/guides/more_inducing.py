@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import PRNGKeyArray
 
+from gpzoo import _checks as checks
 from gpzoo.inducing.initialisers import Initialiser, start
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import parameter_of

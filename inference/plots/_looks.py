@@ -12,8 +12,6 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
-from gpzoo.inducing.grid import InducingGrid
-from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.asking.predict import predict
 from gpzoo.inference.asking.summaries import SitePrediction
@@ -23,7 +21,7 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Representation, draw_per_input
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.runs import Runs, Trace, run, unmasked
+from gpzoo.inference.programs.runs import Runs, Trace, run, terms_per_datum, unmasked
 from gpzoo.likelihoods.answers import answers
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
@@ -117,12 +115,9 @@ class Seen(NamedTuple):
         if self.posteriors is None or site is None:
             return None
         posterior = self.posteriors(key)[site]
-        own, inducing = np.asarray(posterior.prior.X), posterior.inducing
-        if own.shape != X.shape or not np.array_equal(own, X):
-            return None
-        if isinstance(inducing, InducingGrid):
-            return np.asarray(inducing.points())
-        return np.asarray(inducing.Z) if isinstance(inducing, InducingPoints) and inducing.Z.ndim == 2 else None
+        own, points = np.asarray(posterior.prior.X), posterior.inducing.points()
+        fits = points is not None and points.ndim == 2 and own.shape == X.shape and np.array_equal(own, X)
+        return np.asarray(points) if fits else None
 
 
 class Observed(NamedTuple):

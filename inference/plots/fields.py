@@ -83,7 +83,7 @@ def field_2d(
         if name is not None:
             _deviation(ax, np.sqrt(over_grid(found[name].variance)[..., 0]), sides, name)
     if (at := looked.points(rng_key, name, X)) is not None:
-        draw.curve(ax, *at.T, "inducing points", "+", color="k", markersize=5, markeredgewidth=0.9)
+        draw.curve(ax, at[:, 0], at[:, 1], "inducing points", "+", color="k", markersize=5, markeredgewidth=0.9)
     columns = (f"{looked.names[0]}, column {i}" for i in range(2))
     return draw.finished(ax, *columns, xlim=sides[0], ylim=sides[1])
 
@@ -176,6 +176,6 @@ def _class_marks(ax: Axes, X: np.ndarray, values: np.ndarray | None) -> None:
     classes = np.unique(values)
     for i, k in enumerate(classes):
         colour = (draw.BLUE, draw.VERMILION)[i] if len(classes) <= 2 else draw.colour(k)
-        style = {"markersize": 4, "markeredgecolor": "w", "markeredgewidth": 0.5}
-        x, y = X[values == k].T
-        draw.curve(ax, x, y, f"data of class {k:g}", draw.marker(i), color=colour, **style)
+        own, name = X[values == k], f"data of class {k:g}"
+        style = {"markersize": 4, "markeredgecolor": "w", "markeredgewidth": 0.5, "color": colour}
+        draw.curve(ax, own[:, 0], own[:, 1], name, draw.marker(i), **style)

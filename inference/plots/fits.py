@@ -119,10 +119,9 @@ def _draw(ax: Axes, x: np.ndarray, shown: _Lines, draws: int) -> None:
         for ends, of, strength in shown.bands:
             draw.band(ax, x, ends[..., k], of if k == 0 else None, colour, strength)
         draw.curve(ax, x, shown.middles[:, k], name, color=colour, linewidth=1.6, zorder=3)
-    functions = () if shown.functions is None or len(shown.names) != 1 else shown.functions[:draws, :, 0]
+    functions = () if shown.functions is None or len(shown.names) > 1 else shown.functions[:draws, :, 0]
     for s, values in enumerate(functions):
-        style = {"color": "0.25", "linewidth": 0.5, "alpha": 0.7}
-        draw.curve(ax, x, values, shown.named if s == 0 else None, **style)
+        draw.curve(ax, x, values, shown.named if s == 0 else None, color="0.25", linewidth=0.5, alpha=0.7)
 
 
 def _of_numbers(found: Mapping[str, SitePrediction], drawn: Draws, site: str, observed: Observed) -> _Lines:

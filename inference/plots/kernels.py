@@ -83,11 +83,11 @@ def lengthscales(
     if names is not None and len(names) != len(numbered):
         raise ValueError(f"names must be one for each of {len(numbered)} columns, got {len(names)}.")
     rows = {column: i for i, column in enumerate(columns)}
-    words = {c: f"column {c}" if names is None else names[c] for c in numbered} | {_ALL: "every column"}
+    words = {c: f"column {c}" if names is None else str(names[c]) for c in numbered} | {_ALL: "every column"}
     ax = draw.one(ax, height=1.0 + max(0.22, 0.09 * len(series)) * max(4, len(rows)))
     for i, (name, each) in enumerate(zip(of, series, strict=True)):
         offset = (i - (len(series) - 1) / 2) * min(0.18, 0.7 / len(series))
-        _dots(ax, each, rows, words, name, offset, draw.colour(i), draw.marker(i))
+        _dots(ax, each, name, {c: (words[c], rows[c] + offset) for c in each.columns}, i)
     at = [] if spread is None else [(c, x) for c, x in enumerate(spread[0]) if c in rows and x > 0]
     if at:
         beside = {"named": [words[c] for c, _ in at], "color": "0.55", "markersize": 11}
@@ -150,27 +150,17 @@ def _lengthscaled(kernel: Any) -> list[Any]:
     return [node for node in jax.tree.leaves(kernel, is_leaf=has) if has(node)]
 
 
-def _dots(
-    ax: Axes,
-    series: _Lengthscales,
-    rows: Mapping[int, int],
-    words: Mapping[int, str],
-    name: str,
-    offset: float,
-    colour: str,
-    marker: str,
-) -> None:
+def _dots(ax: Axes, series: _Lengthscales, name: str, rows: Mapping[int, tuple[str, float]], k: int) -> None:
     """The lengthscales of each column in its row, with their intervals where there are several draws."""
-    S, D, _ = series.values.shape
-    for i, column in enumerate(series.columns):
+    for i, (words, row) in enumerate(rows.values()):
         low, middle, high = np.quantile(series.values[:, :, i], (draw.ENDS[0], 0.5, draw.ENDS[1]), axis=0)
-        style = {"color": colour, "markersize": 5, "label": name if i == 0 else None, "alpha": 1 if D == 1 else 0.5}
-        at = np.full(D, rows[column] + offset)
-        if S == 1:
-            ax.plot(middle, at, marker, **style)
+        at, alpha = np.full(len(middle), row), 1 if len(middle) == 1 else 0.5
+        style = {"color": draw.colour(k), "markersize": 5, "label": name if i == 0 else None, "alpha": alpha}
+        if len(series.values) == 1:
+            ax.plot(middle, at, draw.marker(k), **style)
         else:
-            ax.errorbar(middle, at, xerr=(middle - low, high - middle), fmt=marker, elinewidth=1.2, **style)
-        draw.keep(ax, draw.Series(name, middle, [words[column]] * D))
+            ax.errorbar(middle, at, xerr=(middle - low, high - middle), fmt=draw.marker(k), elinewidth=1.2, **style)
+        draw.keep(ax, draw.Series(name, middle, [words] * len(middle)))
 
 
 @entry_point

@@ -109,7 +109,7 @@ class Follow:
     def __call__(self, variable: Any) -> Rows:
         """The rows of a variable, or of a constant."""
         found = None if isinstance(variable, Literal) else self.rows.get(variable)
-        return self.none(variable.aval.shape) if found is None else found
+        return self.none(np.shape(variable.aval)) if found is None else found
 
     def number(self, variable: Any) -> Any:
         """The value of a variable, which is computed where an index depends on it."""
@@ -237,7 +237,8 @@ def _of_matrices(follow: Follow, equation: Any, given: list[Rows], shapes: list)
 
 def _looked_up(follow: Follow, equation: Any, given: list[Rows], shapes: list) -> list[Rows] | None:
     """Of a gather, a scatter or a slice whose place is computed: the same operation on row numbers."""
-    name, params, bind = equation.primitive.name, dict(equation.params), equation.primitive.bind
+    name, bind = equation.primitive.name, equation.primitive.bind
+    params: dict[str, Any] = dict(equation.params)
     first = {"dynamic_slice": 1, "dynamic_update_slice": 2}.get(name)
     places = [1] if first is None else list(range(first, len(given)))
     moving = [i for i in range(len(given)) if i not in places]

@@ -178,7 +178,7 @@ def terms_per_datum(trace: Trace, latents: Collection[str] | None = None) -> Tra
         trace: of a program.
         latents: names of its latent sites; all others then count, whether they are given their data or not.
     """
-    others = {n: site for n, site in trace.items() if site["type"] == "sample" and n not in (latents or ())}
+    others = {name: site for name, site in sampled(trace).items() if name not in (latents or ())}
     return {
         name: site
         for name, site in (data_of(trace) if latents is None else others).items()

@@ -170,28 +170,23 @@ def _again(
         program = program.func
     module, name = getattr(program, "__module__", "?"), getattr(program, "__qualname__", type(program).__name__)
     names, _ = checks.positional(trained.model, len(args))
-    words = ", ".join(names)
     options = ", ".join(f"{name!r}: {_short(value)}" for name, value in kwargs.items() if value is not None)
     options = f", model_kwargs={{{options}}}" if options else ""
     if train_args is not None:
         of_training, _ = checks.positional(trained.model, len(train_args))
         options += f", train_args=({', '.join(f'{name}_train' for name in of_training)},)"
     given = "".join(f", {key}={_short(value)}" for key, value in bound.items())
-    program_line = f"program = partial({name}{given})" if bound else f"program = {name}"
-    lines = [
-        *(["from functools import partial", ""] if bound else []),
-        "from jax import random",
-        "from gpzoo.inference import load, report",
-        f"from {module} import {name}",
-        "",
-        program_line,
-        'trained = load("MODEL.gpzoo", program)  # written by trained.save("MODEL.gpzoo")',
-        f'report({_key(key)}, trained, {words}, path="report.html"{options})',
-    ]
-    shapes = ", ".join(
-        f"{name} {list(np.shape(x))}" for name, x in zip(names, args, strict=True) if hasattr(x, "shape")
-    )
-    return [f"With the same data, {shapes}, these lines make the same report.", Code("\n".join(lines))]
+    text = f"""{"from functools import partial" if bound else ""}
+
+from jax import random
+from gpzoo.inference import load, report
+from {module} import {name}
+
+program = {f"partial({name}{given})" if bound else name}
+trained = load("MODEL.gpzoo", program)  # written by trained.save("MODEL.gpzoo")
+report({_key(key)}, trained, {", ".join(names)}, path="report.html"{options})"""
+    shapes = (f"{name} {list(np.shape(x))}" for name, x in zip(names, args, strict=True) if hasattr(x, "shape"))
+    return [f"With the same data, {', '.join(shapes)}, these lines make the same report.", Code(text.lstrip())]
 
 
 def _key(key: Array) -> str:

@@ -15,9 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
-from jaxtyping import Float, Integer
 from numpyro.infer import SVI
-from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
@@ -31,7 +29,7 @@ from gpzoo.inference.training._progress import progress_bar
 from gpzoo.inference.training._signals import Signals
 from gpzoo.inference.training._sources import source_of
 from gpzoo.inference.training.checkpoints import Checkpoints
-from gpzoo.inference.training.failures import raise_failure, refuse_coinciding, step_back
+from gpzoo.inference.training.failures import Chunk, raise_failure, refuse_coinciding, step_back
 from gpzoo.inference.training.members import Members
 from gpzoo.inference.training.natural import NaturalGradients, Rate, shortened
 from gpzoo.inference.training.protocol import refuse_misfits
@@ -321,7 +319,7 @@ def _advance(training: Training, feed: Any, count: int, ahead: int) -> Any:
         finally:
             # Steps are kept also where the rows after them cannot be read.
             values, begun = (np.asarray(x).reshape(len(counts), -1) for x in taken)
-            _keep(training, start, feed, counts, values, begun[:, 0])
+            _keep(training, Chunk(start, feed, counts, values, begun[:, 0]))
     except BaseException:
         if training.done == done:  # no step was kept, and the state that was given up may be gone
             training.state, training.failed = start, failed
@@ -330,20 +328,14 @@ def _advance(training: Training, feed: Any, count: int, ahead: int) -> Any:
         training.earlier = start, done
 
 
-def _keep(
-    training: Training,
-    start: SVIState,
-    feed: Any,
-    counts: Integer[np.ndarray, " K"],
-    values: Float[np.ndarray, "K chunk"],
-    begun: Integer[np.ndarray, " K"],
-) -> None:
+def _keep(training: Training, chunk: Chunk) -> None:
     """Keep the losses of a chunk up to where a member fails, and the state there."""
-    done, before = training.done, np.arange(values.shape[1]) < begun[:, None]
+    done, counts, values, begun = training.done, chunk.counts, chunk.values, chunk.begun
+    before = np.arange(values.shape[1]) < begun[:, None]
     taken = (np.isfinite(values) & before).sum(axis=1)
     bad = (taken < begun) | ~training.steps.finite(training.state)
     if bad.any():
-        taken = np.where(bad, step_back(training, start, feed, begun, bad, values), taken)
+        taken = np.where(bad, step_back(training, chunk, bad), taken)
         training.failed |= {k: done + int(taken[k]) for k in np.flatnonzero(bad).tolist()}
     for k in range(len(counts)):
         kept = max(taken[k], 0)

@@ -1,5 +1,7 @@
 """Rules that keep the bound of a program correct, each with a test that fails when it is broken."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from gpzoo import draws
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained
+from gpzoo.inference.programs.runs import run
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -390,7 +393,8 @@ def test_starts_of_one_program_are_those_of_single_operations(whiten, monkeypatc
     X, y = sine(6)
     guide = InducingGuide(regression, kmeans(3), whiten=whiten)
     guide.setup(X, y)
-    at_once = guide._started_at_once(KEY, (X, y), {}, {})
+    started = partial(run, KEY, (X, y), {}, guide=guide, values={}, complete=False)
+    at_once = guide._started_at_once(started, guide.looks_at_inputs())
     monkeypatch.setattr(InducingGuide, "_started_at_once", lambda *_: None)
     one_by_one = guide.init_params(KEY, X, y)
     assert list(at_once) == list(one_by_one)

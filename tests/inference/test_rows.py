@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import pytest
 from jax import random
+from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints, draws, kernels
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose
@@ -179,14 +180,23 @@ def trained_on(program, inputs, kwargs):
     rows = inputs.size if inputs.ndim == 3 else len(inputs)
     params = guide.init_params(KEY, inputs, np.zeros(rows), model_kwargs=kwargs | data)
     params |= {k: RNG.standard_normal(np.shape(v)) for k, v in params.items() if k.endswith("_mean")}
+    own = np.random.default_rng(1)
+    params |= {k: own.standard_normal(np.shape(v)) for k, v in params.items() if k.endswith("_scale")}
     return Trained(program, guide, params)
 
 
+#: Where each of these has its data.
+DATA = {"f": "y", "g": "w"} | {f"f{task}": f"y{task}" for task in range(3)}
+
+
 def dense(params, site, x, variance, lengthscale):
-    """Mean and variance of a whitened posterior whose covariance is the identity, which leaves the prior's variance."""
+    """Mean and variance of ``f`` for ``u = L v`` with the library's jitter, by NumPy in double precision."""
     of = lambda a, b: variance * np.exp(-np.square(a - b.T) / (2 * lengthscale**2))  # noqa: E731
     L = np.linalg.cholesky(of(U, U) + 1e-6 * variance * np.eye(3))
-    return np.linalg.solve(L, of(U, x)).T @ params[f"{site}_mean"], np.full(len(x), variance)
+    A, S = np.linalg.solve(L, of(U, x)), np.tril(params[f"{site}_scale"])
+    mean = A.T @ params[f"{site}_mean"]
+    assert mean.dtype == np.float64
+    return mean, variance - np.sum(A**2, axis=0) + np.sum((S.T @ A) ** 2, axis=0)
 
 
 @pytest.mark.slow
@@ -201,11 +211,17 @@ def test_batches_of_any_size_predict_the_same_and_what_a_dense_computation_gives
         drawn = trained.functions(KEY, inputs, num_draws=3, num_features=16, **options)
         found[size] = at, drawn
     whole, drawn = found[100]
-    for site, (x, variance, lengthscale) in sites.items():
-        mean, prior = dense(trained.params, site, x, variance, lengthscale)
-        np.testing.assert_allclose(whole[site].mean, mean, rtol=1e-6, atol=1e-8)
-        np.testing.assert_allclose(whole[site].variance, prior, rtol=1e-6)
-        assert drawn[site].shape == (3, len(x))
+    for site, (x, *kernel) in sites.items():
+        mean, variance = dense(trained.params, site, x, *kernel)
+        data, noise = DATA[site], float(trained.params["noise_variance"])
+        for at, functions in found.values():
+            np.testing.assert_allclose(at[site].mean, mean, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(at[site].variance, variance, rtol=1e-10)
+            np.testing.assert_allclose(at[data].mean, mean, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(at[data].variance, variance + noise, rtol=1e-10)
+            ends = mean + np.sqrt(variance) * norm.ppf([[0.1], [0.9]])
+            np.testing.assert_allclose(at[site].quantiles, ends, rtol=1e-10, atol=1e-10)
+            assert functions[site].shape == (3, len(x))
     for other, functions in found.values():
         for site, prediction in whole.items():
             for ours, theirs in zip(prediction, other[site], strict=True):

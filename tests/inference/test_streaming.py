@@ -343,8 +343,8 @@ def test_result_is_saved_loaded_predicted_exported_and_conditioned_again(tmp_pat
 def test_float32_and_no_second_compilation(monkeypatch):
     x, y = sine(64, dtype=np.float32)
     start = untrained(regression, kmeans(10), x, y)
-    traced, after_batch = [], condition._after_batch
-    monkeypatch.setattr(condition, "_after_batch", lambda *args: (traced.append(1), after_batch(*args))[1])
+    traced, search = [], condition._Update.search
+    monkeypatch.setattr(condition._Update, "search", lambda *args: (traced.append(1), search(*args))[1])
     found = start.condition(KEY, x, y, batch_size=16)
     found = found.condition(KEY, x[:16], y[:16])
     assert len(traced) == 1
