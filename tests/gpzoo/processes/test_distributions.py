@@ -413,6 +413,17 @@ def test_variance_stays_positive_where_u_fixes_f():
     assert np.isfinite(slope).all()
 
 
+def test_rounding_takes_no_variance_below_zero():
+    """In float32 with little jitter, between inducing points that lie close."""
+    at = jnp.linspace(0, 1, 60, dtype=jnp.float32)[:, None]
+    prior, u = GaussianProcess(RBF(1.0, 0.3), at, jitter=1e-6), InducingPoints(at[::6])
+    conditional = Projection(prior, u)
+    A, _ = conditional._projections(at)
+    assert (1 - jnp.sum(A * A, axis=0)).min() < 0
+    q = InducingPosterior(conditional, jnp.zeros(10, jnp.float32), forms.Diagonal(jnp.full(10, 1e-6, jnp.float32)))
+    assert (q.variance > 0).all() and (q.marginal_parts()[2] > 0).all()
+
+
 def test_a_kl_needs_the_same_shape():
     with pytest.raises(ValueError, match=r"'f' has shape \(5, 2\) in the guide and \(5,\) in the model"):
         kl_divergence(posterior(), GaussianProcess(SHARED, X))
