@@ -1,4 +1,5 @@
-# make test    check style and types, and run the tests in .venv, which is made on the first call
+# make test    check style and types, and run the quick tests in .venv, which is made on the first call: some minutes
+# make test-all  that, and then the tests that are marked slow
 # make part    a fifth of the tests, for another Python: make part PYTHON=python3.12 VENV=.venv-3.12
 # make lowest  the same fifth on the oldest NumPyro, JAX and ArviZ that pyproject.toml allows
 # make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
@@ -22,10 +23,13 @@ PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/t
 	$(addprefix tests/inference/, asking/test_functions.py asking/test_prediction.py) \
 	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
-.PHONY: test part lowest stress lint demo browser docs bench clean
+.PHONY: test test-all part lowest stress lint demo browser docs bench clean
 
 test: lint
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+
+test-all: test
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 part: $(STAMP)
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(PART)

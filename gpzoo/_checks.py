@@ -6,12 +6,13 @@ Entry points call :func:`arguments`, :func:`parameters` and :func:`rng_key`; the
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,86 @@ from numpyro import handlers
 
 from gpzoo._numpyro import Messenger, handlers_around_mcmc
 from gpzoo.errors import PrecisionWarning
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def refuse(bad: Any, message: str, kind: type[Exception] = ValueError) -> None:
+    """Refuse what is bad, by a message that names the argument, what was wrong with it, and the way out.
+
+    The message is made in any case: numbers of an array, which would be fetched from a device, do not belong into it.
+
+    Raises:
+        kind: if ``bad``.
+    """
+    if bad:
+        raise kind(message)
+
+
+def must(good: Any, name: str, wanted: str, found: str, hint: str = "") -> None:
+    """Refuse an argument: "``name`` must ``wanted``, got ``found``."; a semicolon that ends ``wanted`` stays one.
+
+    Raises:
+        ValueError: unless ``good``.
+    """
+    refuse(not good, f"{name} must {_then(wanted)} got {found}{hint}.")
+
+
+def _then(wanted: str) -> str:
+    return wanted if wanted.endswith(";") else f"{wanted},"
+
+
+def instance(name: str, value: Any, kinds: Any, wanted: str, hint: str = "") -> Any:
+    """``value``, if it is of one of these types.
+
+    Raises:
+        TypeError: if it is of another.
+    """
+    told = f"{name} must be {_then(wanted)} got {type(value).__name__}{hint}."
+    refuse(not isinstance(value, kinds), told, TypeError)
+    return value
+
+
+def whole(name: str, value: Any, least: int = 1, most: float = math.inf) -> int:
+    """``value``, if it is an integer of at least ``least`` and at most ``most``.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    good = isinstance(value, int | np.integer) and not isinstance(value, bool) and least <= value <= most
+    limits = f"an integer of at least {least}" if most == math.inf else f"an integer from {least} to {most}"
+    must(good, name, f"be {limits}", _said(value))
+    return int(value)
+
+
+def broadcasts(name: str, x: Any, shape: tuple[int, ...], whose: str, hint: str = "") -> None:
+    """Refuse an array that does not broadcast to a shape.
+
+    Raises:
+        ValueError: naming both shapes.
+    """
+    found = tuple(np.shape(x))
+    refuse(not fits_into(found, shape), f"{name} has shape {found}, which does not broadcast to {whose} {shape}{hint}.")
+
+
+def fits_into(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array of this shape broadcasts to the shape that is wanted."""
+    try:
+        return jnp.broadcast_shapes(shape, wanted) == wanted
+    except ValueError:
+        return False
+
+
+def unwritten(of: Any, what: str) -> NoReturn:
+    """Refuse a call of a method that a subclass must write.
+
+    Raises:
+        NotImplementedError: naming the class and the method.
+    """
+    raise NotImplementedError(f"{type(of).__name__} does not define {what}.")
+
+
+# -- single arguments --------------------------------------------------------------------------------------------------
 
 
 def is_concrete(x: Any) -> bool:
@@ -35,14 +116,13 @@ def floating(name: str, x: Any) -> Array:
     Raises:
         TypeError: if ``x`` is not numeric (strings, objects, complex numbers).
     """
-    if x is None or isinstance(x, str):
-        raise TypeError(f"{name} must be a numeric array, got {type(x).__name__}.")
+    wanted = f"{name} must be a numeric array, got {type(x).__name__}"
+    refuse(x is None or isinstance(x, str), f"{wanted}.", TypeError)
     try:
         x = jnp.asarray(x)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be a numeric array, got {type(x).__name__}: {error}") from None
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        raise TypeError(f"{name} must be real, got dtype {x.dtype}.")
+        raise TypeError(f"{wanted}: {error}") from None
+    refuse(jnp.issubdtype(x.dtype, jnp.complexfloating), f"{name} must be real, got dtype {x.dtype}.", TypeError)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 
 
@@ -56,13 +136,32 @@ def finite(name: str, x: Any) -> None:
         return
     with jax.ensure_compile_time_eval():
         good = np.asarray(jnp.isfinite(x))
-    if not good.all():
-        first = tuple(int(i) for i in np.argwhere(~good)[0])
-        count = int((~good).sum())
-        raise ValueError(
-            f"{name} has {count} entries that are not finite, the first at index {first}. "
-            "Remove or impute those rows before they reach the model."
-        )
+    refuse(
+        not good.all(),
+        f"{name} has {(~good).sum()} entries that are not finite, the first at index {first_of(~good)}. "
+        "Remove or impute those rows before they reach the model.",
+    )
+
+
+def first_of(bad: np.ndarray) -> tuple[int, ...]:
+    """The index of the first entry that is bad; none where none is."""
+    return next((tuple(map(int, index)) for index in np.argwhere(bad)), ())
+
+
+def positive(name: str, value: Any, *, or_zero: bool = False) -> Array:
+    """``value`` as a floating array of positive finite numbers; under a transformation its numbers are not known.
+
+    Raises:
+        TypeError: if it is not numeric.
+        ValueError: if a number is not positive and finite.
+    """
+    value = floating(name, value)
+    if is_concrete(value):
+        with jax.ensure_compile_time_eval():
+            good = bool(jnp.all((value >= 0 if or_zero else value > 0) & jnp.isfinite(value)))
+        if not good:
+            raise ValueError(f"{name} must be {'zero or ' if or_zero else ''}positive and finite, got {value}.")
+    return value
 
 
 def not_empty(name: str, x: Array) -> None:
@@ -71,8 +170,8 @@ def not_empty(name: str, x: Array) -> None:
     Raises:
         ValueError: if the leading axis has length 0.
     """
-    if x.ndim == 0 or x.shape[0] == 0:
-        raise ValueError(f"{name} is empty: its shape is {tuple(x.shape)}, at least one row is needed.")
+    none = x.ndim == 0 or x.shape[0] == 0
+    refuse(none, f"{name} is empty: its shape is {tuple(x.shape)}, at least one row is needed.")
 
 
 def positive_int(name: str, value: Any) -> int:
@@ -81,9 +180,7 @@ def positive_int(name: str, value: Any) -> int:
     Raises:
         ValueError: if it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {_said(value)}.")
-    return int(value)
+    return whole(name, value)
 
 
 def _said(value: Any) -> str:
@@ -97,14 +194,13 @@ def fraction(name: str, value: float) -> float:
     Raises:
         ValueError: if it is not.
     """
-    if not 0.0 <= value < 0.5:
-        raise ValueError(f"{name} must be in [0, 0.5), got {value!r}.")
+    must(0.0 <= value < 0.5, name, "be in [0, 0.5)", repr(value))
     return float(value)
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
 
-#: What data are, for messages.
+#: The kinds of numbers that data are, for messages.
 _WANTED = "real numbers of float32, float64, integers or bool"
 
 #: Spreads that rounding may take from a column: of columns so far from zero float32 keeps three digits or fewer.
@@ -126,11 +222,11 @@ def data(name: str, x: Any, *, infinite: bool = False, absent: Absent | None = N
 
     Taken are arrays of NumPy (of any byte order and stride), of JAX, of pandas, of anything with ``__array__``, and
     nested lists of numbers. Arrays of the host stay there, those of a device as they are; nothing is copied that need
-    not be. Integers and bools stay what they are. Under a transformation nothing can be checked.
+    not be. Integers and bools stay so. Under a transformation nothing can be checked.
 
     Args:
         name: of the argument, for messages.
-        x: what the user passed.
+        x: the argument.
         infinite: whether infinity passes, which may be a bound or a threshold.
         absent: takes an array that holds NaN, which then passes; the caller refuses it where NaN are not missing data.
 
@@ -146,8 +242,7 @@ def data(name: str, x: Any, *, infinite: bool = False, absent: Absent | None = N
         return x
     array = x if isinstance(x, jax.Array) else _host_array(name, x)
     _check_dtype(name, x, array.dtype)
-    if 0 in array.shape:
-        raise ValueError(f"{name} is empty: its shape is {tuple(array.shape)}, at least one row is needed.")
+    refuse(0 in array.shape, f"{name} is empty: its shape is {tuple(array.shape)}, at least one row is needed.")
     _check_numbers(name, array, infinite, absent)
     return array
 
@@ -160,40 +255,44 @@ def rows(name: str, x: Any, hint: str = "", *, absent: Absent | None = None) -> 
         ValueError: as :func:`data`, and for a single number.
     """
     number = isinstance(x, bool | int | float | complex | np.generic)
-    if number or np.ndim(array := data(name, x, absent=absent)) == 0:
-        found = repr(x) if number else "one number"
-        raise ValueError(f"{name} must be an array with one row per datum, got {found}{hint}.")
+    array = x if number else data(name, x, absent=absent)
+    must(np.ndim(array), name, "be an array with one row per datum", repr(x) if number else "one number", hint)
     return array
 
 
 def _host_array(name: str, x: Any) -> np.ndarray:
-    if isinstance(x, np.ma.MaskedArray):
-        raise ValueError(
-            f"{name} is a masked array, whose mask would be lost. Pass {name}.filled(0) and the mask as arguments of "
-            "their own, and leave what is missing out of the bound with numpyro.handlers.mask(mask=observed)."
-        )
-    if hasattr(x, "block_rows") and hasattr(x, "read"):
-        raise TypeError(
-            f"{name} is a table, which fit alone takes whole. Pass arrays of its rows, such as its first, "
-            "table.head(1000)[0], or those of one block after the other, table.read(block)[0]."
-        )
-    if x is None or isinstance(x, str | bytes) or callable(x):
-        raise TypeError(f"{name} must be an array of {_WANTED}, got {_kind(x)}.")
+    _refuse_masked(name, x)
+    refuse(
+        hasattr(x, "block_rows") and hasattr(x, "read"),
+        f"{name} is a table, which fit alone takes whole. Pass arrays of its rows, such as its first, "
+        "table.head(1000)[0], or those of one block after the other, table.read(block)[0].",
+        TypeError,
+    )
+    no_array = x is None or isinstance(x, str | bytes) or callable(x)
+    refuse(no_array, f"{name} must be an array of {_WANTED}, got {_kind(x)}.", TypeError)
     columns = np.atleast_1d(np.asarray(getattr(x, "dtypes", getattr(x, "dtype", None)), object))
-    if any(str(column) == "category" for column in columns):
-        raise TypeError(f"{name} is categorical. Pass its codes, {name}.cat.codes, or columns of 0 and 1.")
+    categorical = any(str(column) == "category" for column in columns)
+    refuse(categorical, f"{name} is categorical. Pass its codes, {name}.cat.codes, or columns of 0 and 1.", TypeError)
     try:
         array = np.asarray(x)
         kinds = {getattr(column, "kind", "O") for column in columns}
         if array.dtype == object and kinds <= set("iufb"):
-            array = x.to_numpy("float64", na_value=np.nan)  # columns of pandas of several dtypes, or of its own
+            of_pandas: Any = x  # columns of several dtypes, or of its own
+            array = of_pandas.to_numpy("float64", na_value=np.nan)
     except Exception as error:  # whatever somebody's __array__ raises
         raise TypeError(
             f"{name} must be an array of {_WANTED}, and this {_kind(x)} cannot be made one: {error}"
         ) from None
-    if isinstance(array, np.ma.MaskedArray):
-        return _host_array(name, array)
+    _refuse_masked(name, array)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _refuse_masked(name: str, x: Any) -> None:
+    refuse(
+        isinstance(x, np.ma.MaskedArray),
+        f"{name} is a masked array, whose mask would be lost. Pass {name}.filled(0) and the mask as arguments of "
+        "their own, and leave what is missing out of the bound with numpyro.handlers.mask(mask=observed).",
+    )
 
 
 def _kind(x: Any) -> str:
@@ -201,27 +300,27 @@ def _kind(x: Any) -> str:
 
 
 def _check_dtype(name: str, x: Any, dtype: Any) -> None:
-    why = f"{name} must hold {_WANTED}, got dtype {dtype}"
-    if jnp.issubdtype(dtype, jax.dtypes.extended):
-        raise TypeError(f"{why}, a random key.")
-    kind = np.dtype(dtype).kind
-    if kind in "iub" or np.dtype(dtype) in (np.float32, np.float64):
+    key = jnp.issubdtype(dtype, jax.dtypes.extended)
+    kind = "key" if key else "f" if jnp.issubdtype(dtype, jnp.floating) else np.dtype(dtype).kind
+    if kind in "iub" or (kind == "f" and np.dtype(dtype) in (np.float32, np.float64)):
         return
-    if kind == "c":
-        raise TypeError(f"{why}: its imaginary part would be lost. Pass {name}.real if that is what is meant.")
-    if kind in "Mm":
-        raise TypeError(f"{why}: pass numbers, such as the days since the first date.")
-    if kind in "OUST":
-        raise TypeError(
-            f"{why}{f' from {type(x).__name__}' if not isinstance(x, np.ndarray) else ''}. Turn it into numbers first: "
-            "missing values, text, categories and sparse matrices have no numbers of their own."
-        )
-    if kind == "f" or jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(
-            f"{why}. Kernels and factorisations are computed in the precision of their inputs, for which these are too "
-            f"{'few' if np.dtype(dtype).itemsize < 4 else 'many'} bits: convert it, {name}.astype('float32')."
-        )
-    raise TypeError(f"{why}. Convert it to float32, float64 or int32.")
+    source = "" if isinstance(x, np.ndarray) else f" from {type(x).__name__}"
+    few = "few" if kind == "f" and np.dtype(dtype).itemsize < 4 else "many"
+    dates = ": pass numbers, such as the days since the first date."
+    objects = (
+        f"{source}. Turn it into numbers first: missing values, text, categories and sparse matrices have no numbers "
+        "of their own."
+    )
+    advice = {
+        "key": ", a random key.",
+        "c": f": its imaginary part would be lost. Pass {name}.real if that is what is meant.",
+        "f": ". Kernels and factorisations are computed in the precision of their inputs, for which these are too "
+        f"{few} bits: convert it, {name}.astype('float32').",
+        **dict.fromkeys("Mm", dates),
+        **dict.fromkeys("OUST", objects),
+    }
+    told = advice.get(kind, ". Convert it to float32, float64 or int32.")
+    raise TypeError(f"{name} must hold {_WANTED}, got dtype {dtype}{told}")
 
 
 #: Arrays that were looked at, with their least and largest number, inside :func:`each_once`.
@@ -293,23 +392,22 @@ def _check_bits(name: str, dtype: np.dtype, low: Any, high: Any) -> None:
     if dtype.itemsize < 8 or jax.config.read("jax_enable_x64"):
         return
     if dtype.kind == "f":
-        if max(-low, high) > np.finfo(np.float32).max:
-            raise ValueError(
-                f"{name} has numbers up to {max(-low, high):.3g}, more than float32 holds. Scale it, or call "
-                "numpyro.enable_x64() first."
-            )
-        return
-    most = np.iinfo("uint32" if dtype.kind == "u" else "int32")
-    if low < most.min or high > most.max:
-        raise ValueError(
-            f"{name} has whole numbers from {low} to {high}, more than {most.dtype} holds: they would change. "
-            "Subtract the least, convert it to floating numbers, or call numpyro.enable_x64() first."
+        return refuse(
+            max(-low, high) > np.finfo(np.float32).max,
+            f"{name} has numbers up to {max(-low, high):.3g}, more than float32 holds. Scale it, or call "
+            "numpyro.enable_x64() first.",
         )
+    most = np.iinfo("uint32" if dtype.kind == "u" else "int32")
+    refuse(
+        low < most.min or high > most.max,
+        f"{name} has whole numbers from {low} to {high}, more than {most.dtype} holds: they would change. "
+        "Subtract the least, convert it to floating numbers, or call numpyro.enable_x64() first.",
+    )
 
 
 def _not_finite(name: str, values: np.ndarray, infinite: bool) -> ValueError:
     good = ~np.isnan(values) if infinite else np.isfinite(values)
-    first = tuple(int(i) for i in np.argwhere(~good)[0])
+    first = first_of(~good)
     advice = "Remove or impute those rows"
     if np.isnan(values).any():
         advice += (
@@ -332,13 +430,13 @@ def arguments(
     new: bool = False,
     absent: Absent | None = None,
 ) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of a program, every array of which has passed :func:`data` under the program's name for it.
+    """The arguments of a program: every array in them has passed :func:`data` under the program's name for it.
 
     Positional arguments are data: arrays with one row per datum, or pytrees of such arrays. Of the keyword arguments
     the arrays are, in which infinity may be a bound; others, lists of numbers among them, are the program's business,
     but for ``num_data``.
 
-    One :class:`PrecisionWarning` names what float32 would lose: numbers far from zero, and inputs of float32 in a
+    One :class:`PrecisionWarning` names losses of float32: numbers far from zero, and inputs of float32 in a
     program that is to compute in float64.
 
     Args:
@@ -354,19 +452,21 @@ def arguments(
         ValueError: as :func:`data`, and for a ``num_data`` that is no count.
     """
     kwargs = {} if kwargs is None else kwargs
-    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-        raise TypeError(
-            f"model_kwargs must map names of the program's arguments to values, {{'layers': layers}}; "
-            f"got {_kind(kwargs)}."
-        )
+    refuse(
+        not _by_name(kwargs),
+        f"model_kwargs must map names of the program's arguments to values, {{'layers': layers}}; got {_kind(kwargs)}.",
+        TypeError,
+    )
     lost: list[str] = []
     if not tables:
         names, optional = (program, ()) if isinstance(program, tuple) else positional(program, len(args))
         for name, x in zip(names, args, strict=True):
-            if name not in (*optional, *names[1:] * new) and (
-                x is None or (isinstance(x, Mapping) and not jax.tree.leaves(x))
-            ):
-                raise TypeError(f"{name} must be an array of {_WANTED}, got {_kind(x) if x else x}.")
+            none = x is None or (isinstance(x, Mapping) and not jax.tree.leaves(x))
+            refuse(
+                none and name not in (*optional, *names[1:] * new),
+                f"{name} must be an array of {_WANTED}, got {x if none else ''}.",
+                TypeError,
+            )
         far = [] if new else lost
         args = tuple(_each(n, x, far, absent, positional=True) for n, x in zip(names, args, strict=True))
         if args and jax.config.read("jax_enable_x64"):
@@ -432,8 +532,8 @@ def _each(name: str, x: Any, lost: list[str], absent: Absent | None, *, position
             lost.extend(_far_from_zero(own, value))
         return value
 
-    if isinstance(x, Iterator):
-        raise TypeError(f"{name} is a {type(x).__name__}, which is empty after the program's first run: pass a list.")
+    empty = f"{name} is a {type(x).__name__}, which is empty after the program's first run: pass a list."
+    refuse(isinstance(x, Iterator), empty, TypeError)
     if positional and _is_numbers(x):
         return leaf((), x)
     if not positional and not any(map(_is_array, jax.tree.leaves(x))):
@@ -456,7 +556,7 @@ def _is_numbers(x: Any) -> bool:
 
 
 def _far_from_zero(name: str, x: Any) -> list[str]:
-    """What float32 would lose of an array, by column."""
+    """Differences that float32 would lose of an array, by column."""
     if x.dtype == bool or (isinstance(x, jax.Array) and not x.is_fully_addressable):
         return []
     if x.dtype != np.float32 and jax.config.read("jax_enable_x64"):
@@ -492,8 +592,8 @@ def named(name: str, values: Any, *, absent: Absent | None = None) -> dict[str, 
     """
     if values is None:
         return {}
-    if not isinstance(values, Mapping):
-        raise TypeError(f"{name} must map site names to arrays, such as {{'y': y}}; got {type(values).__name__}.")
+    wanted = f"{name} must map site names to arrays, such as {{'y': y}}; got {type(values).__name__}."
+    refuse(not isinstance(values, Mapping), wanted, TypeError)
     return {site: rows(f"{name}[{site!r}]", x, absent=absent) for site, x in values.items()}
 
 
@@ -507,25 +607,24 @@ def parameters(name: str, params: Any) -> dict[str, Any]:
         TypeError: if ``params`` is not a mapping, or a value holds no numbers.
         ValueError: naming a value that is not finite.
     """
-    if not isinstance(params, Mapping) or not all(isinstance(key, str) for key in params):
-        raise TypeError(f"{name} must map names to values, such as the .params of fit's result; got {_kind(params)}.")
+    wanted = f"{name} must map names to values, such as the .params of fit's result; got {_kind(params)}."
+    refuse(not _by_name(params), wanted, TypeError)
 
     def check(path: Any, leaf: Any) -> None:
         if not is_concrete(leaf):
             return
         own = name + "".join(f"[{p.key!r}]" if hasattr(p, "key") else str(p) for p in path)
-        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.inexact):
-            if not jnp.issubdtype(leaf.dtype, jnp.complexfloating) and leaf.size:
-                low, high = _extremes(leaf) or (0, 0)
-                if not (np.isfinite(low) and np.isfinite(high)):
-                    raise ValueError(f"{own} holds {low if np.isnan(low) else high}: parameters must be finite.")
-        elif not isinstance(leaf, jax.Array):
+        if isinstance(leaf, jax.Array):
+            real = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.size
+            ends = (_extremes(leaf) or ()) if real else ()
+        else:
             array = np.ma.asanyarray(leaf) if isinstance(leaf, np.ma.MaskedArray) else np.asarray(leaf)
             numeric = array.dtype.kind in "iubf" or jnp.issubdtype(array.dtype, jnp.floating)
-            if not numeric or isinstance(leaf, str | np.ma.MaskedArray):
-                raise TypeError(f"{own} must hold numbers, got {_kind(leaf)} of dtype {array.dtype}.")
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ValueError(f"{own} holds {array[~np.isfinite(array)].flat[0]}: parameters must be finite.")
+            wrong = not numeric or isinstance(leaf, str | np.ma.MaskedArray)
+            refuse(wrong, f"{own} must hold numbers, got {_kind(leaf)} of dtype {array.dtype}.", TypeError)
+            ends = array[~np.isfinite(array)].flat if array.dtype.kind == "f" else ()
+        for end in ends:
+            refuse(not np.isfinite(end), f"{own} holds {end}: parameters must be finite.")
 
     jax.tree_util.tree_map_with_path(check, dict(params))
     return dict(params)
@@ -533,7 +632,7 @@ def parameters(name: str, params: Any) -> dict[str, Any]:
 
 @jax.jit
 def nan_unless(x: Array, known: Array) -> Array:
-    """``x``, or NaN if not all is known: a refusal inside ``jit``, for whoever asks refuses what is not finite.
+    """``x``, or NaN if not all is known: a refusal inside ``jit``, because the caller refuses NaN.
 
     As it changes no number that is given, ``x`` depends on nothing more to those who follow rows through a program.
     """
@@ -556,6 +655,11 @@ def within(name: str, value: Any, constraint: Any) -> None:
             raise ValueError(f"{name} is {first}, outside its constraint, {constraint}.")
 
 
+def _by_name(values: Any) -> bool:
+    """Whether this is a mapping from names."""
+    return isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
+
+
 def names(name: str, given: set[str], *, needed: set[str], known: set[str]) -> None:
     """Refuse parameters that are missing or that nothing is called by.
 
@@ -569,13 +673,10 @@ def names(name: str, given: set[str], *, needed: set[str], known: set[str]) -> N
         ValueError: naming them.
     """
     missing, unknown = sorted(needed - given), sorted(given - known)
-    if missing:
-        more = f", of which {unknown} are no parameters" if unknown else ""
-        raise ValueError(
-            f"{name} has no value for {missing} of the program and its guide; it has {sorted(given)}{more}."
-        )
-    if unknown:
-        raise ValueError(f"{name} names {unknown}, but the parameters are {sorted(needed or known)}.")
+    more = f", of which {unknown} are no parameters" if unknown else ""
+    has = f"it has {sorted(given)}{more}"
+    refuse(missing, f"{name} has no value for {missing} of the program and its guide; {has}.")
+    refuse(unknown, f"{name} names {unknown}, but the parameters are {sorted(needed or known)}.")
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
@@ -585,7 +686,7 @@ def rng_key(key: Any, *, several: bool = False) -> Array:
     """``key``, if it is a random key of JAX, of the new kind or the old (``uint32 [2]``).
 
     Args:
-        key: what the user passed.
+        key: the argument.
         several: whether keys ``[K]`` pass too.
 
     Raises:
@@ -593,11 +694,11 @@ def rng_key(key: Any, *, several: bool = False) -> Array:
         ValueError: if it is several keys where one is needed.
     """
     old = getattr(key, "dtype", None) == np.uint32 and np.ndim(key) >= 1 and key.shape[-1] >= 2
-    if not old and not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        raise TypeError(f"rng_key must be a key such as jax.random.key(0), got {_kind(key)}.")
-    leading = np.ndim(key) - int(old)
-    if leading and not several:
-        raise ValueError(f"rng_key must be one key such as jax.random.key(0), got keys of shape {tuple(key.shape)}.")
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    wrong = f"rng_key must be a key such as jax.random.key(0), got {_kind(key)}."
+    refuse(not old and not typed, wrong, TypeError)
+    one = several or np.ndim(key) == int(old)
+    must(one, "rng_key", "be one key such as jax.random.key(0)", f"keys of shape {tuple(key.shape)}")
     return jnp.asarray(key) if old else key
 
 
@@ -607,9 +708,7 @@ def count(name: str, value: Any) -> int:
     Raises:
         ValueError: if it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise ValueError(f"{name} must be an integer of 0 or more, got {_said(value)}.")
-    return int(value)
+    return whole(name, value, least=0)
 
 
 def positive_number(name: str, value: Any, *, or_zero: bool = False) -> Any:
@@ -620,10 +719,8 @@ def positive_number(name: str, value: Any, *, or_zero: bool = False) -> Any:
     """
     if not is_concrete(value):
         return value
-    if not _is_number(value) or not np.isfinite(value) or value < 0 or (value == 0 and not or_zero):
-        raise ValueError(
-            f"{name} must be a {'finite number of 0 or more' if or_zero else 'positive finite number'}, got {value!r}."
-        )
+    good = _is_number(value) and np.isfinite(value) and (value > 0 or (value == 0 and or_zero))
+    must(good, name, f"be a {'finite number of 0 or more' if or_zero else 'positive finite number'}", repr(value))
     return value
 
 
@@ -639,8 +736,8 @@ def one_of(name: str, value: Any, options: Iterable[Any]) -> Any:
         ValueError: if it is not.
     """
     options = tuple(options)
-    if not (value is None or isinstance(value, str)) or value not in options:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}.")
+    known = (value is None or isinstance(value, str)) and value in options
+    must(known, name, f"be one of {', '.join(map(repr, options))}", repr(value))
     return value
 
 
@@ -660,9 +757,9 @@ def refuse_params_under_mcmc() -> None:
     substitutions = [h.data or {} for h in inner if isinstance(h, handlers.substitute)]
     given = {name for data in substitutions[1:] for name in data}
     loose = [name for name, site in recorded.items() if site["type"] == "param" and name not in given]
-    if loose:
-        raise ValueError(
-            f"The numpyro.param site(s) {', '.join(loose)} are not sampled by MCMC and would stay at their starting "
-            "values. Give them priors with numpyro.handlers.lift(model, prior={...}), or fix them on purpose with "
-            "numpyro.handlers.substitute(model, data={...})."
-        )
+    refuse(
+        loose,
+        f"The numpyro.param site(s) {', '.join(loose)} are not sampled by MCMC and would stay at their starting "
+        "values. Give them priors with numpyro.handlers.lift(model, prior={...}), or fix them on purpose with "
+        "numpyro.handlers.substitute(model, data={...}).",
+    )

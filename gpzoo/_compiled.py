@@ -1,4 +1,4 @@
-"""Where are compiled programs kept between processes? In a folder of the user's cache that nobody else may write to."""
+"""Compiled programs are kept between processes, in a folder of the user's cache that nobody else may write to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def keep_compiled() -> None:
     """Let JAX read and write its compiled programs in a folder, unless the user has named one, or wants none.
 
     Programs are executables: the folder must be the user's own. JAX's key of an entry has its own version and the
-    compiler's flags; what a processor can do it leaves out.
+    compiler's flags, and leaves the processor out.
     """
     named, config = os.environ.get(VARIABLE, ""), cast("Any", jax.config)
     if named == "off" or config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
@@ -65,7 +65,7 @@ def keep_compiled() -> None:
 
 
 def processor() -> bytes:
-    """What a compiled program of this machine may use of its processor."""
+    """The features of this machine's processor that its compiled programs may use."""
     try:
         return next(line for line in Path("/proc/cpuinfo").read_bytes().splitlines() if line.startswith(b"flags"))
     except (OSError, StopIteration):
@@ -81,12 +81,14 @@ def _is_own(folder: Path) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed processes may have left half written, and the oldest programs where there are too many.
+    """Remove entries that killed processes may have left half written, and the oldest of too many.
 
-    JAX writes an entry in place and never again: a part of one would be read, and warned of, for ever.
+    JAX writes an entry in place and never again: a part of one would be read, and warned of, for ever. Its own limit,
+    ``jax_compilation_cache_max_size``, needs ``filelock``, which JAX does not install, holds a lock at every read, and
+    at every write reads a file for every entry: the folder of these tests has ten thousand.
     """
     marks, entries = {}, {}
-    # Paths are made of what is removed alone: of thousands of entries they would take longer than a training.
+    # Only removed entries become paths: of thousands they would take longer than a training.
     with os.scandir(folder) as found:
         for entry in found:
             with suppress(OSError):

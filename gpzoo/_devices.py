@@ -24,7 +24,7 @@ def number() -> int:
 
 
 def split(tree: Any) -> Any:
-    """Arrays with one row per datum, of which every device has its part."""
+    """Arrays with one row per datum: every device has its part of the rows."""
     return _constrained(tree, PartitionSpec(ROWS))
 
 
@@ -43,11 +43,11 @@ def on_own_rows(function: Callable, rows: Any, *fixed: Any, axis: int = 0, found
     XLA splits products over rows by itself, but no loop over rows: every device would take all of its turns.
 
     Args:
-        function: closes over no array; what it returns has one row per datum too, each a function of its own row.
+        function: closes over no array; its result has one row per datum too, each a function of its own row.
         rows: arrays ``[N, ...]``.
         *fixed: arguments that are the same for all rows.
         axis: the axis of the rows, where it is not the first.
-        found: the same in what the function returns.
+        found: the same in the result of the function.
     """
     first = jax.tree.leaves(rows)[0]
     if number() == 1 or first.shape[axis] % number():

@@ -1,4 +1,4 @@
-"""Which extra brings a library that is not installed?"""
+"""Libraries of extras that are not installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class MissingExtraError(ModuleNotFoundError):
-    """A library of one of gpzoo's extras that is not installed; the message is one line and says what to install."""
+    """A library of one of gpzoo's extras that is not installed; the message is one line and names the extra."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """LAPACK under JAX on a CPU: one thread of its own, and no call that waits for XLA's threads.
 
 JAX borrows SciPy's LAPACK. Both of these hold for the process, so that NumPyro's MCMC, ``svi.run`` and ``Predictive``
-have what ``fit`` has; neither changes a number.
+run like ``fit``; neither changes a number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import jaxlib
 import scipy
-import scipy.linalg.cython_blas  # what JAX borrows: it must be loaded before its threads can be limited
+import scipy.linalg.cython_blas  # JAX borrows it: it must be loaded before its threads can be limited
 from jax import Array, lax
 from jax.interpreters import mlir
 
@@ -59,7 +59,7 @@ def _never_wait() -> None:
 
     A kernel that splits its batch hands the parts to XLA's threads and waits for them, itself on one of these threads.
     As many kernels as there are threads then wait for ever, and two cores have two threads. Programs lowered for other
-    devices stay what they are.
+    devices stay as they are.
     """
     for primitive, entry in list(mlir._platform_specific_lowerings["cpu"].items()):
         if getattr(entry.rule, "func", entry.rule).__module__ == "jax._src.lax.linalg":

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import numpyro
+from numpyro.infer import elbo
 
 try:
     from numpyro.infer.util import _unconstrain_params
@@ -24,14 +25,27 @@ except ImportError as error:
     ) from error
 
 __all__ = [
+    "Handler",
     "Messenger",
     "Optimizer",
     "enumerated_axes",
     "handlers_around_mcmc",
     "markov_factors",
     "outside",
+    "sites_in_order",
     "value_and_grad",
 ]
+
+
+class Handler(Messenger):
+    """A handler that is entered by itself, ``with Handler() as handler``, and wraps no program."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
 
 
 @contextmanager
@@ -50,6 +64,31 @@ def handlers_around_mcmc() -> tuple[list[Messenger], list[Messenger]] | None:
     """The handlers outside and inside those by which MCMC runs a program; ``None`` where it does not run one."""
     depth = next((i for i, handler in enumerate(_PYRO_STACK) if isinstance(handler, _unconstrain_params)), None)
     return None if depth is None else (_PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :])
+
+
+class _InOrder(set):
+    """A set that is gone through in the order of the texts of what it holds."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__(), key=str))
+
+    def union(self, *others: Any) -> _InOrder:
+        return _InOrder(set.union(self, *others))
+
+
+@contextmanager
+def sites_in_order() -> Iterator[None]:
+    """NumPyro's objectives go through sets of sites by name, and not in the order of hashes that differ by process.
+
+    ``Trace_ELBO`` sums over such a set. The order of its terms decides how the sum is rounded, and is a part of the
+    traced program, by which a checkpoint knows its training.
+    """
+    names: Any = vars(elbo)
+    names["set"] = _InOrder  # found before Python's own
+    try:
+        yield
+    finally:
+        names.pop("set", None)
 
 
 def enumerated_axes(shape: tuple[int, ...]) -> dict[int, str]:

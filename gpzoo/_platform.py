@@ -73,7 +73,7 @@ def compiled_for_one_run() -> Iterator[None]:
     """Most of XLA's optimisations are left out, for programs that take longer to compile than to run.
 
     The report of a deep GP of three layers takes 28 s of a processor in place of 45 s, that of a deep kernel 15 in
-    place of 30. What is compiled here stays slower.
+    place of 30. Programs that are compiled here stay slower.
     """
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
@@ -84,7 +84,7 @@ def compiled_for_one_run() -> Iterator[None]:
 
 
 def release_freed() -> None:
-    """Give the system back what a compiler has freed: glibc keeps it, up to 150 MB for a program."""
+    """Give memory that a compiler has freed back to the system: glibc keeps it, up to 150 MB for a program."""
     with suppress(OSError, AttributeError, TypeError):  # Windows, and other C libraries
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -108,10 +108,10 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def refuse_fork(name: str) -> None:
-    """Refuse what would wait for ever: JAX's threads stay in the parent, and a fork has none.
+    """Refuse a call that would wait for ever: JAX's threads stay in the parent, and a fork has none.
 
     Args:
-        name: of what was called.
+        name: of the function that was called.
 
     Raises:
         RuntimeError: in a process that was forked after JAX had run.
@@ -125,5 +125,5 @@ def refuse_fork(name: str) -> None:
 
 
 def is_traced() -> bool:
-    """Whether JAX is tracing a function, under ``jax.jit``: what is computed has no numbers yet."""
+    """Whether JAX is tracing a function, under ``jax.jit``: its arrays have no numbers yet."""
     return isinstance(jnp.zeros(()), Tracer)

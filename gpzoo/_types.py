@@ -1,4 +1,4 @@
-"""What may an argument be that holds data, and which letters do shapes have?
+"""Types of arguments that hold data, and the letters of shapes.
 
 Behind the entry points annotations say shapes, ``Float[Array, "N M"]``, which the tests check at every call:
 
@@ -28,7 +28,7 @@ import jax.typing
 
 
 class SupportsArray(Protocol):
-    """What NumPy makes an array of: arrays of pandas, PyTorch and others."""
+    """Objects that NumPy makes arrays of: arrays of pandas, PyTorch and others."""
 
     def __array__(self) -> Any:
         """The array."""

@@ -1,4 +1,4 @@
-"""What gpzoo raises when a computation cannot go on, which keeps what was computed, and what it warns of."""
+"""Errors of computations that cannot go on, which keep results until then, and warnings."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class GPZooError(Exception):
         The bound is nan. {'f_variance': 1.0}
 
     Args:
-        message: what failed, where, and the way out.
-        result: what was computed before.
+        message: the failure, its place, and the way out.
+        result: the result until then.
 
     Attributes:
         result: of a training that failed, the :class:`~gpzoo.inference.Trained` with the last good parameters, those
@@ -59,7 +59,7 @@ class PrecisionWarning(UserWarning):
 
 
 class FactorisationError(GPZooError, ValueError):
-    """A covariance matrix that is not numerically positive definite; the message says which and what to try.
+    """A covariance matrix that is not numerically positive definite; the message names it and says how to go on.
 
     Example:
         >>> import jax, numpy as np
@@ -109,7 +109,7 @@ class CheckpointError(GPZooError, RuntimeError):
 
 
 class DatasetError(RuntimeError):
-    """A data set that cannot be had; the message is one line of printable text and says what to do.
+    """A data set that cannot be had; the message is one line of printable text and says how to go on.
 
     Example:
         >>> from gpzoo.tables import ParquetTable
@@ -124,16 +124,16 @@ class DatasetError(RuntimeError):
 
 
 def plain(text: str) -> str:
-    """Text in one line, with what cannot be printed escaped: names and messages may come out of a hostile file."""
+    """Text in one line, unprintable characters escaped: names and messages may come out of a hostile file."""
     joined = " ".join(text.splitlines())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in joined)
 
 
 def keep_in(error: BaseException, name: str, computed: Callable[[], Any], where: str) -> None:
-    """Give an error that ends a computation what was computed before, and a note that says so.
+    """Keep the results until an error in the error, with a note that says so.
 
     Args:
-        error: of any kind; what it has under this name stays.
+        error: of any kind; an attribute that it has under this name stays.
         name: of the attribute, ``"result"`` or ``"finished"``.
         computed: makes its value.
         where: how far the computation had come, the note's beginning.

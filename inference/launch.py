@@ -2,7 +2,9 @@
 
     python -m gpzoo.inference.launch --processes 2 script.py --its-own options
 
-In a cluster that is the work of ``srun``, ``mpirun`` or Kubernetes.
+In a cluster that is the work of ``srun``, ``mpirun`` or Kubernetes, which :func:`~gpzoo.inference.all_devices` knows.
+On one machine these are not there as a rule, and a launcher of another library, such as ``torchrun``, would bring that
+library, and set none of the variables by which JAX finds the processes.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from gpzoo.inference.training._signals import Signals
 from gpzoo.inference.training.devices import PROCESS
 
 #: Seconds that processes have to end: those that were asked to write a checkpoint, and those that wait for a dead one.
@@ -43,39 +46,36 @@ def launch(processes: int, command: Sequence[str]) -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    asked: list[int] = []
-    before = {s: signal.signal(s, lambda number, frame: asked.append(number)) for s in (signal.SIGINT, signal.SIGTERM)}
     running: list[subprocess.Popen] = []
-    try:
-        for number in range(processes):
-            environment = os.environ | {"JAX_COORDINATOR_ADDRESS": address, PROCESS: f"{number}/{processes}"}
-            # In a session of its own, or a terminal would interrupt it a second time.
-            running.append(subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True))
-        dead = _wait(running, asked)
-        if asked:
-            _end(running, asked[0], _CHECKPOINT)
-            return 128 + asked[0]
-        if dead is None:
-            return 0
-        status = running[dead].returncode
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        print(
-            f"Process {dead} of {processes} {how}, so the others are ended; the same command, with any number of "
-            "processes, goes on from the last checkpoint.",
-            file=sys.stderr,
-            flush=True,
-        )
-        _end(running, signal.SIGTERM, _DEAD)
-        return 1
-    finally:
-        _end(running, signal.SIGKILL, _DEAD)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with Signals(wanted=True) as signals:
+        try:
+            for number in range(processes):
+                environment = os.environ | {"JAX_COORDINATOR_ADDRESS": address, PROCESS: f"{number}/{processes}"}
+                # In a session of its own, or a terminal would interrupt it a second time.
+                running.append(subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True))
+            dead = _wait(running, signals)
+            if signals.received:
+                _end(running, signals.received, _CHECKPOINT)
+                return 128 + signals.received
+            if dead is None:
+                return 0
+            status = running[dead].returncode
+            how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            print(
+                f"Process {dead} of {processes} {how}, so the others are ended; the same command, with any number of "
+                "processes, goes on from the last checkpoint.",
+                file=sys.stderr,
+                flush=True,
+            )
+            _end(running, signal.SIGTERM, _DEAD)
+            return 1
+        finally:
+            _end(running, signal.SIGKILL, _DEAD)
 
 
-def _wait(running: Sequence[subprocess.Popen], asked: list[int]) -> int | None:
+def _wait(running: Sequence[subprocess.Popen], signals: Signals) -> int | None:
     """Wait for all, for one that dies, whose number is returned, or for a signal."""
-    while not asked:
+    while not signals.received:
         statuses = [process.poll() for process in running]
         if dead := [number for number, status in enumerate(statuses) if status]:
             return dead[0]

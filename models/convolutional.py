@@ -7,18 +7,16 @@ Bernoulli likelihood, more the robust-max.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
 import jax.numpy as jnp
 import numpyro
 from jax import Array
-from numpyro.distributions import Distribution
 
 from gpzoo import _checks as checks
 from gpzoo.kernels import RBF, Convolutional, Flattened, Kernel, MultiChannel, Sum, White
 from gpzoo.models.parameters import positive, precision, rbf
-from gpzoo.models.sparse import classify
+from gpzoo.models.sparse import Options, classify
 from gpzoo.views.patches import Patches
 
 
@@ -32,9 +30,8 @@ def convolutional_gp(
     variance: float = 1.0,
     lengthscale: float = 1.0,
     white: float = 1e-3,
-    likelihood: Callable[[Any], Distribution] | None = None,
-    jitter: float | None = None,
     num_data: int | None = None,
+    **options: Unpack[Options],
 ) -> None:
     """``f(x) = (1 / P) sum_p w_p g(x[p])``, ``g ~ GP(0, RBF)`` on the ``P`` patches, one function per class.
 
@@ -64,14 +61,14 @@ def convolutional_gp(
         variance: initial variance of ``g``.
         lengthscale: its initial lengthscale, in units of pixel values.
         white: variance of the white noise, fixed; 0 for none.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for the paper's.
-        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
+        **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the
+            absolute jitter on covariance diagonals in place of the relative default.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     weights = _weights(X, patch_shape) if weighted else None
     kernel = _with_white(Convolutional(base, X.shape[1:], patch_shape, weights, mean=True), white, X)
-    classify(kernel, X, y, num_classes=num_classes, likelihood=likelihood, jitter=jitter, num_data=num_data)
+    classify(kernel, X, y, num_classes=num_classes, num_data=num_data, **options)
 
 
 def convolutional_plus_rbf_gp(
@@ -85,9 +82,8 @@ def convolutional_plus_rbf_gp(
     rbf_variance: float = 1.0,
     rbf_lengthscale: float = 5.0,
     white: float = 1e-3,
-    likelihood: Callable[[Any], Distribution] | None = None,
-    jitter: float | None = None,
     num_data: int | None = None,
+    **options: Unpack[Options],
 ) -> None:
     """``f(x) = f_conv(x) + f_rbf(x)``: weighted convolution, and an RBF of the whole image (section 4.3, eq. 20-21).
 
@@ -120,22 +116,15 @@ def convolutional_plus_rbf_gp(
         rbf_variance: initial variance of the RBF of the image.
         rbf_lengthscale: its initial lengthscale.
         white: variance of the white noise, fixed; it belongs to the RBF, as in the authors' code; 0 for none.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for the paper's.
-        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
+        **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the
+            absolute jitter on covariance diagonals in place of the relative default.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     conv = Convolutional(base, X.shape[1:], patch_shape, _weights(X, patch_shape), mean=True)
     whole = rbf("rbf", X, variance=rbf_variance, lengthscale=rbf_lengthscale, ard=False)
-    classify(
-        conv + Flattened(_with_white(whole, white, X)),
-        X,
-        y,
-        num_classes=num_classes,
-        likelihood=likelihood,
-        jitter=jitter,
-        num_data=num_data,
-    )
+    kernel = conv + Flattened(_with_white(whole, white, X))
+    classify(kernel, X, y, num_classes=num_classes, num_data=num_data, **options)
 
 
 def colour_patch_gp(
@@ -148,9 +137,8 @@ def colour_patch_gp(
     variance: float = 1.0,
     lengthscale: float = 1.0,
     white: float = 1e-3,
-    likelihood: Callable[[Any], Distribution] | None = None,
-    jitter: float | None = None,
     num_data: int | None = None,
+    **options: Unpack[Options],
 ) -> None:
     """``f(x) = (1 / P) sum_p w_p g(x[p])`` with ``g`` on patches of all channels together (section 4.4).
 
@@ -178,9 +166,9 @@ def colour_patch_gp(
         variance: initial variance of ``g``, or of each channel's part if additive.
         lengthscale: its initial lengthscale, in units of pixel values.
         white: variance of the white noise, fixed; 0 for none.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for the paper's.
-        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
+        **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the
+            absolute jitter on covariance diagonals in place of the relative default.
     """
     base: Kernel
     if additive:
@@ -193,15 +181,7 @@ def colour_patch_gp(
         base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     weights = _weights(X, patch_shape, channels="joint")
     kernel = Convolutional(base, X.shape[1:], patch_shape, weights, mean=True, channels="joint")
-    classify(
-        _with_white(kernel, white, X),
-        X,
-        y,
-        num_classes=num_classes,
-        likelihood=likelihood,
-        jitter=jitter,
-        num_data=num_data,
-    )
+    classify(_with_white(kernel, white, X), X, y, num_classes=num_classes, num_data=num_data, **options)
 
 
 def multi_channel_gp(
@@ -213,9 +193,8 @@ def multi_channel_gp(
     variance: float = 1.0,
     lengthscale: float = 1.0,
     white: float = 1e-3,
-    likelihood: Callable[[Any], Distribution] | None = None,
-    jitter: float | None = None,
     num_data: int | None = None,
+    **options: Unpack[Options],
 ) -> None:
     """``f(x) = (1 / CP) sum_c sum_p w_pc g_c(x[pc])``: one patch response per channel (section 4.4, eq. 22).
 
@@ -244,14 +223,14 @@ def multi_channel_gp(
         variance: initial variance of the responses.
         lengthscale: their initial lengthscale, in units of pixel values.
         white: variance of the white noise on every patch response, fixed; 0 for none.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for the paper's.
-        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
+        **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the
+            absolute jitter on covariance diagonals in place of the relative default.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     weights = _weights(X, patch_shape).reshape(X.shape[3], -1)
     kernel = MultiChannel(_with_white(base, white, X), X.shape[1:], patch_shape, weights, mean=True)
-    classify(kernel, X, y, num_classes=num_classes, likelihood=likelihood, jitter=jitter, num_data=num_data)
+    classify(kernel, X, y, num_classes=num_classes, num_data=num_data, **options)
 
 
 def _weights(X: Array, patch_shape: tuple[int, int], channels: str = "separate") -> Array:

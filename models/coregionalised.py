@@ -30,7 +30,7 @@ def coregionalised_gp(
     """``Cov[f_d(x), f_e(x')] = B_de k(x, x')``, ``B = W W^T + diag(kappa)``, and noise of each output's own.
 
     The intrinsic model of coregionalisation (Álvarez, Rosasco and Lawrence 2012, *Kernels for vector-valued functions*,
-    section 4.2). A row is one number of one output: what is missing has no row, and outputs may have inputs of their
+    section 4.2). A row is one number of one output: a missing number has no row, and outputs may have inputs of their
     own. Inducing points have an output each: start from some of the rows, ``random_subset(100)``.
 
     Example:
@@ -90,8 +90,9 @@ def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1
     concrete = checks.is_concrete(X)
     seen = (np.asarray(X) if concrete else X)[:, column]
     known = (seen == seen.round()) & (seen >= 0) & (seen < num)
-    if concrete and len(bad := seen[~known]):
-        raise ValueError(f"Column {column} of X must have whole numbers from 0 to {num - 1}, got {bad[0]}.")
+    bad = seen[~known].tolist() if concrete else ()
+    wanted = f"have whole numbers from 0 to {num - 1}"
+    checks.must(not bad, f"Column {column} of X", wanted, str(bad[0] if bad else ""))
     start = 0.7 + 0.1 * np.random.default_rng(0).standard_normal((num, rank))
     W = numpyro.param(f"{name}_W", jnp.asarray(start / np.sqrt(rank), precision(X)))
     kappa = positive(f"{name}_kappa", jnp.full(num, 0.5), X)

@@ -12,7 +12,6 @@ from jax import Array
 from numpyro.distributions import Distribution
 
 from gpzoo import _checks as checks
-from gpzoo._checks import positive_int
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel, White
 from gpzoo.models.parameters import gaussian, positive, precision, rbf
@@ -78,7 +77,9 @@ def deep_gp(
         if layer_noise is not None:
             covariance = covariance + White(positive(f"{name}_noise_variance", layer_noise, h))
         if np.ndim(layer) == 0:
-            prior = GaussianProcess(covariance, h, num_outputs=positive_int(f"layers[{i}]", layer), jitter=jitter)
+            prior = GaussianProcess(
+                covariance, h, num_outputs=checks.positive_int(f"layers[{i}]", layer), jitter=jitter
+            )
         else:
             W = _checked_map(i, layer, h)
             prior = GaussianProcess(covariance, h, h @ W, num_outputs=W.shape[1], jitter=jitter)
@@ -113,15 +114,14 @@ def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
         ValueError: if ``X`` is not ``[N, d]``, is empty or not finite, or a width is not a positive integer.
     """
     X = checks.floating("X", X)
-    if X.ndim != 2:
-        raise ValueError(f"X must be [N, d], got shape {X.shape}.")
+    checks.must(X.ndim == 2, "X", "be [N, d]", f"shape {X.shape}")
     checks.not_empty("X", X)
     checks.finite("X", X)
     parts = np.array_split(np.asarray(X), -(-len(X) // 2**16))
     moments = sum((np.asarray(part, np.float64).T @ part for part in parts), np.zeros((X.shape[1], X.shape[1])))
     maps = []
     for i, width in enumerate(widths):
-        width, below = positive_int(f"widths[{i}]", width), len(moments)
+        width, below = checks.positive_int(f"widths[{i}]", width), len(moments)
         if width >= below:
             W = np.eye(below, width)
         else:
@@ -149,9 +149,9 @@ def inner_scales(layers: Sequence[ArrayLike], scale: float = 1e-5) -> dict[str, 
 
 def _checked_map(i: int, W: ArrayLike, h: Array) -> Array:
     shape = np.shape(W)
-    if len(shape) != 2 or shape[0] != h.shape[-1]:
-        raise ValueError(
-            f"layers[{i}] has shape {shape}, but the layer below it has width {h.shape[-1]}: a mean map is a "
-            f"matrix [{h.shape[-1]}, width]. linear_layers(X, widths) makes them."
-        )
+    checks.refuse(
+        len(shape) != 2 or shape[0] != h.shape[-1],
+        f"layers[{i}] has shape {shape}, but the layer below it has width {h.shape[-1]}: a mean map is a "
+        f"matrix [{h.shape[-1]}, width]. linear_layers(X, widths) makes them.",
+    )
     return jnp.asarray(W).astype(precision(h))

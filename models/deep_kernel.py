@@ -71,10 +71,10 @@ def deep_kernel_gp(
     """
     checks.finite("X", X)
     h = network(X, training)
-    if jnp.ndim(h) != 2 or h.shape[0] != X.shape[0]:
-        raise ValueError(f"The network must return features [N, q] = [{X.shape[0]}, q], got shape {jnp.shape(h)}.")
+    good, wanted = jnp.ndim(h) == 2 and h.shape[0] == X.shape[0], f"return features [N, q] = [{X.shape[0]}, q]"
+    checks.must(good, "The network", wanted, f"shape {jnp.shape(h)}")
     q = h.shape[1]
-    columns = _columns(subsets, q)
+    columns = feature_columns(subsets, q)
     shift = numpyro.param("feature_shift", jnp.zeros(q, h.dtype))
     scale = numpyro.param("feature_scale", jnp.ones(q, h.dtype), constraint=constraints.softplus_positive)
     squashed = jnp.tanh((h - shift) / scale)
@@ -158,14 +158,14 @@ def feature_range(features: ArrayLike, spread: float = 2.0) -> dict[str, Array]:
     }
 
 
-def _columns(subsets: Sequence[Sequence[int]] | None, q: int) -> np.ndarray:
+def feature_columns(subsets: Sequence[Sequence[int]] | None, q: int) -> np.ndarray:
     """The feature columns of each GP, ``[D, G]``."""
     if subsets is None:
         return np.arange(q)[:, None]
     lengths = {len(subset) for subset in subsets}
-    if len(lengths) != 1 or 0 in lengths:
-        raise ValueError(f"subsets must be sequences of feature columns of one length, got {subsets}.")
+    good = len(lengths) == 1 and 0 not in lengths
+    checks.must(good, "subsets", "be sequences of feature columns of one length", str(subsets))
     columns = np.asarray(subsets)
-    if columns.dtype.kind not in "iu" or columns.min() < 0 or columns.max() >= q:
-        raise ValueError(f"subsets must name columns 0..{q - 1} of the network's {q} features, got {subsets}.")
+    known = columns.dtype.kind in "iu" and columns.min() >= 0 and columns.max() < q
+    checks.must(known, "subsets", f"name columns 0..{q - 1} of the network's {q} features", str(subsets))
     return columns

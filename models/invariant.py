@@ -17,6 +17,7 @@ import numpyro
 from jax import Array
 from numpyro.distributions import Distribution
 
+from gpzoo import _checks as checks
 from gpzoo.kernels import RBF, Convolutional, Flattened, Invariant, Kernel
 from gpzoo.likelihoods import PolyaGamma, StickBreaking
 from gpzoo.models.parameters import gaussian, positive, precision, rbf
@@ -121,8 +122,7 @@ def invariant_classifier(
     Raises:
         ValueError: for fewer than two classes.
     """
-    if num_classes < 2:
-        raise ValueError(f"num_classes must be 2 or more, got {num_classes}.")
+    checks.must(num_classes >= 2, "num_classes", "be 2 or more", str(num_classes))
     outputs = None if num_classes == 2 else num_classes - (likelihood is None)
     prior = GaussianProcess(_kernel("f", X, view, variance, lengthscale), X, num_outputs=outputs, jitter=jitter)
     f = numpyro.sample("f", prior)

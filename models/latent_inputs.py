@@ -55,7 +55,7 @@ def gplvm(
         ((20, 2), (6, 5))
 
     Args:
-        rows: what the guide finds the latent inputs by, ``[N, ...]``: numbers of rows for
+        rows: the guide finds the latent inputs by these, ``[N, ...]``: numbers of rows for
             :class:`~gpzoo.inference.PerRow`, or ``y`` itself for :class:`~gpzoo.inference.Amortised`.
         y: data ``[N, D]``.
         num_outputs: ``D``.
@@ -127,7 +127,7 @@ def principal_components(y: ArrayLike, num_latents: int = 2) -> Array:
     """
     y = checks.floating("y", y)
     checks.finite("y", y)
-    if y.ndim != 2 or min(y.shape) < checks.positive_int("num_latents", num_latents):
-        raise ValueError(f"y must be [N, D] with at least {num_latents} rows and columns, got shape {y.shape}.")
+    good = y.ndim == 2 and min(y.shape) >= checks.positive_int("num_latents", num_latents)
+    checks.must(good, "y", f"be [N, D] with at least {num_latents} rows and columns", f"shape {y.shape}")
     U = np.linalg.svd(np.asarray(y - y.mean(0), np.float64), full_matrices=False)[0][:, :num_latents]
     return jnp.asarray(U * np.sqrt(len(U)), precision(y))

@@ -110,8 +110,7 @@ def shifted_and_mirrored(network: Network, pixels: int = 4) -> Network:
     pixels = checks.positive_int("pixels", pixels)
 
     def augmented(X: Array, training: bool) -> Array:
-        if X.ndim != 4:
-            raise ValueError(f"Images that are moved must be [N, H, W, C], got shape {X.shape}: reshape them.")
+        checks.must(X.ndim == 4, "Images that are moved", "be [N, H, W, C]", f"shape {X.shape}", ": reshape them")
         if not training:
             return network(X, training)
         shift_key, mirror_key = random.split(numpyro.prng_key())

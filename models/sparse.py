@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import numpyro
 from jax import Array
@@ -13,6 +13,18 @@ from gpzoo.kernels import Kernel
 from gpzoo.likelihoods import Bernoulli, Gaussian, RobustMax
 from gpzoo.models.parameters import positive, rbf
 from gpzoo.processes.process import GaussianProcess
+
+
+class Options(TypedDict, total=False):
+    """Options of every classifier; see :func:`classify`.
+
+    Attributes:
+        likelihood: distribution of ``y`` given ``f``.
+        jitter: absolute jitter on covariance diagonals.
+    """
+
+    likelihood: Callable[[Any], Distribution] | None
+    jitter: float | None
 
 
 def gp_regression(

@@ -24,8 +24,8 @@ from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.calls import entry_point
-from gpzoo.linalg.operators import Kronecker
-from gpzoo.models.deep_kernel import _columns, deep_kernel_gp, feature_range, network_classifier
+from gpzoo.linalg.operators import KroneckerProduct
+from gpzoo.models.deep_kernel import deep_kernel_gp, feature_columns, feature_range, network_classifier
 from gpzoo.models.modules import Network
 
 #: Number of rows whose features determine initial values.
@@ -113,10 +113,8 @@ def fit_deep_kernel(
     """
     (X, y), rng_key, batch_size, arguments = _checked(rng_key, X, y, batch_size, weight_decay, model_kwargs)
     for name, each in (("num_steps", num_steps), ("learning_rates", learning_rates)):
-        if not isinstance(each, Sequence) or len(each) != 3:
-            raise ValueError(
-                f"{name} must be three numbers, for the network, for GPs on its features and for both; got {each!r}."
-            )
+        three = "be three numbers, for the network, for GPs on its features and for both;"
+        checks.must(isinstance(each, Sequence) and len(each) == 3, name, three, repr(each))
     for steps, rate in zip(num_steps, learning_rates, strict=True):
         checks.count("num_steps", steps)
         checks.positive_number("learning_rates", rate)
@@ -232,7 +230,7 @@ def _adam(rate: float, steps: int, weight_decay: float = 0.0) -> optax.GradientT
 def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Rows) -> dict[str, Any]:
     """Parameters that make every GP the first feature that it sees, so that the program predicts as the network.
 
-    Training then improves on the network; from zero it would first have to relearn what the network knows.
+    Training then improves on the network; from zero it would first have to learn again to predict as the network.
     """
     return params | jax.jit(partial(_changed, guide))(params, X[:2])
 
@@ -243,7 +241,7 @@ def _changed(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str
     if q.conditional.L is None:
         return {}
     Z = q.inducing.points(q.prior.X.dtype) if isinstance(q.inducing, InducingGrid) else q.inducing.Z
-    columns = _columns(guide.model.keywords.get("subsets"), params["feature_shift"].shape[0])[:, 0]
+    columns = feature_columns(guide.model.keywords.get("subsets"), params["feature_shift"].shape[0])[:, 0]
     inner = jnp.arctanh(jnp.clip(jnp.atleast_2d(Z[..., 0]), -0.98, 0.98))
     u = (params["feature_shift"][columns] + params["feature_scale"][columns] * inner.T).astype(inner.dtype)
     scale, changed = jnp.mean(jnp.square(u), axis=0), {}
@@ -251,7 +249,7 @@ def _changed(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str
         changed["f_variance"] = jnp.broadcast_to(scale, params["f_variance"].shape)
     q = Trained(guide.model, guide, params | changed).posterior(random.key(0), X)["f"]
     L = q.conditional.L
-    L = L.factors[0] if isinstance(L, Kronecker) else L
+    L = L.factors[0] if isinstance(L, KroneckerProduct) else L
     # The GP's smooth fit to noisy values: under this prior their corner at the bounds would have a large norm.
     K = linalg.matmul(L, L.mT) + (1e-2 * scale)[:, None, None] * jnp.eye(L.shape[-1], dtype=L.dtype)
     v = linalg.matmul(L.mT, jnp.linalg.solve(K, u.T[..., None]))[..., 0].T

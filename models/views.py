@@ -10,6 +10,7 @@ import numpyro
 from jax import Array
 from numpyro.distributions import constraints
 
+from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.models.parameters import precision
 from gpzoo.views.images import Affine, Deformation, Rotation
@@ -143,8 +144,6 @@ def _affine_bounds(X: Array, widths: ArrayLike, learn: bool, prefix: str) -> tup
 
 
 def _image_shape(X: Array) -> tuple[int, ...]:
-    if X.ndim != 4:
-        raise ValueError(
-            f"X must be images [N, H, W, C] for this view, got shape {X.shape}; flat ones are X.reshape(-1, H, W, C)."
-        )
+    hint = "; flat ones are X.reshape(-1, H, W, C)"
+    checks.must(X.ndim == 4, "X", "be images [N, H, W, C] for this view", f"shape {X.shape}", hint)
     return X.shape[1:]

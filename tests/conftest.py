@@ -1,5 +1,6 @@
 """What every test shares: float64, strict dtype promotion, one BLAS thread, seeded property tests, golden numbers."""
 
+import ctypes
 import gc
 import hashlib
 import json
@@ -41,7 +42,7 @@ GOLDEN = ROOT / "tests" / "golden"
 # Before the first import of gpzoo. Other folders of it have no shapes in their annotations.
 CHECKED = ("linalg", "views", "kernels", "inducing", "processes", "posteriors", "likelihoods")
 # What is checked has more calls above it, which a warning of load counts, and refuses unknown options in other words.
-NOT_CHECKED = ("__init__", "saved", "trained", "guide")
+NOT_CHECKED = ("__init__", "saved", "trained", "guide", "options")
 IN_INFERENCE = [path.relative_to(ROOT).with_suffix("") for path in (ROOT / "inference").rglob("*.py")]
 install_import_hook(
     [f"gpzoo.{folder}" for folder in CHECKED]
@@ -59,6 +60,15 @@ hypothesis.settings.load_profile("gpzoo")
 _beside = ROOT.parent / "shared" / "data"
 if _beside.is_dir():
     os.environ.setdefault("GPZOO_DATA", str(_beside))
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items):
+    """Marks as slow the cases that ``slow_but`` does not name."""
+    for item in items:
+        for mark in item.iter_markers("slow_but"):
+            if any(item.callspec.params[name] not in quick for name, quick in mark.kwargs.items()):
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -79,6 +89,24 @@ def old_objects_left_alone():
     """What earlier files compiled stays; looking through gigabytes of it at every collection takes seconds."""
     gc.collect()
     gc.freeze()
+
+
+#: Bytes of a process beyond which it forgets what earlier files compiled.
+MUCH = 2 << 30
+
+
+@pytest.fixture(autouse=True, scope="module")
+def memory_given_back():
+    """Thousands of compiled programs take gigabytes; the few that later files share are read from the disk again."""
+    yield
+    pages = Path("/proc/self/statm")
+    if pages.exists() and int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MUCH:
+        jax.clear_caches()
+        gc.unfreeze()
+        gc.collect()
+        # Small pieces of memory go back to the system only when it is asked for.
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+            trim(0)
 
 
 @pytest.fixture(autouse=True, scope="session")

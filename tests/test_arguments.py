@@ -159,6 +159,7 @@ def test_masks_of_single_outputs_are_told_how():
     InducingGuide(program, kmeans(3)).setup(X, targets, jnp.ones((6, 2), bool))
 
 
+@pytest.mark.slow
 def test_whole_numbers_serve_as_inputs():
     from gpzoo.models import deep_gp, linear_layers
 
@@ -217,6 +218,7 @@ def test_float32_inputs_are_warned_of_where_float64_is_wanted():
     InducingGuide(regression, kmeans(3)).setup(X, np.asarray(y, np.float32))
 
 
+@pytest.mark.slow
 def test_a_comparison_warns_once(monkeypatch):
     inputs = np.asarray(X, np.float32) + np.float32(1e6)
     programs = {"one": (regression, kmeans(2)), "two": (regression, kmeans(2))}
@@ -237,6 +239,7 @@ def test_num_data_is_checked_without_minibatches():
             train(svi, 2, X, y, num_data=wrong)
 
 
+@pytest.mark.slow
 def test_a_program_may_take_minibatches_itself():
     def program(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
@@ -268,6 +271,7 @@ def test_shapes_of_parameters_are_checked():
         train(svi_of(regression), 1, X, y, init_params={"nois": jnp.ones(())})
 
 
+@pytest.mark.slow
 def test_parameters_of_another_run_of_the_program_are_known():
     def program(X, y=None, *, more=False):
         scale = numpyro.param("scale", jnp.ones(2 if more else ())) * numpyro.param("extra" if more else "usual", 1.0)
@@ -283,6 +287,7 @@ def test_parameters_of_another_run_of_the_program_are_known():
         Trained(guide.model, guide, params).posterior(KEY, X, y, model_kwargs={"more": True})
 
 
+@pytest.mark.slow
 def test_values_that_the_user_substitutes_need_no_parameter():
     fixed = handlers.substitute(regression, data={"noise": jnp.asarray(0.2)})
     guide, params = prepared(fixed)
@@ -295,6 +300,7 @@ def test_values_that_the_user_substitutes_need_no_parameter():
         loss(KEY, {name: value for name, value in rest.items() if name != "variance"}, fixed, guide, X, y)
 
 
+@pytest.mark.slow
 def test_factors_of_low_rank_are_parameters_of_the_guide():
     inducing = InducingGrid(8, (-3.0, 3.0))
     guide, params = prepared(regression, inducing=inducing, covariance=forms.LowRank(rank=2))
@@ -314,6 +320,7 @@ def test_factors_of_low_rank_are_parameters_of_the_guide():
         InducingGuide(clash, inducing, covariance="low_rank").setup(X, y)
 
 
+@pytest.mark.slow
 def test_latents_per_row_are_told_that_the_rows_have_changed():
     def program(y):
         x = numpyro.sample("x", dist.Normal(jnp.zeros((len(y), 1)), 1.0).to_event(2))
@@ -432,6 +439,7 @@ class Mean:
         return "Mean"
 
 
+@pytest.mark.slow
 def test_a_trained_model_tells_apart_what_prints_alike():
     def program(X, y=None, *, mean=Mean(0.0), extra=()):  # noqa: B008
         f = numpyro.sample("f", GaussianProcess(RBF(), X, jnp.full(len(X), mean.value)))

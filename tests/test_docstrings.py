@@ -16,6 +16,9 @@ PUBLIC = {
     if not inspect.ismodule(value := getattr(importlib.import_module(f"gpzoo{module}"), name))
 }
 
+#: Modules whose examples train nothing.
+QUICK = ("gpzoo.kernels.", "gpzoo.tables.")
+
 #: Public names without an example, and why. This list only grows shorter.
 WITHOUT = dict[str, str]()
 
@@ -35,6 +38,7 @@ def as_readers_have_it():
     numpyro.enable_x64()
 
 
+@pytest.mark.slow_but(name=[name for name in EXAMPLES if name.startswith(QUICK)])
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_show_what_they_print(name, as_readers_have_it):

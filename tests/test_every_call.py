@@ -188,6 +188,7 @@ def answers(models):
 # -- every call of every program ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(name=["plain"])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_call_of_every_program(name, call, models, answers):
@@ -203,6 +204,7 @@ def test_every_call_of_every_program(name, call, models, answers):
         assert all(np.isfinite(x).all() for x in numbers)
 
 
+@pytest.mark.slow_but(name=["plain", "missing"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_saved_models_are_the_same(name, models, answers, tmp_path):
     trained = models(name)
@@ -219,6 +221,7 @@ def test_missing_data_are_rows_that_are_not_there(models):
     same({n: x for n, x in found.params.items()}, {n: x for n, x in wanted.params.items()}, 1e-8)
 
 
+@pytest.mark.slow
 def test_one_plate_of_outputs_is_two_sites():
     """Numbers of a diagnosis of nested plates, by hand."""
     program, y = PROGRAMS["nested plates"]
@@ -296,6 +299,7 @@ def arrivals(tmp_path_factory, models):
     return of
 
 
+@pytest.mark.slow_but(route=["table", "member", "checkpoint", "svi.run"])
 @pytest.mark.parametrize(("route", "call"), PAIRS)
 def test_every_call_after_every_route(route, call, arrivals, models):
     trained = arrivals(route)
@@ -309,6 +313,7 @@ def test_every_call_after_every_route(route, call, arrivals, models):
     same(found, expected)
 
 
+@pytest.mark.slow
 def test_reports_after_tables(tmp_path, models):
     trained = replace(ROUTES["table, loaded"](tmp_path), _compiled=models("plain")._compiled)
     report(KEY, trained, X, Y, path=tmp_path / "report.html")
@@ -318,6 +323,7 @@ def test_reports_after_tables(tmp_path, models):
 # -- the same in other ways --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(name=["plain", "missing"])
 @pytest.mark.parametrize("name", ["plain", "missing", "nested plates", "two plates", "categories"])
 def test_batches_are_the_whole(name, models, answers):
     trained = models(name)

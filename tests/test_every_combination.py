@@ -73,6 +73,7 @@ SOME = {(k, list(LIKELIHOODS)[i % 7], FORMS[(i + i % 7) % 5]) for i, k in enumer
 SOME |= {("RBF", "RobustMax", "kronecker")}
 
 
+@pytest.mark.slow_but(kernel=["Matern32", "Pointwise"])
 @pytest.mark.parametrize(
     ("kernel", "likelihood", "form"),
     [c if c in SOME else pytest.param(*c, marks=pytest.mark.stress) for c in COMBINATIONS],

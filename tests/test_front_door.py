@@ -98,6 +98,7 @@ def test_what_the_first_call_changes_for_the_process_stands_in_its_docstring():
         assert "jax_compilation_cache_dir" in call.__doc__, call.__name__
 
 
+@pytest.mark.slow
 def test_keywords_of_a_program_may_be_called_as_the_librarys():
     def program(X, y=None, *, batch_size=1.0, progress=0.0):
         numpyro.deterministic("seen", jnp.asarray([batch_size, progress]))
@@ -137,6 +138,7 @@ def test_num_data_is_filled_in_where_it_is_open(given):
             run(partial(program, num_data=24), batch_size=4)
 
 
+@pytest.mark.slow
 def test_a_plain_training_of_numpyro_is_a_trained_model_too():
     guide = InducingGuide(bayesian_regression, kmeans(3), hyperparameters="normal")
     svi = SVI(bayesian_regression, guide, adam(0.01), GaussianProcessELBO())
@@ -168,6 +170,7 @@ def sites(program, *args, **kwargs):
     return found
 
 
+@pytest.mark.slow
 def test_no_white_noise_a_jitter_and_a_likelihood():
     for program in (convolutional_gp, multi_channel_gp):
         free, noisy = (sites(program, IMAGES, LABELS, patch_shape=(3, 3), white=v)["f"]["fn"] for v in (0, 0.5))

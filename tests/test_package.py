@@ -71,6 +71,7 @@ def installed(tmp_path_factory) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_wheel_installs_one_import_name(installed):
     names = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
     assert names - {"bin"} == {"gpzoo"}
@@ -95,6 +96,7 @@ LAZY = (
 )
 
 
+@pytest.mark.slow
 def test_every_module_imports_from_the_wheel_and_the_package_without_heavy_libraries(installed):
     code = f"""
 import importlib, sys
@@ -182,7 +184,7 @@ FLOORS = (
 
 #: Known, and to go: imports from a higher floor, and modules that import each other.
 KNOWN_UPWARDS: set[tuple[str, str]] = set()
-KNOWN_CIRCLES = {}
+KNOWN_CIRCLES: set[frozenset[str]] = set()
 
 
 def floor(module: str) -> int:
@@ -230,6 +232,7 @@ def test_no_modules_import_each_other():
 OPTIONAL = ("click", "flax", "h5py", "jinja2", "matplotlib", "PIL", "pooch", "pyarrow", "requests")
 
 
+@pytest.mark.slow
 def test_the_core_trains_without_the_extras_and_says_which_are_missing(tmp_path):
     code = f"""
 import sys
@@ -347,6 +350,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
     assert named["dev"] <= core | papers | tests | UNSEEN.keys()
 
 
+@pytest.mark.slow
 def test_nothing_at_import_needs_posix():
     """Every module is imported where POSIX's own modules and calls are not there, as on Windows."""
     code = f"""

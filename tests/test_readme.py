@@ -29,6 +29,7 @@ def test_the_readme_is_read_in_a_minute():
     assert [language for language, _ in BLOCKS] == ["", "python"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_the_readme_program_runs(float32, capsys):
     (program,) = (block for language, block in BLOCKS if language == "python")

@@ -26,6 +26,8 @@ from gpzoo.reproductions import datasets
 from gpzoo.views import SampledView
 from tests.programs import KEY, adam, positive
 
+pytestmark = pytest.mark.slow
+
 
 def trained(program, inducing, steps, *args, objective=None, rate=0.05, batch_size=None, **options):
     svi = SVI(program, InducingGuide(program, inducing, **options), adam(rate), objective or GaussianProcessELBO())

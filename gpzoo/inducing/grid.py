@@ -12,14 +12,13 @@ from jax import Array
 from jaxtyping import Float, Integer
 
 from gpzoo import _checks as checks
-from gpzoo._checks import positive_int
 from gpzoo._pytree import static
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
 from gpzoo.kernels.constant import Constant, White
 from gpzoo.kernels.stationary import RBF, Periodic, Stationary
-from gpzoo.linalg.operators import Kronecker
+from gpzoo.linalg.operators import KroneckerProduct
 
 #: Number of neighbouring grid points in the interpolation along each axis, by method.
 _NODES = {"cubic": 4, "linear": 2}
@@ -67,23 +66,21 @@ class InducingGrid(InducingVariable):
         *,
         interpolation: str = "cubic",
     ) -> None:
-        if interpolation not in _NODES:
-            raise ValueError(f"interpolation must be 'cubic' or 'linear', got {interpolation!r}.")
+        known = interpolation in _NODES
+        checks.must(known, "interpolation", "be 'cubic' or 'linear'", repr(interpolation))
         each: Any = (sizes,) if np.ndim(sizes) == 0 else sizes
-        self.sizes = tuple(positive_int(f"sizes[{i}]", size) for i, size in enumerate(each))
-        if not self.sizes or min(self.sizes) < _NODES[interpolation]:
-            raise ValueError(
-                f"An axis of the grid needs at least {_NODES[interpolation]} points for {interpolation} "
-                f"interpolation, got sizes {self.sizes}."
-            )
-        limits = np.asarray(bounds, np.float64)
-        if limits.shape not in ((2,), (len(self.sizes), 2)):
-            raise ValueError(
-                f"bounds must be (lower, upper), or one such pair for each of {len(self.sizes)} axes; got {bounds}."
-            )
-        limits = np.broadcast_to(limits, (len(self.sizes), 2))
-        if not np.isfinite(limits).all() or not (limits[:, 0] < limits[:, 1]).all():
-            raise ValueError(f"bounds must be finite, the lower below the upper; got {bounds}.")
+        self.sizes = tuple(checks.positive_int(f"sizes[{i}]", size) for i, size in enumerate(each))
+        checks.refuse(
+            not self.sizes or min(self.sizes) < _NODES[interpolation],
+            f"An axis of the grid needs at least {_NODES[interpolation]} points for {interpolation} "
+            f"interpolation, got sizes {self.sizes}.",
+        )
+        limits, pairs = np.asarray(bounds, np.float64), (len(self.sizes), 2)
+        wanted = f"be (lower, upper), or one such pair for each of {len(self.sizes)} axes;"
+        checks.must(limits.shape in ((2,), pairs), "bounds", wanted, str(bounds))
+        limits = np.broadcast_to(limits, pairs)
+        good = np.isfinite(limits).all() and (limits[:, 0] < limits[:, 1]).all()
+        checks.must(good, "bounds", "be finite, the lower below the upper;", str(bounds))
         self.bounds = tuple((float(lower), float(upper)) for lower, upper in limits)
         self.interpolation = interpolation
 
@@ -173,11 +170,11 @@ class InducingGrid(InducingVariable):
 
     def _check(self, X: Array) -> Float[Array, "*D N {self.num_axes}"]:
         X = checks.floating("X", X)
-        if X.ndim < 2 or X.shape[-1] != self.num_axes:
-            raise ValueError(
-                f"A grid with {self.num_axes} axes takes inputs [N, {self.num_axes}] (or [D, N, {self.num_axes}], one "
-                f"set per output), got shape {tuple(X.shape)}."
-            )
+        checks.refuse(
+            X.ndim < 2 or X.shape[-1] != self.num_axes,
+            f"A grid with {self.num_axes} axes takes inputs [N, {self.num_axes}] (or [D, N, {self.num_axes}], one "
+            f"set per output), got shape {tuple(X.shape)}.",
+        )
         return X
 
 
@@ -204,12 +201,12 @@ def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tupl
     axes = inducing.axes(dtype)
     if len(axes) == 1:
         return (kernel(axes[0]),)
-    if not _separable(kernel):
-        raise ValueError(
-            f"A grid with {len(axes)} axes needs a kernel that is a product of stationary kernels on one column each, "
-            f"but {type(kernel).__name__} is not known to be one. RBF and Periodic are; Matern52(active_dims=[0]) * "
-            "Matern52(active_dims=[1]) is. A sum of kernels is one GaussianProcess site for each."
-        )
+    checks.refuse(
+        not _separable(kernel),
+        f"A grid with {len(axes)} axes needs a kernel that is a product of stationary kernels on one column each, "
+        f"but {type(kernel).__name__} is not known to be one. RBF and Periodic are; Matern52(active_dims=[0]) * "
+        "Matern52(active_dims=[1]) is. A sum of kernels is one GaussianProcess site for each.",
+    )
     # A factor is the product evaluated with the other columns fixed; the whole variance is then in every factor.
     factors = []
     for d, z in enumerate(axes):
@@ -225,11 +222,11 @@ def axis_column(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> Float[Arr
     Raises:
         ValueError: if the grid has several axes, or the kernel is not stationary.
     """
-    if inducing.num_axes != 1 or not stationary(kernel):
-        raise ValueError(
-            f"Toeplitz structure needs one axis and a stationary kernel, not {inducing.num_axes} and "
-            f"{type(kernel).__name__}: a guide with covariance='full' takes others."
-        )
+    checks.refuse(
+        inducing.num_axes != 1 or not stationary(kernel),
+        f"Toeplitz structure needs one axis and a stationary kernel, not {inducing.num_axes} and "
+        f"{type(kernel).__name__}: a guide with covariance='full' takes others.",
+    )
     (z,) = inducing.axes(dtype)
     row = kernel(z[:1], z)[..., 0, :]
     noise = kernel.diag(z[:1]) - row[..., :1]
@@ -261,13 +258,13 @@ def _dtype(kernel: Kernel) -> Any:
 
 
 @Kuu.register(InducingGrid, Kernel)
-def _grid_Kuu(inducing: InducingGrid, kernel: Kernel) -> Float[Array, "*D M M"] | Kronecker:
+def _grid_Kuu(inducing: InducingGrid, kernel: Kernel) -> Float[Array, "*D M M"] | KroneckerProduct:
     factors = axis_covariances(inducing, kernel, _dtype(kernel))
-    return factors[0] if len(factors) == 1 else Kronecker(*factors)
+    return factors[0] if len(factors) == 1 else KroneckerProduct(*factors)
 
 
 @Kuf.register(InducingGrid, Kernel, object)
 def _grid_Kuf(inducing: InducingGrid, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
     # Not the kernel's own values: f is interpolated, and so are its covariances.
     covariances = axis_covariances(inducing, kernel, X.dtype)
-    return Kronecker(*covariances) @ jnp.swapaxes(inducing.dense_weights(X), -1, -2)
+    return KroneckerProduct(*covariances) @ jnp.swapaxes(inducing.dense_weights(X), -1, -2)

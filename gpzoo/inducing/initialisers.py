@@ -59,7 +59,7 @@ class Initialiser:
         Raises:
             ValueError: if the inputs do not have enough distinct rows.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define initialise(key, X, kernel).")
+        checks.unwritten(self, "initialise(key, X, kernel)")
 
     def structure(self) -> Any:
         """The tree structure of the result; overridden in subclasses whose :attr:`variable` has static fields."""
@@ -72,12 +72,13 @@ class Initialiser:
             TypeError: under a transformation such as ``jax.jit``.
             ValueError: if the inputs are not finite or do not have enough distinct rows.
         """
-        if not checks.is_concrete(key) or not checks.is_concrete(X):
-            raise TypeError(
-                f"{type(self).__name__} reads the values of the inputs, so it cannot run under jax.jit, vmap or grad: "
-                "initialisers run outside jit. Create the parameters first with guide.init_params, then jit. To render "
-                "a guide, give it these: handlers.substitute(guide, params)."
-            )
+        checks.refuse(
+            not checks.is_concrete(key) or not checks.is_concrete(X),
+            f"{type(self).__name__} reads the values of the inputs, so it cannot run under jax.jit, vmap or grad: "
+            "initialisers run outside jit. Create the parameters first with guide.init_params, then jit. To render "
+            "a guide, give it these: handlers.substitute(guide, params).",
+            TypeError,
+        )
         rows = np.asarray(checks.floating("X", X))
         checks.finite("X", rows)
         if kernel.has_outputs(rows):
@@ -94,22 +95,20 @@ class _Counted(Initialiser):
     num_inducing: int
 
     def __post_init__(self) -> None:
-        if int(self.num_inducing) != self.num_inducing or self.num_inducing < 1:
-            raise ValueError(
-                f"{type(self).__name__} needs a whole number of inducing variables >= 1, got {self.num_inducing}."
-            )
+        needs = f"{type(self).__name__} needs a whole number of inducing variables >= 1, got {self.num_inducing}."
+        checks.refuse(int(self.num_inducing) != self.num_inducing or self.num_inducing < 1, needs)
 
     def _first_distinct(self, rows: Float[np.ndarray, "N e"]) -> Integer[np.ndarray, "{self.num_inducing}"]:
         first = _distinct(rows, self.num_inducing)
-        if len(first) < self.num_inducing:
-            raise self._too_many(len(first), "distinct rows")
+        self._refuse_fewer(len(first), "distinct rows")
         return first
 
-    def _too_many(self, available: int, what: str) -> ValueError:
+    def _refuse_fewer(self, available: int, what: str) -> None:
         M, what = self.num_inducing, what if available > 1 else what.removesuffix("s").removesuffix("e")
-        return ValueError(
+        checks.refuse(
+            available < M,
             f"{type(self).__name__}({M}) asks for {M} inducing variables, but X has only {available} {what}. "
-            f"Ask for at most {available}."
+            f"Ask for at most {available}.",
         )
 
 
@@ -235,10 +234,9 @@ class unique_patches(_Counted):
             chosen = jnp.asarray(X[order[:count]])
             pool = np.concatenate([np.asarray(_seen(part, key_views, chosen)) for part in parts])
             pool = pool[_distinct(pool)]
-            if len(pool) >= M:
+            if len(pool) >= M or count >= N:
+                self._refuse_fewer(len(pool), "distinct patches")
                 return InducingPatches(pool[np.asarray(random.permutation(key_patches, len(pool)))[:M]])
-            if count >= N:
-                raise self._too_many(len(pool), "distinct patches")
             count *= 2
 
 
@@ -287,9 +285,9 @@ class blocks(Initialiser):
     variable = InducingBlocks
 
     def __init__(self, *parts: Initialiser | InducingVariable) -> None:
-        fine = [isinstance(part, Initialiser | InducingVariable) for part in parts]
-        if not parts or not all(fine):
-            raise TypeError(f"blocks takes initialisers such as kmeans(100), or inducing variables; got {parts}.")
+        fine = bool(parts) and all(isinstance(part, Initialiser | InducingVariable) for part in parts)
+        got = f"blocks takes initialisers such as kmeans(100), or inducing variables; got {parts}."
+        checks.refuse(not fine, got, TypeError)
         self.parts = tuple(parts)
 
     def structure(self) -> Any:
@@ -350,17 +348,18 @@ def structure(inducing: Initialiser | InducingVariable) -> Any:
 
 def _double_sums(initialiser: Initialiser, kernel: Kernel) -> list[DoubleSum]:
     parts = [part for _, part in addends(kernel) if isinstance(part, DoubleSum)]
-    if not parts:
-        raise TypeError(
-            f"{type(initialiser).__name__} needs a kernel with a DoubleSum (or Convolutional) in it, got "
-            f"{type(kernel).__name__}. Use kmeans or random_subset."
-        )
+    checks.refuse(
+        not parts,
+        f"{type(initialiser).__name__} needs a kernel with a DoubleSum (or Convolutional) in it, got "
+        f"{type(kernel).__name__}. Use kmeans or random_subset.",
+        TypeError,
+    )
     sizes = sorted({_view_size(part) for part in parts})
-    if len(sizes) > 1:
-        raise ValueError(
-            f"The kernel's double sums have views of different sizes ({sizes}), and inducing patches only one. "
-            "Sample one GaussianProcess site for each and add their values."
-        )
+    checks.refuse(
+        len(sizes) > 1,
+        f"The kernel's double sums have views of different sizes ({sizes}), and inducing patches only one. "
+        "Sample one GaussianProcess site for each and add their values.",
+    )
     return parts
 
 

@@ -11,6 +11,7 @@ from jax import Array
 from jaxtyping import Float
 from multipledispatch import Dispatcher
 
+from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
@@ -72,8 +73,7 @@ def _linear_Kuf(inducing: Any, kernel: Any, X: Array) -> Float[Array, "*D M N"]:
 
 def _over_parts(rule: Dispatcher, more: str, inducing: Any, kernel: Any, *X: Array) -> Float[Array, "*D M N"]:
     """Covariances for sums and multiples of kernels: ``u`` is linear in ``f``, and so is the same sum."""
-    if not isinstance(kernel, Sum | Scaled):
-        raise _unregistered(rule.name, more, inducing, kernel)
+    _refuse_unregistered(not isinstance(kernel, Sum | Scaled), rule.name, more, inducing, kernel)
 
     def counts(part: Kernel) -> bool:
         # Noise is not a function: it contributes to u only if a rule is registered for it.
@@ -81,21 +81,22 @@ def _over_parts(rule: Dispatcher, more: str, inducing: Any, kernel: Any, *X: Arr
         return part.split_noise()[0] is not None or found not in (_linear_Kuu, _linear_Kuf)
 
     each = [(factor, rule(inducing, part, *X)) for factor, part in addends(kernel) if counts(part)]
-    if not each:
-        raise _unregistered(rule.name, more, inducing, kernel)
+    _refuse_unregistered(not each, rule.name, more, inducing, kernel)
     return linalg.total(
         K if factor is None else jnp.asarray(factor, K.dtype)[..., None, None] * K for factor, K in each
     )
 
 
-def _unregistered(name: str, more: str, inducing: Any, kernel: Any) -> TypeError:
+def _refuse_unregistered(unregistered: bool, name: str, more: str, inducing: Any, kernel: Any) -> None:
     pair, third = f"{type(inducing).__name__}, {type(kernel).__name__}", ", object" if more else ""
-    return TypeError(
+    checks.refuse(
+        unregistered,
         f"{name} is not defined for the pair ({pair}). Choose inducing variables that go with this kernel "
         "(InducingPoints go with every one; in a sum of kernels on different spaces give each part its own, such as "
         "blocks(unique_patches(100), kmeans(100))), or register the pair: decorate a function of "
         f"(inducing, kernel{more}) with @gpzoo.inducing.{name}.register({pair}{third}), and one for "
-        f"{'Kuu' if third else 'Kuf'} likewise."
+        f"{'Kuu' if third else 'Kuf'} likewise.",
+        TypeError,
     )
 
 
@@ -106,11 +107,11 @@ def _points_Kuu(inducing: InducingPoints, kernel: Kernel) -> Float[Array, "*D M 
 
 @Kuf.register(InducingPoints, Kernel, object)
 def _points_Kuf(inducing: InducingPoints, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
-    if kernel.input_ndim == 1 and jnp.shape(inducing.Z)[-1] != jnp.shape(X)[-1]:
-        raise ValueError(
-            "The inducing points and the inputs of their GP site have different numbers of columns: points "
-            f"{tuple(jnp.shape(inducing.Z))}, inputs {tuple(jnp.shape(X))}."
-        )
+    checks.refuse(
+        kernel.input_ndim == 1 and jnp.shape(inducing.Z)[-1] != jnp.shape(X)[-1],
+        "The inducing points and the inputs of their GP site have different numbers of columns: points "
+        f"{tuple(jnp.shape(inducing.Z))}, inputs {tuple(jnp.shape(X))}.",
+    )
     return kernel(inducing.Z, X)
 
 
@@ -135,7 +136,7 @@ def _patches_Kuf_of_index(inducing: InducingPatches, kernel: Kernel, X: Array) -
 
 
 @Kuu.register(InducingBlocks, Kernel)
-def _blocks_Kuu(inducing: InducingBlocks, kernel: Kernel) -> linalg.BlockDiagonal:
+def _blocks_Kuu(inducing: InducingBlocks, kernel: Kernel) -> linalg.BlockDiagonalMatrix:
     found: list[tuple[list, Array]] = []
     blocks = []
     for u, part in inducing.pairs(kernel):
@@ -147,9 +148,9 @@ def _blocks_Kuu(inducing: InducingBlocks, kernel: Kernel) -> linalg.BlockDiagona
         blocks.append(known[0] if known else Kuu(u, part))
         found.append((key, blocks[-1]))
     if len({block.ndim for block in blocks}) == 1:
-        return linalg.BlockDiagonal(*blocks)
+        return linalg.BlockDiagonalMatrix(*blocks)
     batch = jnp.broadcast_shapes(*(block.shape[:-2] for block in blocks))
-    return linalg.BlockDiagonal(*(jnp.broadcast_to(block, batch + block.shape[-2:]) for block in blocks))
+    return linalg.BlockDiagonalMatrix(*(jnp.broadcast_to(block, batch + block.shape[-2:]) for block in blocks))
 
 
 @Kuf.register(InducingBlocks, Kernel, object)

@@ -179,11 +179,10 @@ class InducingBlocks(InducingVariable):
     parts: tuple[InducingVariable, ...]
 
     def __init__(self, *parts: InducingVariable) -> None:
-        if not parts or not all(isinstance(part, InducingVariable) for part in parts):
-            raise TypeError(
-                "InducingBlocks takes inducing variables, one per part of the kernel, got "
-                f"{[type(part).__name__ for part in parts]}."
-            )
+        good = bool(parts) and all(isinstance(part, InducingVariable) for part in parts)
+        got = [type(part).__name__ for part in parts]
+        one_each = f"InducingBlocks takes inducing variables, one per part of the kernel, got {got}."
+        checks.refuse(not good, one_each, TypeError)
         self.parts = tuple(parts)
 
     def pairs(self, kernel: Kernel) -> list[tuple[InducingVariable, Kernel]]:
@@ -200,19 +199,17 @@ def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
     found = [(factor, part) for factor, part in addends(kernel) if part.split_noise()[0] is not None]
     parts = [part if factor is None else Scaled(part, factor) for factor, part in found]
     blocks = inducing.parts if len(inducing.parts) > 1 else inducing.parts * len(parts)
-    if len(blocks) != len(parts) or not parts:
-        raise ValueError(
-            f"{type(inducing).__name__} has {len(inducing.parts)} parts, but the kernel is a sum of {len(parts)} "
-            f"besides white noise ({', '.join(type(part).__name__ for part in parts)}). Give one each, or one that all "
-            "share."
-        )
+    checks.refuse(
+        len(blocks) != len(parts) or not parts,
+        f"{type(inducing).__name__} has {len(inducing.parts)} parts, but the kernel is a sum of {len(parts)} "
+        f"besides white noise ({', '.join(type(part).__name__ for part in parts)}). Give one each, or one that all "
+        "share.",
+    )
     return list(zip(blocks, parts, strict=True))
 
 
 def _inducing_inputs(Z: ArrayLike, wanted: str, max_ndim: int | None = None) -> Float[Array, "M ..."]:
     Z = checks.floating("Z", checks.data("Z", Z))
-    if Z.ndim < 2 or (max_ndim is not None and Z.ndim > max_ndim):
-        raise ValueError(f"Z must be {wanted}; got shape {tuple(Z.shape)}.")
-    checks.not_empty("Z", Z)
-    checks.finite("Z", Z)
+    good = Z.ndim >= 2 and (max_ndim is None or Z.ndim <= max_ndim)
+    checks.must(good, "Z", f"be {wanted};", f"shape {tuple(Z.shape)}")
     return Z

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from gpzoo import _checks as checks
 from gpzoo import _devices, _platform
 from gpzoo._pytree import Fields, static
 from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
@@ -28,7 +29,7 @@ def cross_view(
     values = []
     for scale, part in _parts(base.split_noise()[0]):
         if _single_lengthscale(part):
-            seen = _columns(Z, part.active_dims)
+            seen = _of_dims(Z, part.active_dims)
             value = part.variance * _rbf_cross_view(_seen(view, part), X, part.lengthscale, weights, seen)
         else:
             value = _any_cross_view(part, view, weights, X, Z)
@@ -80,12 +81,12 @@ def _noise(noise: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array
     return _devices.on_own_rows(each, X, noise, view, weights)
 
 
-def _columns(views: Float[Array, "*batch e"], dims: tuple[int, ...] | None) -> Float[Array, "*batch _"]:
+def _of_dims(views: Float[Array, "*batch e"], dims: tuple[int, ...] | None) -> Float[Array, "*batch _"]:
     """The columns of views that enter a base kernel."""
     if dims is None:
         return views
-    if max(dims) >= views.shape[-1]:
-        raise ValueError(f"RBF: active_dims {dims} is out of range for views of size {views.shape[-1]}.")
+    beyond = f"RBF: active_dims {dims} is out of range for views of size {views.shape[-1]}."
+    checks.refuse(max(dims) >= views.shape[-1], beyond)
     start, stop = dims[0], dims[-1] + 1
     return views[..., start:stop] if dims == tuple(range(start, stop)) else views[..., jnp.asarray(dims)]
 
@@ -97,7 +98,7 @@ class _Seen(Fields):
     dims: tuple[int, ...] = static()
 
     def view(self, X: Float[Array, "N ..."]) -> Float[Array, "N P _"]:
-        return _columns(self.whole.view(X), self.dims)
+        return _of_dims(self.whole.view(X), self.dims)
 
 
 def _seen(view: Any, base: RBF) -> Any:

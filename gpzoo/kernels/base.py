@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -97,10 +97,7 @@ class Kernel(Fields):
 
     def evaluate(self, x: Float[Array, "..."], z: Float[Array, "..."]) -> Array:
         """The covariance of the function's values at two inputs, a scalar, without noise."""
-        raise NotImplementedError(
-            f"{type(self).__name__} does not define a covariance between inputs: write evaluate(x, z), of two inputs, "
-            "or cross(X, Z), of all pairs of rows."
-        )
+        checks.unwritten(self, "a covariance: write evaluate(x, z), of two inputs, or cross(X, Z), of all rows")
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """Covariances of the function's values at the rows of ``X`` and of ``Z``, without noise."""
@@ -198,12 +195,12 @@ class Kernel(Fields):
             wrong = X.ndim != self.input_ndim + 1 and not self.has_outputs(X)
             named = {1: "[N, features]", 3: "[N, height, width, channels]"}
             wanted = named.get(self.input_ndim, f"of {self.input_ndim + 1} axes, [N, ...]")
-        if wrong:
-            hint = f" A single feature is {name}[:, None]." if self.input_ndim == 1 and X.ndim == 1 else ""
-            raise ValueError(
-                f"{type(self).__name__} takes inputs {wanted} (or with one leading axis, one set per output), "
-                f"got {name} of shape {tuple(X.shape)}.{hint}"
-            )
+        hint = f" A single feature is {name}[:, None]." if self.input_ndim == 1 and X.ndim == 1 else ""
+        checks.refuse(
+            wrong,
+            f"{type(self).__name__} takes inputs {wanted} (or with one leading axis, one set per output), "
+            f"got {name} of shape {tuple(X.shape)}.{hint}",
+        )
         return X
 
     def batch_axes(self) -> Kernel:
@@ -213,24 +210,37 @@ class Kernel(Fields):
     def _over_outputs(self, evaluate: Callable[..., Array], *given: ArrayLike) -> Float[Array, "..."]:
         self.check_fields()
         inputs = {name: self.check_inputs(x, name) for name, x in zip(("X", "Z"), given, strict=False)}
-        if self.input_ndim == 1 and len({x.shape[-1] for x in inputs.values()}) > 1:
-            shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in inputs.items())
-            raise ValueError(f"{type(self).__name__} got inputs with different numbers of columns: {shapes}.")
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in inputs.items())
+        checks.refuse(
+            self.input_ndim == 1 and len({x.shape[-1] for x in inputs.values()}) > 1,
+            f"{type(self).__name__} got inputs with different numbers of columns: {shapes}.",
+        )
+        return self._vectorised(evaluate, inputs, [name for name, x in inputs.items() if self.has_outputs(x)])
+
+    def _vectorised(
+        self, evaluate: Callable[..., Array], inputs: Mapping[str, Float[Array, "..."]], several: Sequence[str]
+    ) -> Float[Array, "..."]:
+        """``evaluate(kernel, *inputs)`` in one precision, for each output where the kernel is batched or inputs are.
+
+        Args:
+            evaluate: for one output.
+            inputs: by name.
+            several: names of the inputs that have one set per output, in their first axis.
+        """
         dtype = jnp.result_type(*inputs.values())
         arrays = tuple(x.astype(dtype) for x in inputs.values())
         kernel = jax.tree.map(lambda leaf: cast(leaf, dtype), self)
-        axes = tuple(0 if self.has_outputs(x) else None for x in arrays)
-        if not self.batched and all(axis is None for axis in axes):
+        if not self.batched and not several:
             return self._in_shape(evaluate, kernel, *arrays)
         kernel_axes = self.batch_axes() if self.batched else None
-        outputs = {name: x.shape[0] for name, x in inputs.items() if self.has_outputs(x)}
-        outputs |= _leading(self, kernel_axes)
-        if len(set(outputs.values())) > 1:
-            raise ValueError(
-                f"{type(self).__name__} got different numbers of outputs D along the leading axes: "
-                + ", ".join(f"{name}: {size}" for name, size in outputs.items())
-                + ". One kernel per output takes inputs [N, ...], shared by all, or [D, N, ...]."
-            )
+        outputs = {name: inputs[name].shape[0] for name in several} | _leading(self, kernel_axes)
+        checks.refuse(
+            len(set(outputs.values())) > 1,
+            f"{type(self).__name__} got different numbers of outputs D along the leading axes: "
+            + ", ".join(f"{name}: {size}" for name, size in outputs.items())
+            + ". One kernel per output takes inputs [N, ...], shared by all, or [D, N, ...].",
+        )
+        axes = (0 if name in several else None for name in inputs)
         return jax.vmap(evaluate, in_axes=(kernel_axes, *axes))(kernel, *arrays)
 
     def _in_shape(
@@ -256,17 +266,17 @@ class Kernel(Fields):
                 raise
             raise ValueError(f"{name} cannot be evaluated at inputs of {rows} rows: {error}.{hint}") from error
         shape = tuple(jnp.shape(found))
-        if shape != rows and shape != rows * 2:
-            raise ValueError(f"{name} gave an array of shape {shape} at inputs of {rows} rows.{hint}")
+        wrong = shape not in (rows, rows * 2)
+        checks.refuse(wrong, f"{name} gave an array of shape {shape} at inputs of {rows} rows.{hint}")
         return found
 
     def _at_pair(self, x: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, ""]:
         value = self.evaluate(x, z)
-        if jnp.ndim(value):
-            raise ValueError(
-                f"{self._said} gave an array of shape {tuple(jnp.shape(value))} for two inputs of shape {x.shape}: it "
-                "must give one number."
-            )
+        checks.refuse(
+            jnp.ndim(value),
+            f"{self._said} gave an array of shape {tuple(jnp.shape(value))} for two inputs of shape {x.shape}: it "
+            "must give one number.",
+        )
         return jnp.asarray(value, x.dtype)
 
     @property
@@ -286,36 +296,55 @@ class Kernel(Fields):
 
 
 class _Combination(Kernel):
-    """Kernels combined elementwise."""
+    """Kernels combined elementwise; those of a part of the same class are parts of their own."""
 
+    #: How covariances of two parts are combined.
+    combine: ClassVar[Callable[[Any, Any], Any]]
     parts: tuple[Kernel, ...]
 
     def __init__(self, *parts: Kernel) -> None:
-        if not parts or not all(isinstance(part, Kernel) for part in parts):
-            raise TypeError(f"{type(self).__name__} takes kernels, got {[type(part).__name__ for part in parts]}.")
+        name = type(self).__name__
+        good = bool(parts) and all(isinstance(part, Kernel) for part in parts)
+        checks.refuse(not good, f"{name} takes kernels, got {[type(part).__name__ for part in parts]}.", TypeError)
         ranks = {part.input_ndim for part in parts} - {None}
-        if len(ranks) > 1:
-            raise ValueError(
-                f"{type(self).__name__} got kernels on inputs of different rank "
-                f"({', '.join(f'{type(part).__name__}: {part.input_ndim}' for part in parts)}). "
-                "Put those on vectors into Flattened(...), or sample one GaussianProcess site for each and add them."
-            )
-        self.parts = tuple(parts)
+        checks.refuse(
+            len(ranks) > 1,
+            f"{name} got kernels on inputs of different rank "
+            f"({', '.join(f'{type(part).__name__}: {part.input_ndim}' for part in parts)}). "
+            "Put those on vectors into Flattened(...), or sample one GaussianProcess site for each and add them.",
+        )
+        self.parts = tuple(p for part in parts for p in (part.parts if isinstance(part, type(self)) else (part,)))
 
     @property
     def input_ndim(self) -> int | None:
+        """The rank that all parts agree on."""
         return next((part.input_ndim for part in self.parts if part.input_ndim is not None), None)
 
     @property
     def batched(self) -> bool:
+        """Whether a part is."""
         return any(part.batched for part in self.parts)
 
     def batch_axes(self) -> Kernel:
+        """As :meth:`Kernel.batch_axes`."""
         return self._with_fields(parts=tuple(part.batch_axes() for part in self.parts))
 
     def check_fields(self) -> None:
+        """As :meth:`Kernel.check_fields`, for every part."""
         for part in self.parts:
             part.check_fields()
+
+    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
+        """The parts' covariances, combined."""
+        return reduce(type(self).combine, (part.cross(X, Z) for part in self.parts))
+
+    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
+        """The parts' matrices, combined."""
+        return reduce(type(self).combine, (part.gram(X) for part in self.parts))
+
+    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+        """The parts' variances, combined."""
+        return reduce(type(self).combine, (part.variances(X) for part in self.parts))
 
 
 class Sum(_Combination):
@@ -330,21 +359,7 @@ class Sum(_Combination):
                [2.61, 5.  ]], dtype=float32))
     """
 
-    def __init__(self, *parts: Kernel) -> None:
-        flat = (p for part in parts for p in (part.parts if isinstance(part, Sum) else (part,)))
-        super().__init__(*flat)
-
-    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
-        """The sum of the parts' covariances."""
-        return total(part.cross(X, Z) for part in self.parts)
-
-    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
-        """The sum of the parts' matrices."""
-        return total(part.gram(X) for part in self.parts)
-
-    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
-        """The sum of the parts' variances."""
-        return total(part.variances(X) for part in self.parts)
+    combine = operator.add
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
         """The sum of the functions, and of the noise, of its parts."""
@@ -365,21 +380,7 @@ class Product(_Combination):
         Array([[0.95, 0.41]], dtype=float32)
     """
 
-    def __init__(self, *parts: Kernel) -> None:
-        flat = (p for part in parts for p in (part.parts if isinstance(part, Product) else (part,)))
-        super().__init__(*flat)
-
-    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
-        """The product of the parts' covariances."""
-        return reduce(operator.mul, (part.cross(X, Z) for part in self.parts))
-
-    def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
-        """The product of the parts' matrices."""
-        return reduce(operator.mul, (part.gram(X) for part in self.parts))
-
-    def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
-        """The product of the parts' variances."""
-        return reduce(operator.mul, (part.variances(X) for part in self.parts))
+    combine = operator.mul
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
         """The product multiplied out: a product with a noise factor is noise."""
@@ -396,7 +397,43 @@ class Product(_Combination):
         return total(part.frequencies(k, num, num_columns, dtype) for part, k in zip(self.parts, keys, strict=True))
 
 
-class Scaled(Kernel):
+class Wrapper(Kernel):
+    """A kernel that is made of another, which is its first field."""
+
+    @property
+    def wrapped(self) -> Kernel:
+        """The other kernel."""
+        return getattr(self, self.data_fields[0])
+
+    def around(self, kernel: Kernel | None) -> Kernel | None:
+        """The same made of another kernel; none of none."""
+        return None if kernel is None else self._with_fields(**{self.data_fields[0]: kernel})
+
+    @property
+    def input_ndim(self) -> int | None:
+        """Rank of a single input."""
+        return self.wrapped.input_ndim
+
+    @property
+    def batched(self) -> bool:
+        """Whether the wrapped kernel is."""
+        return self.wrapped.batched
+
+    def batch_axes(self) -> Kernel:
+        """As :meth:`Kernel.batch_axes`."""
+        return self._with_fields(**{self.data_fields[0]: self.wrapped.batch_axes()})
+
+    def check_fields(self) -> None:
+        """As :meth:`Kernel.check_fields`, of the wrapped kernel too."""
+        self.wrapped.check_fields()
+
+    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
+        """The same of the wrapped kernel's function, and of its noise."""
+        function, noise = self.wrapped.split_noise()
+        return (self, None) if noise is None else (self.around(function), self.around(noise))
+
+
+class Scaled(Wrapper):
     """``k(x, x') = scale k_0(x, x')``; ``scale`` is positive, a scalar or one per output ``[D]``.
 
     Example:
@@ -415,16 +452,11 @@ class Scaled(Kernel):
     scale: Float[Array, "*D"]
 
     def __init__(self, kernel: Kernel, scale: float | Array) -> None:
-        if not isinstance(kernel, Kernel):
-            raise TypeError(f"Scaled takes a kernel and a scale, got {type(kernel).__name__} for the kernel.")
+        got = f"Scaled takes a kernel and a scale, got {type(kernel).__name__} for the kernel."
+        checks.refuse(not isinstance(kernel, Kernel), got, TypeError)
         self.kernel = kernel
-        self.scale = positive("scale", scale)
+        self.scale = checks.positive("scale", scale)
         self.check_fields()
-
-    @property
-    def input_ndim(self) -> int | None:
-        """Rank of a single input: that of the scaled kernel."""
-        return self.kernel.input_ndim
 
     @property
     def batched(self) -> bool:
@@ -436,9 +468,9 @@ class Scaled(Kernel):
         return self._with_fields(kernel=self.kernel.batch_axes(), scale=0 if jnp.ndim(self.scale) else None)
 
     def check_fields(self) -> None:
-        """Refuse a scale of more than one axis, and what the kernel refuses."""
-        if jnp.ndim(self.scale) > 1:
-            raise ValueError(f"scale must be a scalar or one per output [D], got shape {jnp.shape(self.scale)}.")
+        """Refuse a scale of more than one axis, and fields of the kernel as it does itself."""
+        shape = jnp.shape(self.scale)
+        checks.must(len(shape) <= 1, "scale", "be a scalar or one per output [D]", f"shape {shape}")
         self.kernel.check_fields()
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
@@ -452,13 +484,6 @@ class Scaled(Kernel):
     def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """``scale`` times the kernel's result."""
         return self.scale * self.kernel.variances(X)
-
-    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """The kernel's function and noise, each times ``scale``."""
-        function, noise = self.kernel.split_noise()
-        if noise is None:
-            return self, None
-        return None if function is None else Scaled(function, self.scale), Scaled(noise, self.scale)
 
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
@@ -497,29 +522,6 @@ def _product(
 
     (f, n), (g, m) = a, b
     return times(f, g), _sum((times(f, m), times(n, g), times(n, m)))
-
-
-def positive(name: str, value: float | Array, *, or_zero: bool = False) -> Float[Array, "..."]:
-    """``value`` as a floating array, refused if it is concrete but not positive and finite.
-
-    Args:
-        name: its name in the message.
-        value: the number or numbers, of any shape.
-        or_zero: whether zero is allowed.
-
-    Raises:
-        TypeError: if it is not numeric.
-        ValueError: naming ``name`` and the value.
-    """
-    value = checks.floating(name, value)
-    if checks.is_concrete(value):
-        with jax.ensure_compile_time_eval():
-            good = bool(jnp.all(value >= 0 if or_zero else value > 0))
-            finite = bool(jnp.all(jnp.isfinite(value)))
-        if not good or not finite:
-            wanted = f"{'zero or ' if or_zero else ''}positive{'' if not good else ' and finite'}"
-            raise ValueError(f"{name} must be {wanted}, got {value}.")
-    return value
 
 
 def cast(leaf: Any, dtype: Any) -> Any:

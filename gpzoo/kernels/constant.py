@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from gpzoo.kernels.base import Kernel, positive
+from gpzoo import _checks as checks
+from gpzoo.kernels.base import Kernel
 from gpzoo.kernels.elementary import Elementary
 
 
@@ -34,7 +35,7 @@ class Constant(Elementary):
     variance: Float[Array, "*D"]
 
     def __init__(self, variance: float | Array = 1.0) -> None:
-        self.variance = positive("variance", variance)
+        self.variance = checks.positive("variance", variance)
         self.check_fields()
 
     @property

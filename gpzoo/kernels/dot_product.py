@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from gpzoo import _checks as checks
 from gpzoo._pytree import static
-from gpzoo.kernels.base import positive
 from gpzoo.kernels.elementary import Elementary, columns
 from gpzoo.kernels.stationary import Lengthscaled, inner, root, squared_distance
 
@@ -88,10 +88,10 @@ class Polynomial(Elementary):
         active_dims: Iterable[int] | None = None,
     ) -> None:
         self.degree = _integer("degree", degree)
-        if self.degree < 1:
-            raise ValueError(f"degree must be at least 1, got {self.degree}; Constant is the kernel of degree 0.")
-        self.variance = positive("variance", variance)
-        self.offset = positive("offset", offset, or_zero=True)
+        hint = "; Constant is the kernel of degree 0"
+        checks.must(self.degree >= 1, "degree", "be at least 1", str(self.degree), hint)
+        self.variance = checks.positive("variance", variance)
+        self.offset = checks.positive("offset", offset, or_zero=True)
         self.active_dims = columns(active_dims)
         self.check_fields()
 
@@ -161,11 +161,11 @@ class ArcCosine(Elementary):
         active_dims: Iterable[int] | None = None,
     ) -> None:
         self.order = _integer("order", order)
-        if self.order not in (0, 1, 2):
-            raise ValueError(f"order must be 0 (step), 1 (rectifier) or 2 (squared rectifier), got {self.order}.")
-        self.variance = positive("variance", variance)
-        self.weight_variance = positive("weight_variance", weight_variance)
-        self.bias_variance = positive("bias_variance", bias_variance)
+        wanted = "be 0 (step), 1 (rectifier) or 2 (squared rectifier)"
+        checks.must(self.order in (0, 1, 2), "order", wanted, str(self.order))
+        self.variance = checks.positive("variance", variance)
+        self.weight_variance = checks.positive("weight_variance", weight_variance)
+        self.bias_variance = checks.positive("bias_variance", bias_variance)
         self.active_dims = columns(active_dims)
         self.check_fields()
 

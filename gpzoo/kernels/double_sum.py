@@ -15,12 +15,12 @@ from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import _view_sums as view_sums
-from gpzoo.kernels.base import Kernel, Sum, addends, cast
+from gpzoo.kernels.base import Kernel, Sum, Wrapper, addends
 from gpzoo.views.base import Composed, SampledView, View
 from gpzoo.views.patches import Patches
 
 
-class DoubleSum(Kernel):
+class DoubleSum(Wrapper):
     """The prior of ``f(x) = sum_p w_p g(T_p x)``, where ``T_p x`` are the views of ``x`` and ``g`` has the base kernel.
 
     Convolutional GPs, eq. 14 and, with weights, 18: ``k_f(x, x') = sum_pq w_p w_q k_g(T_p x, T_q x')``;
@@ -69,34 +69,31 @@ class DoubleSum(Kernel):
     def __init__(
         self, base: Kernel, view: View | SampledView, weights: Array | None = None, *, mean: bool = False
     ) -> None:
-        if not isinstance(base, Kernel):
-            raise TypeError(f"base must be a kernel, got {type(base).__name__}.")
-        if not isinstance(view, View | SampledView):
-            raise TypeError(f"view must be a gpzoo.views.View, such as Patches; got {type(view).__name__}.")
+        checks.instance("base", base, Kernel, "a kernel")
+        checks.instance("view", view, View | SampledView, "a gpzoo.views.View, such as Patches;")
         sampled = isinstance(view, SampledView)
         nested = sampled and isinstance(base, DoubleSum) and base.input_ndim == view.input_ndim
-        if base.input_ndim not in (1, None) and not nested:
-            raise ValueError(
-                f"base must be a kernel on vectors (a view is one), but {type(base).__name__} takes inputs of rank "
-                f"{base.input_ndim}."
-            )
-        if sampled and (weights is not None or not mean or base.batched):
-            raise ValueError(
-                "Sampled views stand for a distribution, and f is the mean over it: DoubleSum takes them with "
-                "mean=True, without weights, and with one base kernel for all outputs. Invariant(base, view) makes it."
-            )
-        if sampled and math.isinf(view.orbit_size) and base.split_noise()[1] is not None:
-            raise ValueError(
-                "White noise in the base is independent noise on every response, which vanishes in the mean over a "
-                "density of views: add White to the kernel instead, Invariant(base, view) + White(variance)."
-            )
+        checks.refuse(
+            base.input_ndim not in (1, None) and not nested,
+            f"base must be a kernel on vectors (a view is one), but {type(base).__name__} takes inputs of rank "
+            f"{base.input_ndim}.",
+        )
+        checks.refuse(
+            sampled and (weights is not None or not mean or base.batched),
+            "Sampled views stand for a distribution, and f is the mean over it: DoubleSum takes them with "
+            "mean=True, without weights, and with one base kernel for all outputs. Invariant(base, view) makes it.",
+        )
+        checks.refuse(
+            sampled and math.isinf(view.orbit_size) and base.split_noise()[1] is not None,
+            "White noise in the base is independent noise on every response, which vanishes in the mean over a "
+            "density of views: add White to the kernel instead, Invariant(base, view) + White(variance).",
+        )
         if weights is not None:
             weights = checks.floating("weights", weights)
-            if weights.ndim not in (1, 2) or weights.shape[-1] != view.num_views:
-                raise ValueError(
-                    f"weights must be [P] (or [D, P], one row per output) with one weight for each of the "
-                    f"P = {view.num_views} views, got shape {tuple(weights.shape)}."
-                )
+            good = weights.ndim in (1, 2) and weights.shape[-1] == view.num_views
+            one_each = f"with one weight for each of the P = {view.num_views} views"
+            wanted = f"be [P] (or [D, P], one row per output) {one_each}"
+            checks.must(good, "weights", wanted, f"shape {tuple(weights.shape)}")
         self.base, self.view, self.weights, self.mean = base, view, weights, bool(mean)
 
     @property
@@ -142,30 +139,21 @@ class DoubleSum(Kernel):
             ValueError: if ``X`` or ``Z`` has the wrong shape.
         """
         X, Z = self.check_inputs(X), checks.floating("Z", Z)
-        if Z.ndim not in (2, 3) or Z.shape[-1] != self.view.view_size:
-            size = self.view.view_size
-            raise ValueError(
-                f"Z must be [M, {size}], one flattened view per row (or [D, M, {size}], one set per output), "
-                f"got shape {tuple(Z.shape)}."
-            )
-        dtype = jnp.result_type(X, Z)
-        kernel = jax.tree.map(lambda leaf: cast(leaf, dtype), self)
-        axes = (
-            self.batch_axes() if self.batched else None,
-            *(0 if many else None for many in (self.has_outputs(X), Z.ndim == 3)),
-        )
-        if axes == (None, None, None):
-            return kernel._cross_view(X.astype(dtype), Z.astype(dtype))
-        return jax.vmap(DoubleSum._cross_view, in_axes=axes)(kernel, X.astype(dtype), Z.astype(dtype))
+        size = self.view.view_size
+        wanted = f"be [M, {size}], one flattened view per row (or [D, M, {size}], one set per output)"
+        checks.must(Z.ndim in (2, 3) and Z.shape[-1] == size, "Z", wanted, f"shape {tuple(Z.shape)}")
+        several = [name for name, many in (("X", self.has_outputs(X)), ("Z", Z.ndim == 3)) if many]
+        return self._vectorised(DoubleSum._cross_view, {"X": X, "Z": Z}, several)
 
     def _weights(self, dtype: Any) -> Float[Array, " P"]:
-        if isinstance(self.view, SampledView):
-            raise TypeError(
-                "A kernel over sampled views has no closed form: only GaussianProcessELBO can estimate its moments. "
-                "Take inducing variables of the base process (unique_patches(M), InducingPatches(Z)); for anything "
-                "exact (NUTS, regression without inducing variables, a Gram matrix) draw the views first: "
-                "gpzoo.kernels.with_fixed_views(kernel, key)."
-            )
+        checks.refuse(
+            isinstance(self.view, SampledView),
+            "A kernel over sampled views has no closed form: only GaussianProcessELBO can estimate its moments. "
+            "Take inducing variables of the base process (unique_patches(M), InducingPatches(Z)); for anything "
+            "exact (NUTS, regression without inducing variables, a Gram matrix) draw the views first: "
+            "gpzoo.kernels.with_fixed_views(kernel, key).",
+            TypeError,
+        )
         weights = jnp.ones(self.view.num_views, dtype) if self.weights is None else self.weights
         return weights / self.view.num_views if self.mean else weights
 
@@ -187,13 +175,6 @@ class DoubleSum(Kernel):
         """:meth:`cross`, with :meth:`variances` on the diagonal, which include the white noise of the base."""
         index = jnp.arange(X.shape[0])
         return self.cross(X, X).at[index, index].set(self.variances(X))
-
-    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """The double sums of the base's function and of its noise."""
-        function, noise = self.base.split_noise()
-        if noise is None:
-            return self, None
-        return None if function is None else self._with_fields(base=function), self._with_fields(base=noise)
 
 
 def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
@@ -223,15 +204,15 @@ def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
         TypeError: if ``base`` is not a kernel, or ``view`` is not a view.
         ValueError: if they do not fit each other.
     """
-    if not isinstance(base, DoubleSum) and any(isinstance(part, DoubleSum) for _, part in addends(base)):
-        raise ValueError(
-            "The base of Invariant is one DoubleSum, or a kernel on vectors: scale and add outside, "
-            "2.0 * Invariant(Convolutional(...), view) + White(variance)."
-        )
+    checks.refuse(
+        not isinstance(base, DoubleSum) and any(isinstance(part, DoubleSum) for _, part in addends(base)),
+        "The base of Invariant is one DoubleSum, or a kernel on vectors: scale and add outside, "
+        "2.0 * Invariant(Convolutional(...), view) + White(variance).",
+    )
     if not isinstance(base, DoubleSum) or isinstance(view, SampledView):
         return DoubleSum(base, view, mean=True)
-    if isinstance(base.view, SampledView):
-        raise ValueError("Sampled views must be outermost; the base of Invariant(base, view) has sampled views.")
+    inside = "Sampled views must be outermost; the base of Invariant(base, view) has sampled views."
+    checks.refuse(isinstance(base.view, SampledView), inside)
     # One sum over all views of views; if there are weights, they absorb the mean over the outer views.
     if base.mean and base.weights is None:
         return DoubleSum(base.base, Composed(view, base.view), mean=True)
@@ -345,15 +326,13 @@ def MultiChannel(
         TypeError: if ``base`` is not a kernel.
         ValueError: if the shapes do not fit each other.
     """
-    if len(image_shape) != 3:
-        raise ValueError(f"image_shape must be (H, W, C), got {tuple(image_shape)}.")
+    checks.must(len(image_shape) == 3, "image_shape", "be (H, W, C)", str(tuple(image_shape)))
     C = int(image_shape[2])
     bases = [base] * C if isinstance(base, Kernel) else list(base) if isinstance(base, Sequence) else [base]
     views = [Patches(image_shape, patch_shape, channels=c) for c in range(C)]
-    if len(bases) != C:
-        raise ValueError(f"base must be one kernel or one for each of {C} channels, got {len(bases)}.")
+    checks.must(len(bases) == C, "base", f"be one kernel or one for each of {C} channels", str(len(bases)))
     weights = jnp.ones((C, views[0].num_views)) if weights is None else checks.floating("weights", weights)
-    if jnp.shape(weights) != (C, views[0].num_views):
-        raise ValueError(f"weights must be [C, P] = {(C, views[0].num_views)}, got shape {jnp.shape(weights)}.")
+    wanted, found = (C, views[0].num_views), jnp.shape(weights)
+    checks.must(found == wanted, "weights", f"be [C, P] = {wanted}", f"shape {found}")
     scaled = weights / C if mean else weights
     return Sum(*(DoubleSum(*part, mean=mean) for part in zip(bases, views, scaled, strict=True)))

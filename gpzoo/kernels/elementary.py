@@ -56,17 +56,17 @@ class Elementary(Kernel):
         shapes = {f: jnp.shape(getattr(self, f)) for f in self.data_fields}
         name = type(self).__name__
         for f, shape in shapes.items():
-            if len(shape) > 1 + (f in self.per_column):
-                forms = "a scalar, one per column [d], or one row per output [D, d]"
-                forms = forms if f in self.per_column else "a scalar or one per output [D]"
-                raise ValueError(f"{name}: {f} must be {forms}, got shape {shape}.")
-        if self.batched and len({shape[0] for shape in shapes.values() if shape}) > 1:
-            raise ValueError(
-                f"{name} has one kernel per output, so every hyperparameter that is not a scalar starts with the axis "
-                "of outputs, but the shapes are "
-                + ", ".join(f"{f} {shape}" for f, shape in shapes.items())
-                + ". Write one value per column as [D, d]."
-            )
+            forms = "a scalar, one per column [d], or one row per output [D, d]"
+            forms = forms if f in self.per_column else "a scalar or one per output [D]"
+            good = len(shape) <= 1 + (f in self.per_column)
+            checks.must(good, f"{name}: {f}", f"be {forms}", f"shape {shape}")
+        checks.refuse(
+            self.batched and len({shape[0] for shape in shapes.values() if shape}) > 1,
+            f"{name} has one kernel per output, so every hyperparameter that is not a scalar starts with the axis "
+            "of outputs, but the shapes are "
+            + ", ".join(f"{f} {shape}" for f, shape in shapes.items())
+            + ". Write one value per column as [D, d].",
+        )
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """:meth:`evaluate` at the active columns of all pairs of rows."""
@@ -83,12 +83,12 @@ class Elementary(Kernel):
             X = select_columns(type(self).__name__, X, active)
         for f in self.per_column:
             shape = jnp.shape(getattr(self, f))
-            if shape and shape[0] not in (1, X.shape[-1]):
-                seen = "columns" if active is None else f"active columns {active}"
-                raise ValueError(
-                    f"{type(self).__name__}: {f} has shape {shape} but the inputs have {X.shape[-1]} {seen} "
-                    f"(shape {tuple(X.shape)}); give a scalar or one value per column."
-                )
+            seen = "columns" if active is None else f"active columns {active}"
+            checks.refuse(
+                shape and shape[0] not in (1, X.shape[-1]),
+                f"{type(self).__name__}: {f} has shape {shape} but the inputs have {X.shape[-1]} {seen} "
+                f"(shape {tuple(X.shape)}); give a scalar or one value per column.",
+            )
         return X
 
 
@@ -105,8 +105,8 @@ def columns(active_dims: Iterable[int] | None) -> tuple[int, ...] | None:
         dims = tuple(operator.index(i) for i in active_dims)
     except TypeError:
         raise TypeError(f"active_dims must be column numbers such as (0, 2), got {active_dims!r}.") from None
-    if not dims or min(dims) < 0 or len(set(dims)) < len(dims):
-        raise ValueError(f"active_dims must be distinct column numbers counted from 0, at least one, got {dims}.")
+    good = bool(dims) and min(dims) >= 0 and len(set(dims)) == len(dims)
+    checks.must(good, "active_dims", "be distinct column numbers counted from 0, at least one", str(dims))
     return dims
 
 
@@ -116,9 +116,9 @@ def select_columns(name: str, X: Float[Array, "N d"], active_dims: tuple[int, ..
     Raises:
         ValueError: naming the kernel, if there is no such column.
     """
-    if max(active_dims) >= X.shape[-1]:
-        raise ValueError(
-            f"{name}: active_dims {active_dims} is out of range for inputs with {X.shape[-1]} columns (shape "
-            f"{tuple(X.shape)}); columns count from 0."
-        )
+    checks.refuse(
+        max(active_dims) >= X.shape[-1],
+        f"{name}: active_dims {active_dims} is out of range for inputs with {X.shape[-1]} columns (shape "
+        f"{tuple(X.shape)}); columns count from 0.",
+    )
     return X[:, np.asarray(active_dims)]

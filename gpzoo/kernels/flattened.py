@@ -7,11 +7,12 @@ import operator
 from jax import Array
 from jaxtyping import Float
 
+from gpzoo import _checks as checks
 from gpzoo._pytree import static
-from gpzoo.kernels.base import Kernel
+from gpzoo.kernels.base import Kernel, Wrapper
 
 
-class Flattened(Kernel):
+class Flattened(Wrapper):
     """A kernel on vectors, for inputs of another rank: ``k(x, x') = k_0(vec x, vec x')``.
 
     With it, a sum can hold a kernel on whole images beside kernels on patches (convolutional GPs, section 4.3). The
@@ -38,12 +39,12 @@ class Flattened(Kernel):
     rank: int = static()
 
     def __init__(self, kernel: Kernel, input_ndim: int = 3) -> None:
-        if not isinstance(kernel, Kernel):
-            raise TypeError(f"Flattened takes a kernel, got {type(kernel).__name__}.")
-        if kernel.input_ndim not in (1, None):
-            raise ValueError(f"Flattened takes a kernel on vectors; {type(kernel).__name__} is on other inputs.")
-        if operator.index(input_ndim) < 2:
-            raise ValueError(f"input_ndim must be the rank of an input that is no vector, 2 or more; got {input_ndim}.")
+        name = type(kernel).__name__
+        checks.refuse(not isinstance(kernel, Kernel), f"Flattened takes a kernel, got {name}.", TypeError)
+        on_others = f"Flattened takes a kernel on vectors; {name} is on other inputs."
+        checks.refuse(kernel.input_ndim not in (1, None), on_others)
+        wanted = "be the rank of an input that is no vector, 2 or more;"
+        checks.must(operator.index(input_ndim) >= 2, "input_ndim", wanted, str(input_ndim))
         self.kernel, self.rank = kernel, operator.index(input_ndim)
 
     @property
@@ -51,23 +52,10 @@ class Flattened(Kernel):
         """Rank of a single input."""
         return self.rank
 
-    @property
-    def batched(self) -> bool:
-        """Whether the kernel carries a leading axis, one per output."""
-        return self.kernel.batched
-
-    def batch_axes(self) -> Kernel:
-        """See :meth:`Kernel.batch_axes`."""
-        return self._with_fields(kernel=self.kernel.batch_axes())
-
-    def check_fields(self) -> None:
-        """Refuse what the kernel refuses."""
-        self.kernel.check_fields()
-
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """The kernel on the flattened inputs."""
-        if X.shape[1:] != Z.shape[1:]:
-            raise ValueError(f"Flattened got inputs of different shapes: X {X.shape}, Z {Z.shape}.")
+        different = f"Flattened got inputs of different shapes: X {X.shape}, Z {Z.shape}."
+        checks.refuse(X.shape[1:] != Z.shape[1:], different)
         return self.kernel.cross(self.vectors(X), self.vectors(Z))
 
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
@@ -77,13 +65,6 @@ class Flattened(Kernel):
     def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """The kernel on the flattened inputs."""
         return self.kernel.variances(self.vectors(X))
-
-    def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """The kernel's function and noise, each flattened."""
-        function, noise = self.kernel.split_noise()
-        if noise is None:
-            return self, None
-        return None if function is None else Flattened(function, self.rank), Flattened(noise, self.rank)
 
     def vectors(self, X: Float[Array, "N ..."]) -> Float[Array, "N d"]:
         """The inputs, flattened to one vector each."""

@@ -71,16 +71,16 @@ class Pointwise(Kernel):
         input_ndim: int = 1,
         **hyperparameters: float | Array,
     ) -> None:
-        if not callable(function):
-            raise TypeError(f"Pointwise takes a function of two points, got {type(function).__name__}.")
+        got = f"Pointwise takes a function of two points, got {type(function).__name__}."
+        checks.refuse(not callable(function), got, TypeError)
         axes = dict(axes or {})
-        if unknown := sorted(set(axes) - set(hyperparameters)):
-            raise ValueError(f"axes names {unknown}, but the hyperparameters are {sorted(hyperparameters)}.")
+        unknown = sorted(set(axes) - set(hyperparameters))
+        checks.refuse(unknown, f"axes names {unknown}, but the hyperparameters are {sorted(hyperparameters)}.")
         self.hyperparameters = {name: checks.floating(name, value) for name, value in hyperparameters.items()}
         self.function, self.active_dims, self.rank = function, columns(active_dims), input_ndim
         self.axes = tuple(sorted(axes.items()))
-        if self.active_dims is not None and input_ndim != 1:
-            raise ValueError(f"active_dims are columns of vectors, but inputs have rank {input_ndim}.")
+        no_vectors = f"active_dims are columns of vectors, but inputs have rank {input_ndim}."
+        checks.refuse(self.active_dims is not None and input_ndim != 1, no_vectors)
         self.check_fields()
 
     @property
@@ -105,12 +105,10 @@ class Pointwise(Kernel):
         """Refuse hyperparameters with axes beyond those named in ``axes`` and the axis of outputs."""
         own = dict(self.axes)
         for name, value in self.hyperparameters.items():
-            if jnp.ndim(value) > own.get(name, 0) + 1:
-                wanted = "a scalar or one per output [D]" if name not in own else f"of {own[name]} axes, or one more"
-                raise ValueError(
-                    f"Pointwise: {name} must be {wanted}, got shape {jnp.shape(value)}; name axes that are not those "
-                    f"of outputs, axes={{{name!r}: {jnp.ndim(value)}}}."
-                )
+            wanted = "a scalar or one per output [D]" if name not in own else f"of {own[name]} axes, or one more"
+            hint = f"; name axes that are not those of outputs, axes={{{name!r}: {jnp.ndim(value)}}}"
+            good = jnp.ndim(value) <= own.get(name, 0) + 1
+            checks.must(good, f"Pointwise: {name}", f"be {wanted}", f"shape {jnp.shape(value)}", hint)
 
     def evaluate(self, x: Float[Array, "..."], z: Float[Array, "..."]) -> Array:
         """The function at two points."""

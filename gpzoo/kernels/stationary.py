@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import Array, random
 from jaxtyping import Float, PRNGKeyArray
 
+from gpzoo import _checks as checks
 from gpzoo._pytree import static
-from gpzoo.kernels.base import positive
 from gpzoo.kernels.elementary import Elementary, columns
 from gpzoo.linalg.operators import matmul
 
@@ -142,8 +142,8 @@ class Lengthscaled(Elementary):
         lengthscale: float | Array = 1.0,
         active_dims: Iterable[int] | None = None,
     ) -> None:
-        self.variance = positive("variance", variance)
-        self.lengthscale = positive("lengthscale", lengthscale)
+        self.variance = checks.positive("variance", variance)
+        self.lengthscale = checks.positive("lengthscale", lengthscale)
         self.active_dims = columns(active_dims)
         self.check_fields()
 
@@ -161,16 +161,6 @@ class Lengthscaled(Elementary):
         if self.active_dims is None:
             return omega
         return jnp.zeros((len(omega), num_columns), omega.dtype).at[:, jnp.asarray(self.active_dims)].set(omega)
-
-    def _student(
-        self, degrees: int, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
-    ) -> Float[Array, "{num} {num_columns}"]:
-        """Frequencies that follow a multivariate t (Rasmussen and Williams 2006, eq. 4.15)."""
-        key_normal, key_chi = random.split(key)
-        chi = jnp.sum(jnp.square(random.normal(key_chi, (num, degrees), dtype)), -1, keepdims=True)
-        # The bound keeps phases finite with one degree of freedom; it is active about once in 1 / eps draws.
-        chi = jnp.maximum(chi / degrees, float(jnp.finfo(dtype).eps) ** 2)
-        return self._on_columns(self._normals(key_normal, num, num_columns, dtype) / jnp.sqrt(chi), num_columns)
 
 
 class Stationary(Lengthscaled):
@@ -211,7 +201,7 @@ class Stationary(Lengthscaled):
 
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """The correlation at scaled squared distances ``square``; 1 at 0."""
-        raise NotImplementedError(f"{type(self).__name__} does not define its profile.")
+        checks.unwritten(self, "profile(square)")
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
         """The profile of distances between all pairs of rows."""
@@ -255,7 +245,24 @@ class RBF(Stationary):
         return self._on_columns(self._normals(key, num, num_columns, dtype), num_columns)
 
 
-class Matern12(Stationary):
+class _Matern(Stationary):
+    """A Matérn kernel, whose spectral density is Student's t."""
+
+    #: Twice its smoothness.
+    degrees: ClassVar[int]
+
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
+        """Student's t of :attr:`degrees` degrees of freedom."""
+        key_normal, key_chi = random.split(key)
+        chi = jnp.sum(jnp.square(random.normal(key_chi, (num, self.degrees), dtype)), -1, keepdims=True)
+        # The bound keeps phases finite with one degree of freedom; it is active about once in 1 / eps draws.
+        chi = jnp.maximum(chi / self.degrees, float(jnp.finfo(dtype).eps) ** 2)
+        return self._on_columns(self._normals(key_normal, num, num_columns, dtype) / jnp.sqrt(chi), num_columns)
+
+
+class Matern12(_Matern):
     """``variance * exp(-r)``, the exponential kernel (Rasmussen and Williams 2006, eq. 4.18).
 
     Arguments as for :class:`Stationary`. The kernel has a kink at coincident inputs: its derivatives there with respect
@@ -268,18 +275,14 @@ class Matern12(Stationary):
         array([[1.   , 0.607, 0.368]], dtype=float32)
     """
 
+    degrees = 1
+
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``exp(-sqrt(square))``."""
         return jnp.exp(-root(square))
 
-    def frequencies(
-        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
-    ) -> Float[Array, "{num} {num_columns}"]:
-        """Student's t of 1 degree of freedom."""
-        return self._student(1, key, num, num_columns, dtype)
 
-
-class Matern32(Stationary):
+class Matern32(_Matern):
     """``variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`` (Rasmussen and Williams 2006, eq. 4.17).
 
     Arguments as for :class:`Stationary`.
@@ -292,18 +295,14 @@ class Matern32(Stationary):
         array([[0.483, 0.987]], dtype=float32)
     """
 
+    degrees = 3
+
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``(1 + sqrt(3 square)) exp(-sqrt(3 square))``."""
         return _matern32(square)
 
-    def frequencies(
-        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
-    ) -> Float[Array, "{num} {num_columns}"]:
-        """Student's t of 3 degrees of freedom."""
-        return self._student(3, key, num, num_columns, dtype)
 
-
-class Matern52(Stationary):
+class Matern52(_Matern):
     """``variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`` (Rasmussen and Williams 2006, eq. 4.17).
 
     Arguments as for :class:`Stationary`.
@@ -316,15 +315,11 @@ class Matern52(Stationary):
         array([[1.   , 0.524]], dtype=float32)
     """
 
+    degrees = 5
+
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``(1 + sqrt(5 square) + 5 square / 3) exp(-sqrt(5 square))``."""
         return _matern52(square)
-
-    def frequencies(
-        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
-    ) -> Float[Array, "{num} {num_columns}"]:
-        """Student's t of 5 degrees of freedom."""
-        return self._student(5, key, num, num_columns, dtype)
 
 
 #: Where ``exp(-r)`` is 0 in every precision. Infinity, which squares in single precision reach at 1e20, times 0 is NaN.
@@ -388,7 +383,7 @@ class RationalQuadratic(Stationary):
         alpha: float | Array = 1.0,
         active_dims: Iterable[int] | None = None,
     ) -> None:
-        self.alpha = positive("alpha", alpha)
+        self.alpha = checks.positive("alpha", alpha)
         super().__init__(variance, lengthscale, active_dims)
 
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -412,7 +407,7 @@ class Periodic(Stationary):
     circle of diameter 1. Sources that write ``exp(-2 sin^2(...) / lengthscale^2)`` wind it onto a circle of radius 1:
     their lengthscale is twice this one.
 
-    Whole periods are taken off inputs without rounding, however many there are. What is left is the rounding of inputs
+    Whole periods are taken off inputs without rounding, however many there are. There remains the rounding of inputs
     and period themselves, in single precision up to 1.2e-7 of the periods: 0.001 of a period after 10,000 of them, and
     0.1 after a million. Count inputs from a near origin, or in units in which they and the period are whole numbers.
 
@@ -425,7 +420,7 @@ class Periodic(Stationary):
     Args:
         variance: see :class:`Stationary`.
         lengthscale: scalar or one per (active) column, with a leading ``D`` for one kernel per output. A number without
-            unit: what counts is the distance on the circle.
+            unit: the distance on the circle counts.
         period: scalar or one per (active) column, in the units of the inputs, with a leading ``D`` as for
             ``lengthscale``.
         active_dims: see :class:`Stationary`.
@@ -447,7 +442,7 @@ class Periodic(Stationary):
         period: float | Array = 1.0,
         active_dims: Iterable[int] | None = None,
     ) -> None:
-        self.period = positive("period", period)
+        self.period = checks.positive("period", period)
         super().__init__(variance, lengthscale, active_dims)
 
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -1,4 +1,4 @@
-"""What does whoever predicts, diagnoses or exports ask a data site? One list of questions, with an answer to each.
+"""The questions that predictions, diagnoses and exports ask a data site, each with its usual answer.
 
 A likelihood overrides those that it has another answer to. A distribution of NumPyro has :class:`OfNumPyro` answer.
 """
@@ -68,7 +68,7 @@ class Answers:
 
     @property
     def kind(self) -> str:
-        """What ``y`` is: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``."""
+        """The kind of ``y``: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``."""
         support = self._known_support()
         while hasattr(support, "base_constraint"):
             support = support.base_constraint
@@ -129,7 +129,7 @@ class OfNumPyro(Answers):
     @property
     def noise(self) -> Float[Array, "..."] | None:
         """See :attr:`Answers.noise`."""
-        return jnp.square(self._base.scale) if isinstance(self._base, dist.Normal) else None
+        return jnp.square(jnp.asarray(self._base.scale)) if isinstance(self._base, dist.Normal) else None
 
     @property
     def light_tails(self) -> bool:
@@ -140,8 +140,8 @@ class OfNumPyro(Answers):
     def num_classes(self) -> int | None:
         """See :attr:`Answers.num_classes`."""
         if isinstance(self.fn, dist.CategoricalLogits):
-            return self.fn.logits.shape[-1]
-        return self.fn.probs.shape[-1] if isinstance(self.fn, dist.CategoricalProbs) else None
+            return jnp.shape(self.fn.logits)[-1]
+        return jnp.shape(self.fn.probs)[-1] if isinstance(self.fn, dist.CategoricalProbs) else None
 
     @property
     def probs(self) -> Float[Array, "N K"]:

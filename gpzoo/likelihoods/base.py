@@ -1,4 +1,4 @@
-"""What do all likelihoods share? Shapes, checks of ``y``, what of it is observed, plates and masks."""
+"""The base class of likelihoods: shapes, checks of ``y``, missing entries, plates and masks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ dependent_property: Any = constraints.dependent_property
 class Likelihood(Answers, Distribution):
     """A distribution ``p(y | f)`` over ``N`` data that takes an array ``f`` or the Gaussian marginals ``q(f)``.
 
-    With an array, every method means what it does in NumPyro. With :class:`~gpzoo.GaussianMarginals`,
+    With an array, every method has its meaning of NumPyro. With :class:`~gpzoo.GaussianMarginals`,
     ``log_prob(y)`` is the variational expectation ``E_q(f)[log p(y | f)]`` (the data term of the evidence lower
     bound, Hensman, Matthews and Ghahramani 2015), and ``mean``, ``variance``, ``predictive_log_prob`` and ``sample``
     are those of the predictive distribution ``integral p(y | f) q(f) df``.
@@ -34,8 +34,8 @@ class Likelihood(Answers, Distribution):
     A likelihood of your own is :class:`~gpzoo.likelihoods.Expected` of any NumPyro distribution, or a subclass that
     writes :meth:`log_prob` and :meth:`predictive_log_prob` (of ``self.checked(y)``), :meth:`sample_given`,
     :meth:`marginal_expectation`, ``support``, ``mean`` and ``variance``, and :meth:`check_values` where some ``y``
-    are impossible. Parameters of its own are in ``arg_constraints``, and set before ``super().__init__(f)``; what is no
-    array is in ``pytree_aux_fields``. It declares ``quadratic``, ``takes_residual`` and ``by_entry`` where they hold.
+    are impossible. Parameters of its own are in ``arg_constraints``, and set before ``super().__init__(f)``; other
+    values are in ``pytree_aux_fields``. It declares ``quadratic``, ``takes_residual`` and ``by_entry`` where they hold.
     One of labels has ``num_classes`` and writes ``probs``, not moments. Predictions, diagnoses and exports ask the
     questions of :class:`~gpzoo.likelihoods.answers.Answers`, such as ``noise``, ``cdf`` and ``exact``: a likelihood
     overrides those that it has another answer to. Methods other than :meth:`log_prob` call :meth:`refuse_estimates`
@@ -71,7 +71,7 @@ class Likelihood(Answers, Distribution):
     #: Whether :meth:`log_prob` chooses the best factor of each residual variance in the ``parts`` of its marginals.
     takes_residual: ClassVar[bool] = False
 
-    #: Whether ``p(y | f)`` is a product over the entries of a datum's ``y``, of which each has a term then.
+    #: Whether ``p(y | f)`` is a product over the entries of a datum's ``y``, each with a term of its own.
     by_entry: Any = False
 
     #: Which entries of ``y`` count, ``[N, D]``; ``None`` for all. See :class:`MaskedLikelihood`.
@@ -81,6 +81,11 @@ class Likelihood(Answers, Distribution):
 
     #: An array, or marginals where :attr:`is_marginal`, which a type checker cannot follow.
     f: Any
+
+    #: Points of quadratures, and draws where there is none; those that have them give them to :meth:`set_counts`.
+    num_points: int
+    num_draws: int
+    num_predictive_draws: int
 
     def __init__(
         self,
@@ -92,19 +97,21 @@ class Likelihood(Answers, Distribution):
         validate_args: bool | None = None,
     ) -> None:
         checks.refuse_params_under_mcmc()
-        if lacking := [name for name in _WRITTEN if _is_inherited(type(self), name)]:
-            raise TypeError(
-                f"{type(self).__name__} does not define {', '.join(lacking)}, which predictions need as well as "
-                "training: see gpzoo.likelihoods.Likelihood, or use Expected, which needs a distribution alone."
-            )
+        lacking = [name for name in _WRITTEN if _is_inherited(type(self), name)]
+        checks.refuse(
+            lacking,
+            f"{type(self).__name__} does not define {', '.join(lacking)}, which predictions need as well as "
+            "training: see gpzoo.likelihoods.Likelihood, or use Expected, which needs a distribution alone.",
+            TypeError,
+        )
         self.f = self._latent(f, ndims)
         self.missing = checks.one_of("missing", missing, (None, "mask"))
         super().__init__(tuple(self.f.shape[:1]), tuple(event_shape), validate_args=validate_args)
-        if missing and event_shape and not self.by_entry:
-            raise ValueError(
-                f"{type(self).__name__}: missing='mask' leaves out entries of y by themselves, but here a datum's "
-                f"outputs, {tuple(event_shape)}, have one density together."
-            )
+        checks.refuse(
+            missing and event_shape and not self.by_entry,
+            f"{type(self).__name__}: missing='mask' leaves out entries of y by themselves, but here a datum's "
+            f"outputs, {tuple(event_shape)}, have one density together.",
+        )
 
     @classmethod
     def _latent(cls, f: Any, ndims: tuple[int, ...] = (1, 2)) -> Array | GaussianMarginals:
@@ -116,11 +123,20 @@ class Likelihood(Answers, Distribution):
                 "Gaussian, PolyaGamma (two classes) or StickBreaking (more)."
             )
         f = f if isinstance(f, GaussianMarginals) else checks.floating("f", f)
-        if f.ndim not in ndims:
-            wanted = " or ".join("[N]" if n == 1 else "[N, K]" for n in ndims)
-            raise ValueError(f"{cls.__name__} takes f of shape {wanted} (one row per datum), got {tuple(f.shape)}.")
+        wanted = " or ".join("[N]" if n == 1 else "[N, K]" for n in ndims)
+        of_shape = f"{cls.__name__} takes f of shape {wanted} (one row per datum), got {tuple(f.shape)}."
+        checks.refuse(f.ndim not in ndims, of_shape)
         checks.not_empty("f", f)
         return f
+
+    def set_counts(self, **counts: int) -> None:
+        """Set numbers of points and draws.
+
+        Raises:
+            ValueError: if one is no integer of at least one.
+        """
+        for name, value in counts.items():
+            setattr(self, name, checks.positive_int(name, value))
 
     # -- f -----------------------------------------------------------------------------------------------------------
 
@@ -150,8 +166,8 @@ class Likelihood(Answers, Distribution):
         return self.marginal_expectation() if self.is_marginal else "draw"
 
     def marginal_expectation(self) -> str:
-        """How :meth:`log_prob` integrates over marginals: ``"closed form"``, ``"quadrature"`` or ``"draw"``."""
-        raise NotImplementedError
+        """The way in which :meth:`log_prob` integrates: ``"closed form"``, ``"quadrature"`` or ``"draw"``."""
+        checks.unwritten(self, "marginal_expectation()")
 
     def _centre(self) -> Float[Array, "N *K"]:
         return self.f.mean if self.is_marginal else self.f
@@ -176,16 +192,12 @@ class Likelihood(Answers, Distribution):
                 values = _filled(values, ~np.isnan(values))
             if self.entries is not None:
                 values = _filled(values, np.asarray(self.entries))
-            if np.issubdtype(values.dtype, np.floating) and np.isnan(values).any():
-                self._refuse(
-                    values,
-                    ~np.isnan(values),
-                    "drop the data that were not observed, or leave them out of the bound with "
-                    + ("missing='mask' or " if self.by_entry or not self.event_shape else "")
-                    + "numpyro.handlers.mask(mask=observed) around the site",
-                )
-            if np.issubdtype(values.dtype, np.floating) and np.isinf(values).any():
-                self._refuse(values, ~np.isinf(values), "data must be finite")
+            if np.issubdtype(values.dtype, np.floating):
+                by_itself = "missing='mask' or " if self.by_entry or not self.event_shape else ""
+                left_out = f"leave them out of the bound with {by_itself}numpyro.handlers.mask(mask=observed)"
+                dropped = f"drop the data that were not observed, or {left_out} around the site"
+                self.refuse_values(values, np.isnan(values), dropped)
+                self.refuse_values(values, np.isinf(values), "data must be finite")
             self.check_values(values)
         y, seen, support = jnp.asarray(y), self.seen(y), cast(constraints.Constraint, self.support)
         return y if seen is None else jnp.where(seen, y, support.feasible_like(y).astype(y.dtype))
@@ -197,9 +209,9 @@ class Likelihood(Answers, Distribution):
             seen = ~jnp.isnan(y) if seen is None else seen & ~jnp.isnan(y)
         return seen if seen is None else jnp.broadcast_to(seen, jnp.shape(y))
 
-    def counted(self, terms: Float[Array, "..."], y: Any) -> Float[Array, "*S N"]:
+    def counted(self, terms: Float[Array, "..."], y: Any, good: Any = None) -> Float[Array, "*S N"]:
         """Log densities of data, from the terms of the entries of ``y`` (of those that were observed)."""
-        seen = self.seen(y)
+        terms, seen = terms if good is None else jnp.where(good, terms, jnp.nan), self.seen(y)
         terms = terms if seen is None else jnp.where(seen, terms, 0)
         return terms.sum(tuple(range(-self.event_dim, 0))) if self.event_dim and self.by_entry else terms
 
@@ -210,8 +222,6 @@ class Likelihood(Answers, Distribution):
 
     def _check_shape(self, y: Any) -> None:
         shape, wanted = tuple(np.shape(y)), self.batch_shape + self.event_shape
-        if len(shape) >= len(wanted) and shape[len(shape) - len(wanted) :] == wanted:
-            return
         hint = "y must have one row per row of f"
         if shape == (*wanted, 1):
             hint = "drop y's last axis: y[:, 0]"
@@ -219,22 +229,36 @@ class Likelihood(Answers, Distribution):
             hint = "drop the last axis of f (f[:, 0]), or give y one: y[:, None]"
         elif len(shape) == 2 and len(wanted) == 1 and shape[0] == wanted[0]:
             hint = "if y holds one-hot labels, pass y.argmax(-1)"
-        raise ValueError(
+        checks.refuse(
+            shape[max(len(shape) - len(wanted), 0) :] != wanted,
             f"{type(self).__name__}: y has shape {shape}, but f of shape {tuple(self.f.shape)} "
-            f"needs y of shape {wanted}: {hint}."
+            f"needs y of shape {wanted}: {hint}.",
         )
 
     def check_values(self, values: np.ndarray) -> None:
         """Refuse concrete values of ``y`` outside the support; the default takes everything."""
 
-    def _refuse(self, values: np.ndarray, good: np.ndarray, hint: str) -> None:
-        where = tuple(int(i) for i in np.argwhere(~good)[0])
-        raise ValueError(
-            f"{type(self).__name__}: y holds {values[where].item()!r} at index {where} "
-            f"({int((~good).sum())} such entries of {good.size}): {hint}."
-        )
+    def labels(self, y: Any, num_classes: int) -> tuple[Int32[Array, "..."], Bool[Array, "..."]]:
+        """Labels as integers, after the checks of :meth:`checked`, and which are in range (the others are set to 0)."""
+        y = self.checked(y)
+        y = y.astype(jnp.int32) if y.dtype == jnp.bool_ else y
+        good = (y >= 0) & (y < num_classes) & (jnp.floor(y) == y if jnp.issubdtype(y.dtype, jnp.floating) else True)
+        return jnp.where(good, y, jnp.zeros_like(y)).astype(jnp.int32), good
 
-    # -- what NumPyro calls ------------------------------------------------------------------------------------------
+    def refuse_values(self, values: np.ndarray, bad: np.ndarray, hint: str) -> None:
+        """Refuse values of ``y`` that are bad.
+
+        Raises:
+            ValueError: naming the first of them.
+        """
+        if bad.any():
+            where = checks.first_of(bad)
+            raise ValueError(
+                f"{type(self).__name__}: y holds {values[where].item()!r} at index {where} "
+                f"({int(bad.sum())} such entries of {bad.size}): {hint}."
+            )
+
+    # -- calls of NumPyro --------------------------------------------------------------------------------------------
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """``log p(y | f)``, or ``E_q(f)[log p(y | f)]`` where ``f`` is marginals.
@@ -249,7 +273,7 @@ class Likelihood(Answers, Distribution):
         Raises:
             ValueError: if ``y`` has another shape, or, where it is concrete, holds NaN or is not in the support.
         """
-        raise NotImplementedError
+        checks.unwritten(self, "log_prob(value, intermediates)")
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """``log integral p(y | f) q(f) df`` for every datum; equal to :meth:`log_prob` for an array ``f``.
@@ -263,7 +287,7 @@ class Likelihood(Answers, Distribution):
         Raises:
             ValueError: as :meth:`log_prob` does.
         """
-        raise NotImplementedError
+        checks.unwritten(self, "predictive_log_prob(value)")
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Shaped[Array, "..."]:
         """Draws of ``y``: given ``f`` where it is an array, else each for a draw of ``f`` of its own.
@@ -287,7 +311,7 @@ class Likelihood(Answers, Distribution):
 
     def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N ..."]) -> Shaped[Array, "S N ..."]:
         """Draws of ``y``, one for each array in ``f``, which has an axis of draws first."""
-        raise NotImplementedError
+        checks.unwritten(self, "sample_given(key, f)")
 
     def expand(self, batch_shape: Sequence[int]) -> Likelihood:
         """Itself: NumPyro's plates call this.
@@ -295,15 +319,14 @@ class Likelihood(Answers, Distribution):
         Raises:
             ValueError: if the plate does not have the likelihood's batch shape.
         """
-        if tuple(batch_shape) != self.batch_shape:
-            raise ValueError(expand_message(self, batch_shape))
+        refuse_expanded(self, batch_shape)
         return self
 
     def mask(self, mask: Any) -> Distribution:
         """The likelihood with the terms of some data left out; see NumPyro's ``handlers.mask``.
 
         Args:
-            mask: ``[N]``, or what broadcasts to it; where the density is a product over outputs ``[N, D]`` too.
+            mask: of a shape that broadcasts to ``[N]``, or ``[N, D]`` where the density is a product over outputs.
 
         Raises:
             ValueError: for a mask of another shape, or one of single outputs where these have one term together.
@@ -311,24 +334,21 @@ class Likelihood(Answers, Distribution):
         shape, rows = tuple(np.shape(mask)), self.batch_shape
         if mask is True:
             return self
-        if _fits(shape, rows):
-            return MaskedLikelihood(self, mask)
-        if self.event_shape and self.by_entry and _fits(shape, rows + self.event_shape):
-            return MaskedLikelihood(self, mask)
-        if self.event_shape and self.by_entry:
-            raise ValueError(
-                f"{type(self).__name__}: a mask of shape {shape} does not go with y of shape "
-                f"{rows + self.event_shape}: it must be [{rows[0]}], by datum, or of the shape of y."
-            )
-        raise ValueError(
-            f"{type(self).__name__}: a mask of shape {shape} does not go with {rows[0]} data, whose outputs have one "
-            "term together. To mask outputs one by one, observe each at a site of its own: for output d, `with "
-            "numpyro.handlers.mask(mask=observed[:, d]): numpyro.sample(f'y_{d}', "
-            f"{type(self).__name__}(f[:, d], ...), obs=y[:, d])`."
+        by_entry, name = bool(self.event_shape and self.by_entry), type(self).__name__
+        whole = rows + self.event_shape if by_entry else rows
+        way_out = (
+            f"y of shape {whole}: it must be [{rows[0]}], by datum, or of the shape of y."
+            if by_entry
+            else f"{rows[0]} data, whose outputs have one term together. To mask outputs one by one, observe each at a "
+            "site of its own: for output d, `with numpyro.handlers.mask(mask=observed[:, d]): "
+            f"numpyro.sample(f'y_{{d}}', {name}(f[:, d], ...), obs=y[:, d])`."
         )
+        fits = checks.fits_into(shape, rows) or checks.fits_into(shape, whole)
+        checks.refuse(not fits, f"{name}: a mask of shape {shape} does not go with {way_out}")
+        return MaskedLikelihood(self, mask)
 
 
-#: What a likelihood writes by itself; labels have ``probs`` in place of moments.
+#: Methods and properties that a likelihood writes by itself; labels have ``probs`` in place of moments.
 _WRITTEN = "log_prob", "predictive_log_prob", "sample_given", "marginal_expectation", "support", "mean", "variance"
 
 
@@ -344,7 +364,7 @@ class MaskedLikelihood(MaskedDistribution):
 
     Args:
         base: the likelihood.
-        mask: what counts, by datum or by entry of ``y``, see :meth:`Likelihood.mask`.
+        mask: whether data, or entries of ``y``, count; see :meth:`Likelihood.mask`.
     """
 
     pytree_data_fields = ("entries",)
@@ -352,7 +372,7 @@ class MaskedLikelihood(MaskedDistribution):
 
     def __init__(self, base: Likelihood, mask: Any) -> None:
         self.entries = None
-        if not _fits(np.shape(mask), base.batch_shape):
+        if not checks.fits_into(np.shape(mask), base.batch_shape):
             self.entries = jnp.broadcast_to(jnp.asarray(mask, bool), base.batch_shape + base.event_shape)
             mask = self.entries.any(tuple(range(-base.event_dim, 0)))
         super().__init__(base, mask)
@@ -370,39 +390,35 @@ class MaskedLikelihood(MaskedDistribution):
 
     def expand(self, batch_shape: Sequence[int]) -> MaskedLikelihood:
         """As :meth:`Likelihood.expand`."""
-        if tuple(batch_shape) != self.batch_shape:
-            raise ValueError(expand_message(self.base_dist, batch_shape))
+        refuse_expanded(self.base_dist, batch_shape)
         return self
 
     def mask(self, mask: Any) -> Any:
-        """As :meth:`Likelihood.mask`, of what counts already."""
-        rows = _fits(np.shape(mask), self.batch_shape)
+        """As :meth:`Likelihood.mask`, of entries that count already."""
+        rows = checks.fits_into(np.shape(mask), self.batch_shape)
         if isinstance(mask, bool) or isinstance(self._mask, bool) or (rows and self.entries is None):
             return super().mask(cast(Any, mask))
         own = self._mask[:, None] if self.entries is None else self.entries
         return self.base_dist.mask(own & (jnp.broadcast_to(mask, self.batch_shape)[:, None] if rows else mask))
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether an array of a shape broadcasts to another shape."""
-    try:
-        return np.broadcast_shapes(shape, wanted) == wanted
-    except ValueError:
-        return False
-
-
 def _filled(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Values to check, of which those that were not observed repeat one that was."""
+    """Values to check: one that was observed stands for each that was not."""
     seen = np.broadcast_to(seen, values.shape)
     return np.where(seen, values, values[seen][0]) if seen.any() else values[:0]
 
 
-def expand_message(likelihood: Likelihood, batch_shape: Sequence[int]) -> str:
-    """Why a likelihood does not fit its plate."""
-    return (
+def refuse_expanded(likelihood: Likelihood, batch_shape: Sequence[int]) -> None:
+    """Refuse a plate of another size than the number of data.
+
+    Raises:
+        ValueError: naming both sizes.
+    """
+    checks.refuse(
+        tuple(batch_shape) != likelihood.batch_shape,
         f"{type(likelihood).__name__} likelihood has batch shape {likelihood.batch_shape} (f has shape "
         f"{tuple(likelihood.f.shape)}), the plate asks for {tuple(batch_shape)}: f must have one row per datum of the "
-        "plate. Index f or the inputs of its GP with the plate's indices if the plate subsamples."
+        "plate. Index f or the inputs of its GP with the plate's indices if the plate subsamples.",
     )
 
 
@@ -412,14 +428,7 @@ def check_labels(likelihood: Likelihood, values: np.ndarray, num_classes: int, h
     Raises:
         ValueError: naming the first such label and the number of classes.
     """
-    good = (values == np.floor(values)) & (values >= 0) & (values < num_classes) if values.dtype != bool else True
-    if not np.all(good):
-        text = f"labels of {num_classes} classes must be whole numbers from 0 to {num_classes - 1}"
-        likelihood._refuse(values, np.asarray(good), text + hint)
-
-
-def as_labels(y: Shaped[Array, "*shape"], num_classes: int) -> tuple[Int32[Array, "*shape"], Bool[Array, "*shape"]]:
-    """Integer labels, and which of them are in range (the others are set to 0)."""
-    y = y.astype(jnp.int32) if y.dtype == jnp.bool_ else y
-    good = (y >= 0) & (y < num_classes) & (jnp.floor(y) == y if jnp.issubdtype(y.dtype, jnp.floating) else True)
-    return jnp.where(good, y, jnp.zeros_like(y)).astype(jnp.int32), good
+    if values.dtype != bool:
+        good = (values == np.floor(values)) & (values >= 0) & (values < num_classes)
+        wanted = f"labels of {num_classes} classes must be whole numbers from 0 to {num_classes - 1}"
+        likelihood.refuse_values(values, ~good, wanted + hint)

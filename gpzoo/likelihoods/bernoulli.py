@@ -12,17 +12,10 @@ from jax.scipy.special import ndtr
 from jaxtyping import Bool, Float, Int32, PRNGKeyArray
 from numpyro.distributions import constraints
 
-from gpzoo._checks import fraction, positive_int
+from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
-from gpzoo.likelihoods.base import Likelihood, as_labels, check_labels, dependent_property
-from gpzoo.likelihoods.quadrature import (
-    gauss_hermite,
-    log_mean_exp,
-    log_normal_cdf,
-    log_weighted_mean,
-    spread,
-    weighted_sum,
-)
+from gpzoo.likelihoods.base import Likelihood, check_labels, dependent_property
+from gpzoo.likelihoods.quadrature import log_mean_exp, log_normal_cdf, log_weighted_mean, normal_points, weighted_sum
 from gpzoo.processes.marginals import GaussianMarginals
 
 _LINKS = {"probit": (ndtr, log_normal_cdf), "logit": (jax.nn.sigmoid, jax.nn.log_sigmoid)}
@@ -70,11 +63,8 @@ class Bernoulli(Likelihood):
         validate_args: bool | None = None,
     ) -> None:
         f = self._latent(f)
-        if link not in _LINKS:
-            raise ValueError(f"link must be one of {', '.join(map(repr, _LINKS))}, got {link!r}.")
-        self.link, self.squash = link, fraction("squash", squash)
-        self.num_points = positive_int("num_points", num_points)
-        self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
+        self.link, self.squash = checks.one_of("link", link, _LINKS), checks.fraction("squash", squash)
+        self.set_counts(num_points=num_points, num_predictive_draws=num_predictive_draws)
         super().__init__(f, tuple(f.shape)[1:], missing=missing, validate_args=validate_args)
 
     @dependent_property(is_discrete=True)
@@ -101,20 +91,16 @@ class Bernoulli(Likelihood):
 
     def _signed(self, value: ArrayLike) -> tuple[Float[Array, "*shape"], Bool[Array, "*shape"]]:
         """The sign of every label, 1 or -1, and which labels are 0 or 1."""
-        labels, good = as_labels(self.checked(value), 2)
+        labels, good = self.labels(value, 2)
         return (2 * labels - 1).astype(self.f.dtype), good
-
-    def _finish(self, terms: Float[Array, "..."], good: Bool[Array, "..."], value: ArrayLike) -> Float[Array, "..."]:
-        return self.counted(jnp.where(good, terms, jnp.nan), value)
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
         sign, good = self._signed(value)
         if not self.is_marginal:
-            return self._finish(self._log_link(sign * self.f), good, value)
-        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
-        at_nodes = self._log_link(spread(nodes, sign * self.f.mean, self.f.variance))
-        return self._finish(weighted_sum(weights, at_nodes), good, value)
+            return self.counted(self._log_link(sign * self.f), value, good)
+        points, weights = normal_points(self.num_points, sign * self.f.mean, self.f.variance)
+        return self.counted(weighted_sum(weights, self._log_link(points)), value, good)
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
@@ -123,20 +109,20 @@ class Bernoulli(Likelihood):
         """
         sign, good = self._signed(value)
         if not self.is_marginal:
-            return self._finish(self._log_link(sign * self.f), good, value)
+            return self.counted(self._log_link(sign * self.f), value, good)
         if not self.f.independent:
             f = self.f.draws(self.num_predictive_draws)
             f = jnp.reshape(f, f.shape[:1] + (1,) * (sign.ndim - 2) + f.shape[1:])
-            return log_mean_exp(self._finish(self._log_link(sign * f), good, value))
-        return self._finish(self._predictive(sign * self.f.mean), good, value)
+            return log_mean_exp(self.counted(self._log_link(sign * f), value, good))
+        return self.counted(self._predictive(sign * self.f.mean), value, good)
 
     def _predictive(self, signed: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Log predictive probability of a label, whose sign multiplies the mean."""
         self.refuse_estimates()
         if self.link == "probit":
             return self._log_link(signed / jnp.sqrt(1 + self.f.variance))
-        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
-        return log_weighted_mean(weights, self._log_link(spread(nodes, signed, self.f.variance)))
+        points, weights = normal_points(self.num_points, signed, self.f.variance)
+        return log_weighted_mean(weights, self._log_link(points))
 
     @property
     def mean(self) -> Float[Array, "N *D"]:

@@ -1,4 +1,4 @@
-"""Numbers with Gaussian noise of which some are known only to lie above, below or between limits."""
+"""Numbers with Gaussian noise: some are known only to lie above, below or between limits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float, Shaped
 
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
-from gpzoo.likelihoods.gaussian import _LOG_2PI, Gaussian
-from gpzoo.likelihoods.quadrature import gauss_hermite, log_normal_cdf, spread, weighted_sum
+from gpzoo.likelihoods.gaussian import Gaussian
+from gpzoo.likelihoods.quadrature import log_normal_cdf, normal_points, weighted_sum
+from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import GaussianMarginals
 
 #: Intervals narrower than this, in standard deviations, have their own formula: differences of cdfs would round.
@@ -20,7 +21,7 @@ _NARROW = 0.1
 
 
 class Censored(Gaussian):
-    """``f + noise`` with Gaussian noise, of which ``y`` is the value itself or a limit (Tobin 1958).
+    """``f + noise`` with Gaussian noise: ``y`` is its value or a limit of it (Tobin 1958).
 
     A censored datum has the probability of its side of ``y``, ``Phi((f - y) / s)`` above and ``Phi((y - f) / s)``
     below, or of the interval from ``y`` to ``upper``, in log space. Expectations are taken by Gauss-Hermite quadrature,
@@ -38,9 +39,9 @@ class Censored(Gaussian):
     Args:
         f: ``[N]``, array or marginals.
         noise_variance: one number, or ``[N]``, in squared units of ``y``.
-        censored: what is known of each datum, ``[N]`` whole numbers: 0 its value is ``y``, 1 it is above ``y``, -1 it
+        censored: the knowledge of each datum, ``[N]`` whole numbers: 0 its value is ``y``, 1 it is above ``y``, -1 it
             is below ``y``, 2 it lies between ``y`` and ``upper``. ``None`` for 0 throughout, at new inputs.
-        upper: upper ends of intervals, ``[N]``, of which those of other data are not looked at.
+        upper: upper ends of intervals, ``[N]``; those of other data are not looked at.
         num_points: number of quadrature points.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
@@ -67,22 +68,20 @@ class Censored(Gaussian):
         validate_args: bool | None = None,
     ) -> None:
         f = self._latent(f, (1,))
-        self.num_points = checks.positive_int("num_points", num_points)
+        self.set_counts(num_points=num_points)
         for name, x in (("censored", censored), ("upper", upper)):
-            if x is not None and np.shape(x) != tuple(f.shape):
-                raise ValueError(f"{name} must have one entry per datum, {tuple(f.shape)}; got shape {np.shape(x)}.")
+            shape = tuple(f.shape) if x is None else np.shape(x)
+            wanted = f"have one entry per datum, {tuple(f.shape)};"
+            checks.must(shape == tuple(f.shape), name, wanted, f"shape {shape}")
         self.censored = None if censored is None else jnp.asarray(censored)
         self.upper = None if upper is None else checks.floating("upper", upper).astype(f.dtype)
         if censored is not None and checks.is_concrete(censored):
             kinds = np.asarray(censored)
-            if not np.isin(kinds, (-1, 0, 1, 2)).all():
-                bad = kinds[~np.isin(kinds, (-1, 0, 1, 2))].flat[0]
-                raise ValueError(
-                    "censored must hold 0 (y is the value), 1 (it is above y), -1 (below y) or 2 (between y and "
-                    f"upper), got {bad.item()!r}."
-                )
-            if upper is None and (kinds == 2).any():
-                raise ValueError("censored holds 2, values between y and upper: give upper, the ends of the intervals.")
+            bad = kinds[~np.isin(kinds, (-1, 0, 1, 2))].tolist()
+            wanted = "hold 0 (y is the value), 1 (it is above y), -1 (below y) or 2 (between y and upper)"
+            checks.must(not bad, "censored", wanted, repr(bad[0]) if bad else "")
+            no_ends = "censored holds 2, values between y and upper: give upper, the ends of the intervals."
+            checks.refuse(upper is None and (kinds == 2).any(), no_ends)
         super().__init__(f, noise_variance, missing=missing, validate_args=validate_args)
 
     def marginal_expectation(self) -> str:
@@ -103,7 +102,7 @@ class Censored(Gaussian):
             with np.errstate(invalid="ignore"):
                 empty = (np.asarray(self.censored) == 2) & (np.asarray(self.upper) <= np.asarray(y))
             if empty.any():
-                where = tuple(int(i) for i in np.argwhere(empty)[0])
+                where = checks.first_of(empty)
                 raise ValueError(
                     f"Censored: the interval at index {where} from y to upper is empty: upper is "
                     f"{np.broadcast_to(np.asarray(self.upper), empty.shape)[where]}, y {np.asarray(y)[where]}."
@@ -115,7 +114,7 @@ class Censored(Gaussian):
     ) -> Float[Array, "*shape"]:
         scale = jnp.sqrt(variance)
         z = (y - f) / scale
-        found = -0.5 * (_LOG_2PI + jnp.log(variance) + jnp.square(z))
+        found = -0.5 * (LOG_2PI + jnp.log(variance) + jnp.square(z))
         if self.censored is None:
             return found
         found = jnp.where(self.censored == 1, log_normal_cdf(-z), found)
@@ -133,9 +132,9 @@ class Censored(Gaussian):
         y = self.checked(value).astype(self.f.dtype)
         if not self.is_marginal:
             return self.counted(self._log_density(y, self.f, self.noise_variance), value)
-        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
-        at_nodes = spread(nodes, jnp.broadcast_to(self.f.mean, y.shape), jnp.broadcast_to(self.f.variance, y.shape))
-        return self.counted(weighted_sum(weights, self._log_density(y, at_nodes, self.noise_variance)), value)
+        moments = (jnp.broadcast_to(x, y.shape) for x in (self.f.mean, self.f.variance))
+        points, weights = normal_points(self.num_points, *moments)
+        return self.counted(weighted_sum(weights, self._log_density(y, points, self.noise_variance)), value)
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
@@ -164,5 +163,5 @@ def _log_between(a: Float[Array, "*#shape"], b: Float[Array, "*#shape"]) -> Floa
         safe + jnp.log(-jnp.expm1(-2 * safe)) - jnp.log(2 * safe),
     )
     langevin = jnp.where(small, 1 / 3 - jnp.square(x) / 45, (1 / jnp.tanh(safe) - 1 / safe) / safe)
-    thin = -0.5 * (_LOG_2PI + jnp.square(m)) + jnp.log(2 * h) + log_sinhc - jnp.square(h) * (1 - 2 * langevin) / 2
+    thin = -0.5 * (LOG_2PI + jnp.square(m)) + jnp.log(2 * h) + log_sinhc - jnp.square(h) * (1 - 2 * langevin) / 2
     return jnp.where(narrow, thin, wide)

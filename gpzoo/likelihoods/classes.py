@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
 from numpyro.distributions import constraints
 
+from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, check_labels, dependent_property
+from gpzoo.likelihoods.quadrature import log_mean_exp
 from gpzoo.processes.marginals import GaussianMarginals
 
 
@@ -24,11 +27,11 @@ class ClassLikelihood(Likelihood):
         self, f: ArrayLike | GaussianMarginals, *, missing: str | None = None, validate_args: bool | None = None
     ) -> None:
         super().__init__(f, ndims=(2,), missing=missing, validate_args=validate_args)
-        if self.num_classes < 2:
-            raise ValueError(
-                f"{type(self).__name__} needs one latent function per class, at least two; f has shape "
-                f"{tuple(self.f.shape)}. For two classes and one latent function use Bernoulli(f[:, 0])."
-            )
+        checks.refuse(
+            self.num_classes < 2,
+            f"{type(self).__name__} needs one latent function per class, at least two; f has shape "
+            f"{tuple(self.f.shape)}. For two classes and one latent function use Bernoulli(f[:, 0]).",
+        )
 
     @property
     def num_classes(self) -> int:
@@ -47,22 +50,51 @@ class ClassLikelihood(Likelihood):
     @property
     def probs(self) -> Float[Array, "N K"]:
         """Probability of every class; predictive under marginals."""
-        raise NotImplementedError(f"{type(self).__name__} does not define probs, of shape [N, K].")
+        checks.unwritten(self, "probs, of shape [N, K]")
 
     @property
     def mean(self) -> Array:
         """Not defined.
 
         Raises:
-            NotImplementedError: always; ``probs`` is what predicts a label.
+            NotImplementedError: always; ``probs`` predicts a label.
         """
-        raise NotImplementedError(f"{type(self).__name__}: class labels have no mean; use probs, of shape [N, K].")
+        checks.unwritten(self, "mean: class labels have none; use probs, of shape [N, K]")
 
     @property
     def variance(self) -> Array:
         """Not defined.
 
         Raises:
-            NotImplementedError: always; ``probs`` is what predicts a label.
+            NotImplementedError: always; ``probs`` predicts a label.
         """
-        raise NotImplementedError(f"{type(self).__name__}: class labels have no variance; use probs, of shape [N, K].")
+        checks.unwritten(self, "variance: class labels have none; use probs, of shape [N, K]")
+
+
+class TabledClasses(ClassLikelihood):
+    """A likelihood of labels that gives the log probabilities of all classes at once."""
+
+    def log_given(self, f: Float[Array, "*S N _"]) -> Float[Array, "*S N K"]:
+        """Log probabilities of the classes given ``f``."""
+        checks.unwritten(self, "log_given(f)")
+
+    def log_probs(self) -> Float[Array, "N K"]:
+        """Log probabilities of the classes; predictive under marginals, by draws."""
+        if not self.is_marginal:
+            return self.log_given(self.f)
+        return log_mean_exp(self.log_given(self.f.draws(self.num_predictive_draws)))
+
+    def of_label(self, table: Float[Array, "N K"], value: ArrayLike) -> Float[Array, "*S N"]:
+        """The table's entries at the labels."""
+        labels, good = self.labels(value, self.num_classes)
+        table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
+        return self.counted(jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0], value, good)
+
+    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
+        """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
+        return self.of_label(self.log_probs(), value)
+
+    @property
+    def probs(self) -> Float[Array, "N K"]:
+        """Probability of every class; predictive under marginals."""
+        return jnp.exp(self.log_probs())

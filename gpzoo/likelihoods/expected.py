@@ -13,10 +13,10 @@ from jax import Array, random
 from jaxtyping import Float, PRNGKeyArray, Shaped
 from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribution, Independent, constraints
 
-from gpzoo._checks import positive_int
+from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, check_labels
-from gpzoo.likelihoods.quadrature import gauss_hermite, log_mean_exp, log_weighted_mean, spread, weighted_sum
+from gpzoo.likelihoods.quadrature import log_mean_exp, log_weighted_mean, normal_points, weighted_sum
 from gpzoo.processes.marginals import GaussianMarginals
 
 
@@ -77,19 +77,18 @@ class Expected(Likelihood):
         f = self._latent(f)
         self.fn = fn
         self.params = jax.tree.map(lambda leaf: _as_param(leaf, f.dtype), params)
-        self.num_points = positive_int("num_points", num_points)
-        self.num_draws = positive_int("num_draws", num_draws)
-        self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
+        self.set_counts(num_points=num_points, num_draws=num_draws, num_predictive_draws=num_predictive_draws)
         centre = f.mean if isinstance(f, GaussianMarginals) else f
         likelihood = jax.eval_shape(lambda f, params: fn(f, *params), centre, self.params)
-        if not isinstance(likelihood, Distribution):
-            raise TypeError(f"fn must return a NumPyro distribution, got {type(likelihood).__name__}.")
-        if likelihood.batch_shape != centre.shape[:1]:
-            raise ValueError(
-                f"fn returns a {type(likelihood).__name__} of batch shape {likelihood.batch_shape} for f of shape "
-                f"{tuple(centre.shape)}, but it must be {tuple(centre.shape[:1])}, one entry per datum: consume the "
-                "last axis of f (.to_event(1) if each output has its own), and give params one entry per datum."
-            )
+        name = type(likelihood).__name__
+        no_law = f"fn must return a NumPyro distribution, got {name}."
+        checks.refuse(not isinstance(likelihood, Distribution), no_law, TypeError)
+        checks.refuse(
+            likelihood.batch_shape != centre.shape[:1],
+            f"fn returns a {name} of batch shape {likelihood.batch_shape} for f of shape {tuple(centre.shape)}, but it "
+            f"must be {tuple(centre.shape[:1])}, one entry per datum: consume the last axis of f (.to_event(1) if each "
+            "output has its own), and give params one entry per datum.",
+        )
         self.by_entry = isinstance(likelihood, Independent) and not likelihood.base_dist.event_dim
         super().__init__(f, likelihood.event_shape, missing=missing, validate_args=validate_args)
 
@@ -126,8 +125,8 @@ class Expected(Likelihood):
         # Only a support fixed by the class: others depend on f or params, which may be traced.
         if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
             good = np.asarray(support(values))
-            if good.shape == values.shape and not good.all():
-                self._refuse(values, good, f"the support of {type(likelihood).__name__} is {support}")
+            if good.shape == values.shape:
+                self.refuse_values(values, ~good, f"the support of {type(likelihood).__name__} is {support}")
 
     def _cast(self, value: ArrayLike) -> Shaped[Array, "..."]:
         y = self.checked(value)
@@ -162,8 +161,14 @@ class Expected(Likelihood):
         """Values of ``f`` and their weights."""
         if not self.single:
             return self.f.draws(num_draws), jnp.full((num_draws,), 1 / num_draws, self.f.dtype)
-        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
-        return spread(nodes, self.f.mean, self.f.variance), weights
+        return normal_points(self.num_points, self.f.mean, self.f.variance)
+
+    def _averaged(self, of: Callable[[Array], Array]) -> Float[Array, "N *_"]:
+        """A function of ``f``, averaged over marginals."""
+        if not self.is_marginal:
+            return of(self.f)
+        points, weights = self._points(self.num_predictive_draws)
+        return weighted_sum(weights, jax.vmap(of)(points))
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
@@ -205,18 +210,12 @@ class Expected(Likelihood):
         """Probability of every class, if ``fn`` is categorical; predictive under marginals."""
         if not self.is_categorical:
             raise NotImplementedError(f"{self._given(self._centre())} has no classes: use mean and variance.")
-        if not self.is_marginal:
-            return self._given(self.f).probs
-        points, weights = self._points(self.num_predictive_draws)
-        return weighted_sum(weights, jax.vmap(lambda f: self._given(f).probs)(points))
+        return self._averaged(lambda f: self._given(f).probs)
 
     @property
     def mean(self) -> Float[Array, "N *E"]:
         """``E[y]``; predictive under marginals."""
-        if not self.is_marginal:
-            return self._given(self.f).mean.astype(self.f.dtype)
-        points, weights = self._points(self.num_predictive_draws)
-        return weighted_sum(weights, jax.vmap(lambda f: self._given(f).mean.astype(f.dtype))(points))
+        return self._averaged(lambda f: self._given(f).mean.astype(f.dtype))
 
     @property
     def variance(self) -> Float[Array, "N *E"]:

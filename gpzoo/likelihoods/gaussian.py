@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, random
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Bool, Float, PRNGKeyArray
@@ -14,9 +13,9 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, dependent_property
+from gpzoo.likelihoods.quadrature import normal_log_density
+from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import GaussianMarginals
-
-_LOG_2PI = float(np.log(2 * np.pi))
 
 
 class Gaussian(Likelihood):
@@ -69,19 +68,8 @@ class Gaussian(Likelihood):
         f = self._latent(f)
         shape = tuple(f.shape)
         noise = checks.floating("noise_variance", noise_variance)
-        try:
-            fits = jnp.broadcast_shapes(noise.shape, shape) == shape
-        except ValueError:
-            fits = False
-        if not fits:
-            raise ValueError(
-                f"noise_variance has shape {noise.shape}, which does not broadcast to the shape {shape} of f: "
-                "give one number, or one per output."
-            )
-        if checks.is_concrete(noise) and not np.all((np.asarray(noise) > 0) & np.isfinite(np.asarray(noise))):
-            bad = np.asarray(noise)[~((np.asarray(noise) > 0) & np.isfinite(np.asarray(noise)))]
-            raise ValueError(f"noise_variance must be positive and finite, got {bad.flat[0]}.")
-        self.noise_variance = noise.astype(f.dtype)
+        checks.broadcasts("noise_variance", noise, shape, "the shape of f,", ": give one number, or one per output")
+        self.noise_variance = checks.positive("noise_variance", noise).astype(f.dtype)
         super().__init__(f, shape[1:], missing=missing, validate_args=validate_args)
 
     @dependent_property(is_discrete=False)
@@ -106,7 +94,7 @@ class Gaussian(Likelihood):
         square = jnp.square(self._residual(value))
         if self.is_marginal and not self.f.parts:
             square = square + self.f.variance
-        terms = -0.5 * (_LOG_2PI + jnp.log(self.noise_variance) + square / self.noise_variance)
+        terms = normal_log_density(square, self.noise_variance)
         spread = self._spread(self.seen(value)) if self.is_marginal and self.f.parts else 0
         return self.counted(terms, value) - spread
 
@@ -132,8 +120,7 @@ class Gaussian(Likelihood):
         self.refuse_estimates()
         residual = self._residual(value)
         if not self.is_marginal or self.f.independent:
-            variance = self.variance
-            return self.counted(-0.5 * (_LOG_2PI + jnp.log(variance) + jnp.square(residual) / variance), value)
+            return self.counted(normal_log_density(jnp.square(residual), self.variance), value)
         noise = jnp.broadcast_to(self.noise_variance, self.f.shape)
         A, v = self.f.loading, self.f.source_variance
         covariance = jnp.einsum("jd,nj,je->nde", A, v, A) + noise[..., None] * jnp.eye(A.shape[1], dtype=A.dtype)
@@ -145,7 +132,7 @@ class Gaussian(Likelihood):
         L = jnp.broadcast_to(L, residual.shape[:-1] + L.shape[-2:])
         scaled = solve_triangular(L, residual[..., None], lower=True)[..., 0]
         log_diagonal = jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1))
-        return self.counted(-0.5 * (jnp.square(scaled) + _LOG_2PI) - log_diagonal, value)
+        return self.counted(-0.5 * (jnp.square(scaled) + LOG_2PI) - log_diagonal, value)
 
     @property
     def mean(self) -> Float[Array, "N *D"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,13 +9,12 @@ from jax import Array, random
 from jaxtyping import Float, PRNGKeyArray
 from numpyro.distributions import constraints
 
-from gpzoo._checks import positive_int
+from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, dependent_property
-from gpzoo.likelihoods.quadrature import gauss_hermite, log_weighted_mean, spread
+from gpzoo.likelihoods.quadrature import log_weighted_mean, normal_log_density, normal_points
+from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import GaussianMarginals
-
-_LOG_2PI = math.log(2 * math.pi)
 
 
 class HeteroscedasticGaussian(Likelihood):
@@ -59,17 +57,17 @@ class HeteroscedasticGaussian(Likelihood):
         validate_args: bool | None = None,
     ) -> None:
         f = self._latent(f, (2,))
-        if f.shape[1] != 2:
-            raise ValueError(
-                f"HeteroscedasticGaussian takes f of shape [N, 2], the function and the logarithm of the noise "
-                f"variance; got {tuple(f.shape)}: sample both at one site, GaussianProcess(..., num_outputs=2)."
-            )
-        if isinstance(f, GaussianMarginals) and not f.independent:
-            raise ValueError(
-                "HeteroscedasticGaussian takes a function and a noise that are independent; these columns are mixtures "
-                "of the same sources."
-            )
-        self.num_points = positive_int("num_points", num_points)
+        checks.refuse(
+            f.shape[1] != 2,
+            f"HeteroscedasticGaussian takes f of shape [N, 2], the function and the logarithm of the noise "
+            f"variance; got {tuple(f.shape)}: sample both at one site, GaussianProcess(..., num_outputs=2).",
+        )
+        checks.refuse(
+            isinstance(f, GaussianMarginals) and not f.independent,
+            "HeteroscedasticGaussian takes a function and a noise that are independent; these columns are mixtures "
+            "of the same sources.",
+        )
+        self.set_counts(num_points=num_points)
         super().__init__(f, missing=missing, validate_args=validate_args)
 
     @dependent_property(is_discrete=False)
@@ -87,7 +85,7 @@ class HeteroscedasticGaussian(Likelihood):
         square, log_precision = jnp.square(self._cast(value) - centre[:, 0]), -centre[:, 1]
         if self.is_marginal:
             square, log_precision = square + self.f.variance[:, 0], log_precision + self.f.variance[:, 1] / 2
-        return self.counted(-0.5 * (_LOG_2PI + centre[:, 1] + square * jnp.exp(log_precision)), value)
+        return self.counted(-0.5 * (LOG_2PI + centre[:, 1] + square * jnp.exp(log_precision)), value)
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
@@ -95,12 +93,11 @@ class HeteroscedasticGaussian(Likelihood):
             return self.log_prob(value)
         self.refuse_estimates()
         mean, variance = self.f.mean, self.f.variance
-        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
-        total = variance[:, 0] + jnp.exp(spread(nodes, mean[:, 1], variance[:, 1]))
+        log_noise, weights = normal_points(self.num_points, mean[:, 1], variance[:, 1])
+        total = variance[:, 0] + jnp.exp(log_noise)
         square = jnp.square(self._cast(value) - mean[:, 0])
-        total = jnp.reshape(total, (len(nodes),) + (1,) * (square.ndim - 1) + total.shape[1:])
-        terms = log_weighted_mean(weights, -0.5 * (_LOG_2PI + jnp.log(total) + square / total))
-        return self.counted(terms, value)
+        total = jnp.reshape(total, (len(weights),) + (1,) * (square.ndim - 1) + total.shape[1:])
+        return self.counted(log_weighted_mean(weights, normal_log_density(square, total)), value)
 
     def _cast(self, value: ArrayLike) -> Float[Array, "..."]:
         return self.checked(value).astype(self.f.dtype)

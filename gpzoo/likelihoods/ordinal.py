@@ -50,10 +50,11 @@ class Ordinal(Expected):
         validate_args: bool | None = None,
     ) -> None:
         cutpoints = checks.floating("cutpoints", cutpoints)
-        if cutpoints.ndim != 1 or not len(cutpoints):
-            raise ValueError(f"cutpoints must be [K - 1] for K labels, got shape {tuple(cutpoints.shape)}.")
-        if checks.is_concrete(cutpoints) and not (np.diff(np.asarray(cutpoints)) > 0).all():
-            raise ValueError(f"cutpoints must be ascending, got {np.asarray(cutpoints)}.")
+        good = cutpoints.ndim == 1 and len(cutpoints)
+        checks.must(good, "cutpoints", "be [K - 1] for K labels", f"shape {tuple(cutpoints.shape)}")
+        if checks.is_concrete(cutpoints):
+            found = np.asarray(cutpoints)
+            checks.must((np.diff(found) > 0).all(), "cutpoints", "be ascending", str(found))
         options = {"num_points": num_points, "missing": missing, "validate_args": validate_args}
         super().__init__(_OrderedLogistic, f, cutpoints, **options)
 
@@ -65,7 +66,7 @@ class _OrderedLogistic(dist.OrderedLogistic):
         super().__init__(predictor, cutpoints, validate_args=False)
 
     def log_prob(self, value: Any) -> Array:
-        # s(b) - s(a) = s(b) s(-a) (1 - exp(a - b)), of which no factor is a small difference.
+        # s(b) - s(a) = s(b) s(-a) (1 - exp(a - b)), and no factor is a small difference.
         cutpoints: Any = self.cutpoints
         f, last, y = self.predictor, cutpoints.shape[-1], jnp.asarray(value)
         shape = jnp.broadcast_shapes(y.shape, f.shape)

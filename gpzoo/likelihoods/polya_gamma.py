@@ -83,25 +83,21 @@ class PolyaGamma(Bernoulli):
         if not self.is_marginal:
             return super().log_prob(value)
         sign, good = self._signed(value)
-        return self._finish(_bound(sign, self.f, self.c), good, value)
+        return self.counted(_bound(sign, self.f, self.c), value, good)
 
 
 def _checked_c(name: str, f: Array | GaussianMarginals, c: ArrayLike | None) -> Float[Array, "..."] | None:
     if c is None:
-        if isinstance(f, EstimatedMarginals):
-            raise TypeError(
-                f"{name} needs c where moments are estimates (site(s) {', '.join(sorted(f.sites))} sample views of "
-                "their inputs): the best c is not linear in them, so that there would be no bound. Take it from a "
-                "recognition network of (x, y), such as gpzoo.models.recognition."
-            )
+        checks.refuse(
+            isinstance(f, EstimatedMarginals),
+            f"{name} needs c where moments are estimates (site(s) {', '.join(sorted(getattr(f, 'sites', ())))} sample "
+            "views of their inputs): the best c is not linear in them, so that there would be no bound. Take it from a "
+            "recognition network of (x, y), such as gpzoo.models.recognition.",
+            TypeError,
+        )
         return None
     c = checks.floating("c", c)
-    try:
-        fits = jnp.broadcast_shapes(c.shape, f.shape) == tuple(f.shape)
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(f"c has shape {c.shape}, which does not broadcast to the shape {tuple(f.shape)} of f.")
+    checks.broadcasts("c", c, tuple(f.shape), "the shape of f,")
     return c.astype(f.dtype)
 
 

@@ -11,6 +11,7 @@ from jax import Array
 from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Float
 
+from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import standard_deviation
 
 # Below this value, eight terms of the normal cdf's asymptotic series are accurate to 1e-12.
@@ -32,6 +33,19 @@ def gauss_hermite(num_points: int, dtype: Any) -> tuple[Float[Array, "{num_point
     """
     nodes, weights = _rule(num_points)
     return jnp.asarray(nodes, dtype), jnp.asarray(weights, dtype)
+
+
+def normal_points(
+    num_points: int, mean: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]
+) -> tuple[Float[Array, "{num_points} *shape"], Float[Array, "{num_points}"]]:
+    """Nodes of :func:`gauss_hermite` moved to ``N(mean, variance)``, and their weights."""
+    nodes, weights = gauss_hermite(num_points, jnp.result_type(mean))
+    return spread(nodes, mean, variance), weights
+
+
+def normal_log_density(square: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]) -> Float[Array, "*shape"]:
+    """The log density of a normal distribution, given the square of the distance from its mean."""
+    return -0.5 * (LOG_2PI + jnp.log(variance) + square / variance)
 
 
 def spread(
@@ -68,5 +82,5 @@ def log_normal_cdf(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     series = jnp.zeros_like(x)
     for k in range(8, 0, -1):
         series = -(2 * k - 1) * inverse_square * (1 + series)
-    lower = -0.5 * jnp.square(tail) - jnp.log(-tail) - 0.5 * float(np.log(2 * np.pi)) + jnp.log1p(series)
+    lower = -0.5 * jnp.square(tail) - jnp.log(-tail) - 0.5 * LOG_2PI + jnp.log1p(series)
     return jnp.where(x < _TAIL, lower, log_ndtr(jnp.maximum(x, _TAIL)))

@@ -12,9 +12,7 @@ from jaxtyping import Bool, Float, Int32, Integer, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
-from gpzoo._checks import fraction, positive_int
 from gpzoo._types import ArrayLike
-from gpzoo.likelihoods.base import as_labels
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.likelihoods.quadrature import gauss_hermite, spread, weighted_sum
 from gpzoo.processes.marginals import GaussianMarginals, standard_deviation
@@ -74,15 +72,13 @@ class RobustMax(ClassLikelihood):
         missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self.squash = fraction("squash", squash)
-        self.num_points = positive_int("num_points", num_points)
-        self.num_draws = positive_int("num_draws", num_draws)
-        self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
+        self.squash = checks.fraction("squash", squash)
+        self.set_counts(num_points=num_points, num_draws=num_draws, num_predictive_draws=num_predictive_draws)
         epsilon = checks.floating("epsilon", epsilon)
-        if epsilon.ndim:
-            raise ValueError(f"epsilon must be one number, got shape {epsilon.shape}.")
-        if checks.is_concrete(epsilon) and not 0 < float(np.asarray(epsilon)) < 1:
-            raise ValueError(f"epsilon must be between 0 and 1, got {float(np.asarray(epsilon))}.")
+        checks.must(not epsilon.ndim, "epsilon", "be one number", f"shape {epsilon.shape}")
+        if checks.is_concrete(epsilon):
+            number = float(np.asarray(epsilon))
+            checks.must(0 < number < 1, "epsilon", "be between 0 and 1", str(number))
         f = self._latent(f, (2,))
         self.epsilon = epsilon.astype(f.dtype)
         super().__init__(f, missing=missing, validate_args=validate_args)
@@ -141,16 +137,16 @@ class RobustMax(ClassLikelihood):
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
-        labels, good = as_labels(self.checked(value), self.num_classes)
+        labels, good = self.labels(value, self.num_classes)
         p = self._largest(labels, self.num_draws)
         right, wrong = self._log_probabilities()
-        return self.counted(jnp.where(good, p * right + (1 - p) * wrong, jnp.nan), value)
+        return self.counted(p * right + (1 - p) * wrong, value, good)
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
-        labels, good = as_labels(self.checked(value), self.num_classes)
-        terms = jnp.log(self._mislabelled(self._largest(labels, self.num_predictive_draws)))
-        return self.counted(jnp.where(good, terms, jnp.nan), value)
+        labels, good = self.labels(value, self.num_classes)
+        p = self._largest(labels, self.num_predictive_draws)
+        return self.counted(jnp.log(self._mislabelled(p)), value, good)
 
     def _mislabelled(self, p: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return p * (1 - self.epsilon) + (1 - p) * self.epsilon / (self.num_classes - 1)

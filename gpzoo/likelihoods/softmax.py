@@ -9,15 +9,12 @@ import jax.numpy as jnp
 from jax import Array, random
 from jaxtyping import Float, Int32, PRNGKeyArray
 
-from gpzoo._checks import positive_int
 from gpzoo._types import ArrayLike
-from gpzoo.likelihoods.base import as_labels
-from gpzoo.likelihoods.classes import ClassLikelihood
-from gpzoo.likelihoods.quadrature import log_mean_exp
+from gpzoo.likelihoods.classes import TabledClasses
 from gpzoo.processes.marginals import GaussianMarginals
 
 
-class Softmax(ClassLikelihood):
+class Softmax(TabledClasses):
     """``p(y = k | f) = exp(f_k) / sum_j exp(f_j)``.
 
     The expectation of its logarithm has no closed form. It is estimated by reparameterised draws of a datum's ``K``
@@ -51,40 +48,21 @@ class Softmax(ClassLikelihood):
         missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self.num_draws = positive_int("num_draws", num_draws)
-        self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
+        self.set_counts(num_draws=num_draws, num_predictive_draws=num_predictive_draws)
         super().__init__(f, missing=missing, validate_args=validate_args)
 
     def marginal_expectation(self) -> str:
         """How the expectation is taken."""
         return "draw"
 
-    def _of_label(self, table: Float[Array, "N K"], value: ArrayLike) -> Float[Array, "*S N"]:
-        """The table's entries at the labels."""
-        labels, good = as_labels(self.checked(value), self.num_classes)
-        table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
-        terms = jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0]
-        return self.counted(jnp.where(good, terms, jnp.nan), value)
-
-    def _log_predictive(self) -> Float[Array, "N K"]:
-        if not self.is_marginal:
-            return jax.nn.log_softmax(self.f)
-        return log_mean_exp(jax.nn.log_softmax(self.f.draws(self.num_predictive_draws)))
+    def log_given(self, f: Float[Array, "*S N K"]) -> Float[Array, "*S N K"]:
+        """See :meth:`TabledClasses.log_given`."""
+        return jax.nn.log_softmax(f)
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
-        if not self.is_marginal:
-            return self._of_label(jax.nn.log_softmax(self.f), value)
-        return self._of_label(jax.nn.log_softmax(self.f.draws(self.num_draws)).mean(0), value)
-
-    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
-        """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
-        return self._of_label(self._log_predictive(), value)
-
-    @property
-    def probs(self) -> Float[Array, "N K"]:
-        """Probability of every class; predictive under marginals."""
-        return jnp.exp(self._log_predictive())
+        table = self.log_given(self.f.draws(self.num_draws)).mean(0) if self.is_marginal else self.log_given(self.f)
+        return self.of_label(table, value)
 
     def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N K"]) -> Int32[Array, "S N"]:
         """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""

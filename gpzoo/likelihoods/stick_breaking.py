@@ -9,16 +9,14 @@ import jax.numpy as jnp
 from jax import Array, random
 from jaxtyping import Float, Int32, PRNGKeyArray
 
-from gpzoo._checks import positive_int
 from gpzoo._types import ArrayLike
-from gpzoo.likelihoods.base import as_labels
-from gpzoo.likelihoods.classes import ClassLikelihood
+from gpzoo.likelihoods.classes import TabledClasses
 from gpzoo.likelihoods.polya_gamma import _bound, _checked_c
-from gpzoo.likelihoods.quadrature import gauss_hermite, log_mean_exp, log_weighted_mean, spread
+from gpzoo.likelihoods.quadrature import log_weighted_mean, normal_points
 from gpzoo.processes.marginals import GaussianMarginals
 
 
-class StickBreaking(ClassLikelihood):
+class StickBreaking(TabledClasses):
     """Classes by stick breaking, ``p(y = k | f) = sigma(f_k) prod_{j < k} sigma(-f_j)`` (Linderman et al. 2015).
 
     The multi-class form that learning invariances, section 4.5, conjectures: ``K - 1`` binary decisions, "class ``k``,
@@ -58,8 +56,7 @@ class StickBreaking(ClassLikelihood):
         missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self.num_points = positive_int("num_points", num_points)
-        self.num_predictive_draws = positive_int("num_predictive_draws", num_predictive_draws)
+        self.set_counts(num_points=num_points, num_predictive_draws=num_predictive_draws)
         super().__init__(f, missing=missing, validate_args=validate_args)
         self.c = _checked_c(type(self).__name__, self.f, c)
 
@@ -74,43 +71,29 @@ class StickBreaking(ClassLikelihood):
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a lower bound."""
-        labels, good = as_labels(self.checked(value), self.num_classes)
+        labels, good = self.labels(value, self.num_classes)
         sticks = jnp.arange(self.num_classes - 1, dtype=jnp.int32)
         sign = jnp.where(sticks == labels[..., None], 1, -1).astype(self.f.dtype)
         terms = _bound(sign, self.f, self.c) if self.is_marginal else jax.nn.log_sigmoid(sign * self.f)
         terms = jnp.where(sticks <= labels[..., None], terms, 0)
-        return self.counted(jnp.where(good, terms.sum(-1), jnp.nan), value)
+        return self.counted(terms.sum(-1), value, good)
 
-    def _log_probs(self) -> Float[Array, "N K"]:
-        """Log probabilities of the classes; predictive under marginals."""
+    def log_given(self, f: Float[Array, "*S N _"]) -> Float[Array, "*S N K"]:
+        """See :meth:`TabledClasses.log_given`."""
+        return _of_sticks(jax.nn.log_sigmoid(f), jax.nn.log_sigmoid(-f))
+
+    def log_probs(self) -> Float[Array, "N K"]:
+        """See :meth:`TabledClasses.log_probs`; by quadrature where functions are independent."""
         self.refuse_estimates()
-        if not self.is_marginal:
-            return _of_sticks(jax.nn.log_sigmoid(self.f), jax.nn.log_sigmoid(-self.f))
-        if not self.f.independent:
-            f = self.f.draws(self.num_predictive_draws)
-            return log_mean_exp(_of_sticks(jax.nn.log_sigmoid(f), jax.nn.log_sigmoid(-f)))
-        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
-        at_nodes = spread(nodes, self.f.mean, self.f.variance)
-        taken, left = (log_weighted_mean(weights, jax.nn.log_sigmoid(s * at_nodes)) for s in (1, -1))
+        if not self.is_marginal or not self.f.independent:
+            return super().log_probs()
+        points, weights = normal_points(self.num_points, self.f.mean, self.f.variance)
+        taken, left = (log_weighted_mean(weights, jax.nn.log_sigmoid(s * points)) for s in (1, -1))
         return _of_sticks(taken, left)
-
-    def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
-        """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
-        labels, good = as_labels(self.checked(value), self.num_classes)
-        table = self._log_probs()
-        table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
-        terms = jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0]
-        return self.counted(jnp.where(good, terms, jnp.nan), value)
-
-    @property
-    def probs(self) -> Float[Array, "N K"]:
-        """Probability of every class; predictive under marginals."""
-        return jnp.exp(self._log_probs())
 
     def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N _"]) -> Int32[Array, "S N"]:
         """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""
-        logits = _of_sticks(jax.nn.log_sigmoid(f), jax.nn.log_sigmoid(-f))
-        return random.categorical(key, logits).astype(jnp.int32)
+        return random.categorical(key, self.log_given(f)).astype(jnp.int32)
 
 
 def _of_sticks(taken: Float[Array, "*batch K"], left: Float[Array, "*batch K"]) -> Float[Array, "*batch K+1"]:

@@ -12,14 +12,14 @@ from gpzoo.linalg.factorise import (
     root,
     solve_lower,
 )
-from gpzoo.linalg.operators import BlockDiagonal, Kronecker, concatenate, diagonal, matmul, total
+from gpzoo.linalg.operators import BlockDiagonalMatrix, KroneckerProduct, concatenate, diagonal, matmul, total
 from gpzoo.linalg.toeplitz import ToeplitzInverse
 
 __all__ = [
     "RELATIVE_JITTER",
     "TOEPLITZ_JITTER",
-    "BlockDiagonal",
-    "Kronecker",
+    "BlockDiagonalMatrix",
+    "KroneckerProduct",
     "ToeplitzInverse",
     "add_jitter",
     "cholesky",

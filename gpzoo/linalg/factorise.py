@@ -12,9 +12,9 @@ from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Bool, Float
 
-from gpzoo._checks import is_concrete
+from gpzoo._checks import first_of, is_concrete, refuse
 from gpzoo.errors import FactorisationError
-from gpzoo.linalg.operators import BlockDiagonal, concatenate, diagonal, matmul
+from gpzoo.linalg.operators import BlockDiagonalMatrix, concatenate, diagonal, matmul
 
 #: Jitter relative to the mean diagonal of a covariance matrix, by dtype.
 RELATIVE_JITTER = {"float64": 1e-6, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
@@ -53,8 +53,8 @@ def relative_jitter(mean: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
 
 
 def cholesky(
-    K: Float[Array, "*batch M M"] | BlockDiagonal, name: str = "covariance", jitter: float | Array | None = None
-) -> Float[Array, "*batch M M"] | BlockDiagonal:
+    K: Float[Array, "*batch M M"] | BlockDiagonalMatrix, name: str = "covariance", jitter: float | Array | None = None
+) -> Float[Array, "*batch M M"] | BlockDiagonalMatrix:
     """Lower Cholesky factor of ``K`` plus jitter.
 
     Args:
@@ -69,16 +69,16 @@ def cholesky(
         FactorisationError: outside ``jit``, when the factor is not finite. Inside ``jit`` the factor is NaN, which
             :func:`gpzoo.inference.fit` detects and reports through :func:`explain`.
     """
-    if isinstance(K, BlockDiagonal):
-        return BlockDiagonal(*_each_block(cholesky, K, name, jitter))
+    if isinstance(K, BlockDiagonalMatrix):
+        return BlockDiagonalMatrix(*_each_block(cholesky, K, name, jitter))
     L = jnp.linalg.cholesky(add_jitter(K, jitter), symmetrize_input=False)
     _refuse_failed(L, K, name, jitter)
     return L
 
 
 def cholesky_and_inverse(
-    K: Float[Array, "*batch M M"] | BlockDiagonal, name: str = "covariance", jitter: float | Array | None = None
-) -> tuple[Float[Array, "*batch M M"] | BlockDiagonal, Float[Array, "*batch M M"] | BlockDiagonal]:
+    K: Float[Array, "*batch M M"] | BlockDiagonalMatrix, name: str = "covariance", jitter: float | Array | None = None
+) -> tuple[Float[Array, "*batch M M"] | BlockDiagonalMatrix, Float[Array, "*batch M M"] | BlockDiagonalMatrix]:
     """The factor of :func:`cholesky` and its inverse ``L^-1``, for solves with many columns.
 
     At the usual numbers of inducing variables, a product with ``L^-1`` is several times faster than a solve with many
@@ -95,15 +95,15 @@ def cholesky_and_inverse(
     Raises:
         FactorisationError: see :func:`cholesky`.
     """
-    if isinstance(K, BlockDiagonal):
+    if isinstance(K, BlockDiagonalMatrix):
         factors, inverses = zip(*_each_block(cholesky_and_inverse, K, name, jitter), strict=True)
-        return BlockDiagonal(*factors), BlockDiagonal(*inverses)
+        return BlockDiagonalMatrix(*factors), BlockDiagonalMatrix(*inverses)
     L, inverse = _cholesky_and_inverse(add_jitter(K, jitter))
     _refuse_failed(L, K, name, jitter)
     return L, inverse
 
 
-def _each_block(factorise: Callable, K: BlockDiagonal, name: str, jitter: float | Array | None) -> list[Any]:
+def _each_block(factorise: Callable, K: BlockDiagonalMatrix, name: str, jitter: float | Array | None) -> list[Any]:
     """``factorise`` of every block, once for blocks that are the same object."""
     found: dict[int, Any] = {}
     for i, block in enumerate(K.blocks):
@@ -199,12 +199,13 @@ def root(
     if is_concrete(R):
         left_out = float(jnp.mean(jnp.sum(R * R, axis=-1) - diagonal(jittered)))
         variance = float(jnp.mean(diagonal(K) if out_of is None else out_of))
-        if left_out > NEGLIGIBLE * variance:
-            raise FactorisationError(
-                f"{name[0].upper()}{name[1:]} ({K.shape[-1]} x {K.shape[-1]}, {K.dtype}) has negative eigenvalues that "
-                f"rounding does not explain: {left_out:.2g} where its variance is {variance:.2g}. Check the kernel: it "
-                "must be positive semi-definite."
-            )
+        refuse(
+            left_out > NEGLIGIBLE * variance,
+            f"{name[0].upper()}{name[1:]} ({K.shape[-1]} x {K.shape[-1]}, {K.dtype}) has negative eigenvalues that "
+            f"rounding does not explain: {left_out:.2g} where its variance is {variance:.2g}. Check the kernel: it "
+            "must be positive semi-definite.",
+            FactorisationError,
+        )
     return R
 
 
@@ -223,7 +224,7 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     L = _identity_unless(jnp.broadcast_to(factorised, L.shape[:-2]), L)
     eye = jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)
 
-    # dR = left (weights * (inner dK inner^T)) right. What is chosen does not depend on dK: JAX 0.10 does not
+    # dR = left (weights * (inner dK inner^T)) right. The choice does not depend on dK: JAX 0.10 does not
     # transpose a choice under vmap.
     def lower() -> tuple[Array, ...]:
         return L, L, jnp.tril(eye / 2 + jnp.tril(jnp.ones_like(L), -1)), _inverse_of_lower(L), eye
@@ -278,7 +279,7 @@ def _cholesky_and_inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> 
     return (L, inverse), (matmul(L, P), -matmul(P, inverse))
 
 
-def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonal, jitter: float | Array | None = None) -> int:
+def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonalMatrix, jitter: float | Array | None = None) -> int:
     """The number of variables that coincide numerically with an earlier one that is kept; outside ``jit``.
 
     Two variables coincide if half the variance of their difference, jitter included, is less than twice the default
@@ -291,7 +292,7 @@ def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonal, jitter: float | Ar
     Returns:
         A number below ``M``.
     """
-    if isinstance(K, BlockDiagonal):
+    if isinstance(K, BlockDiagonalMatrix):
         return sum(coinciding(block, jitter) for block in K.blocks)
     most, size = 0, K.shape[-1]
     for matrix in np.asarray(add_jitter(K, jitter)).reshape(-1, size, size):
@@ -305,13 +306,13 @@ def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonal, jitter: float | Ar
 
 
 def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> str:
-    """A message that says why a covariance matrix does not factorise, and what to try."""
+    """The message on a covariance matrix that does not factorise: the likely reason, and ways out."""
     K = np.asarray(K)
     K = K.reshape(-1, *K.shape[-2:])
     finite = np.isfinite(K).all(axis=(1, 2))
     text = f"The Cholesky factorisation of {name} failed ({K.shape[-1]} x {K.shape[-1]}, {K.dtype}"
     if not finite.all():
-        at = tuple(map(int, np.argwhere(~np.isfinite(K))[0]))
+        at = first_of(~np.isfinite(K))
         return text + (
             f"): the matrix itself holds NaN or infinity, first {K[at]} of variables {at[1]} and {at[2]}. A "
             "hyperparameter or an inducing input has left its range, the data are too large for this precision, or a "
@@ -332,14 +333,14 @@ def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> st
 
 
 def solve_lower(
-    L: Float[Array, "*#batch M M"] | BlockDiagonal, B: Float[Array, "*#batch M K"], *, transpose: bool = False
+    L: Float[Array, "*#batch M M"] | BlockDiagonalMatrix, B: Float[Array, "*#batch M K"], *, transpose: bool = False
 ) -> Float[Array, "*#batch M K"]:
     """``L^-1 B``, or ``L^-T B`` with ``transpose``, for lower-triangular ``L``.
 
     ``L`` is ``[..., M, M]`` and ``B`` ``[..., M, K]``; leading axes broadcast. With a block-diagonal ``L`` no solve is
     larger than a block.
     """
-    if isinstance(L, BlockDiagonal):
+    if isinstance(L, BlockDiagonalMatrix):
         parts = [solve_lower(block, b, transpose=transpose) for block, b in zip(L.blocks, L.split(B), strict=True)]
         return concatenate(parts, -2)
     batch = jnp.broadcast_shapes(L.shape[:-2], B.shape[:-2])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable
 from functools import reduce
-from typing import Any, cast
+from typing import Any, ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,58 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Float
 
+from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
 
+#: The constant of a normal log density.
+LOG_2PI = math.log(2 * math.pi)
 
-class BlockDiagonal(Fields):
+
+class _OfSquares(Fields):
+    """A matrix that is held as square matrices ``[..., M_i, M_i]``, in its only field; leading axes broadcast."""
+
+    #: The number of rows of the whole, given those of the parts.
+    rows: ClassVar[Callable[[Iterable[int]], int]]
+
+    def __init__(self, *parts: Array) -> None:
+        (name,) = self.data_fields
+        square = all(jnp.ndim(part) > 1 and part.shape[-1] == part.shape[-2] for part in parts)
+        wanted = "be square matrices, at least one;"
+        checks.must(parts and square, name.capitalize(), wanted, str([jnp.shape(part) for part in parts]))
+        setattr(self, name, tuple(parts))
+
+    @property
+    def _parts(self) -> tuple[Array, ...]:
+        return getattr(self, self.data_fields[0])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each part."""
+        return tuple(part.shape[-1] for part in self._parts)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the matrix as a whole."""
+        size = type(self).rows(self.sizes)
+        return (*jnp.broadcast_shapes(*(part.shape[:-2] for part in self._parts)), size, size)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes, leading ones included."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """Precision of the entries."""
+        return jnp.result_type(*self._parts)
+
+    @property
+    def mT(self) -> Self:
+        """The transposed matrix."""
+        return type(self)(*(jnp.swapaxes(part, -1, -2) for part in self._parts))
+
+
+class BlockDiagonalMatrix(_OfSquares):
     """A block-diagonal matrix, held as its blocks: covariances of independent groups of variables.
 
     :func:`cholesky` and :func:`solve_lower` take it in place of an array, and work block by block. Blocks that are the
@@ -30,40 +79,15 @@ class BlockDiagonal(Fields):
     """
 
     blocks: tuple[Float[Array, "... M_i M_i"], ...]
-
-    def __init__(self, *blocks: Array) -> None:
-        if not blocks or any(jnp.ndim(block) < 2 or block.shape[-1] != block.shape[-2] for block in blocks):
-            raise ValueError(f"Blocks must be square matrices, at least one; got {[jnp.shape(b) for b in blocks]}.")
-        self.blocks = tuple(blocks)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Rows of each block."""
-        return tuple(block.shape[-1] for block in self.blocks)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the matrix as a whole."""
-        size = sum(self.sizes)
-        return (*jnp.broadcast_shapes(*(block.shape[:-2] for block in self.blocks)), size, size)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes, leading ones included."""
-        return len(self.shape)
-
-    @property
-    def dtype(self) -> Any:
-        """Precision of the entries."""
-        return jnp.result_type(*self.blocks)
+    rows = sum
 
     def split(self, B: Float[Array, "*batch M K"]) -> list[Float[Array, "*batch M_i K"]]:
         """The rows of ``B``, split into those of each block."""
         return jnp.split(B, np.cumsum(self.sizes)[:-1].tolist(), axis=-2)
 
-    def map(self, function: Callable[..., Array], *others: BlockDiagonal) -> BlockDiagonal:
+    def map(self, function: Callable[..., Array], *others: BlockDiagonalMatrix) -> BlockDiagonalMatrix:
         """``function`` of every block, and of the corresponding blocks of other block-diagonal matrices."""
-        return BlockDiagonal(*map(function, self.blocks, *(other.blocks for other in others)))
+        return BlockDiagonalMatrix(*map(function, self.blocks, *(other.blocks for other in others)))
 
     def dense(self) -> Float[Array, "*batch M M"]:
         """The dense matrix."""
@@ -73,18 +97,15 @@ class BlockDiagonal(Fields):
             out, start = out.at[..., start:end, start:end].set(block), end
         return out
 
-    def __matmul__(self, B: Float[Array, "... M K"] | BlockDiagonal) -> Float[Array, "... M K"] | BlockDiagonal:
+    def __matmul__(
+        self, B: Float[Array, "... M K"] | BlockDiagonalMatrix
+    ) -> Float[Array, "... M K"] | BlockDiagonalMatrix:
         """The product with ``B``, dense or with blocks of the same sizes."""
-        if not isinstance(B, BlockDiagonal):
+        if not isinstance(B, BlockDiagonalMatrix):
             return concatenate(
                 [matmul(block, rows) for block, rows in zip(self.blocks, self.split(B), strict=True)], -2
             )
         return self.map(matmul, B)
-
-    @property
-    def mT(self) -> BlockDiagonal:
-        """The transposed matrix."""
-        return self.map(lambda block: jnp.swapaxes(block, -1, -2))
 
 
 def concatenate(parts: list[Float[Array, "... _ _"]], axis: int) -> Float[Array, "... _ _"]:
@@ -98,17 +119,17 @@ def total(terms: Iterable[Array]) -> Float[Array, "..."]:
     return reduce(operator.add, terms)
 
 
-def diagonal(K: Float[Array, "*batch M M"] | BlockDiagonal) -> Float[Array, "*batch M"]:
+def diagonal(K: Float[Array, "*batch M M"] | BlockDiagonalMatrix) -> Float[Array, "*batch M"]:
     """The diagonals of matrices."""
-    if not isinstance(K, BlockDiagonal):
+    if not isinstance(K, BlockDiagonalMatrix):
         return _diagonal(K)
     batch = K.shape[:-2]
     return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-1:]) for part in map(_diagonal, K.blocks)], -1)
 
 
 def log_det(L: Any) -> Float[Array, "*batch"]:
-    """``log |det L|`` of triangular matrices: arrays, block-diagonal or Kronecker."""
-    if isinstance(L, Kronecker):
+    """``log |det L|`` of triangular matrices: arrays, block-diagonal or Kronecker products."""
+    if isinstance(L, KroneckerProduct):
         pairs = zip(L.sizes, L.factors, strict=True)
         return total(L.shape[-1] / size * jnp.sum(jnp.log(jnp.abs(diagonal(F))), axis=-1) for size, F in pairs)
     return jnp.sum(jnp.log(jnp.abs(diagonal(L))), axis=-1)
@@ -121,19 +142,21 @@ def _diagonal(K: Float[Array, "*batch M M"]) -> Float[Array, "*batch M"]:
 
 @_diagonal.defjvp
 def _diagonal_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    # A mask becomes part of what uses the gradient, where scattered entries would take a pass over the matrix.
+    # A mask becomes part of the next operation, where scattered entries would take a pass over the matrix.
     (dK,) = tangents
     return _diagonal(*primals), jnp.sum(jnp.where(jnp.eye(dK.shape[-1], dtype=bool), dK, 0), axis=-1)
 
 
 def matmul(
-    A: Float[Array, "*#batch N M"] | BlockDiagonal, B: Float[Array, "*#batch M K"]
+    A: Float[Array, "*#batch N M"] | BlockDiagonalMatrix, B: Float[Array, "*#batch M K"]
 ) -> Float[Array, "*#batch N K"]:
     """``A @ B`` in the full precision of its arguments: accelerators otherwise round float32 factors to ten bits."""
-    return cast(Array, A @ B) if isinstance(A, BlockDiagonal) else jnp.matmul(A, B, precision=lax.Precision.HIGHEST)
+    return (
+        cast(Array, A @ B) if isinstance(A, BlockDiagonalMatrix) else jnp.matmul(A, B, precision=lax.Precision.HIGHEST)
+    )
 
 
-class Kronecker(Fields):
+class KroneckerProduct(_OfSquares):
     """``K_1 x ... x K_G``, held as its factors: covariances on a product of axes, the last one running fastest.
 
     Args:
@@ -144,43 +167,11 @@ class Kronecker(Fields):
     """
 
     factors: tuple[Float[Array, "... M_i M_i"], ...]
-
-    def __init__(self, *factors: Array) -> None:
-        if not factors or any(jnp.ndim(K) < 2 or K.shape[-1] != K.shape[-2] for K in factors):
-            raise ValueError(f"Factors must be square matrices, at least one; got {[jnp.shape(K) for K in factors]}.")
-        self.factors = tuple(factors)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Rows of each factor."""
-        return tuple(K.shape[-1] for K in self.factors)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the matrix as a whole."""
-        size = 1
-        for own in self.sizes:
-            size *= own
-        return (*jnp.broadcast_shapes(*(K.shape[:-2] for K in self.factors)), size, size)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes, leading ones included."""
-        return len(self.shape)
-
-    @property
-    def dtype(self) -> Any:
-        """Precision of the entries."""
-        return jnp.result_type(*self.factors)
+    rows = math.prod
 
     def __matmul__(self, B: Float[Array, "... M K"]) -> Float[Array, "... M K"]:
         """The product with the columns of ``B``, one axis at a time."""
         return kronecker_matmul(self.factors, B)
-
-    @property
-    def mT(self) -> Kronecker:
-        """The transposed matrix."""
-        return Kronecker(*(jnp.swapaxes(K, -1, -2) for K in self.factors))
 
     def dense(self) -> Float[Array, "*batch M M"]:
         """The dense matrix; for small ones."""

@@ -11,17 +11,25 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float
 
 from gpzoo import _platform
-from gpzoo.linalg.operators import BlockDiagonal, Kronecker, concatenate, diagonal, kronecker_matmul, matmul, total
+from gpzoo.linalg.operators import (
+    BlockDiagonalMatrix,
+    KroneckerProduct,
+    concatenate,
+    diagonal,
+    kronecker_matmul,
+    matmul,
+    total,
+)
 
 #: Columns of a triangular matrix that are multiplied at once; smaller products are slower than the zeros they save.
 COLUMNS = 150
 
 
 def spread(
-    B: Float[Array, "M N"] | Float[Array, "D M N"], R: Float[Array, "D M K"] | BlockDiagonal
+    B: Float[Array, "M N"] | Float[Array, "D M N"], R: Float[Array, "D M K"] | BlockDiagonalMatrix
 ) -> Float[Array, "D K N"]:
     """``R^T B``."""
-    if isinstance(R, BlockDiagonal):
+    if isinstance(R, BlockDiagonalMatrix):
         return concatenate([spread(rows, block) for rows, block in zip(R.split(B), R.blocks, strict=True)], -2)
     if B.ndim == 3:
         return matmul(jnp.swapaxes(R, -1, -2), B)
@@ -29,10 +37,10 @@ def spread(
 
 
 def squares(
-    B: Float[Array, "M N"] | Float[Array, "D M N"], R: Float[Array, "D M K"] | BlockDiagonal
+    B: Float[Array, "M N"] | Float[Array, "D M N"], R: Float[Array, "D M K"] | BlockDiagonalMatrix
 ) -> Float[Array, "D N"]:
     """``diag(B^T R R^T B)``: the squares of :func:`spread`, summed over its rows."""
-    if isinstance(R, BlockDiagonal):
+    if isinstance(R, BlockDiagonalMatrix):
         return total(squares(rows, block) for rows, block in zip(R.split(B), R.blocks, strict=True))
     if B.shape[-1] > 2 * B.shape[-2]:
         # With many inputs the covariance is cheaper: the derivative of its quadratic form has one product less.
@@ -52,12 +60,14 @@ def lower_squares(B: Float[Array, "M N"] | Float[Array, "D M N"], L: Float[Array
 
 def distance(root: Any, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """``r^T S^-1 r`` and ``log |S|``, summed over outputs, for ``S = R R^T`` with any square root ``R``."""
-    if isinstance(root, BlockDiagonal):
+    if isinstance(root, BlockDiagonalMatrix):
         parts = zip(root.blocks, root.split(residual[..., None]), strict=True)
         squares, log_dets = zip(*(distance(block, rows[..., 0]) for block, rows in parts), strict=True)
         return total(squares), total(log_dets)
     # The lower-triangular matrix with the same product, without that product, which would lose half the digits.
-    lower = [jnp.linalg.qr(F.mT, mode="r").mT for F in (root.factors if isinstance(root, Kronecker) else (root,))]
+    lower = [
+        jnp.linalg.qr(F.mT, mode="r").mT for F in (root.factors if isinstance(root, KroneckerProduct) else (root,))
+    ]
     if len(lower) == 1:
         white = solve_triangular(lower[0], residual[..., None], lower=True)
     else:

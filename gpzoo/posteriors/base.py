@@ -1,12 +1,11 @@
-"""What a posterior is made of: a form of ``q(u)``, and a conditional, by which ``f`` follows from ``u``.
+"""The parts of a posterior: a form of ``q(u)``, and a conditional, by which ``f`` follows from ``u``.
 
 Everything behind them works with an axis of outputs ``D``, of length 1 where the site has none: means ``m`` of ``q(u)``
-are ``[M, D]``, forms are what :meth:`Form.by_output` gives, results have ``D`` first.
+are ``[M, D]``, forms are results of :meth:`Form.by_output`, results have ``D`` first.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -16,9 +15,10 @@ from jax import Array, random
 from jaxtyping import Float, Integer, PRNGKeyArray
 from numpyro.distributions import constraints
 
+from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._pytree import Fields, static
-from gpzoo.linalg.operators import log_det
+from gpzoo.linalg.operators import LOG_2PI, log_det
 from gpzoo.linalg.quadratic import distance, spread, squares
 from gpzoo.processes.process import GaussianProcess
 
@@ -55,8 +55,8 @@ class Form(Fields):
     has_diagonal: ClassVar[bool] = False
 
     def __init__(self, *values: Any) -> None:
-        if values and len(values) != len(self.data_fields):
-            raise TypeError(f"{type(self).__name__} has the values {self.data_fields}, got {len(values)}.")
+        wrong = f"{type(self).__name__} has the values {self.data_fields}, got {len(values)}."
+        checks.refuse(values and len(values) != len(self.data_fields), wrong, TypeError)
         for field, value in zip(self.data_fields, values or (None,) * len(self.data_fields), strict=True):
             setattr(self, field, value)
 
@@ -89,19 +89,19 @@ class Form(Fields):
         Raises:
             ValueError: naming the site.
         """
-        if not self.goes_with(conditional):
-            axes = conditional.inducing.num_axes
-            what = f"a grid of {axes} axes" if axes else type(conditional.inducing).__name__
-            raise ValueError(
-                f"InducingGuide(covariance={self.said}) does not go with {what} (site {conditional.site!r}). A grid of "
-                "one axis has 'full', 'low_rank' or 'diagonal', of several 'kronecker'; other inducing variables have "
-                "'full', 'diagonal' or, in blocks, 'block_diagonal'."
-            )
-        if conditional.toeplitz and not self.has_diagonal:
-            raise ValueError(
-                f"{type(self).__name__} needs the factors of the prior over the grid of site {conditional.site!r}: "
-                "Interpolation(..., toeplitz=False)."
-            )
+        axes = conditional.inducing.num_axes
+        with_what = f"a grid of {axes} axes" if axes else type(conditional.inducing).__name__
+        checks.refuse(
+            not self.goes_with(conditional),
+            f"InducingGuide(covariance={self.said}) does not go with {with_what} (site {conditional.site!r}). A grid "
+            "of one axis has 'full', 'low_rank' or 'diagonal', of several 'kronecker'; other inducing variables have "
+            "'full', 'diagonal' or, in blocks, 'block_diagonal'.",
+        )
+        checks.refuse(
+            conditional.toeplitz and not self.has_diagonal,
+            f"{type(self).__name__} needs the factors of the prior over the grid of site {conditional.site!r}: "
+            "Interpolation(..., toeplitz=False).",
+        )
 
     def start(self, conditional: Conditional, scale: float | Array) -> Self:
         """Initial values.
@@ -111,7 +111,7 @@ class Form(Fields):
                 shape and precision.
             scale: factor of the standard deviations that fit the prior.
         """
-        raise NotImplementedError
+        checks.unwritten(self, "start(conditional, scale)")
 
     def check_values(self, conditional: Conditional) -> None:
         """Refuse values of other shapes than those at the start.
@@ -124,18 +124,16 @@ class Form(Fields):
             found, shape = getattr(self, field), _shapes(getattr(wanted, field))
             name = f"{conditional.site}_{field}"
             several = isinstance(found, tuple | list)
-            if several != isinstance(shape, list):
-                kind = f"{len(found)} arrays" if several else f"one array of shape {found.shape}"
-                raise ValueError(
-                    f"{name} is {kind}, but the guide has covariance={self.said}. BlockDiagonal(*blocks).dense() "
-                    "(gpzoo.linalg) makes one array of blocks."
-                )
-            if _shapes(found) != shape:
-                kind = f"blocks of shapes {_shapes(found)}" if several else f"shape {found.shape}"
-                raise ValueError(
-                    f"The {field} of q(u) of site {conditional.site!r} has {kind}, expected {shape} for "
-                    f"{type(self).__name__}."
-                )
+            kind = f"{len(found)} arrays" if several else f"one array of shape {found.shape}"
+            checks.refuse(
+                several != isinstance(shape, list),
+                f"{name} is {kind}, but the guide has covariance={self.said}. BlockDiagonalMatrix(*blocks).dense() "
+                "(gpzoo.linalg) makes one array of blocks.",
+            )
+            kind = f"blocks of shapes {_shapes(found)}" if several else f"shape {found.shape}"
+            expected = f"expected {shape} for {type(self).__name__}."
+            wrong = f"The {field} of q(u) of site {conditional.site!r} has {kind}, {expected}"
+            checks.refuse(_shapes(found) != shape, wrong)
 
     def by_output(self, num_inducing: int, num_outputs: int | None) -> Form:
         """This covariance with an axis for outputs, of length 1 where the site has none.
@@ -152,7 +150,7 @@ class Form(Fields):
         Args:
             mean: ``m``, ``[M]`` or ``[M, D]``.
             old: the conditional of the inducing variables that were there.
-            new: the conditional of all, of which those come first.
+            new: the conditional of all; those come first.
 
         Returns:
             The mean and the covariance, of this form, of all.
@@ -160,7 +158,7 @@ class Form(Fields):
         Raises:
             NotImplementedError: if such a covariance is not of this form.
         """
-        raise NotImplementedError
+        checks.unwritten(self, "extended(mean, old, new)")
 
     # -- as parameters that natural gradients train ------------------------------------------------------------------
 
@@ -185,7 +183,7 @@ class Form(Fields):
         Raises:
             NotImplementedError: if the form has no such step.
         """
-        raise NotImplementedError
+        checks.unwritten(self, "natural_step(mean, slope, slopes, rate, step)")
 
     # -- as a covariance, by output ----------------------------------------------------------------------------------
 
@@ -194,14 +192,14 @@ class Form(Fields):
 
         If ``R`` is square it is triangular, unless :meth:`log_det` is overridden.
         """
-        raise NotImplementedError
+        checks.unwritten(self, "root()")
 
     def parts(self) -> tuple[Float[Array, "D M R"] | None, Float[Array, "D M"]]:
         """``V``, if it has one, and variances ``d``: ``S = V V^T + diag(d)``.
 
         Only where :attr:`has_diagonal`.
         """
-        raise NotImplementedError
+        checks.unwritten(self, "parts()")
 
     def spread(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D K N"]:
         """``R^T B``."""
@@ -220,7 +218,7 @@ class Form(Fields):
         return linalg.total(jnp.sum(s * s) for s in jax.tree.leaves(self.root()))
 
     def distance(self, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """``r^T S^-1 r`` and ``log |S|``, summed over outputs, of which a density is made."""
+        """``r^T S^-1 r`` and ``log |S|``, summed over outputs, the parts of a density."""
         return distance(self.root(), residual)
 
     def draw(self, key: PRNGKeyArray) -> Float[Array, "M D"]:
@@ -282,43 +280,43 @@ class Conditional(Fields):
 
         It is the identity where whitened, else the prior's factor.
         """
-        raise NotImplementedError
+        checks.unwritten(self, "start_root()")
 
     def start_variances(self) -> Float[Array, "*D M"]:
         """Initial variances of a ``q(u)`` that has no other covariance."""
-        raise NotImplementedError
+        checks.unwritten(self, "start_variances()")
 
     def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
         """Mean of the zero-mean part of ``f``."""
-        raise NotImplementedError
+        checks.unwritten(self, "mean(m)")
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
         """Mean of the zero-mean part of ``f`` and its variance."""
-        raise NotImplementedError
+        checks.unwritten(self, "marginals(m, form)")
 
     def marginal_parts(
         self, m: Float[Array, "M D"], form: Form
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "D N"]]:
         """Mean of the zero-mean part of ``f``, variance due to ``q(u)``, and the residual variance given ``u``."""
-        raise NotImplementedError
+        checks.unwritten(self, "marginal_parts(m, form)")
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
         """Mean of the zero-mean part of ``f`` and its covariance."""
-        raise NotImplementedError
+        checks.unwritten(self, "moments(m, form)")
 
     def moments_in_groups(
         self, m: Float[Array, "M D"], form: Form, size: int
     ) -> tuple[Float[Array, "D N"], Float[Array, "D G {size} {size}"]]:
         """As :meth:`moments`, with covariances only within groups of ``size`` inputs that follow each other."""
-        raise NotImplementedError
+        checks.unwritten(self, "moments_in_groups(m, form, size)")
 
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
         """Mean and covariance ``[D, M, M]`` or Kronecker, always of ``u``, never of ``v``."""
-        raise NotImplementedError
+        checks.unwritten(self, "inducing_moments(m, form)")
 
     def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
         """A draw of ``u`` or ``v``."""
-        raise NotImplementedError
+        checks.unwritten(self, "draw(m, form, key)")
 
     def given_draw(self) -> Self:
         """This conditional, for a value drawn by :meth:`draw`."""
@@ -326,17 +324,17 @@ class Conditional(Fields):
 
     def kl(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
         """``KL[q(u) || p(u)]`` summed over outputs, in nats."""
-        raise NotImplementedError
+        checks.unwritten(self, "kl(m, form)")
 
     # -- densities, always of u: those of v with u = L v are smaller by log |L|, which hyperparameters change ---------
 
     def log_prior(self, draw: Float[Array, "D M"]) -> Float[Array, ""]:
-        """``log p(u)`` of what :meth:`draw` gives, for the conditional of :meth:`given_draw`, summed over outputs."""
+        """``log p(u)`` of a result of :meth:`draw`, for the conditional of :meth:`given_draw`, summed over outputs."""
         v = draw if self.whiten else self.whitened(draw)
         return log_normal(jnp.sum(jnp.square(v)), 2 * self._log_det_of_prior(len(v)), v.size)
 
     def log_density(self, m: Float[Array, "M D"], form: Form, draw: Float[Array, "D M"]) -> Float[Array, ""]:
-        """``log q(u)`` of what :meth:`draw` gives, summed over outputs, in nats."""
+        """``log q(u)`` of a result of :meth:`draw`, summed over outputs, in nats."""
         log_det = 0.0
         if self.whiten:
             log_det = 2 * self._log_det_of_prior(len(draw))
@@ -346,7 +344,7 @@ class Conditional(Fields):
 
     def whitened(self, u: Float[Array, "D M"]) -> Float[Array, "D M"]:
         """``L^-1 u``."""
-        raise NotImplementedError
+        checks.unwritten(self, "whitened(u)")
 
     def _log_det_of_prior(self, num_outputs: int) -> Float[Array, ""]:
         """``log |L|``, summed over outputs."""
@@ -355,7 +353,7 @@ class Conditional(Fields):
 
 def log_normal(square: Array, log_det: Any, size: int) -> Float[Array, ""]:
     """The log density of ``size`` normal numbers, from their squared distance and the covariance's determinant."""
-    return -(square + log_det + size * math.log(2 * math.pi)) / 2
+    return -(square + log_det + size * LOG_2PI) / 2
 
 
 def _shapes(value: Any) -> Any:

@@ -19,7 +19,7 @@ from gpzoo._checks import is_concrete
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.grid import InducingGrid, axis_column, axis_covariances
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
-from gpzoo.linalg.operators import BlockDiagonal, Kronecker, kronecker_matmul, matmul
+from gpzoo.linalg.operators import BlockDiagonalMatrix, KroneckerProduct, kronecker_matmul, matmul
 from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
 from gpzoo.posteriors.base import Conditional, Form, log_normal
 from gpzoo.processes.process import GaussianProcess
@@ -65,7 +65,7 @@ class Projection(Conditional):
         """See :meth:`Conditional.start_root`."""
         if not self.whiten:
             return self.L
-        if isinstance(self.L, BlockDiagonal):
+        if isinstance(self.L, BlockDiagonalMatrix):
             return self.L.map(lambda block: jnp.eye(block.shape[-1], dtype=self.dtype))
         return jnp.eye(self.num_inducing, dtype=self.dtype)
 
@@ -170,7 +170,7 @@ class Projection(Conditional):
         root, mean = form.root(), m.T
         if self.whiten:
             root, mean = self.L @ root, (self.L @ mean[:, :, None])[:, :, 0]
-        if isinstance(root, BlockDiagonal):
+        if isinstance(root, BlockDiagonalMatrix):
             return mean, root.map(lambda block: block @ jnp.swapaxes(block, -1, -2)).dense()
         return mean, root @ jnp.swapaxes(root, -1, -2)
 
@@ -195,7 +195,7 @@ class Projection(Conditional):
             log_det_p = log_det_p * D
         means, S = m.T[:, :, None], form.root()
         groups = [(self.L_inverse, means, S)]
-        if isinstance(S, BlockDiagonal):
+        if isinstance(S, BlockDiagonalMatrix):
             groups = list(zip(self.L_inverse.blocks, S.split(means), S.blocks, strict=True))
         squares = sum(jnp.sum(jnp.square(_whitened(R, jnp.concatenate(columns, axis=2)))) for R, *columns in groups)
         return (squares - M * D + log_det_p - log_det_q) / 2
@@ -231,7 +231,7 @@ class Interpolation(Conditional):
     """``f(x) = w(x)^T u``, interpolated from inducing variables on a grid (SV-DKL, section 4).
 
     ``mean = W m`` and ``cov = W S W^T``: given ``u`` nothing of ``f`` is left. The cost per input does not depend on
-    the grid. ``q(u)`` and its divergence cost what factors along its axes do (eq. 10-11).
+    the grid. ``q(u)`` and its divergence cost as much as those of factors along its axes (eq. 10-11).
 
     Args:
         prior: the site's :class:`~gpzoo.GaussianProcess`, with inputs ``[N, G]`` (``[D, N, G]``) for ``G`` axes. White
@@ -272,7 +272,7 @@ class Interpolation(Conditional):
             linalg.cholesky_and_inverse(K + zero, f"Kuu of site {site!r} along axis {d} of its grid", prior.jitter)
             for d, K in enumerate(axis_covariances(inducing, prior.kernel, prior.X.dtype))
         ]
-        self.L, self.L_inverse = (Kronecker(*parts) for parts in zip(*found, strict=True))
+        self.L, self.L_inverse = (KroneckerProduct(*parts) for parts in zip(*found, strict=True))
 
     @property
     def toeplitz(self) -> bool:
@@ -289,11 +289,11 @@ class Interpolation(Conditional):
         """See :attr:`Conditional.outside`."""
         return self.inducing.outside(self.prior.X)
 
-    def start_root(self) -> Kronecker:
+    def start_root(self) -> KroneckerProduct:
         """See :meth:`Conditional.start_root`."""
         if not self.whiten:
             return self.L
-        return Kronecker(*(jnp.eye(size, dtype=self.dtype) for size in self.inducing.sizes))
+        return KroneckerProduct(*(jnp.eye(size, dtype=self.dtype) for size in self.inducing.sizes))
 
     def start_variances(self) -> Float[Array, "*D M"]:
         """The prior's conditional variances: those of the best independent variables."""
@@ -336,13 +336,13 @@ class Interpolation(Conditional):
         return (() if V is None else (self._coloured(V),)), variances
 
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
-        """Mean and covariance ``[D, M, M]``, on several axes Kronecker, always of ``u``, never of ``v``."""
+        """Mean and covariance ``[D, M, M]``, on several axes a Kronecker product, always of ``u``, never of ``v``."""
         roots, variances = self._roots(form)
         covariances = tuple(matmul(F, F.mT) for F in roots)
         covariance = covariances[0] if covariances else 0
         if variances is not None:
             covariance = covariance + variances[..., None] * jnp.eye(variances.shape[-1], dtype=variances.dtype)
-        return self.mean_of_u(m), Kronecker(*covariances) if len(covariances) > 1 else covariance
+        return self.mean_of_u(m), KroneckerProduct(*covariances) if len(covariances) > 1 else covariance
 
     def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
         """A draw of ``u``, never of ``v``."""
@@ -389,7 +389,7 @@ class Interpolation(Conditional):
         return log_normal(square, log_det, residual.size)
 
     def given_draw(self) -> Self:
-        """See :meth:`Conditional.given_draw`: what is drawn is not whitened."""
+        """See :meth:`Conditional.given_draw`: draws are not whitened."""
         data, (_, site) = self._flatten()
         return self._unflatten((False, site), data)
 
@@ -422,7 +422,7 @@ class Interpolation(Conditional):
         roots, variances = self._roots(form)
         covariance = jnp.zeros((), W.dtype)
         if roots:
-            whole = Kronecker(*(matmul(F, F.mT) for F in roots)).dense()
+            whole = KroneckerProduct(*(matmul(F, F.mT) for F in roots)).dense()
             covariance = matmul(matmul(W, whole), W.mT)
         if variances is not None:
             covariance = covariance + matmul(W * variances[:, None, :], W.mT)
@@ -494,7 +494,7 @@ def conditional_of(prior: GaussianProcess, inducing: Any, form: Form, *, whiten:
 def _factors(form: Form) -> tuple[Float[Array, "D M_i R_i"], ...]:
     """The root's factors along the axes."""
     root = form.root()
-    return root.factors if isinstance(root, Kronecker) else (root,)
+    return root.factors if isinstance(root, KroneckerProduct) else (root,)
 
 
 # -- interpolation -----------------------------------------------------------------------------------------------------

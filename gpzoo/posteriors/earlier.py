@@ -1,4 +1,4 @@
-"""What do inducing variables say of data that are gone? An earlier ``q(u)``, less the prior that it contains."""
+"""An earlier ``q(u)``, less the prior that it contains: inducing variables speak for data that are gone."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Earlier(Fields):
         first = (..., slice(count), slice(count))
         # The factors are lower, so that the first variables depend on no other columns.
         now, past = (
-            _columns(m[:count], form.root()[first]),
-            _columns(before, self.form.by_output(count, outputs).root()),
+            _beside(m[:count], form.root()[first]),
+            _beside(before, self.form.by_output(count, outputs).root()),
         )
         if self.L is not None or not conditional.whiten:
             L = _dense(conditional.L)[first]
@@ -61,7 +61,7 @@ class Earlier(Fields):
         return (jnp.sum(jnp.square(now)) - jnp.sum(jnp.square(away)) - log_det) / 2
 
 
-def _columns(mean: Float[Array, "M D"], root: Float[Array, "D M M"]) -> Float[Array, "D M K"]:
+def _beside(mean: Float[Array, "M D"], root: Float[Array, "D M M"]) -> Float[Array, "D M K"]:
     """The mean beside the columns of a root of the covariance."""
     return jnp.concatenate([mean.T[:, :, None], root], axis=-1)
 

@@ -1,6 +1,6 @@
-"""Which form can the covariance ``S`` of ``q(u)`` have? Each form has its parameters, and the algebra that it allows.
+"""The forms of the covariance ``S`` of ``q(u)``, each with its parameters, and the algebra that it allows.
 
-Import the module, ``forms.Full``, ``forms.LowRank(rank=8)``: some matrices of :mod:`gpzoo.linalg` have the same names.
+Import the module: ``forms.Full``, ``forms.LowRank(rank=8)``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 from jax import Array, lax, random
@@ -19,7 +19,6 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._pytree import static
-from gpzoo.inducing.variables import InducingVariable
 from gpzoo.linalg.quadratic import lower_squares, lower_trace
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.processes.process import rows_first
@@ -34,7 +33,7 @@ class Full(Form):
     """``S = L L^T`` for any lower-triangular ``L``.
 
     Args:
-        scale: ``L``, ``[M, M]`` or ``[D, M, M]``; what lies above the diagonal is ignored, and the diagonal's signs do
+        scale: ``L``, ``[M, M]`` or ``[D, M, M]``; entries above the diagonal are ignored, and the diagonal's signs do
             not matter.
     """
 
@@ -89,14 +88,36 @@ class Full(Form):
         return _natural_mean(mean, slope, form, rate), form, shortened
 
 
-class BlockDiagonal(Form):
+class _OfFactors(Form):
+    """A covariance that is given by several lower-triangular factors."""
+
+    scale: Any
+
+    def by_output(self, num_inducing: int, num_outputs: int | None) -> Self:
+        """See :meth:`Form.by_output`."""
+        return type(self)(tuple(jnp.tril(F if num_outputs is not None else F[None]) for F in self.scale))
+
+    def rates(self, num_inducing: int, rate: Array, step: Array | int) -> list[Array]:
+        """The step length of each factor along its natural gradient."""
+        return [rate] * len(self.scale)
+
+    def natural_step(
+        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
+    ) -> tuple[Float[Array, "M *D"], Form, Array]:
+        """See :meth:`Form.natural_step`; each factor takes a step of its own."""
+        each = zip(self.scale, slopes.scale, self.rates(mean.shape[0], rate, step), strict=True)
+        scales, shortened = zip(*(_natural_factor(*own) for own in each), strict=True)
+        form = type(self)(scales)
+        return _natural_mean(mean, slope, form, rate), form, reduce(jnp.maximum, shortened)
+
+
+class BlockDiagonal(_OfFactors):
     """Independent blocks of inducing variables, each with a full covariance (convolutional GPs, appendix C).
 
     Args:
         scale: a lower-triangular factor for each block, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
     """
 
-    scale: Any
     short_name = "block_diagonal"
 
     def goes_with(self, conditional: Conditional) -> bool:
@@ -106,42 +127,28 @@ class BlockDiagonal(Form):
     def check(self, conditional: Conditional) -> None:
         """Refuse inducing variables that are not in blocks; see :meth:`Form.check`."""
         super().check(conditional)
-        if not isinstance(conditional.L, linalg.BlockDiagonal):
-            raise ValueError(
-                f"covariance={self.said} needs blocks of inducing variables at site {conditional.site!r}, such as "
-                "blocks(unique_patches(100), kmeans(100)) for a sum of two kernels: its Kuu has none."
-            )
+        checks.refuse(
+            not isinstance(conditional.L, linalg.BlockDiagonalMatrix),
+            f"covariance={self.said} needs blocks of inducing variables at site {conditional.site!r}, such as "
+            "blocks(unique_patches(100), kmeans(100)) for a sum of two kernels: its Kuu has none.",
+        )
 
     def start(self, conditional: Conditional, scale: float | Array) -> BlockDiagonal:
         """The factors of the prior's blocks times ``scale``."""
         return BlockDiagonal(tuple(_each_output(L, conditional, scale) for L in conditional.start_root().blocks))
 
-    def by_output(self, num_inducing: int, num_outputs: int | None) -> BlockDiagonal:
-        """See :meth:`Form.by_output`."""
-        return BlockDiagonal(_triangular(self.scale, num_outputs))
-
-    def root(self) -> linalg.BlockDiagonal:
+    def root(self) -> linalg.BlockDiagonalMatrix:
         """The factors on the diagonal."""
-        return linalg.BlockDiagonal(*self.scale)
-
-    def natural_step(
-        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
-    ) -> tuple[Float[Array, "M *D"], Form, Array]:
-        """See :meth:`Form.natural_step`; each block takes a step of its own."""
-        found = [_natural_factor(L, g, rate) for L, g in zip(self.scale, slopes.scale, strict=True)]
-        scales, shortened = zip(*found, strict=True)
-        form = BlockDiagonal(tuple(scales))
-        return _natural_mean(mean, slope, form, rate), form, reduce(jnp.maximum, shortened)
+        return linalg.BlockDiagonalMatrix(*self.scale)
 
 
-class Kronecker(Form):
+class Kronecker(_OfFactors):
     """A product of full covariances along the axes of a grid (SV-DKL, eq. 10-11).
 
     Args:
         scale: a lower-triangular factor along each axis, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
     """
 
-    scale: Any
     short_name = "kronecker"
 
     def goes_with(self, conditional: Conditional) -> bool:
@@ -154,13 +161,9 @@ class Kronecker(Form):
         rest = (_each_output(L, conditional, 1.0) for L in others)
         return Kronecker((_each_output(first, conditional, scale), *rest))
 
-    def by_output(self, num_inducing: int, num_outputs: int | None) -> Kronecker:
-        """See :meth:`Form.by_output`."""
-        return Kronecker(_triangular(self.scale, num_outputs))
-
-    def root(self) -> linalg.Kronecker:
+    def root(self) -> linalg.KroneckerProduct:
         """The product of the factors."""
-        return linalg.Kronecker(*self.scale)
+        return linalg.KroneckerProduct(*self.scale)
 
     def log_det(self) -> Float[Array, ""]:
         """See :meth:`Form.log_det`."""
@@ -172,19 +175,10 @@ class Kronecker(Form):
         """See :meth:`Form.trace`."""
         return jnp.sum(math.prod(jnp.sum(jnp.square(F), axis=(-2, -1)) for F in self.scale))
 
-    def natural_step(
-        self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
-    ) -> tuple[Float[Array, "M *D"], Form, Array]:
-        """See :meth:`Form.natural_step`; the factors take turns, each as if the others were fixed."""
-        scales, shortened = [], jnp.zeros((), mean.dtype)
-        for axis, (L, g) in enumerate(zip(self.scale, slopes.scale, strict=True)):
-            # The others scale a factor's part of the metric.
-            own = jnp.where(step % len(self.scale) == axis, rate * (L.shape[-1] / mean.shape[0]), 0)
-            scale, over = _natural_factor(L, g, own)
-            scales.append(scale)
-            shortened = jnp.maximum(shortened, over)
-        form = Kronecker(tuple(scales))
-        return _natural_mean(mean, slope, form, rate), form, shortened
+    def rates(self, num_inducing: int, rate: Array, step: Array | int) -> list[Array]:
+        """The factors take turns, each as if the others were fixed; these scale a factor's part of the metric."""
+        own = [rate * (L.shape[-1] / num_inducing) for L in self.scale]
+        return [jnp.where(step % len(own) == axis, each, 0) for axis, each in enumerate(own)]
 
 
 class Diagonal(Form):
@@ -356,23 +350,17 @@ def form_of(covariance: str | Form | type[Form] | None, inducing: Any) -> Form:
         return covariance
     if isinstance(covariance, type) and issubclass(covariance, Form):
         return covariance()
-    if not isinstance(covariance, str) or covariance not in NAMES:
-        names = ", ".join(map(repr, NAMES))
-        raise ValueError(f"covariance must be one of {names}, None, or a form of gpzoo.posteriors; got {covariance!r}.")
+    known = isinstance(covariance, str) and covariance in NAMES
+    wanted = f"be one of {', '.join(map(repr, NAMES))}, None, or a form of gpzoo.posteriors;"
+    checks.must(known, "covariance", wanted, repr(covariance))
     return NAMES[covariance]()
 
 
-def _usual(inducing: InducingVariable | Any) -> Form:
+def _usual(inducing: Any) -> Form:
     axes = getattr(inducing, "num_axes", 0)
     if axes > 1:
         return Kronecker()
     return LowRank() if axes == 1 and inducing.num_inducing > LARGE_GRID else Full()
-
-
-def _triangular(
-    factors: tuple[Float[Array, "*D _ _"], ...], num_outputs: int | None
-) -> tuple[Float[Array, "D M_i M_i"], ...]:
-    return tuple(jnp.tril(F if num_outputs is not None else F[None]) for F in factors)
 
 
 def _each_output(

@@ -1,4 +1,4 @@
-"""What is a Gaussian process given inducing variables? A distribution, and its divergence from the prior."""
+"""The distribution of a Gaussian process given inducing variables, and its divergence from the prior."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jax import Array, random
 from jaxtyping import Float
 from numpyro.distributions.kl import kl_divergence
 
+from gpzoo import _checks as checks
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.linalg.factorise import relative_jitter
 from gpzoo.posteriors.base import Conditional, Form
@@ -44,9 +45,9 @@ class InducingPosterior(ProcessAtInputs):
             site's prior and inducing variables.
         u_mean: ``m``, ``[M]`` for a site ``[N]``, ``[M, D]`` for a site ``[N, D]``.
         form: ``S``, such as ``forms.Full(scale)``.
-        value: what the site's value is instead of a draw over all inputs together: ``value(posterior, key)``. Where
+        value: makes the site's value in place of a draw over all inputs together: ``value(posterior, key)``. Where
             given, ``log_prob`` raises. A :class:`jax.tree_util.Partial`, if the posterior is to pass through ``jit``.
-        earlier: what earlier data say of ``u``, which the divergence from the prior then contains.
+        earlier: the law of ``u`` given earlier data, which the divergence from the prior then contains.
 
     Raises:
         TypeError: if ``form`` is no form, or has no values.
@@ -67,17 +68,16 @@ class InducingPosterior(ProcessAtInputs):
         earlier: Earlier | None = None,
     ) -> None:
         site = conditional.site
-        if not isinstance(form, Form) or not form.has_values:
-            raise TypeError(
-                f"The form of q(u) of site {site!r} must be a covariance such as forms.Full(scale) or "
-                f"forms.BlockDiagonal(blocks) of gpzoo.posteriors, with its values; got {type(form).__name__}."
-            )
+        checks.refuse(
+            not isinstance(form, Form) or not form.has_values,
+            f"The form of q(u) of site {site!r} must be a covariance such as forms.Full(scale) or "
+            f"forms.BlockDiagonal(blocks) of gpzoo.posteriors, with its values; got {type(form).__name__}.",
+            TypeError,
+        )
         wanted = (conditional.num_inducing, *conditional.outputs)
-        if u_mean.shape != wanted:
-            raise ValueError(
-                f"The mean of q(u) of site {site!r} has shape {u_mean.shape}, expected {wanted} "
-                f"for {wanted[0]} inducing variables."
-            )
+        expected = f"expected {wanted} for {wanted[0]} inducing variables."
+        of_shape = f"The mean of q(u) of site {site!r} has shape {u_mean.shape}, {expected}"
+        checks.refuse(u_mean.shape != wanted, of_shape)
         form.check(conditional)
         form.check_values(conditional)
         self.conditional, self.u_mean, self.form, self.value = conditional, u_mean, form, value
@@ -119,7 +119,7 @@ class InducingPosterior(ProcessAtInputs):
 
     @property
     def _density_jitter(self) -> Float[Array, "..."]:
-        """The prior's jitter, so that ``log q(f) - log p(f)`` has none of what ``u`` says nothing about.
+        """The prior's jitter, so that parts of ``f`` that ``u`` says nothing about cancel in ``log q(f) - log p(f)``.
 
         A covariance that the data have made small has less than that left where the inputs are close, and no factor in
         float32. Draws have no jitter: on average this ``log q`` is no smaller than one that is consistent with theirs.
@@ -147,11 +147,11 @@ class InducingPosterior(ProcessAtInputs):
         Raises:
             ValueError: where ``f`` is a function of ``u`` alone.
         """
-        if self.conditional.deterministic:
-            raise ValueError(
-                f"GP site {self.site!r} is interpolated from a grid: nothing is left of it given the grid's variables, "
-                "so there is no tighter bound. Leave GaussianProcessELBO(tight=True) out, or use inducing points."
-            )
+        checks.refuse(
+            self.conditional.deterministic,
+            f"GP site {self.site!r} is interpolated from a grid: nothing is left of it given the grid's variables, "
+            "so there is no tighter bound. Leave GaussianProcessELBO(tight=True) out, or use inducing points.",
+        )
         mean, inducing, residual = self.conditional.marginal_parts(*self._q())
         return self._with_loc(mean), self._in_shape(inducing), self._in_shape(residual)
 
@@ -196,15 +196,15 @@ class InducingPosterior(ProcessAtInputs):
         return self.marginals()[1]
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Any:
-        """A value of the site: a draw over all inputs together, or what ``value`` says.
+        """A value of the site: a draw over all inputs together, or the result of ``value``.
 
         Raises:
             ValueError: for a ``sample_shape`` where draws are not joint.
         """
         if self.value is None:
             return self._joint_draw(key, sample_shape)
-        if sample_shape != ():
-            raise ValueError(f"Site {self.site!r} gives one value at a time, which is no joint draw: vmap over keys.")
+        one = f"Site {self.site!r} gives one value at a time, which is no joint draw: vmap over keys."
+        checks.refuse(sample_shape, one)
         return self.value(self, key)
 
     def _joint_draw(self, key: Array, sample_shape: tuple[int, ...]) -> Float[Array, "..."]:
@@ -221,16 +221,18 @@ class InducingPosterior(ProcessAtInputs):
         Raises:
             TypeError: where values are not joint draws, and where ``f`` is a function of ``u`` alone.
         """
-        if self.conditional.deterministic:
-            raise TypeError(
-                f"GP site {self.site!r} is interpolated from a grid: its values have no joint density. Use "
-                "GaussianProcessELBO() as the objective, whose KL is that of the grid's variables."
-            )
-        if self.value is not None:
-            raise TypeError(
-                f"GP site {self.site!r} is represented by its marginals under GaussianProcessELBO and has no joint "
-                "log_prob there: its KL is analytic. Use GaussianProcessELBO() as the only objective in this call."
-            )
+        checks.refuse(
+            self.conditional.deterministic,
+            f"GP site {self.site!r} is interpolated from a grid: its values have no joint density. Use "
+            "GaussianProcessELBO() as the objective, whose KL is that of the grid's variables.",
+            TypeError,
+        )
+        checks.refuse(
+            self.value is not None,
+            f"GP site {self.site!r} is represented by its marginals under GaussianProcessELBO and has no joint "
+            "log_prob there: its KL is analytic. Use GaussianProcessELBO() as the only objective in this call.",
+            TypeError,
+        )
         return super().log_prob(value)
 
     def inducing_moments(self) -> tuple[Float[Array, "M *D"], Any]:
@@ -248,7 +250,7 @@ class InducingPosterior(ProcessAtInputs):
         return self.conditional.draw(*self._q(), key).reshape(self.u_mean.shape)
 
     def log_density_of(self, draw: Float[Array, "M *D"]) -> Float[Array, ""]:
-        """``log q(u)`` of what :meth:`draw_inducing` gives, summed over outputs, in nats: of ``u``, never of ``v``."""
+        """``log q(u)`` of a result of :meth:`draw_inducing`, summed over outputs, in nats: of ``u``, never of ``v``."""
         return self.conditional.log_density(*self._q(), draw[None] if self.num_outputs is None else draw.T)
 
     def log_prior_of_inducing(self) -> Float[Array, ""]:
@@ -276,17 +278,17 @@ class InducingPosterior(ProcessAtInputs):
 def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Float[Array, ""]:
     """``KL[q(u) || p(u)]`` summed over outputs, in nats; ``p(u)`` is that of ``q``'s own prior (eq. C.26).
 
-    After earlier data it is less what these say, :meth:`~gpzoo.posteriors.earlier.Earlier.expected`.
+    After earlier data it is less by :meth:`~gpzoo.posteriors.earlier.Earlier.expected`.
     """
-    if q.event_shape != p.event_shape:
-        raise ValueError(f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model.")
+    shapes = f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model."
+    checks.refuse(q.event_shape != p.event_shape, shapes)
     ours, theirs = type(p.kernel), type(q.prior.kernel)
-    # A class that is defined anew has its old name; objectives that know both programs compare what they do.
+    # A class that is defined anew has its old name; objectives that know both programs compare their kernels.
     alike = ours.__name__ == theirs.__name__ or issubclass(ours, theirs) or issubclass(theirs, ours)
-    if not alike and not p.samples_views:
-        raise ValueError(
-            f"The guide was made of another program than the model: GP site {q.site!r} has the kernel {ours.__name__} "
-            f"in the model, in the guide {theirs.__name__}. Make it of this very model, InducingGuide(model, ...)."
-        )
+    checks.refuse(
+        not alike and not p.samples_views,
+        f"The guide was made of another program than the model: GP site {q.site!r} has the kernel {ours.__name__} "
+        f"in the model, in the guide {theirs.__name__}. Make it of this very model, InducingGuide(model, ...).",
+    )
     divergence = q.conditional.kl(*q._q())
     return divergence if q.earlier is None else divergence - q.earlier.expected(q.conditional, *q._q())

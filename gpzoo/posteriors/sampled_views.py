@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from gpzoo import _checks as checks
 from gpzoo import _devices, linalg
 from gpzoo.inducing.kuu_kuf import Kuf
 from gpzoo.inducing.variables import InducingPatches
@@ -42,8 +43,8 @@ class PairWeights(NamedTuple):
             ValueError: for one sample where there are several views.
         """
         S, P = view.num_views, view.orbit_size
-        if S < 2 <= P:
-            raise ValueError(f"{type(view).__name__} has num_views {S}: an unbiased estimate of a square needs two.")
+        one = f"{type(view).__name__} has num_views {S}: an unbiased estimate of a square needs two."
+        checks.refuse(S < 2 <= P, one)
         return cls(0.0 if S == 1 else (1 - 1 / P) / (S * (S - 1)), 1 / (P * S))
 
     def square(self, of_sum: Float[Array, "*shape"], of_each: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -80,7 +81,7 @@ def estimates(
     B = A if conditional.whiten else conditional.solved(A, transpose=True)
 
     def squares(A: Array, B: Array) -> Array:
-        """What a view adds to ``mu ** 2 + sigma ** 2 - kff``, for ``S`` views of one input or their sum."""
+        """The contribution of a view to ``mu ** 2 + sigma ** 2 - kff``, for ``S`` views of one input or their sum."""
         return jnp.square(mean_at(B, m)) + form.squares(B) - jnp.sum(A * A, axis=-2)
 
     of_each = squares(A, B).reshape(-1, N, S).sum(axis=-1)
@@ -96,11 +97,11 @@ def sampled_part(kernel: Kernel) -> DoubleSum:
         ValueError: if there are several, or it is part of anything but a sum or a multiple.
     """
     parts = _reachable(kernel)
-    if len(parts) != 1:
-        raise ValueError(
-            f"A kernel has one double sum over sampled views, alone, scaled or in a sum; this one has {len(parts)} "
-            f"({type(kernel).__name__}). Sample one GaussianProcess site for each and add their values."
-        )
+    checks.refuse(
+        len(parts) != 1,
+        f"A kernel has one double sum over sampled views, alone, scaled or in a sum; this one has {len(parts)} "
+        f"({type(kernel).__name__}). Sample one GaussianProcess site for each and add their values.",
+    )
     return parts[0]
 
 
@@ -141,14 +142,16 @@ def view_columns(
         return jnp.asarray(kernel.scale, X.dtype) * view_columns(inducing, kernel.kernel, X, views)
     if isinstance(kernel, Sum):
         return linalg.total(view_columns(inducing, part, X, views) for part in kernel.parts)
-    if inducing.points() is not None:
-        raise TypeError(
-            "Sampled views, of vectors too, take inducing variables of the base process, in the space of one view, and "
-            f"not {type(inducing).__name__}: unique_patches(M) starts them at views of the data, InducingPatches(Z) at "
-            f"Z [M, {views.shape[2]}]."
-        )
-    if isinstance(inducing, InducingPatches) and inducing.Z.ndim != 2:
-        raise ValueError(f"With sampled views all outputs share Z, [M, size]; got Z of shape {inducing.Z.shape}.")
+    checks.refuse(
+        inducing.points() is not None,
+        "Sampled views, of vectors too, take inducing variables of the base process, in the space of one view, and "
+        f"not {type(inducing).__name__}: unique_patches(M) starts them at views of the data, InducingPatches(Z) at "
+        f"Z [M, {views.shape[2]}].",
+        TypeError,
+    )
+    if isinstance(inducing, InducingPatches):
+        shared = f"With sampled views all outputs share Z, [M, size]; got Z of shape {inducing.Z.shape}."
+        checks.refuse(inducing.Z.ndim != 2, shared)
     N, S, _ = views.shape
     base = sampled_part(kernel).base
     if isinstance(base, DoubleSum):

@@ -1,10 +1,10 @@
-"""What is a GP site under the evidence lower bound? Gaussian marginals, which affine operations keep exact."""
+"""Gaussian marginals: the value of a GP site under the evidence lower bound, which affine operations keep exact."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,8 @@ import numpy as np
 from jax import Array, random
 from jaxtyping import Float, Integer, PRNGKeyArray
 
+from gpzoo import _checks as checks
+from gpzoo._checks import is_concrete
 from gpzoo._pytree import Fields, static
 from gpzoo._types import ArrayLike
 
@@ -95,7 +97,7 @@ def draws(f: ArrayLike | GaussianMarginals) -> Any:
         give the same draw; those made from ``f`` by an operation give one of their own, so draw before you combine.
 
     Raises:
-        TypeError: for :class:`~gpzoo.EstimatedMarginals`, of which there is no draw.
+        TypeError: for :class:`~gpzoo.EstimatedMarginals`, which have no draw.
         ValueError: for marginals without a key.
         RuntimeError: if the program did not draw the site when its guide was set up.
     """
@@ -229,7 +231,7 @@ class GaussianMarginals(Fields):
         names = ", ".join(sorted(self.sites))
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, sites={{{names}}})"
 
-    # -- what they are -----------------------------------------------------------------------------------------------
+    # -- shape and precision -----------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -275,12 +277,11 @@ class GaussianMarginals(Fields):
         Raises:
             ValueError: if the marginals carry no key.
         """
-        if self.key is None:
-            raise ValueError("These marginals carry no random key and cannot be drawn: use their mean and variance.")
-        shape = jnp.shape(self.source_variance)
+        no_key = "These marginals carry no random key and cannot be drawn: use their mean and variance."
+        checks.refuse(self.key is None, no_key)
+        shape, own = jnp.shape(self.source_variance), cast(Any, self.key)
         if self.rows is None:
-            return random.normal(self.key, (num_draws, *shape), self.dtype)
-        own = self.key
+            return random.normal(own, (num_draws, *shape), self.dtype)
         keys = jax.vmap(lambda row: random.fold_in(own, row))(self.rows)
         return jax.vmap(lambda key: random.normal(key, (num_draws, *shape[1:]), self.dtype), out_axes=1)(keys)
 
@@ -303,11 +304,11 @@ class GaussianMarginals(Fields):
 
     # -- no arrays by themselves -------------------------------------------------------------------------------------
 
-    def _refused(self, what: str, way: str = "") -> TypeError:
-        """The error for what needs the numbers of a draw."""
+    def _refuse(self, what: str, way: str = "") -> NoReturn:
+        """Refuse an operation that needs the numbers of a draw."""
         line, of_numpyro = _place()
         what = "A distribution of NumPyro" if of_numpyro else what
-        return TypeError(
+        raise TypeError(
             f"{what} ({line}) has no exact result for the marginals of {_named(self.sites)}, which are "
             f"its value here. {way}To compute with a random draw write draws(f), from gpzoo import draws, as in "
             "jnp.exp(draws(f)). f + c, f * c, f / c, f @ A, f[rows], f[:, k] and sums of different sites stay exact, "
@@ -319,14 +320,14 @@ class GaussianMarginals(Fields):
         return _NoArray(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        raise self._refused("A NumPy function")
+        self._refuse("A NumPy function")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         # NumPy's operators come here, whose functions have other names than the methods.
         name = _OF_NUMPY.get(ufunc)
         in_place = len(options) == 1 and options.get("out", (None,))[0] is inputs[0]  # total += f
         if name is None or method != "__call__" or (options and not in_place):
-            raise self._refused(f"numpy.{ufunc.__name__}")
+            self._refuse(f"numpy.{ufunc.__name__}")
         left, right = inputs
         if isinstance(left, GaussianMarginals):
             return getattr(left, f"__{name}__")(right)
@@ -335,7 +336,7 @@ class GaussianMarginals(Fields):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Array, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise self._refused(f"f.{name}")
+        self._refuse(f"f.{name}")
 
     # -- operations that keep them exact -----------------------------------------------------------------------------
 
@@ -347,49 +348,46 @@ class GaussianMarginals(Fields):
         change: Callable[[VarianceParts], VarianceParts] = lambda part: part,
     ) -> GaussianMarginals:
         parts = tuple(map(change, self.parts))
-        return type(self)(mean, source_variance, self.key, loading, self.sites, self.log, self.rows, parts)
+        return self._with_fields(mean=mean, source_variance=source_variance, loading=loading, parts=parts)
 
     def _with_constant(self, other: Any, change: Callable[[GaussianMarginals], Any], symbol: str) -> Any:
         """``change`` of these marginals, repeated over columns where a constant has more."""
         if isinstance(other, GaussianMarginals):
-            raise self._refused(f"f {symbol} g, of {_named(self.sites)} and {_named(other.sites)},")
+            self._refuse(f"f {symbol} g, of {_named(self.sites)} and {_named(other.sites)},")
         if not isinstance(other, (int, float, np.ndarray, np.generic, Array)):
             return NotImplemented
         if not _is_real(other):
-            raise self._refused(f"f {symbol} c, where c is {_kind(other)},", "c must be real numbers. ")
+            self._refuse(f"f {symbol} c, where c is {_kind(other)},", "c must be real numbers. ")
         shape = jnp.shape(other)
         try:
             wanted = jnp.broadcast_shapes(shape, self.shape)
         except ValueError:
             wanted = None
         if wanted is None or wanted[:-1] != self.shape[:-1] or (self.ndim == 1 and wanted != self.shape):
-            raise self._refused(
+            self._refuse(
                 f"f {symbol} c, where f has shape {self.shape} and c {shape},",
                 "c must have a number for each row of f, or for each output, or be one number. ",
             )
         return change(self._repeated(wanted))
 
     def _repeated(self, shape: tuple[int, ...]) -> GaussianMarginals:
-        """These marginals, the only output of which is repeated to a number of outputs."""
+        """These marginals, whose only output is repeated to a number of outputs."""
         return self if self.shape == shape else self @ jnp.ones((1, shape[1]), self.dtype)
-
-    def _moved(self, c: Any) -> GaussianMarginals:
-        return self._with(self.mean + c, self.source_variance, self.loading)
 
     def __add__(self, other: Any) -> Any:
         if isinstance(other, GaussianMarginals):
             return self._plus(other, 1)
-        return self._with_constant(other, lambda f: f._moved(other), "+")
+        return self._with_constant(other, lambda f: f._with_fields(mean=f.mean + other), "+")
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         if isinstance(other, GaussianMarginals):
             return self._plus(other, -1)
-        return self._with_constant(other, lambda f: f._with(f.mean - other, f.source_variance, f.loading), "-")
+        return self._with_constant(other, lambda f: f._with_fields(mean=f.mean - other), "-")
 
     def __rsub__(self, other: Any) -> Any:
-        return self._with_constant(other, lambda f: (-f)._moved(other), "-")
+        return self._with_constant(other, lambda f: -f + other, "-")
 
     def __neg__(self) -> GaussianMarginals:
         return self._scaled(-1)
@@ -413,7 +411,7 @@ class GaussianMarginals(Fields):
         if self.loading is None:
             return self._with(self.mean * c, self.source_variance * (c * c), None, scaled)
         if rows and columns:
-            raise self._refused("(f @ A) * c, with a number in c for each row and output,")
+            self._refuse("(f @ A) * c, with a number in c for each row and output,")
         if columns:
             return self._with(self.mean * c, self.source_variance, self.loading * jnp.reshape(c, (1, -1)), scaled)
         return self._with(self.mean * c, self.source_variance * (c * c), self.loading, scaled)
@@ -422,7 +420,7 @@ class GaussianMarginals(Fields):
         if not isinstance(A, GaussianMarginals | np.ndarray | Array):
             return NotImplemented
         if isinstance(A, GaussianMarginals) or not _is_real(A) or self.ndim != 2 or jnp.ndim(A) not in (1, 2):
-            raise self._refused("f @ A", "A must be a matrix or a vector of numbers, and f have a column per output. ")
+            self._refuse("f @ A", "A must be a matrix or a vector of numbers, and f have a column per output. ")
         A = jnp.asarray(A)
         loading = A if self.loading is None else self.loading @ A
         mixed = lambda part: part.mixed(A if A.ndim == 2 else A[:, None])  # noqa: E731
@@ -431,7 +429,7 @@ class GaussianMarginals(Fields):
         return self._with(self.mean @ A, self.source_variance, loading, mixed)
 
     def __rmatmul__(self, A: Any) -> NoReturn:
-        raise self._refused("A @ f", "It mixes the rows of f, whose covariances marginals do not have. ")
+        self._refuse("A @ f", "It mixes the rows of f, whose covariances marginals do not have. ")
 
     def dot(self, A: Any) -> Any:
         """``f @ A``, a map over outputs.
@@ -451,22 +449,20 @@ class GaussianMarginals(Fields):
             keepdims: whether the axis stays.
         """
         if self.ndim != 2 or axis not in (-1, 1) or dtype is not None or out is not None:
-            raise self._refused(f"f.sum(axis={axis})", "Over outputs it is f.sum(axis=-1). ")
+            self._refuse(f"f.sum(axis={axis})", "Over outputs it is f.sum(axis=-1). ")
         total = self @ jnp.ones(self.shape[1], self.dtype)
         return total[:, None] if keepdims else total
 
     def __getitem__(self, index: Any) -> Any:
         if self.ndim == 1 and isinstance(index, tuple) and len(index) == 2 and _is_full(index[0]) and index[1] is None:
-            mean, variance = self.mean[:, None], self.source_variance[:, None]
-            return self._with(mean, variance, None)
+            return self._with(self.mean[:, None], self.source_variance[:, None], None)
         rows, columns = self._rows_and_columns(index)
         if rows is None:
-            raise self._refused("f[index], whose index is none of these,", "Rows are a slice or a vector of numbers. ")
-        mean = self.mean[rows] if columns is None else self.mean[:, columns]
+            self._refuse("f[index], whose index is none of these,", "Rows are a slice or a vector of numbers. ")
         if columns is None:
-            own = None if self.rows is None else self.rows[rows]
-            variance, parts = self.source_variance[rows], tuple(part.rows(rows) for part in self.parts)
-            return type(self)(mean, variance, self.key, self.loading, self.sites, self.log, own, parts)
+            found = self._with(self.mean[rows], self.source_variance[rows], self.loading, lambda part: part.rows(rows))
+            return found if self.rows is None else found._with_fields(rows=self.rows[rows])
+        mean = self.mean[:, columns]
         kept = jnp.reshape(columns, (1,)) if _is_integer(columns) else columns
         chosen = lambda part: part.columns(kept)  # noqa: E731
         if self.loading is None:
@@ -482,20 +478,32 @@ class GaussianMarginals(Fields):
             return (index, None) if _keeps_axis(index) else (None, None)
         if self.ndim == 2 and len(index) == 2 and (index[0] is Ellipsis or _is_full(index[0])):
             if _is_integer(index[1]) or _keeps_axis(index[1]):
+                self._refuse_missing(index[1])
                 return slice(None), index[1]
         return None, None
+
+    def _refuse_missing(self, columns: Any) -> None:
+        """Refuse known numbers of columns that are not there, in whose place JAX takes the last one."""
+        if isinstance(columns, slice) or not is_concrete(columns):
+            return
+        given, count = np.asarray(columns), self.shape[1]
+        if given.dtype != bool and (missing := given[(given < -count) | (given >= count)]).size:
+            raise IndexError(
+                f"f[:, {missing.flat[0]}] ({line_of_program()}): the marginals of {_named(self.sites)} have {count} "
+                f"column{'s' if count > 1 else ''} here."
+            )
 
     def _plus(self, other: GaussianMarginals, sign: int) -> GaussianMarginals:
         symbol = "f + g" if sign == 1 else "f - g"
         if not self.sites or not other.sites or self.sites & other.sites:
-            raise self._refused(
+            self._refuse(
                 f"{symbol}, of {_named(self.sites)} and {_named(other.sites)},",
                 "Two pieces of one site depend on each other: draw the site first, f = draws(f), or map its outputs, "
                 "f @ A. ",
             )
         columns = {f.shape[-1] for f in (self, other)}
         if self.shape[:-1] != other.shape[:-1] or (len(columns) > 1 and (self.ndim == 1 or 1 not in columns)):
-            raise self._refused(f"{symbol}, of shapes {self.shape} and {other.shape},")
+            self._refuse(f"{symbol}, of shapes {self.shape} and {other.shape},")
         if len(columns) > 1:
             self, other = (f._repeated((*f.shape[:-1], max(columns))) for f in (self, other))
         mean = self.mean + sign * other.mean
@@ -507,10 +515,12 @@ class GaussianMarginals(Fields):
             variance = jnp.concatenate([self.source_variance, other.source_variance], axis=-1)
         estimated = isinstance(self, EstimatedMarginals) or isinstance(other, EstimatedMarginals)
         kind = EstimatedMarginals if estimated else GaussianMarginals
+        own, theirs = cast(Any, self.key), cast(Any, other.key)
+        key = None if own is None or theirs is None else random.fold_in(own, random.bits(theirs, (), jnp.uint32))
         return kind(
             mean,
             variance,
-            None if self.key is None or other.key is None else _combine(self.key, other.key),
+            key,
             loading,
             self.sites | other.sites,
             other.log if self.log is None else self.log,
@@ -520,7 +530,7 @@ class GaussianMarginals(Fields):
 
 
 class EstimatedMarginals(GaussianMarginals):
-    """Unbiased estimates of marginals: what a GP site is in training when its kernel samples views of the inputs.
+    """Unbiased estimates of marginals: the value of a GP site in training if its kernel samples views of the inputs.
 
     ``mean`` estimates the mean, and ``mean ** 2 + variance`` the mean square: ``E[mean] = E[f]`` and
     ``E[mean ** 2 + variance] = E[f ** 2]`` over the views (learning invariances, eq. 16-21). So ``variance`` alone is
@@ -550,24 +560,24 @@ class EstimatedMarginals(GaussianMarginals):
         Raises:
             TypeError: always.
         """
-        raise self._refuse("drawn, as another GP, a likelihood or an operation of the program asks")
+        self._refuse_estimates("drawn, as another GP, a likelihood or an operation of the program asks")
 
     def __matmul__(self, A: Any) -> Any:
-        raise self._refuse("mixed by a matrix, which needs covariances of its outputs")
+        self._refuse_estimates("mixed by a matrix, which needs covariances of its outputs")
 
-    def _refuse(self, what: str) -> TypeError:
-        return TypeError(
+    def _refuse_estimates(self, what: str) -> NoReturn:
+        raise TypeError(
             f"The kernel of {_named(self.sites)} samples views of its inputs, so that its moments are estimates in "
             f"training (the variance may be negative): it cannot be {what}. Enumerate the views (an Orbit), or keep "
             "the site's value to f + c, f * c, and the likelihoods Gaussian, PolyaGamma and StickBreaking."
         )
 
-    def _refused(self, what: str, way: str = "") -> TypeError:
-        return self._refuse(f"used in {what} ({line_of_program()})")
+    def _refuse(self, what: str, way: str = "") -> NoReturn:
+        self._refuse_estimates(f"used in {what} ({line_of_program()})")
 
 
 class _NoArray:
-    """What JAX is given when it asks marginals for an array, which is none.
+    """The answer to JAX when it asks marginals for an array: none.
 
     Its operators leave the operation to the marginals then, and its functions look for the array's type, or write what
     they were given into an error of their own: either raises ours.
@@ -579,10 +589,10 @@ class _NoArray:
     def __getattr__(self, name: str) -> NoReturn:
         if name == "_marginals":  # not set yet, in a copy
             raise AttributeError(name)
-        raise self._marginals._refused("A function of JAX")
+        self._marginals._refuse("A function of JAX")
 
     def __repr__(self) -> str:
-        raise self._marginals._refused("A function of JAX")
+        self._marginals._refuse("A function of JAX")
 
 
 def _named(sites: frozenset[str]) -> str:
@@ -618,13 +628,9 @@ def _is_full(index: Any) -> bool:
     return isinstance(index, slice) and index == slice(None)
 
 
-def _combine(first: Array, second: Array) -> Array:
-    return random.fold_in(first, random.bits(second, (), jnp.uint32))
-
-
 def _refusing(what: str) -> Callable[..., NoReturn]:
     def operation(self: GaussianMarginals, *others: Any) -> NoReturn:
-        raise self._refused(what)
+        self._refuse(what)
 
     return operation
 
@@ -633,13 +639,8 @@ def _refusing(what: str) -> Callable[..., NoReturn]:
 _OTHERS = {"abs": "abs(f)", "pow": "f ** c", "mod": "f % c", "floordiv": "f // c", "divmod": "divmod(f, c)"}
 _OTHERS |= {"rtruediv": "c / f", "rpow": "c ** f", "rmod": "c % f", "rfloordiv": "c // f", "rdivmod": "divmod(c, f)"}
 _OTHERS |= {"lt": "f < c", "le": "f <= c", "gt": "f > c", "ge": "f >= c", "eq": "f == c", "ne": "f != c"}
-_OTHERS |= {
-    "bool": "A condition on f",
-    "iter": "A loop over f",
-    "contains": "c in f",
-    "float": "float(f)",
-    "int": "int(f)",
-}
+_OTHERS |= {"bool": "A condition on f", "iter": "A loop over f", "contains": "c in f"}
+_OTHERS |= {"float": "float(f)", "int": "int(f)"}
 for _name, _what in _OTHERS.items():
     setattr(GaussianMarginals, f"__{_name}__", _refusing(_what))
 

@@ -13,13 +13,11 @@ from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
-from gpzoo._checks import positive_int
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel
 from gpzoo.kernels.double_sum import has_sampled_views, with_fixed_views
+from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import GaussianMarginals, draws
-
-_LOG_2PI = 1.8378770664093453
 
 
 class ProcessAtInputs(dist.Distribution):
@@ -49,7 +47,7 @@ class ProcessAtInputs(dist.Distribution):
 
     def moments(self) -> tuple[Float[Array, "N *D"], Float[Array, "... N N"]]:
         """Mean and joint covariance, ``[N, N]`` or ``[D, N, N]`` (outputs are independent)."""
-        raise NotImplementedError
+        checks.unwritten(self, "moments()")
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
         """Joint draws over all inputs, ``sample_shape + [N]`` or ``sample_shape + [N, D]``, finite if the moments are.
@@ -92,12 +90,12 @@ class ProcessAtInputs(dist.Distribution):
             alpha = linalg.solve_lower(L, columns)
             square = jnp.sum(alpha * alpha, axis=(0, 1)).reshape(batch)
             log_det = jnp.sum(log_det)
-        density = -(square + num_inputs * num_outputs * _LOG_2PI) / 2 - log_det
+        density = -(square + num_inputs * num_outputs * LOG_2PI) / 2 - log_det
         return jnp.where(jnp.all(factorised == 1), density, -jnp.inf)
 
     def _prior_variance(self) -> Float[Array, "*D N"]:
         """Variances of the prior, which set the scale of rounding errors in every covariance computed from it."""
-        raise NotImplementedError
+        checks.unwritten(self, "_prior_variance()")
 
     @property
     def _joint_jitter(self) -> float | Array | None:
@@ -111,9 +109,9 @@ class ProcessAtInputs(dist.Distribution):
 
     def _check_value(self, value: Any) -> None:
         shape, events = tuple(jnp.shape(value)), self.event_shape
-        if shape[max(len(shape) - len(events), 0) :] != events:
-            hint = ": drop the last axis of the value, y[:, 0]" if shape == (*events, 1) else ""
-            raise ValueError(f"A value of shape {shape} was given to a GP site of shape {events}{hint}.")
+        hint = ": drop the last axis of the value, y[:, 0]" if shape == (*events, 1) else ""
+        wrong = shape[max(len(shape) - len(events), 0) :] != events
+        checks.refuse(wrong, f"A value of shape {shape} was given to a GP site of shape {events}{hint}.")
 
     def _covariance_name(self) -> str:
         return f"the covariance of {type(self).__name__} at {self.event_shape[0]} inputs"
@@ -126,13 +124,13 @@ class ProcessAtInputs(dist.Distribution):
         Raises:
             ValueError: if ``batch_shape`` is not empty.
         """
-        if tuple(batch_shape) == ():
-            return self
-        raise ValueError(
+        checks.refuse(
+            tuple(batch_shape),
             f"A GaussianProcess site (event shape {self.event_shape}) cannot be inside a plate or be expanded to "
             f"{tuple(batch_shape)}: its KL would be scaled by the minibatch. Sample it before "
-            "`with numpyro.plate(...)` and use its value inside; for several functions use num_outputs."
+            "`with numpyro.plate(...)` and use its value inside; for several functions use num_outputs.",
         )
+        return self
 
     def mask(self, mask: Any) -> dist.Distribution:
         """Refused, except for ``True`` and ``False`` (NumPyro masks a density that it does not need with ``False``).
@@ -140,14 +138,12 @@ class ProcessAtInputs(dist.Distribution):
         Raises:
             ValueError: for any other mask: a joint density over inputs has no terms to mask.
         """
-        if mask is True:
-            return self
-        if mask is False:
-            return super().mask(cast(Any, mask))
-        raise ValueError(
+        checks.refuse(
+            not isinstance(mask, bool),
             "A GaussianProcess site cannot be masked: its density is joint over all inputs. Put handlers.mask around "
-            "the likelihood site only."
+            "the likelihood site only.",
         )
+        return self if mask else super().mask(cast(Any, mask))
 
 
 class GaussianProcess(ProcessAtInputs):
@@ -201,39 +197,28 @@ class GaussianProcess(ProcessAtInputs):
         jitter: float | Array | None = None,
     ) -> None:
         checks.refuse_params_under_mcmc()
-        if not isinstance(kernel, Kernel):
-            raise TypeError(f"kernel must be a gpzoo kernel, got {type(kernel).__name__}.")
         if num_outputs is not None:
-            num_outputs = positive_int("num_outputs", num_outputs)
-        self.kernel, self.jitter = kernel, jitter
+            num_outputs = checks.positive_int("num_outputs", num_outputs)
+        self.kernel, self.jitter = checks.instance("kernel", kernel, Kernel, "a gpzoo kernel"), jitter
         self.X = kernel.check_inputs(draws(X))
         own_axis = kernel.has_outputs(self.X)
         inputs = self.X[0] if own_axis else self.X
         checks.not_empty("X", inputs)
         checks.finite("X", self.X)
-        if kernel.batched and self.samples_views:
-            raise ValueError(
-                f"With sampled views all outputs have one kernel, but this {type(kernel).__name__} carries one per "
-                "output."
-            )
+        each = "With sampled views all outputs have one kernel, but this"
+        own_each = kernel.batched and self.samples_views
+        checks.refuse(own_each, f"{each} {type(kernel).__name__} carries one per output.")
         distinct = self._num_distinct(kernel, own_axis)
         if distinct is not None:
-            if num_outputs not in (None, distinct):
-                raise ValueError(f"num_outputs is {num_outputs}, but the kernel or X carries {distinct} outputs.")
+            given = f"num_outputs is {num_outputs}, but the kernel or X carries {distinct} outputs."
+            checks.refuse(num_outputs not in (None, distinct), given)
             num_outputs = distinct
         self._init_events(inputs.shape[0], num_outputs)
         self.loc = None
         if mean is not None:
             self.loc = checks.floating("mean", draws(mean))
             checks.finite("mean", self.loc)
-            try:
-                fits = jnp.broadcast_shapes(self.loc.shape, self.event_shape) == self.event_shape
-            except ValueError:
-                fits = False
-            if not fits:
-                raise ValueError(
-                    f"mean has shape {self.loc.shape}, which does not broadcast to the site's {self.event_shape}."
-                )
+            checks.broadcasts("mean", self.loc, self.event_shape, "the site's")
 
     def _num_distinct(self, kernel: Kernel, own_axis: bool) -> int | None:
         if own_axis:

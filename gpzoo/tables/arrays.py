@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import mmap
 import operator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.errors import DatasetError
 from gpzoo.tables.files import opened
@@ -44,33 +46,32 @@ class ArrayTable(Table):
 
     def __init__(self, *arrays: ArrayLike, block_size: int = 65_536, dtype: Any = None) -> None:
         for position, array in enumerate(arrays):
-            if isinstance(array, np.ma.MaskedArray):
-                raise ValueError(
-                    f"Array {position} is a masked array, whose mask would be lost: pass array.filled(0), and the mask "
-                    "as a separate array for numpyro.handlers.mask."
-                )
+            checks.refuse(
+                isinstance(array, np.ma.MaskedArray),
+                f"Array {position} is a masked array, whose mask would be lost: pass array.filled(0), and the mask "
+                "as a separate array for numpyro.handlers.mask.",
+            )
         self._arrays = tuple(a if isinstance(a, np.ndarray) else np.asarray(a) for a in arrays)
         shapes = [a.shape for a in self._arrays]
         for position, array in enumerate(self._arrays):
-            if array.dtype.kind not in "fiub":
-                raise TypeError(f"Array {position} must be of real numbers, got dtype {array.dtype}.")
-            if dtype is None and array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
-                raise TypeError(
-                    f"Array {position} has dtype {array.dtype}, which is not supported: pass dtype=numpy.float32."
-                )
-        if not shapes or any(len(shape) == 0 for shape in shapes):
-            raise ValueError(f"A table takes arrays with one row per datum, got shapes {shapes}.")
-        if len({shape[0] for shape in shapes}) > 1:
-            raise ValueError(f"The arrays of a table must have the same number of rows, got shapes {shapes}.")
-        if any(0 in shape for shape in shapes):
-            raise ValueError(f"The table is empty: its arrays have shapes {shapes}, at least one row is needed.")
-        if operator.index(block_size) < 1:
-            raise ValueError(f"block_size must be 1 or more, got {block_size}.")
+            kind, own = array.dtype.kind, f"dtype {array.dtype}"
+            refuse = partial(checks.refuse, kind=TypeError)
+            refuse(kind not in "fiub", f"Array {position} must be of real numbers, got {own}.")
+            unusual = dtype is None and kind == "f" and array.dtype.itemsize not in (4, 8)
+            refuse(unusual, f"Array {position} has {own}, which is not supported: pass dtype=numpy.float32.")
+        got = f"got shapes {shapes}."
+        no_rows = not shapes or any(len(shape) == 0 for shape in shapes)
+        checks.refuse(no_rows, f"A table takes arrays with one row per datum, {got}")
+        several = len({shape[0] for shape in shapes}) > 1
+        checks.refuse(several, f"The arrays of a table must have the same number of rows, {got}")
+        empty = f"The table is empty: its arrays have shapes {shapes}, at least one row is needed."
+        checks.refuse(any(0 in shape for shape in shapes), empty)
+        checks.must(operator.index(block_size) >= 1, "block_size", "be 1 or more", str(block_size))
         self._starts = np.arange(0, shapes[0][0], block_size)
         self.block_rows = np.diff(self._starts, append=shapes[0][0])
         self.groups = tuple(
             ColumnGroup(
-                a.shape[1:], a.dtype.newbyteorder("=") if dtype is None or a.dtype.kind != "f" else _floating(dtype)
+                a.shape[1:], a.dtype.newbyteorder("=") if dtype is None or a.dtype.kind != "f" else floating(dtype)
             )
             for a in self._arrays
         )
@@ -93,9 +94,13 @@ class ArrayTable(Table):
         return f"block {block} (rows {start} to {start + int(self.block_rows[block])}{of})"
 
 
-def _floating(dtype: Any) -> np.dtype:
-    if np.dtype(dtype).kind != "f":
-        raise TypeError(f"dtype must be floating, got {dtype}.")
+def floating(dtype: Any) -> np.dtype:
+    """The dtype, if it is floating.
+
+    Raises:
+        TypeError: if it is not.
+    """
+    checks.refuse(np.dtype(dtype).kind != "f", f"dtype must be floating, got {dtype}.", TypeError)
     return np.dtype(dtype)
 
 
@@ -109,15 +114,13 @@ class _Place(NamedTuple):
     def rows(self, array: np.ndarray, start: int, stop: int) -> np.ndarray:
         stride = array.strides[0]
         count = (stop - start - 1) * stride + self.row_bytes
+        failed = f"cannot read rows {start} to {stop} of {self.path}:"
         try:
             with opened(Path(self.path), None) as stream:
                 content = np.fromfile(stream, np.uint8, count, offset=self.offset + start * stride)
         except OSError as error:
-            raise DatasetError(
-                f"cannot read rows {start} to {stop} of {self.path}: {error.strerror or error}."
-            ) from error
-        if content.size < count:
-            raise DatasetError(f"cannot read rows {start} to {stop} of {self.path}: the file has become shorter.")
+            raise DatasetError(f"{failed} {error.strerror or error}.") from error
+        checks.refuse(content.size < count, f"{failed} the file has become shorter.", DatasetError)
         return np.ndarray((stop - start, *array.shape[1:]), array.dtype, content, 0, array.strides)
 
 

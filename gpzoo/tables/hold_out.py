@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpzoo.tables.table import Table, empty
+from gpzoo import _checks as checks
+from gpzoo.tables.table import Table
 
 
 def hold_out(table: Table, rows: int, seed: int = 0) -> tuple[Any, ...]:
@@ -35,19 +36,11 @@ def hold_out(table: Table, rows: int, seed: int = 0) -> tuple[Any, ...]:
         DatasetError: if a block cannot be read.
     """
     rows = operator.index(rows)
-    if not 1 <= rows < table.num_rows:
-        raise ValueError(f"rows must be between 1 and {table.num_rows - 1}, so that some are left, got {rows}.")
+    wanted = f"be between 1 and {table.num_rows - 1}, so that some are left"
+    checks.must(1 <= rows < table.num_rows, "rows", wanted, str(rows))
     chosen = np.sort(np.random.Generator(np.random.Philox(seed)).choice(table.num_rows, rows, False, shuffle=False))
-    ends = np.cumsum(table.block_rows)
-    parts = np.split(chosen, np.searchsorted(chosen, ends[:-1]))
-    parts = [part - (end - size) for part, end, size in zip(parts, ends, table.block_rows, strict=True)]
-    out, filled = empty(table.groups, rows), 0
-    for block, part in enumerate(parts):
-        if len(part):
-            for target, array in zip(out, table.read(block), strict=True):
-                target[filled : filled + len(part)] = array[part]
-            filled += len(part)
-    return _Without(table, parts), *out
+    parts = table.in_blocks(chosen)
+    return _Without(table, parts), *table.rows(parts)
 
 
 class _Without(Table):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpzoo import _checks as checks
 from gpzoo.tables.table import Table, empty
 
 
@@ -59,24 +60,20 @@ class Minibatches:
         read_ahead: int = 2,
         part: slice = slice(None),
     ) -> None:
-        if table.num_rows == 0:
-            raise ValueError("The table is empty: no rows.")
-        if not 1 <= operator.index(batch_size) <= table.num_rows:
-            raise ValueError(
-                f"batch_size must be between 1 and the number of rows, {table.num_rows}; got {batch_size}."
-            )
-        if not 0 <= operator.index(seed) < 2**64:
-            raise ValueError(f"seed must be between 0 and 2**64 - 1, got {seed}.")
-        if operator.index(window) < 1 or operator.index(read_ahead) < 0:
-            raise ValueError(f"window must be 1 or more and read_ahead 0 or more, got {window} and {read_ahead}.")
+        rows = table.num_rows
+        checks.refuse(rows == 0, "The table is empty: no rows.")
+        good, wanted = 1 <= operator.index(batch_size) <= rows, f"be between 1 and the number of rows, {rows};"
+        checks.must(good, "batch_size", wanted, str(batch_size))
+        checks.must(0 <= operator.index(seed) < 2**64, "seed", "be between 0 and 2**64 - 1", str(seed))
+        good = operator.index(window) >= 1 and operator.index(read_ahead) >= 0
+        wanted = "be 1 or more and read_ahead 0 or more"
+        checks.must(good, "window", wanted, f"{window} and {read_ahead}")
         self.table, self.batch_size, self.seed = table, operator.index(batch_size), operator.index(seed)
         self.steps_per_epoch = table.num_rows // self.batch_size
         self._start, stop, _ = part.indices(self.batch_size)
         self._part = stop - self._start
-        if self._part < 1 or part.step not in (None, 1):
-            raise ValueError(
-                f"part must be a slice of one or more of the {batch_size} rows of a minibatch; got {part}."
-            )
+        wanted = f"be a slice of one or more of the {batch_size} rows of a minibatch;"
+        checks.must(self._part >= 1 and part.step in (None, 1), "part", wanted, str(part))
         self._window, self._orders = window, {}
         most = int(table.block_rows.max())
         self._windows = max(1, table.num_rows // (window + most))
@@ -99,10 +96,8 @@ class Minibatches:
             ValueError: if ``step`` is negative or ``count`` below 1; after :meth:`close`; if a block holds bad values.
         """
         step, count = operator.index(step), operator.index(count)
-        if step < 0 or count < 1:
-            raise ValueError(f"step must be 0 or more and count 1 or more, got {step} and {count}.")
-        if self._thread is None:
-            raise ValueError("These minibatches are closed; make new ones.")
+        checks.must(step >= 0 and count >= 1, "step", "be 0 or more and count 1 or more", f"{step} and {count}")
+        checks.refuse(self._thread is None, "These minibatches are closed; make new ones.")
         out = empty(self.table.groups, count * self._part)
         done = 0
         try:

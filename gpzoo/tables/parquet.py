@@ -1,4 +1,8 @@
-"""Tables in Parquet files, read a block at a time."""
+"""Tables in Parquet files, read a block at a time.
+
+``pyarrow.dataset`` finds files and row groups as well. It reads every file by the schema of the first, so that integers
+of a second file came back as doubles, and saves none of the checks below.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from gpzoo import _checks as checks
 from gpzoo._extras import needs
 from gpzoo.errors import DatasetError
-from gpzoo.tables.arrays import _floating
+from gpzoo.tables.arrays import floating
 from gpzoo.tables.files import opened, reason, unreadable
 from gpzoo.tables.table import ColumnGroup, Table, pieces
 
@@ -56,8 +61,9 @@ class ParquetTable(Table):
         _, pq = _pyarrow()
         columns = (columns,) if isinstance(columns, str) else tuple(columns)
         self._names = columns + (() if target is None else (target,))
-        if not columns or len(set(self._names)) < len(self._names):
-            raise ValueError(f"columns and target must be one or more different names, got {columns} and {target!r}.")
+        good = bool(columns) and len(set(self._names)) == len(self._names)
+        wanted = "be one or more different names"
+        checks.must(good, "columns and target", wanted, f"{columns} and {target!r}")
         self._blocks, rows, types = [], [], {name: np.dtype(np.float32) for name in self._names}
         for path in _files(paths):
             with _reading(f"{path} as Parquet"), opened(path, None) as stream:
@@ -69,10 +75,9 @@ class ParquetTable(Table):
                 if metadata.row_group(group).num_rows > 0:
                     self._blocks.append((path, group, metadata))
                     rows.append(metadata.row_group(group).num_rows)
-        if not rows:
-            raise ValueError(f"The table is empty: {paths} has no rows.")
+        checks.refuse(not rows, f"The table is empty: {paths} has no rows.")
         self.block_rows = np.asarray(rows)
-        dtype = _floating(dtype)
+        dtype = floating(dtype)
         self.groups = (ColumnGroup((len(columns),), dtype, columns),)
         if target is not None:
             self.groups += (ColumnGroup((), np.dtype(np.int32) if classes else dtype, (target,)),)
@@ -89,16 +94,13 @@ class ParquetTable(Table):
             pq.ParquetFile(stream, metadata=metadata) as file,
         ):
             content = file.read_row_group(group, columns=list(self._names))
-            if content.num_rows != self.block_rows[block]:
-                raise ValueError(f"it has {content.num_rows} rows instead of {self.block_rows[block]}")
+            found, wanted = content.num_rows, self.block_rows[block]
+            checks.refuse(found != wanted, f"it has {found} rows instead of {wanted}")
         values = {}
         for name in self._names:
             column = content.column(name)
-            if column.null_count:
-                raise ValueError(
-                    f"Column {name!r} has {column.null_count} null values in {self._where(block)}. "
-                    "Remove or impute such rows."
-                )
+            nulls = f"Column {name!r} has {column.null_count} null values in {self._where(block)}."
+            checks.refuse(column.null_count, f"{nulls} Remove or impute such rows.")
             values[name] = column.to_numpy()
         out = []
         for position, (g, dtype) in enumerate(zip(self.groups, self._types, strict=True)):
@@ -146,12 +148,10 @@ def _files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         inside = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
         inside = [file for file in inside if file.is_file()]
-        if not inside:
-            what = "holds no *.parquet files" if path.is_dir() else "does not exist"
-            raise DatasetError(f"cannot read {path}: it {what}.")
+        why = "holds no *.parquet files" if path.is_dir() else "does not exist"
+        checks.refuse(not inside, f"cannot read {path}: it {why}.", DatasetError)
         found += inside
-    if not found:
-        raise ValueError("paths must name at least one Parquet file or folder, got none.")
+    checks.must(found, "paths", "name at least one Parquet file or folder", "none")
     return found
 
 
@@ -165,10 +165,10 @@ def _number_type(path: Path, schema: Any, name: str, integer: bool) -> np.dtype:
     import pyarrow as pa
 
     index = schema.get_field_index(name)
-    if index < 0:
-        raise ValueError(f"{path} must have one column {name!r}; its columns are {schema.names}.")
+    checks.refuse(index < 0, f"{path} must have one column {name!r}; its columns are {schema.names}.")
     kind = schema.field(index).type
-    if not (pa.types.is_integer(kind) or (not integer and (pa.types.is_floating(kind) or pa.types.is_boolean(kind)))):
-        wanted = "integer classes" if integer else "numbers"
-        raise TypeError(f"Column {name!r} of {path} must hold {wanted}, its type is {kind}. Convert it first.")
+    good = pa.types.is_integer(kind) or (not integer and (pa.types.is_floating(kind) or pa.types.is_boolean(kind)))
+    wanted = "integer classes" if integer else "numbers"
+    convert = f"Column {name!r} of {path} must hold {wanted}, its type is {kind}. Convert it first."
+    checks.refuse(not good, convert, TypeError)
     return np.dtype(kind.to_pandas_dtype())

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpzoo import _checks as checks
 from gpzoo.tables.table import Table, pieces
 
 
@@ -59,8 +60,8 @@ def moments(table: Table, groups: Sequence[int] | None = None) -> Moments:
         ValueError: for groups that the table does not have, or as :meth:`Table.read`.
     """
     wanted = range(len(table.groups)) if groups is None else [operator.index(g) for g in groups]
-    if not set(wanted) <= set(range(len(table.groups))):
-        raise ValueError(f"groups must be among 0 to {len(table.groups) - 1}, got {list(wanted)}.")
+    known = set(wanted) <= set(range(len(table.groups)))
+    checks.must(known, "groups", f"be among 0 to {len(table.groups) - 1}", str(list(wanted)))
     running = {g: _Running(table.groups[g].shape) for g in wanted}
     for block in range(len(table.block_rows)):
         arrays = table.stored(block)
@@ -132,22 +133,17 @@ class Standardised(Table):
     def __init__(self, table: Table, mean: Sequence[Any], std: Sequence[Any]) -> None:
         self.table, self.mean, self.std = table, tuple(mean), tuple(std)
         self.block_rows = table.block_rows
-        if not len(self.mean) == len(self.std) == len(table.groups):
-            raise ValueError(
-                f"mean and std must have one entry per group, {len(table.groups)}; got {len(self.mean)} and "
-                f"{len(self.std)}."
-            )
+        sizes = len(self.mean), len(self.std)
+        wanted = f"have one entry per group, {len(table.groups)};"
+        checks.must(sizes == (len(table.groups),) * 2, "mean and std", wanted, f"{sizes[0]} and {sizes[1]}")
         groups = []
         for position, (group, m, s) in enumerate(zip(table.groups, self.mean, self.std, strict=True)):
-            if (m is None) != (s is None):
-                raise ValueError(f"mean and std of group {position} must both be given or both None.")
+            both = f"mean and std of group {position}"
+            checks.refuse((m is None) != (s is None), f"{both} must both be given or both None.")
             if m is not None:
                 good = np.shape(m) == np.shape(s) == group.shape and np.isfinite(m).all() and np.isfinite(s).all()
-                if not good or np.min(s) < 0:
-                    raise ValueError(
-                        f"mean and std of group {position} must be finite, of shape {group.shape}, and std not "
-                        f"negative; got {m} and {s}."
-                    )
+                wanted = f"be finite, of shape {group.shape}, and std not negative;"
+                checks.must(good and np.min(s) >= 0, both, wanted, f"{m} and {s}")
                 group = group._replace(dtype=np.result_type(group.dtype, np.float32))
             groups.append(group)
         self.groups = tuple(groups)
@@ -159,10 +155,10 @@ class Standardised(Table):
             ValueError: if there are more arrays than groups, or rows have another shape.
         """
         for position, (array, group) in enumerate(zip(arrays, self.groups, strict=False)):
-            if np.shape(array)[1:] != group.shape:
-                raise ValueError(f"Rows of array {position} must have shape {group.shape}, got {np.shape(array)}.")
-        if len(arrays) > len(self.groups):
-            raise ValueError(f"The table has {len(self.groups)} groups, got {len(arrays)} arrays.")
+            shape, wanted = np.shape(array), f"have shape {group.shape}"
+            checks.must(shape[1:] == group.shape, f"Rows of array {position}", wanted, str(shape))
+        more = f"The table has {len(self.groups)} groups, got {len(arrays)} arrays."
+        checks.refuse(len(arrays) > len(self.groups), more)
         return self._apply(arrays)
 
     def stored(self, block: int) -> tuple[np.ndarray, ...]:
@@ -217,11 +213,9 @@ def standardised(table: Table, groups: Sequence[int] | None = None, *, keep: Seq
     """
     last = len(table.groups) - 1
     kept, shape = [operator.index(column) for column in keep], table.groups[0].shape
-    if kept and (len(shape) != 1 or not set(kept) <= set(range(shape[0]))):
-        raise ValueError(
-            f"keep must name columns of the inputs by number, of which there are "
-            f"{f'{shape[0]}, from 0' if len(shape) == 1 else f'none in rows of shape {shape}'}; got {kept}."
-        )
+    there = f"{shape[0]}, from 0" if len(shape) == 1 else f"none in rows of shape {shape}"
+    known = not kept or (len(shape) == 1 and set(kept) <= set(range(shape[0])))
+    checks.must(known, "keep", f"name columns of the inputs by number, of which there are {there};", str(kept))
     if groups is None:
         groups = [i for i, g in enumerate(table.groups) if not (i == last > 0 and g.dtype.kind in "iub")]
     found = moments(table, groups)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpzoo import _checks as checks
 from gpzoo.tables.files import fingerprint as sha256_of
 
 #: Number of values converted to float64 at a time: they fit into the processor's cache, and memory use stays constant.
@@ -108,16 +109,22 @@ class Table(ABC):
             ValueError: if ``rows`` is below 1 or more than the table has, or as :meth:`read`.
         """
         rows = operator.index(rows)
-        if not 1 <= rows <= self.num_rows:
-            raise ValueError(f"rows must be between 1 and the {self.num_rows} of the table, got {rows}.")
-        out = empty(self.groups, rows)
-        filled = 0
-        for block in range(len(self.block_rows)):
-            for target, array in zip(out, self.read(block), strict=True):
-                target[filled : filled + len(array)] = array[: rows - filled]
-            filled += int(self.block_rows[block])
-            if filled >= rows:
-                break
+        checks.must(1 <= rows <= self.num_rows, "rows", f"be between 1 and the {self.num_rows} of the table", str(rows))
+        return self.rows(self.in_blocks(np.arange(rows)))
+
+    def in_blocks(self, rows: np.ndarray) -> list[np.ndarray]:
+        """The numbers of rows, in ascending order, as numbers within each block."""
+        ends = np.cumsum(self.block_rows)
+        parts = np.split(rows, np.searchsorted(rows, ends[:-1]))
+        return [part - (end - size) for part, end, size in zip(parts, ends, self.block_rows, strict=True)]
+
+    def rows(self, parts: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Some rows of each block, one array per group; blocks without such rows are not read."""
+        out, filled = empty(self.groups, sum(map(len, parts))), 0
+        for block, part in enumerate(parts):
+            for target, array in zip(out, self.read(block) if len(part) else (), strict=False):
+                target[filled : filled + len(part)] = array[part]
+            filled += len(part)
         return out
 
     @cached_property
@@ -165,11 +172,9 @@ class Table(ABC):
 
     def _finite(self, block: int, position: int, array: np.ndarray, what: str = "which is not finite") -> np.ndarray:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            row, *index = np.argwhere(~np.isfinite(array))[0].tolist()
-            raise ValueError(
-                f"{self._column(position, index)} has a value {what}, in row {row} of {self._where(block)}. "
-                "Remove or impute such rows."
-            )
+            row, *index = checks.first_of(~np.isfinite(array))
+            told = f"{self._column(position, index)} has a value {what}, in row {row} of {self._where(block)}."
+            raise ValueError(f"{told} Remove or impute such rows.")
         return array
 
 

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from gpzoo import _checks as checks
+
 #: Positions outside the image by at most this many pixels count as on its border, because of rounding.
 _TOLERANCE = 1e-3
 
@@ -25,8 +27,8 @@ def bilinear(image: Array, rows: Float[Array, "*shape"], columns: Float[Array, "
     Raises:
         ValueError: if the image has another rank or is thinner than two pixels.
     """
-    if jnp.ndim(image) != 3 or min(jnp.shape(image)[:2]) < 2:
-        raise ValueError(f"image must be [H, W, C] with H, W >= 2, got shape {tuple(jnp.shape(image))}.")
+    good = jnp.ndim(image) == 3 and min(jnp.shape(image)[:2]) >= 2
+    checks.must(good, "image", "be [H, W, C] with H, W >= 2", f"shape {tuple(jnp.shape(image))}")
     H, W, C = image.shape
     # NaN fails both comparisons, so that a NaN position is not outside and shows in the result.
     beyond = [(x < -_TOLERANCE) | (x > size - 1 + _TOLERANCE) for x, size in ((rows, H), (columns, W))]

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, random
 from jaxtyping import Float, PRNGKeyArray
 
-from gpzoo._checks import positive_int
+from gpzoo import _checks as checks
 from gpzoo._pytree import Fields, static
 
 
@@ -56,12 +56,12 @@ class View(Fields):
     @property
     def num_views(self) -> int:
         """Number of views per input, ``P``."""
-        raise NotImplementedError(f"{type(self).__name__} does not define num_views.")
+        checks.unwritten(self, "num_views")
 
     @property
     def view_size(self) -> int:
         """Length of a view."""
-        raise NotImplementedError(f"{type(self).__name__} does not define view_size.")
+        checks.unwritten(self, "view_size")
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
         """The views of inputs, ``num_views`` of ``view_size`` numbers each.
@@ -69,7 +69,7 @@ class View(Fields):
         Raises:
             ValueError: if the view does not take inputs of this shape.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define view(X).")
+        checks.unwritten(self, "view(X)")
 
 
 class Composed(View):
@@ -118,9 +118,8 @@ def whole_sizes(name: str, values: Sequence[int], lengths: tuple[int, ...]) -> t
         ValueError: with ``name`` and the values.
     """
     values = tuple(values)
-    if len(values) not in lengths or any(int(value) != value or value < 1 for value in values):
-        wanted = " or ".join(str(length) for length in lengths)
-        raise ValueError(f"{name} must be {wanted} positive whole numbers, got {values}.")
+    good = len(values) in lengths and all(int(value) == value and value >= 1 for value in values)
+    checks.must(good, name, f"be {' or '.join(map(str, lengths))} positive whole numbers", str(values))
     return tuple(int(value) for value in values)
 
 
@@ -167,10 +166,10 @@ class SampledView(Fields):
 
     def __init__(self, input_shape: Sequence[int], num_views: int = 16, num_fixed: int = 64) -> None:
         self.input_shape = tuple(input_shape)
-        self.num_views = positive_int("num_views", num_views)
-        self.num_fixed = positive_int("num_fixed", num_fixed)
-        if self.num_views < 2 <= self.orbit_size:
-            raise ValueError("num_views must be at least 2: an unbiased estimate of a square needs two views.")
+        self.num_views = checks.positive_int("num_views", num_views)
+        self.num_fixed = checks.positive_int("num_fixed", num_fixed)
+        two = "num_views must be at least 2: an unbiased estimate of a square needs two views."
+        checks.refuse(self.num_views < 2 <= self.orbit_size, two)
 
     # -- methods of a subclass ---------------------------------------------------------------------------------------
 
@@ -181,11 +180,11 @@ class SampledView(Fields):
 
     def noise(self, key: PRNGKeyArray, num_views: int) -> Any:
         """The randomness of ``num_views`` views of one input, a pytree with a leading axis of views."""
-        raise NotImplementedError(f"{type(self).__name__} does not define noise(key, num_views).")
+        checks.unwritten(self, "noise(key, num_views)")
 
     def transform(self, x: Float[Array, "*shape"], noise: Any) -> Float[Array, "*shape"]:
         """One view of one input ``x``, of the same shape."""
-        raise NotImplementedError(f"{type(self).__name__} does not define transform(x, noise).")
+        checks.unwritten(self, "transform(x, noise)")
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -215,19 +214,17 @@ class SampledView(Fields):
         Raises:
             ValueError: if ``num_views`` is less than 1 or more than ``orbit_size``.
         """
-        num_views = self.num_fixed if num_views is None else positive_int("num_views", num_views)
-        if num_views > self.orbit_size:
-            raise ValueError(f"num_views is {num_views}, but there are {self.orbit_size} views.")
+        num_views = self.num_fixed if num_views is None else checks.positive_int("num_views", num_views)
+        too_many = f"num_views is {num_views}, but there are {self.orbit_size} views."
+        checks.refuse(num_views > self.orbit_size, too_many)
         return FixedViews(self, self.noise(key, num_views))
 
     def _views(self, X: Float[Array, "N ..."], noise: Any, axes: tuple) -> Float[Array, "N P e"]:
         of_input = jax.vmap(self.transform, in_axes=(None, 0))
         views = jax.vmap(of_input, in_axes=axes)(X, noise)
-        if views.shape[2:] != self.input_shape:
-            raise ValueError(
-                f"{type(self).__name__}.transform must return one view of the input's shape {self.input_shape}, got "
-                f"{views.shape[2:]}."
-            )
+        wanted = f"return one view of the input's shape {self.input_shape}"
+        good = views.shape[2:] == self.input_shape
+        checks.must(good, f"{type(self).__name__}.transform", wanted, str(views.shape[2:]))
         return views.reshape(*views.shape[:2], self.view_size)
 
     def check_inputs(self, X: Array | np.ndarray) -> None:
@@ -236,13 +233,20 @@ class SampledView(Fields):
         Raises:
             ValueError: with both shapes.
         """
-        if jnp.ndim(X) == self.input_ndim + 2:
-            raise ValueError(f"Sampled views take the same X for all outputs, got one per output: {jnp.shape(X)}.")
-        if tuple(jnp.shape(X)[1:]) != self.input_shape:
-            hint = " Images of one channel need their last axis too: X[..., None]." if self.input_ndim == 3 else ""
-            raise ValueError(
-                f"X must be inputs [N, ...] of shape {self.input_shape}, got shape {tuple(jnp.shape(X))}.{hint}"
-            )
+        each = f"Sampled views take the same X for all outputs, got one per output: {jnp.shape(X)}."
+        checks.refuse(jnp.ndim(X) == self.input_ndim + 2, each)
+        hint = ". Images of one channel need their last axis too: X[..., None]" if self.input_ndim == 3 else ""
+        check_shape(X, self.input_shape, hint)
+
+
+def check_shape(X: Array | np.ndarray, input_shape: tuple[int, ...], hint: str = "") -> None:
+    """Refuse inputs of another shape than a view takes.
+
+    Raises:
+        ValueError: naming both shapes.
+    """
+    found = tuple(jnp.shape(X))
+    checks.must(found[1:] == input_shape, "X", f"be inputs [N, ...] of shape {input_shape}", f"shape {found}", hint)
 
 
 class FixedViews(View):

@@ -64,8 +64,8 @@ class Affine(SampledView):
         num_fixed: int = 64,
     ) -> None:
         shape = whole_sizes("image_shape", image_shape, (2, 3))
-        if min(shape[:2]) < 2:
-            raise ValueError(f"Images must be at least two pixels high and wide, got image_shape {shape}.")
+        good = min(shape[:2]) >= 2
+        checks.must(good, "Images", "be at least two pixels high and wide", f"image_shape {shape}")
         super().__init__(shape if len(shape) == 3 else (*shape, 1), num_views, num_fixed)
         self.low, self.high = _parameters("low", low, (6,)), _parameters("high", high, (6,))
         self.raw = bool(raw)
@@ -151,10 +151,11 @@ class Deformation(Affine):
     ) -> None:
         self.amplitude = _parameters("amplitude", amplitude, ())
         self.smoothness = _parameters("smoothness", smoothness, ())
-        if checks.is_concrete(self.smoothness) and not np.asarray(self.smoothness) > 0:
-            raise ValueError(f"smoothness must be positive, got {float(self.smoothness)}.")
-        if (low is None) != (high is None):
-            raise ValueError("Give both bounds of the affine map, low and high, or neither.")
+        if checks.is_concrete(self.smoothness):
+            found = float(np.asarray(self.smoothness))
+            checks.must(found > 0, "smoothness", "be positive", str(found))
+        one = "Give both bounds of the affine map, low and high, or neither."
+        checks.refuse((low is None) != (high is None), one)
         at_rest = jnp.asarray([0, 1, 1, 0, 0, 0], self.amplitude.dtype)
         low, high = (at_rest if bound is None else bound for bound in (low, high))
         super().__init__(image_shape, low, high, num_views=num_views, num_fixed=num_fixed)
@@ -179,9 +180,9 @@ class Deformation(Affine):
 
 def _parameters(name: str, value: Any, shape: tuple[int, ...]) -> Float[Array, "..."]:
     value = checks.floating(name, value)
-    if value.shape != shape:
-        wanted = "one number" if shape == () else "the six parameters of an affine map"
-        raise ValueError(f"{name} must be {wanted}, got shape {value.shape}.")
-    if checks.is_concrete(value) and not np.isfinite(np.asarray(value)).all():
-        raise ValueError(f"{name} must be finite, got {np.asarray(value).tolist()}.")
+    wanted = "one number" if shape == () else "the six parameters of an affine map"
+    checks.must(value.shape == shape, name, f"be {wanted}", f"shape {value.shape}")
+    if checks.is_concrete(value):
+        found = np.asarray(value)
+        checks.must(np.isfinite(found).all(), name, "be finite", str(found.tolist()))
     return value

@@ -10,8 +10,9 @@ import numpy as np
 from jax import Array, random
 from jaxtyping import Float, Integer, PRNGKeyArray
 
+from gpzoo import _checks as checks
 from gpzoo._pytree import static
-from gpzoo.views.base import SampledView, View, whole_sizes
+from gpzoo.views.base import SampledView, View, check_shape, whole_sizes
 
 
 class Orbit(View):
@@ -43,23 +44,25 @@ class Orbit(View):
 
     def __init__(self, table: Any, input_shape: Sequence[int] | None = None) -> None:
         table = np.asarray(table)
-        if table.ndim != 2 or table.size == 0 or not np.issubdtype(table.dtype, np.integer):
-            raise ValueError(f"table must be integers [views, size], got {table.dtype} of shape {table.shape}.")
+        good = table.ndim == 2 and table.size and np.issubdtype(table.dtype, np.integer)
+        checks.must(good, "table", "be integers [views, size]", f"{table.dtype} of shape {table.shape}")
         shape = (table.shape[1],) if input_shape is None else whole_sizes("input_shape", input_shape, (1, 2, 3))
         size = int(np.prod(shape))
-        if table.shape[1] != size or table.min() < -1 or table.max() >= size:
-            raise ValueError(
-                f"table must have {size} columns for inputs of shape {shape}, with entries from -1 to {size - 1}; got "
-                f"shape {table.shape}, entries from {table.min()} to {table.max()}."
-            )
+        checks.must(
+            table.shape[1] == size and table.min() >= -1 and table.max() < size,
+            "table",
+            f"have {size} columns for inputs of shape {shape}, with entries from -1 to {size - 1};",
+            f"shape {table.shape}, entries from {table.min()} to {table.max()}",
+        )
         ordered = np.sort(table, axis=1)
-        if (twice := ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)).any():
-            row = int(np.argmax(twice))
-            raise ValueError(
-                f"Every row of table moves the entries of an input, each to one place, but row {row}, "
-                f"{np.array2string(table[row], threshold=8)}, has an entry twice: no group of transformations has it. "
-                "Give permutations, with -1 for zero."
-            )
+        twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+        row = int(np.argmax(twice))
+        checks.refuse(
+            twice.any(),
+            f"Every row of table moves the entries of an input, each to one place, but row {row}, "
+            f"{np.array2string(table[row], threshold=8)}, has an entry twice: no group of transformations has it. "
+            "Give permutations, with -1 for zero.",
+        )
         first = np.sort(np.unique(table, axis=0, return_index=True)[1])
         self.table, self.input_shape = table[first].astype(np.int32), shape
 
@@ -82,10 +85,10 @@ class Orbit(View):
         shape = whole_sizes("image_shape", image_shape, (2, 3))
         shape = shape if len(shape) == 3 else (*shape, 1)
         H, W, _ = shape
-        if rotations and H != W:
-            raise ValueError(f"Rotations by 90 degrees need square images, got image_shape {shape}.")
-        if shifts != int(shifts) or not 0 <= shifts < min(H, W):
-            raise ValueError(f"shifts must be between 0 and {min(H, W) - 1} pixels, got {shifts}.")
+        not_square = f"Rotations by 90 degrees need square images, got image_shape {shape}."
+        checks.refuse(rotations and H != W, not_square)
+        good = shifts == int(shifts) and 0 <= shifts < min(H, W)
+        checks.must(good, "shifts", f"be between 0 and {min(H, W) - 1} pixels", str(shifts))
         shifts = int(shifts)
         turned = [np.arange(np.prod(shape)).reshape(shape)]
         if flips:
@@ -120,8 +123,7 @@ class Orbit(View):
         Raises:
             ValueError: if an input has another shape.
         """
-        if tuple(jnp.shape(X)[1:]) != self.input_shape:
-            raise ValueError(f"X must be inputs [N, ...] of shape {self.input_shape}, got shape {tuple(jnp.shape(X))}.")
+        check_shape(X, self.input_shape)
         return rearranged(X.reshape(X.shape[0], -1), self.table)
 
 
@@ -159,14 +161,10 @@ class Subsampled(SampledView):
     orbit: Orbit = static()
 
     def __init__(self, orbit: Orbit, num_views: int, *, num_fixed: int | None = None) -> None:
-        if not isinstance(orbit, Orbit):
-            raise TypeError(f"orbit must be a gpzoo.views.Orbit, got {type(orbit).__name__}.")
-        self.orbit = orbit
+        self.orbit = checks.instance("orbit", orbit, Orbit, "a gpzoo.views.Orbit")
         super().__init__(orbit.input_shape, num_views, orbit.num_views if num_fixed is None else num_fixed)
-        if max(self.num_views, self.num_fixed) > orbit.num_views:
-            raise ValueError(
-                f"num_views is {self.num_views} and num_fixed {self.num_fixed}, but the orbit has {orbit.num_views}."
-            )
+        few = f"num_views is {self.num_views} and num_fixed {self.num_fixed}, but the orbit has {orbit.num_views}."
+        checks.refuse(max(self.num_views, self.num_fixed) > orbit.num_views, few)
 
     @property
     def orbit_size(self) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo.views.base import View, whole_sizes
 
@@ -51,20 +52,17 @@ class Patches(View):
         image: Any
         patch: Any
         image, patch = whole_sizes("image_shape", image_shape, (2, 3)), whole_sizes("patch_shape", patch_shape, (2,))
-        if patch[0] > image[0] or patch[1] > image[1]:
-            raise ValueError(
-                f"patch_shape {patch} does not fit into image_shape {image}: patches are at most as large as the image."
-            )
+        checks.refuse(
+            patch[0] > image[0] or patch[1] > image[1],
+            f"patch_shape {patch} does not fit into image_shape {image}: patches are at most as large as the image.",
+        )
         image = image if len(image) == 3 else (*image, 1)
         if isinstance(channels, int | np.integer) and not isinstance(channels, bool):
             channels, known = int(channels), 0 <= channels < image[2]
         else:
             known = isinstance(channels, str) and channels in ("separate", "joint")
-        if not known:
-            raise ValueError(
-                f"channels must be 'separate', 'joint' or the number of one of the {image[2]} channels, counted from "
-                f"0; got {channels!r}."
-            )
+        wanted = f"be 'separate', 'joint' or the number of one of the {image[2]} channels, counted from 0;"
+        checks.must(known, "channels", wanted, repr(channels))
         self.image_shape, self.patch_shape, self.channels = image, patch, channels
 
     @property
@@ -89,11 +87,9 @@ class Patches(View):
         Raises:
             ValueError: if ``X`` has another rank or another image shape.
         """
-        if jnp.ndim(X) != 4 or tuple(jnp.shape(X)[1:]) != self.image_shape:
-            raise ValueError(
-                f"X must be images [N, H, W, C] with (H, W, C) = {self.image_shape}; got shape {tuple(jnp.shape(X))}. "
-                "Images of one channel need their last axis too: X[..., None]."
-            )
+        wanted = f"be images [N, H, W, C] with (H, W, C) = {self.image_shape};"
+        hint = ". Images of one channel need their last axis too: X[..., None]"
+        checks.must(tuple(jnp.shape(X)[1:]) == self.image_shape, "X", wanted, f"shape {tuple(jnp.shape(X))}", hint)
         (H, W, _), (h, w) = self.image_shape, self.patch_shape
         # Slices rather than a gather: their gradient is a sum of padded blocks, not a scatter.
         X = X if isinstance(self.channels, str) else X[..., self.channels, None]

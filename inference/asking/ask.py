@@ -6,7 +6,7 @@ runs the guide or the program, and returns arrays by group and site.
 numbers that are not finite, by the name of their site. Predictions, functions, exports and posteriors are questions. A
 new one is written so::
 
-    def moments(key, at):  # a draw, here its random key, and what a batch has; compiled
+    def moments(key, at):  # a draw, here its random key, and a batch; compiled
         shown = Marginals(at.rows_of(layouts), at.views)
         found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, representation=shown).guide
         return {"means": {name: found[name]["value"].mean for name in guide.sites.processes}}
@@ -25,7 +25,7 @@ subject.at())``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -38,6 +38,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows
+from gpzoo.inference.programs.places import sites_by_place
 from gpzoo.inference.programs.program import rows_of_sites
 from gpzoo.inference.programs.rows import Layout, SiteRows, number_of_rows
 
@@ -70,6 +71,10 @@ class At(NamedTuple):
     of_sites: dict[str, Any] = {}  # noqa: RUF012 (it is never changed)
     others: Any = None
 
+    def with_static(self, static: Mapping[str, Any]) -> At:
+        """With all keyword arguments of the program among the arrays."""
+        return self._replace(arrays=self.arrays | dict(static))
+
     def rows_of(self, layouts: Mapping[str, Layout]) -> BatchRows:
         """The rows that sites have here."""
         return BatchRows(self.rows, self.count, layouts)
@@ -87,7 +92,7 @@ class Question:
         row_axis: axis of the rows, by group; 1, behind the draws, where none is named.
         apart: whether sites that are the same in all batches are computed once, by a program of their own.
         options: everything but static arguments and layouts that ``of_draw`` depends on.
-        notes: what ``of_draw`` notes while it is traced.
+        notes: kept by ``of_draw`` while it is traced.
     """
 
     name: str
@@ -137,12 +142,24 @@ class Subject:
         return self._split[1]
 
     @cached_property
+    def _shapes(self) -> tuple:
+        shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), (self.args, self.arrays))
+        return identity_of(self.static), identity_of({"shapes": shapes})
+
+    @cached_property
     def follow(self) -> SiteRows:
         """How the program's sites follow the rows of its arguments; kept for other arguments of these shapes."""
-        shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), (self.args, self.arrays))
-        key = ("rows", identity_of(self.static), identity_of({"shapes": shapes}))
+        key = ("rows", *self._shapes)
         if key not in self.compiled:
             self.compiled[key] = rows_of_sites(self.model, self.args, self.kwargs, self.values)
+        return self.compiled[key]
+
+    def follow_in_batches(self, batch_size: int) -> SiteRows:
+        """:attr:`follow`, with the sites that differ from those of all rows in batches of this size."""
+        key = ("places", batch_size, *self._shapes)
+        if key not in self.compiled:
+            found = sites_by_place(self.model, self.args, self.kwargs, self.values, self.follow, batch_size)
+            self.compiled[key] = replace(self.follow, untold=found | dict(self.follow.untold))
         return self.compiled[key]
 
     def at(self, **others: Any) -> At:
@@ -227,7 +244,7 @@ class Answer:
     def refuse_not_finite(
         self, words: Mapping[str, str], processes: Collection[str], site_of: Callable[[str], str] = str
     ) -> None:
-        """Refuse numbers that are not finite; the first draw then runs outside ``jit``, for the error of its own.
+        """Refuse numbers that are not finite; the first draw then runs outside ``jit`` and may raise its own error.
 
         Args:
             words: for the numbers of each group, such as ``"draws"``; other groups are not looked at.
@@ -282,7 +299,7 @@ def ask(
         found: Found = program(draws, at, which)
         if size < num_rows and not number:
             names = {name for sites in found.values() for name in sites}
-            subject.follow.refuse_untold(names | program.fixed, size)
+            subject.follow_in_batches(size).refuse_untold(names | program.fixed, size)
             if which != "all" and program.fixed:
                 fixed = program(draws, at, "fixed")
                 found = {group: sites | fixed[group] for group, sites in found.items()}
@@ -297,7 +314,7 @@ def ask(
 
 
 def joined(parts: Sequence[Any], layout: Layout | None, axis: int, num_rows: int) -> np.ndarray:
-    """An array of a site's rows along ``axis`` from its parts in each batch, and nothing but these.
+    """An array of all rows of a site, along ``axis``, from the parts that the batches gave.
 
     Args:
         parts: of every batch, or of the first where the site is the same in all.

@@ -21,11 +21,12 @@ from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.bounds.online import AfterEarlier
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import check_forms
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import Start
 from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.programs.rows import SiteRows
-from gpzoo.inference.programs.runs import Trace, run
+from gpzoo.inference.programs.runs import data_of, parts_of_plates, plates_of, run
 from gpzoo.inference.training._sources import Resident
 from gpzoo.linalg import total
 from gpzoo.posteriors.earlier import Earlier
@@ -64,8 +65,8 @@ class _Search(NamedTuple):
     done: Bool[Array, ""]
 
 
-class Conditioned(NamedTuple):
-    """What :func:`conditioned` finds.
+class Updated(NamedTuple):
+    """The result of :func:`updated`.
 
     Attributes:
         params: parameters, those of ``q(u)`` after the new data.
@@ -81,8 +82,8 @@ class Conditioned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Options:
-    """How new data are taken in, as :meth:`gpzoo.inference.Trained.condition` says."""
+class Updating:
+    """Options of :meth:`gpzoo.inference.Trained.condition`."""
 
     batch_size: int | None = None
     num_steps: int = 100
@@ -95,7 +96,7 @@ class Options:
                 checks.positive_int(name, getattr(self, name))
 
 
-def conditioned(subject: Subject, rng_key: PRNGKeyArray, options: Options) -> Conditioned:
+def updated(subject: Subject, rng_key: PRNGKeyArray, options: Updating) -> Updated:
     """:meth:`gpzoo.inference.Trained.condition` of a model at the new data."""
     started = time.perf_counter()
     guide, params, args, kwargs = subject.guide, subject.params, subject.args, subject.kwargs
@@ -127,20 +128,18 @@ def conditioned(subject: Subject, rng_key: PRNGKeyArray, options: Options) -> Co
     for posterior in posteriors_at(rng_key, guide, params, args, kwargs).values():
         check_columns(posterior)
     # All but latents of the rows are held: their divergences say nothing about the new data.
-    frames = {name: {frame.name for frame in site.get("cond_indep_stack") or ()} for name, site in seen.trace.items()}
-    of_data = set().union(*(frames[name] for name, site in seen.trace.items() if site.get("is_observed")))
-    held = {name for name in guide.sites.latents - processes if not frames[name] & of_data}
+    of_data = set().union(*map(plates_of, data_of(seen.trace).values()))
+    held = {name for name in guide.sites.latents - processes if not plates_of(seen.trace[name]) & of_data}
     counted = frozenset(seen.trace.keys() - held)
     losses: list[float] = []
     for k, (start, end) in enumerate(pairwise(cuts)):
         rows = replace(of_rows(start, end), params=params)
-        update = partial(_after_batch, guide, rows.static, chosen, counted, options.num_steps, options.num_draws)
-        made = (chosen, counted, options.num_steps, options.num_draws)
-        question = Question("condition", update, at_once=0, options=made)
+        update = _Update(guide, rows.static, chosen, counted, options.num_steps, options.num_draws)
+        question = Question("condition", update.search, at_once=0, options=update[2:])
         key, at = random.fold_in(rng_key, k), rows.at()
         found: _Search = rows.compiled_for(question)(key, at)
         # The bound before any step; outside jit a failure raises its own error.
-        before = partial(_bound, guide, rows.static, counted, 1, key, at, {})
+        before = partial(update.bound, key, at, 1, {})
         refuse_not_finite(min(chosen), "numbers of q(u)", _numbers(found), processes, before)
         if not found.done and found.gain > _UNFINISHED * (end - start):
             warnings.warn(
@@ -153,7 +152,7 @@ def conditioned(subject: Subject, rng_key: PRNGKeyArray, options: Options) -> Co
         params = params | found.own
         losses.append(float(found.loss))
     names = checks.positional(guide.model, len(args))[0]
-    return Conditioned(params, np.cumsum(losses), time.perf_counter() - started, source.settings(names))
+    return Updated(params, np.cumsum(losses), time.perf_counter() - started, source.settings(names))
 
 
 def posteriors_at(
@@ -164,8 +163,7 @@ def posteriors_at(
     Raises:
         FactorisationError: naming the site, if a ``Kuu`` does not factorise.
     """
-    values = jax.tree.map(lambda x: x, dict(params))
-    trace: Trace = run(rng_key, args, kwargs, guide=guide, values=values, representation=Start()).guide
+    trace = run(rng_key, args, kwargs, guide=guide, values=params, representation=Start()).guide
     return {name: site["fn"] for name, site in trace.items() if isinstance(site.get("fn"), InducingPosterior)}
 
 
@@ -193,22 +191,19 @@ def _chosen(sites: Collection[str] | None, guide: InducingGuide) -> frozenset[st
     given = [sites] if isinstance(sites, str) else sites
     if not isinstance(given, Collection) or not given or not all(isinstance(name, str) for name in given):
         raise TypeError(f"sites must be names of GP sites, {{'f'}}, or None for the last ones; got {sites!r:.80}.")
-    checks.names("sites", set(given), needed=set(), known=set(guide.sites.processes))
+    refuse_unknown("sites", given, guide.sites.processes, "GP sites")
     return frozenset(given)
 
 
 def _check_data(seen: Look) -> None:
     """Refuse a run without data, and plates of more rows than these."""
-    sites = seen.trace.items()
-    if not any(site["type"] == "sample" and site["is_observed"] for _, site in sites):
+    if not data_of(seen.trace):
         raise ValueError("Nothing is observed in this call of the program: pass the new data, targets included.")
-    for name, site in sites:
-        size, taken = site["args"] if site["type"] == "plate" else (None, None)
-        if taken not in (None, size):
-            raise ValueError(
-                f"Plate {name!r} has {taken} of {size} rows, but new data count once: the program's plate must have "
-                "their number, numpyro.plate('data', num_data, subsample_size=len(X)) with an argument num_data."
-            )
+    for name, (size, taken) in parts_of_plates(seen.trace).items():
+        raise ValueError(
+            f"Plate {name!r} has {taken} of {size} rows, but new data count once: the program's plate must have "
+            "their number, numpyro.plate('data', num_data, subsample_size=len(X)) with an argument num_data."
+        )
 
 
 def _refuse_counted_often(seen: Look, follow: SiteRows) -> None:
@@ -217,74 +212,73 @@ def _refuse_counted_often(seen: Look, follow: SiteRows) -> None:
     Raises:
         ValueError: naming their site.
     """
-    for name, site in seen.trace.items():
-        if site["type"] == "sample" and site["is_observed"] and name not in follow.layouts:
+    for name in data_of(seen.trace):
+        if name not in follow.layouts:
             raise ValueError(
                 f"The data of site {name!r} are the same in every batch of rows, and would count in each. "
                 "Pass all rows at once, without batch_size, or leave these data out."
             )
 
 
-def _after_batch(
-    guide: InducingGuide,
-    static: dict[str, Any],
-    chosen: frozenset[str],
-    counted: frozenset[str],
-    num_steps: int,
-    num_draws: int,
-    key: PRNGKeyArray,
-    at: At,
-) -> _Search:
-    """Natural-gradient steps on the bound of some rows, ``q(u)`` before them being the prior.
+class _Update(NamedTuple):
+    """How ``q(u)`` changes on some rows, where ``q(u)`` before them is the prior.
 
-    The draws are the same in all steps. So each step raises the bound, or it is tried again with half the length.
+    Attributes:
+        guide: of the program.
+        static: keyword arguments of the program that are no arrays.
+        chosen: names of the GP sites that change.
+        counted: names of the sites whose terms make up the bound.
+        num_steps: most natural-gradient steps.
+        num_draws: of the sites that must be drawn; the same in all steps.
     """
-    names = {f"{site}_{part}" for site in chosen for part in ("mean", "scale")}
-    own = {name: jnp.asarray(value) for name, value in at.params.items() if name in names}
-    mutable = any(shapes is None for shapes in guide.sites.parameters.values())  # NumPyro's has one draw
-    draws = num_draws if guide.draws_anything and not mutable else 1
-    both = jax.value_and_grad(partial(_bound, guide, static, counted, draws, key, at))
-    loss, slope = both(own)
-    dtype = loss.dtype
-    least = max(_ENOUGH, 8 * float(jnp.finfo(dtype).eps))
 
-    def step(last: _Search) -> _Search:
-        new = dict(last.own)
-        for site in sorted(chosen):
-            mean, scale = f"{site}_mean", f"{site}_scale"
-            slopes = last.slope[mean], Full(last.slope[scale])
-            after: Any
-            new[mean], after, _ = Full(last.own[scale]).natural_step(last.own[mean], *slopes, last.rate, last.count)
-            new[scale] = after.scale
-        loss, slope = both(new)
-        gain = last.loss - loss
-        better = gain >= 0  # false of NaN
-        done = (jnp.abs(gain) <= least * (1 + jnp.abs(last.loss))) | (last.rate < _SHORTEST)
-        taken = _Search(last.count, new, loss, slope, jnp.minimum(2 * last.rate, 1), gain, done)
-        kept = last._replace(rate=last.rate / 2, done=done)
-        found = jax.tree.map(partial(jnp.where, better), taken, kept)
-        return found._replace(count=last.count + 1)
+    guide: InducingGuide
+    static: dict[str, Any]
+    chosen: frozenset[str]
+    counted: frozenset[str]
+    num_steps: int
+    num_draws: int
 
-    start = _Search(jnp.array(0), own, loss, slope, jnp.ones((), dtype), jnp.array(jnp.inf, dtype), jnp.array(False))
-    return lax.while_loop(lambda last: ~last.done & (last.count < num_steps), step, start)
+    def search(self, key: PRNGKeyArray, at: At) -> _Search:
+        """Each step raises the bound, or it is tried again with half the length."""
+        names = {f"{site}_{part}" for site in self.chosen for part in ("mean", "scale")}
+        own = {name: jnp.asarray(value) for name, value in at.params.items() if name in names}
+        mutable = any(shapes is None for shapes in self.guide.sites.parameters.values())  # NumPyro's has one draw
+        draws = self.num_draws if self.guide.draws_anything and not mutable else 1
+        both = jax.value_and_grad(partial(self.bound, key, at, draws))
+        loss, slope = both(own)
+        dtype = loss.dtype
+        least = max(_ENOUGH, 8 * float(jnp.finfo(dtype).eps))
 
+        def step(last: _Search) -> _Search:
+            new = dict(last.own)
+            for site in sorted(self.chosen):
+                mean, scale = f"{site}_mean", f"{site}_scale"
+                slopes = last.slope[mean], Full(last.slope[scale])
+                after: Any
+                new[mean], after, _ = Full(last.own[scale]).natural_step(last.own[mean], *slopes, last.rate, last.count)
+                new[scale] = after.scale
+            loss, slope = both(new)
+            gain = last.loss - loss
+            better = gain >= 0  # false of NaN
+            done = (jnp.abs(gain) <= least * (1 + jnp.abs(last.loss))) | (last.rate < _SHORTEST)
+            taken = _Search(last.count, new, loss, slope, jnp.minimum(2 * last.rate, 1), gain, done)
+            kept = last._replace(rate=last.rate / 2, done=done)
+            found = jax.tree.map(partial(jnp.where, better), taken, kept)
+            return found._replace(count=last.count + 1)
 
-def _bound(
-    guide: InducingGuide,
-    static: dict[str, Any],
-    counted: frozenset[str],
-    num_draws: int,
-    key: PRNGKeyArray,
-    at: At,
-    own: dict[str, Any],
-) -> Float[Array, ""]:
-    """Negative bound of some rows at parameters ``own`` of ``q(u)``; ``at.params`` are those before."""
-    sites = sorted(guide.sites.processes)
-    earlier = {site: Earlier(at.params[f"{site}_mean"], Full(at.params[f"{site}_scale"]), None) for site in sites}
-    objective = AfterEarlier(earlier, num_draws, True, False)
-    values = jax.tree.map(lambda x: x, at.params) | own
-    found = objective.loss_with_mutable_state(key, values, guide.model, guide, *at.args, **at.arrays, **static)
-    return total(x for name, x in found["loss"].items() if name in counted)
+        rate, gain = jnp.ones((), dtype), jnp.array(jnp.inf, dtype)
+        start = _Search(jnp.array(0), own, loss, slope, rate, gain, jnp.array(False))
+        return lax.while_loop(lambda last: ~last.done & (last.count < self.num_steps), step, start)
+
+    def bound(self, key: PRNGKeyArray, at: At, num_draws: int, own: dict[str, Any]) -> Float[Array, ""]:
+        """Negative bound at parameters ``own`` of ``q(u)``; ``at.params`` are those before."""
+        sites = sorted(self.guide.sites.processes)
+        earlier = {site: Earlier(at.params[f"{site}_mean"], Full(at.params[f"{site}_scale"]), None) for site in sites}
+        guide, objective = self.guide, AfterEarlier(earlier, num_draws, True, False)
+        values = jax.tree.map(lambda x: x, at.params) | own
+        found = objective.loss_with_mutable_state(key, values, guide.model, guide, *at.args, **at.arrays, **self.static)
+        return total(x for name, x in found["loss"].items() if name in self.counted)
 
 
 def _numbers(found: _Search) -> Float[np.ndarray, " _"]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo._numpyro import Messenger
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
-from gpzoo.inference.programs.gp_sites import Representation
+from gpzoo.inference.asking.ask import At, Subject
+from gpzoo.inference.programs.gp_sites import Representation, Use
 from gpzoo.inference.programs.rows import Layout
+from gpzoo.inference.programs.runs import Runs, run, unmasked
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -20,7 +23,7 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class Given(NamedTuple):
-    """What a site is conditioned on.
+    """Values of a GP site, on which it is conditioned.
 
     Attributes:
         inducing: an inducing variable.
@@ -33,39 +36,84 @@ class Given(NamedTuple):
     factor: tuple[Any, Any] | None = None
 
 
-def given_at(prior: GaussianProcess, value: Float[Array, "N *D"], site: str) -> Given:
-    """Values of a site's zero-mean part at the inputs of its prior."""
-    projection = Projection(prior, InducingPoints(prior.X), whiten=False, site=site)
+def given_at(name: str, site: Mapping[str, Any]) -> Given:
+    """The value of a GP site in a run, at the inputs that it had there."""
+    prior: GaussianProcess = unmasked(site["fn"])
+    projection = Projection(prior, InducingPoints(prior.X), whiten=False, site=name)
+    value = jnp.asarray(site["value"]) - prior.mean
     return Given(projection.inducing, value, (projection.L, projection.L_inverse))
 
 
-def conditioned(
-    model: Callable,
-    given: Mapping[str, Given],
-    drawn_as: Callable[[str], Layout | None],
-    representation: Representation,
-) -> Callable:
-    """The program with ``p(f | u)`` in place of the prior of GP sites.
+@dataclass(frozen=True, kw_only=True)
+class GivenProgram:
+    """A program whose latent sites a guide draws, or samples give.
 
-    Args:
+    Attributes:
         model: the program.
-        given: ``u`` of each site to be conditioned, by name.
-        drawn_as: of a site whose array the program takes, which inputs are drawn together; ``None`` for others.
-        representation: gives the values of conditioned sites.
+        guide: its guide; ``None`` where samples are given.
+        inducing: the inducing variables of sites whose samples are of ``u``, named ``<site>_u``.
+        layouts: how sites follow the rows of the data, by name.
+        static: keyword arguments that are no arrays.
     """
 
-    class Condition(Messenger):
-        def process_message(self, msg: dict[str, Any]) -> None:
-            if msg["type"] != "sample" or msg["name"] not in given:
-                return
-            name, (inducing, u, factor) = msg["name"], given[msg["name"]]
-            projection = Projection(msg["fn"], inducing, whiten=False, site=name, factor=factor)
-            posterior = InducingPosterior(projection, u, Diagonal(jnp.zeros_like(u)))
-            msg["fn"] = representation.posterior(posterior, drawn=drawn_as(name), joint=False)
-            msg["value"], msg["is_observed"] = None, False
+    model: Callable
+    guide: Any = None
+    inducing: Mapping[str, InducingVariable] = field(default_factory=dict)
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    static: Mapping[str, Any] = field(default_factory=dict)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with Condition():
-            return model(*args, **kwargs)
+    @classmethod
+    def of(cls, subject: Subject, **more: Any) -> Self:
+        """The program of a subject; it holds none of its data and parameters."""
+        known = {"model": subject.model, "guide": subject.guide, "static": subject.static}
+        return cls(**known, layouts=subject.follow.layouts, **more)
 
-    return run
+    def given_u(self, samples: Mapping[str, Any]) -> dict[str, Given]:
+        """Sites that are conditioned on samples of ``u``."""
+        return {name: Given(inducing, samples[f"{name}_u"]) for name, inducing in self.inducing.items()}
+
+    def run(
+        self,
+        key: PRNGKeyArray,
+        at: At,
+        values: Mapping[str, Any],
+        given: Mapping[str, Given],
+        *,
+        of_guide: Representation,
+        of_given: Representation | None = None,
+        drawn_as: Callable[[str], Layout | None] = lambda _: None,
+        model: Callable | None = None,
+    ) -> Runs:
+        """A run of guide and program, whose keyword arguments are all in ``at``.
+
+        Args:
+            key: random key.
+            at: the rows.
+            values: of parameters and latent sites, by name.
+            given: values that GP sites are conditioned on, by name.
+            of_guide: gives the values of the guide's GP sites.
+            of_given: gives those of conditioned sites; joint draws if ``None``.
+            drawn_as: of a site whose array the program takes, which inputs are drawn together; ``None`` for others.
+            model: in place of the program.
+        """
+        program = _Conditioned(self.model if model is None else model, given, drawn_as, of_given or Representation())
+        others = {name: x for name, x in values.items() if name not in given}
+        of: dict[str, Any] = {"guide": self.guide, "model": program, "values": others}
+        return run(key, at.args, at.arrays, **of, representation=of_guide)
+
+
+class _Conditioned(Messenger):
+    """The program with ``p(f | u)`` in place of the prior of GP sites; see :meth:`GivenProgram.run`."""
+
+    def __init__(self, model: Callable, given: Mapping[str, Given], drawn_as: Callable, shown: Representation) -> None:
+        super().__init__(model)
+        self.given, self.drawn_as, self.shown = given, drawn_as, shown
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "sample" or msg["name"] not in self.given:
+            return
+        name, (inducing, u, factor) = msg["name"], self.given[msg["name"]]
+        projection = Projection(msg["fn"], inducing, whiten=False, site=name, factor=factor)
+        posterior = InducingPosterior(projection, u, Diagonal(jnp.zeros_like(u)))
+        msg["fn"] = self.shown.posterior(posterior, Use(self.drawn_as(name)))
+        msg["value"], msg["is_observed"] = None, False

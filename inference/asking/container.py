@@ -27,7 +27,7 @@ class Group:
         dims: names of their axes without those of draws, by name of the array; an axis without one has ``None``.
         drawn: whether the arrays begin with the axes of draws.
         rows: which rows it has: those of the data, the first of them, or new ones, which have other coordinates.
-        attributes: what is said of the group.
+        attributes: of the group, by name.
     """
 
     values: Mapping[str, Any]

@@ -10,15 +10,23 @@ import jax.numpy as jnp
 from jax import Array, random
 
 from gpzoo import linalg
-from gpzoo.inducing.variables import InducingPoints, InducingVariable
+from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.ask import At, Found
-from gpzoo.inference.asking.conditioned import Given, conditioned
-from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.asking.conditioned import Given, GivenProgram, given_at
 from gpzoo.inference.programs.enumeration import summed_out
-from gpzoo.inference.programs.gp_sites import Recorded, Representation
+from gpzoo.inference.programs.gp_sites import Recorded
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.rows import Layout
-from gpzoo.inference.programs.runs import Runs, Trace, entries_of, observed, run, unmasked
+from gpzoo.inference.programs.runs import (
+    Runs,
+    Trace,
+    data_of,
+    entries_of,
+    observed,
+    run,
+    sampled,
+    terms_per_datum,
+    unmasked,
+)
 from gpzoo.likelihoods import Likelihood
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
@@ -32,7 +40,7 @@ _NEW = 1 << 20
 
 @dataclass(frozen=True)
 class Notes:
-    """What the trace of a draw at the data shows.
+    """Names of axes and of sites, read from the trace of a draw at the data.
 
     Attributes:
         axes: names of the axes of every array, ``None`` for those without one.
@@ -47,28 +55,18 @@ class Notes:
     processes: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class Draws:
+@dataclass(frozen=True, kw_only=True)
+class Draws(GivenProgram):
     """Draws of a posterior: each is a run of the program, of the guide's draws or of given ones.
 
     Attributes:
-        model: the program.
-        latents: names of its latent sites, without discrete ones, which have no draws.
-        guide: its guide; ``None`` where draws are given.
+        latents: names of the latent sites, without discrete ones, which have no draws.
         plate_depth: of a program with discrete latent sites, whose values its densities are summed over; else ``None``.
-        inducing: the inducing variables of sites whose given draws are of ``u``, named ``<site>_u``.
-        static: keyword arguments that are no arrays.
-        layouts: how sites follow the rows of the data, by name.
         notes: filled by the first draw at the data.
     """
 
-    model: Callable
     latents: frozenset[str]
-    guide: InducingGuide | None = None
     plate_depth: int | None = None
-    inducing: Mapping[str, InducingVariable] = field(default_factory=dict)
-    static: Mapping[str, Any] = field(default_factory=dict)
-    layouts: Mapping[str, Layout] = field(default_factory=dict)
     notes: Notes = field(default_factory=Notes)
 
     def at_data(self, draw: Draw, at: At) -> Found:
@@ -77,24 +75,23 @@ class Draws:
         ``others`` are the densities of observed sites that have no terms per datum, observed GP sites and factors;
         ``left_out`` those of each datum of an observed GP site given all the others.
         """
-        found, shown = self._run(draw, at, self._given_u(draw))
-        data, processes = _data_sites(found.model), _observed_processes(found.model)
+        found, shown = self._run(draw, at, self.given_u(draw[1]))
+        data, processes = terms_per_datum(found.model), _observed_processes(found.model)
         self._note(found, data, processes)
         replicates = _replicates(data, random.fold_in(draw[0], at.number))
-        if processes:  # drawn again given what was observed
-            again, _ = self._run(draw, at, _given(processes))
+        if processes:  # drawn again given their data
+            again, _ = self._run(draw, at, {name: given_at(name, site) for name, site in processes.items()})
             replicates |= {name: again.model[name]["value"] for name in processes}
         log_prior, log_q = self._densities(found, shown)
         masks, summed = {n: observed(s["fn"], s["value"]) for n, s in data.items()}, found.model
         if self.plate_depth is not None:
             program = summed_out(self.model, self.plate_depth)
-            summed = self._run(draw, at, self._given_u(draw), program)[0].model
-        seen = {n: s for n, s in summed.items() if s["type"] == "sample" and s["is_observed"]}
-        terms = {n: s["fn"].log_prob(s["value"]) for n, s in seen.items()}
+            summed = self._run(draw, at, self.given_u(draw[1]), program)[0].model
+        terms = {n: s["fn"].log_prob(s["value"]) for n, s in data_of(summed).items()}
         by_datum = {n for n, x in terms.items() if n in masks and x.shape == masks[n].shape}
         posterior = {n: s["value"] for n, s in (found.guide | found.model).items() if self._is_kept(n, s)}
         return {
-            "posterior": posterior | {f"{name}_u": given.u for name, given in self._given_u(draw).items()},
+            "posterior": posterior | {f"{name}_u": given.u for name, given in self.given_u(draw[1]).items()},
             "posterior_predictive": replicates,
             "log_likelihood": {n: x for n, x in terms.items() if n in by_datum},
             "left_out": {n: _left_out(s["fn"], jnp.asarray(s["value"])) for n, s in processes.items()},
@@ -107,15 +104,16 @@ class Draws:
 
     def at_new(self, of_data: Draws, draw: Draw, at: At) -> Found:
         """GP sites and replicated data at a batch of new inputs; ``at.others`` are the arguments of ``of_data``."""
-        given, notes = self._given_u(draw), self.notes
+        given, notes = self.given_u(draw[1]), self.notes
         if self.guide is None or notes.seen:
             args, arrays = at.others
             trace = of_data._run(draw, at._replace(args=args, arrays=arrays, number=0), given)[0].model
-            known = {n: s for n, s in trace.items() if n in notes.seen or (self.guide is None and n in self.latents)}
-            given |= _given({n: s for n, s in known.items() if n not in given and isinstance(s["fn"], GaussianProcess)})
+            known = notes.seen | (self.latents if self.guide is None else set())
+            known = {n: s for n, s in trace.items() if n in known - given.keys()}
+            given |= {n: given_at(n, s) for n, s in known.items() if isinstance(s["fn"], GaussianProcess)}
         at = at._replace(number=at.number + _NEW)
         found, _ = self._run(draw, at, given)
-        sites = {n: s for n, s in (found.model | found.guide).items() if s["type"] == "sample"}
+        sites = sampled(found.model | found.guide)
         processes = {n: s["value"] for n, s in sites.items() if isinstance(s["fn"], ProcessAtInputs)}
         data = {n: s for n, s in sites.items() if n in notes.axes and n not in self.latents and n not in processes}
         return {"predictions": processes | _replicates(data, random.fold_in(draw[0], at.number))}
@@ -124,27 +122,20 @@ class Draws:
         """Values and data that the program draws."""
         trace = run(key, at.args, at.arrays | dict(self.static), model=self.model, values=at.params).model
         drawn = {n: s["value"] for n, s in trace.items() if self._is_kept(n, s)}
-        return {"prior": drawn, "prior_predictive": _replicates(_data_sites(trace) | _observed_processes(trace), key)}
+        return {
+            "prior": drawn,
+            "prior_predictive": _replicates(terms_per_datum(trace) | _observed_processes(trace), key),
+        }
 
     def _run(
         self, draw: Draw, at: At, given: Mapping[str, Given], model: Callable | None = None
     ) -> tuple[Runs, Recorded]:
         key, sample = draw
         shown = Recorded(at.views, at.number, frozenset(self.layouts))
-        found = run(
-            # A guide's draw is the same in all batches.
-            random.fold_in(key, at.number) if self.guide is None else key,
-            at.args,
-            at.arrays | dict(self.static),
-            guide=self.guide,
-            model=conditioned(self.model if model is None else model, given, lambda _: None, Representation()),
-            values={name: x for name, x in (at.params | sample).items() if name not in given},
-            representation=shown,
-        )
-        return found, shown
-
-    def _given_u(self, draw: Draw) -> dict[str, Given]:
-        return {name: Given(inducing, draw[1][f"{name}_u"]) for name, inducing in self.inducing.items()}
+        if self.guide is None:  # a guide's draw is the same in all batches
+            key = random.fold_in(key, at.number)
+        values = at.params | sample
+        return self.run(key, at.with_static(self.static), values, given, of_guide=shown, model=model), shown
 
     def _is_kept(self, name: str, site: dict[str, Any]) -> bool:
         recorded = site["type"] == "deterministic" and not isinstance(site["value"], InducingVariable)
@@ -169,15 +160,15 @@ class Draws:
             log_prior[name] = total(name, prior.log_prob(value))
             if site is not None:
                 log_q[name] = total(name, posterior.log_prob(value))
-        for name, site in found.guide.items():  # latent sites may be functions of auxiliary ones
-            if site["type"] == "sample" and site["infer"].get("is_auxiliary"):
+        for name, site in sampled(found.guide).items():  # latent sites may be functions of auxiliary ones
+            if site["infer"].get("is_auxiliary"):
                 log_q[name] = jnp.sum(site["fn"].log_prob(site["value"]))
         return log_prior, log_q
 
     def _note(self, found: Runs, data: Trace, processes: Trace) -> None:
         """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of outputs and inducing variables."""
         notes = self.notes
-        plates = {name: _plates(site) for name, site in data.items()}
+        plates = {name: _axes(site) for name, site in data.items()}
         sizes = {frame.name: frame.size for site in data.values() for frame in site["cond_indep_stack"]}
         notes.seen.update(processes)
         notes.rows.update(sizes, {"row"})
@@ -185,7 +176,7 @@ class Draws:
             if not self._is_kept(name, site) and name not in data | processes:
                 continue
             fn, value = site.get("fn"), site["value"]
-            axes = plates.get(name) or _plates(site)
+            axes = plates.get(name) or _axes(site)
             if isinstance(fn, ProcessAtInputs):
                 notes.processes.update({name} & self.latents)
                 outputs = [] if fn.num_outputs is None else [f"{name}_output"]
@@ -203,17 +194,10 @@ class Draws:
             notes.axes[name] = [*axes[: jnp.ndim(value) - len(events)], *events]
 
 
-def _plates(site: dict[str, Any]) -> list[str | None]:
+def _axes(site: dict[str, Any]) -> list[str | None]:
     """The plates around a site, in the order of its axes."""
     frames = {frame.dim: frame.name for frame in site.get("cond_indep_stack") or ()}
     return [frames.get(dim) for dim in range(min(frames, default=0), 0)]
-
-
-def _given(processes: Trace) -> dict[str, Given]:
-    """GP sites' values at their inputs, to be conditioned on."""
-    priors = {name: unmasked(site["fn"]) for name, site in processes.items()}
-    values = {name: jnp.asarray(site["value"]) for name, site in processes.items()}
-    return {name: Given(InducingPoints(prior.X), values[name] - prior.mean) for name, prior in priors.items()}
 
 
 def _left_out(prior: GaussianProcess, y: Array) -> Array:
@@ -233,21 +217,5 @@ def _replicates(data: Trace, key: Array) -> dict[str, Array]:
     return {name: unmasked(site["fn"]).sample(named_key(key, name)) for name, site in data.items()}
 
 
-def _data_sites(trace: Trace) -> Trace:
-    """Sites with data of their own; a factor or an observed GP has no terms per datum."""
-    return {
-        name: site
-        for name, site in trace.items()
-        if site["type"] == "sample"
-        and site["is_observed"]
-        and not site["infer"].get("is_auxiliary")
-        and not isinstance(site["fn"], GaussianProcess)
-    }
-
-
 def _observed_processes(trace: Trace) -> Trace:
-    return {
-        name: site
-        for name, site in trace.items()
-        if site["type"] == "sample" and site["is_observed"] and isinstance(site["fn"], GaussianProcess)
-    }
+    return {name: site for name, site in data_of(trace).items() if isinstance(site["fn"], GaussianProcess)}

@@ -20,13 +20,14 @@ from gpzoo.inference.asking.ask import Answer, At, Found, Question, Subject, ask
 from gpzoo.inference.asking.container import Group, container
 from gpzoo.inference.asking.draws import Draw, Draws, Notes
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
-from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.enumeration import is_enumerated, plate_depth
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.rows import number_of_rows
+from gpzoo.inference.programs.runs import sampled
 
 #: Arguments with more entries than this are not copied into ``constant_data``.
 _SMALL = 1_000_000
@@ -38,7 +39,7 @@ _FEW = 300
 #: Groups of a draw's densities.
 _DENSITIES = ("log_likelihood", "left_out", "log_prior", "log_q", "others", "masks")
 
-#: Groups that are the same for all draws, of which one is kept.
+#: Groups that are the same for all draws: those of the first are kept.
 _SHARED = ("observed_data", "masks")
 
 #: The numbers of each group that has to be finite.
@@ -51,8 +52,8 @@ _Named: TypeAlias = dict[str, tuple[np.ndarray, Sequence[str | None]]]
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is asked of an export, as :meth:`gpzoo.inference.Trained.to_arviz` says."""
+class Exporting:
+    """Options of :meth:`gpzoo.inference.Trained.to_arviz`."""
 
     new_args: tuple[Argument, ...] | None = None
     new_kwargs: Mapping[str, Any] | None = None
@@ -61,7 +62,7 @@ class Options:
     dims: Mapping[str, Sequence[str]] | None = None
 
 
-def exported(subject: Subject, rng_key: Array, *, num_draws: int, losses: np.ndarray | None, options: Options) -> Any:
+def exported(subject: Subject, rng_key: Array, *, num_draws: int, losses: np.ndarray | None, options: Exporting) -> Any:
     """:meth:`gpzoo.inference.Trained.to_arviz`; negative ``losses`` are kept as ``elbo`` in ``constant_data``."""
     rng_key, num_draws = checks.rng_key(rng_key), checks.positive_int("num_draws", num_draws)
     of_q = subject.guide.variational_parameters()
@@ -81,7 +82,8 @@ def exported(subject: Subject, rng_key: Array, *, num_draws: int, losses: np.nda
 def _draws_of(subject: Subject) -> Draws:
     """Draws of the guide's posterior."""
     sites = subject.guide.sites
-    return Draws(subject.model, sites.latents, subject.guide, sites.plate_depth if sites.enumerated else None)
+    depth = sites.plate_depth if sites.enumerated else None
+    return Draws.of(subject, latents=sites.latents, plate_depth=depth)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Densities:
 
 
 def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
-    """The densities of the draws that :meth:`gpzoo.inference.Trained.to_arviz` makes of the same key, and no more.
+    """The densities alone of the draws that :meth:`gpzoo.inference.Trained.to_arviz` makes by the same key.
 
     Args:
         subject: a trained model at its data.
@@ -108,7 +110,7 @@ def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
-    source = replace(_draws_of(subject), static=subject.static, layouts=subject.follow.layouts)
+    source = _draws_of(subject)
 
     def of_draw(draw: Draw, at: At) -> Found:
         found = source.at_data(draw, at)
@@ -118,7 +120,7 @@ def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
     alone = subject.guide.draws_anything or subject.follow.count <= _FEW
     question = _of_data("densities", of_draw, alone, source.notes)
     draws = random.split(named_key(rng_key, "export"), num_draws), {}
-    found = _at_data(question, subject, rng_key, draws, Options.batch_size).found
+    found = _at_data(question, subject, rng_key, draws, Exporting.batch_size).found
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     for name, mask in found["masks"].items():
@@ -194,22 +196,23 @@ def draws_to_arviz(
         values = {name: value[0] for name, value in flat.items()} | params
         seen = look(model, args, kwargs, values, arrays=True).trace
         inducing = inducing_variables(seen, samples)
-        unobserved = {n: s for n, s in seen.items() if s["type"] == "sample" and not s["is_observed"]}
+        unobserved = {name: site for name, site in sampled(seen).items() if not site["is_observed"]}
         latents = frozenset(n for n, s in unobserved.items() if not is_enumerated(s))
         depth = plate_depth(seen) if latents < set(unobserved) else None
         if missing := sorted(latents - set(samples) - set(inducing)):
             raise ValueError(f"posterior_samples has no draws of the latent sites {missing}.")
         variables = {f"{name}_inducing": jax.tree.leaves(at) for name, at in inducing.items()}
         variables = {name: leaves[0] if len(leaves) == 1 else tuple(leaves) for name, leaves in variables.items()}
+        subject = Subject(model, None, params, args, kwargs, values=values)
         return _export(
-            Subject(model, None, params, args, kwargs, values=values),
-            Draws(model, latents, plate_depth=depth, inducing=inducing),
+            subject,
+            Draws.of(subject, latents=latents, plate_depth=depth, inducing=inducing),
             rng_key,
             (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), flat),
             shape,
             constants=params | variables,
             sample_stats={name: np.asarray(value) for name, value in (sample_stats or {}).items()},
-            options=Options(new_args, new_kwargs, batch_size, coords, dims),
+            options=Exporting(new_args, new_kwargs, batch_size, coords, dims),
         )
 
 
@@ -222,7 +225,7 @@ def _export(
     *,
     constants: Mapping[str, Any],
     sample_stats: dict[str, np.ndarray],
-    options: Options,
+    options: Exporting,
 ) -> Any:
     """The groups of a posterior.
 
@@ -282,7 +285,7 @@ def _as_drawn(found: Found) -> dict[str, np.ndarray]:
 def _computed(
     subject: Subject, new: Subject | None, source: Draws, rng_key: Array, draws: Draw, num_prior: int, batch_size: int
 ) -> tuple[Draws, Found, int]:
-    """All that is drawn, on the host, each kind by one compiled program.
+    """Posterior, prior and predictions on the host, each drawn by one compiled program.
 
     Returns:
         The source, with notes of the program; all arrays; and the number of rows of the prior.
@@ -290,7 +293,6 @@ def _computed(
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
-    source = replace(source, static=subject.static, layouts=subject.follow.layouts)
     # Where kernels are the same for all draws, so are their factors: vmap forms those once.
     alone = source.guide is None or source.guide.draws_anything
     rows = subject.follow.count
@@ -368,19 +370,18 @@ def _without_masked(found: Found, axes: Mapping[str, Any], constants: _Named) ->
     return axes, labels
 
 
-def _at_new_inputs(subject: Subject, options: Options) -> Subject | None:
+def _at_new_inputs(subject: Subject, options: Exporting) -> Subject | None:
     """The program at new inputs, if there are any."""
     if options.new_args is None:
         return None
-    if not isinstance(options.new_args, tuple):
-        raise TypeError(f"new_args must be a tuple such as (X_new,), got {type(options.new_args).__name__}.")
+    refuse_no_tuple("new_args", "(X_new,)", options.new_args)
     given = subject.kwargs if options.new_kwargs is None else options.new_kwargs
     args, kwargs = arguments(subject.model, options.new_args, given, new=True)
     return replace(subject, args=args, kwargs=kwargs)
 
 
 def _refuse_batches(subject: Subject, found: Found, most: int) -> None:
-    """Refuse densities of all rows together where rows came in batches of at most so many.
+    """Refuse densities of all rows together where rows came in batches of ``most``.
 
     Raises:
         ValueError: naming the site.
@@ -399,7 +400,7 @@ def _refuse_batches(subject: Subject, found: Found, most: int) -> None:
 
 
 def _log_densities(found: Found, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """``log_p`` of data and latent variables, and ``log_q`` of the latter if there is a guide, beside those given."""
+    """The given statistics, ``log_p`` of data and latent variables and, of a guide, ``log_q`` of the latter."""
 
     def total(*groups: str) -> np.ndarray:
         parts = [np.asarray(x, np.float64) for group in groups for x in found[group].values()]

@@ -27,7 +27,7 @@ from gpzoo.inference.programs.runs import run
 from gpzoo.kernels import Kernel, Scaled
 from gpzoo.kernels.base import addends
 from gpzoo.kernels.fourier_features import function_values
-from gpzoo.linalg.operators import BlockDiagonal
+from gpzoo.linalg.operators import BlockDiagonalMatrix
 from gpzoo.posteriors.posterior import InducingPosterior
 
 
@@ -122,7 +122,7 @@ def pathwise(
     if function is not None:
         at_inducing, variance = _at_inducing(posterior.inducing, kernel, parts, keys, g)
     # The diagonal of L L^T exceeds the variance of the functions by noise on u: white noise, and the jitter.
-    blocks = L.blocks if isinstance(L, BlockDiagonal) else (L,)
+    blocks = L.blocks if isinstance(L, BlockDiagonalMatrix) else (L,)
     total = jnp.concatenate([jnp.sum(jnp.square(block), axis=-1) for block in blocks], axis=-1)
     beyond = _columns(jnp.sqrt(jnp.maximum(total - variance, 0)))
     at_inducing = at_inducing + beyond * random.normal(key_noise, at_inducing.shape, X.dtype)

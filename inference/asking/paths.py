@@ -15,16 +15,13 @@ from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
 from numpyro import handlers
 from numpyro.distributions.distribution import Unit
 
-from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.ask import At
-from gpzoo.inference.asking.conditioned import Given, conditioned, given_at
+from gpzoo.inference.asking.conditioned import Given, GivenProgram, given_at
 from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction, without_variance
-from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Means
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.rows import Layout
-from gpzoo.inference.programs.runs import drawing, run, unmasked
+from gpzoo.inference.programs.runs import drawing, run, sampled, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods.answers import answers
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -35,67 +32,50 @@ from gpzoo.processes.process import GaussianProcess
 AtTraining: TypeAlias = tuple[dict[str, Given], dict[str, Given]]
 
 
-@dataclass(frozen=True)
-class Paths:
-    """What draws predict: the guide or samples give the latent sites, training data condition GP sites.
+@dataclass(frozen=True, kw_only=True)
+class Paths(GivenProgram):
+    """Predictions of draws: the guide or samples give the latent sites, training data condition GP sites.
 
     A draw is a random key, the samples of latent sites, and the result of :meth:`at_training` for both, or ``None``.
 
     Attributes:
-        model: the program.
-        guide: its guide, or ``None``.
         sites: of the program; discrete latent ones are drawn from their prior at new inputs.
         asked: of the prediction.
-        layouts: how sites follow the rows of the inputs.
-        static: keyword arguments that are no arrays.
-        train_static: of training, likewise.
-        inducing: the inducing variables of sites whose samples are of ``u``, named ``<site>_u``.
+        train_static: keyword arguments of training that are no arrays.
     """
 
-    model: Callable
-    guide: InducingGuide | None
     sites: Sites
     asked: Asked
-    layouts: Mapping[str, Layout]
-    static: Mapping[str, Any]
     train_static: Mapping[str, Any]
-    inducing: Mapping[str, InducingVariable]
 
     def at_training(self, draw: tuple[PRNGKeyArray, dict], at: At) -> AtTraining:
-        """What the draw says of GP sites at the training inputs: of those that were observed there, and of others."""
+        """The GP sites at the training inputs: those that were observed there, and those whose values the draw has."""
         (key, samples), (args, arrays) = draw, at.others
-        at = at._replace(args=args, arrays=arrays | self.train_static)
-        _, trace = self._traces(key, self._known(at.params, samples), at, self._sparse(samples), training=True)
+        at = at._replace(args=args, arrays=arrays).with_static(self.train_static)
+        _, trace = self._traces(key, self._known(at.params, samples), at, self.given_u(samples), training=True)
         observed: dict[str, Given] = {}
         drawn: dict[str, Given] = {}
-        for name, site in trace.items():
-            if site["type"] != "sample" or not isinstance(prior := site["fn"], GaussianProcess):
-                continue
-            if site["is_observed"] or self.guide is None:
-                value = jnp.asarray(site["value"]) - prior.mean
-                (observed if site["is_observed"] else drawn)[name] = given_at(prior, value, name)
+        for name, site in sampled(trace).items():
+            if isinstance(site["fn"], GaussianProcess) and (site["is_observed"] or self.guide is None):
+                (observed if site["is_observed"] else drawn)[name] = given_at(name, site)
         return observed, drawn
 
     def _known(self, params: dict, samples: dict) -> dict:
         return {name: x for name, x in (params | samples).items() if name not in self.sites.enumerated}
 
-    def _sparse(self, samples: dict) -> dict[str, Given]:
-        return {name: Given(inducing, samples[f"{name}_u"]) for name, inducing in self.inducing.items()}
-
     def __call__(self, draw: tuple[PRNGKeyArray, dict, AtTraining | None], at: At) -> dict[str, dict[str, Path]]:
         """Every GP site and data site by name."""
         key, samples, training = draw
-        known, given, tests = self._known(at.params, samples), self._sparse(samples), at.of_sites
+        known, given, tests = self._known(at.params, samples), self.given_u(samples), at.of_sites
         seen: set[str] = set()
         if at.others is not None:
             training = self.at_training((key, samples), at) if training is None else training
             observed, drawn_before = training
             given, seen = given | drawn_before | observed, set(observed)
-        at = at._replace(arrays=at.arrays | dict(self.static))
-        others = {name: value for name, value in known.items() if name not in given}
-        guide_trace, trace = self._traces(key, others, at, given)
+        at = at.with_static(self.static)
+        guide_trace, trace = self._traces(key, known, at, given)
         found = {}
-        latents = {n: site["value"] for n, site in guide_trace.items() if site["type"] == "sample"} | samples
+        latents = {name: site["value"] for name, site in sampled(guide_trace).items()} | samples
         for name, site in (trace | guide_trace).items():
             fn = site.get("fn")
             if isinstance(fn, InducingPosterior):
@@ -103,8 +83,8 @@ class Paths:
                 latents[name] = site["value"]
         data = {
             name: site["fn"]
-            for name, site in trace.items()
-            if site["type"] == "sample" and name not in latents and not isinstance(site["fn"], Unit)
+            for name, site in sampled(trace).items()
+            if name not in latents and not isinstance(site["fn"], Unit)
         }
         paths = {n: _data(fn, tests.get(n)) for n, fn in data.items() if n not in self.sites.enumerated}
         chosen = {name: trace[name]["value"] for name in data if name in self.sites.enumerated}
@@ -114,7 +94,7 @@ class Paths:
         scores = {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()} if chosen else {}
         if scores and not chained:
             summed = scored(handlers.condition(self.model, scores), self.sites)
-            _, terms = self._traces(key, others, at, given, summed)
+            _, terms = self._traces(key, known, at, given, summed)
             own = {name: terms[name]["fn"] for name in scores if name in terms}
             paths |= {
                 n: _with_density(paths[n], jnp.asarray(fn.log_factor)) for n, fn in own.items() if isinstance(fn, Unit)
@@ -156,21 +136,14 @@ class Paths:
     def _traces(
         self, key: PRNGKeyArray, known: dict, at: At, given: dict, model: Callable | None = None, training: bool = False
     ) -> tuple[dict, dict]:
-        """The traces of guide and program, whose GP sites in ``given`` are conditioned on that."""
+        """The traces of guide and program, the GP sites in ``given`` conditioned on their values."""
         rows = None if training else at.rows_of(self.layouts)
         model = self._chosen(key, rows) if model is None else model
         represented = Means if self.asked.mean_only else Marginals
         drawn_as = self.sites.drawn_as if self.guide is None else lambda _: None
-        guide_trace, trace, _ = run(
-            key,
-            at.args,
-            at.arrays,
-            guide=self.guide,
-            model=conditioned(model, given, drawn_as, represented(rows)),
-            values=known,
-            representation=represented(rows, at.views),
-        )
-        drawn = {name for name, site in guide_trace.items() if site["type"] == "sample"}
+        shown: dict[str, Any] = {"of_guide": represented(rows, at.views), "of_given": represented(rows)}
+        guide_trace, trace, _ = self.run(key, at, known, given, **shown, drawn_as=drawn_as, model=model)
+        drawn = set(sampled(guide_trace))
         known_now = set(known) | set(given) | self.sites.enumerated
         self._check_sites(guide_trace | trace, known_now, drawn, training)
         return guide_trace, trace
@@ -188,8 +161,8 @@ class Paths:
 
     def _check_sites(self, trace: dict, known: set[str], drawn: set[str], training: bool) -> None:
         """Refuse a site that would stay at a draw of its prior without a word."""
-        for name, site in trace.items():
-            if site["type"] != "sample" or site["is_observed"] or name in known | drawn:
+        for name, site in sampled(trace).items():
+            if site["is_observed"] or name in known | drawn:
                 continue
             if self.guide is None and training:
                 raise ValueError(f"posterior_samples has no draws of the latent site {name!r}.")

@@ -20,7 +20,7 @@ from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_
 from gpzoo.inference.asking.paths import Paths
 from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, checked_quantiles, of_paths
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
-from gpzoo.inference.programs.arguments import arguments, test_arrays
+from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import LOG_DENSITIES
@@ -92,22 +92,22 @@ def predict(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
         NonFiniteError: naming any other site whose prediction is not finite.
     """
-    options = Options(train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size)
+    options = Predicting(train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size)
     rng_key = checks.rng_key(rng_key)
     with as_they_stand():
         args, kwargs = arguments(model, new, model_kwargs, new=True)
         posterior_samples = checks.named("posterior_samples", posterior_samples)
         given = checks.parameters("params", {} if params is None else params)
         samples = {name: jnp.asarray(value) for name, value in posterior_samples.items()}
-        if len(set((counts := {name: len(value) for name, value in samples.items()}).values())) > 1:
-            raise ValueError(f"posterior_samples must have one number of draws, got {counts}.")
+        counts = {name: len(value) for name, value in samples.items()}
+        checks.refuse(len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")
         values = {name: value[0] for name, value in samples.items()} | given
         return predictions(Subject(model, None, given, args, kwargs, values=values), rng_key, options, samples)
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is asked of a prediction, as :meth:`gpzoo.inference.Trained.predict` says."""
+class Predicting:
+    """Options of :meth:`gpzoo.inference.Trained.predict`."""
 
     train_args: tuple[Argument, ...] | None = None
     train_kwargs: Mapping[str, Any] | None = None
@@ -127,24 +127,18 @@ class Options:
         checks.positive_int("num_draws", self.num_draws)
         checks.positive_int("batch_size", self.batch_size)
         checked_quantiles(self.quantiles)
-        needing = {
-            "quantiles": self.quantiles is not None,
-            "keep_draws": self.keep_draws,
-            "test_data": self.test_data is not None,
-        }
-        if self.mean_only and any(needing.values()):
-            raise ValueError(
-                f"mean_only leaves out the variances that {', '.join(n for n, asked in needing.items() if asked)} "
-                "would need: leave one or the other out."
-            )
-        if not isinstance(self.train_args, tuple | None):
-            raise TypeError(f"train_args must be a tuple such as (X, y), got {type(self.train_args).__name__}.")
+        asked = {"quantiles": self.quantiles is not None, "keep_draws": self.keep_draws}
+        asked |= {"test_data": self.test_data is not None}
+        needing = ", ".join(name for name, given in asked.items() if given)
+        said = f"mean_only leaves out the variances that {needing} would need: leave one or the other out."
+        checks.refuse(self.mean_only and needing, said)
+        refuse_no_tuple("train_args", "(X, y)", self.train_args)
 
 
 def predictions(
-    subject: Subject, rng_key: PRNGKeyArray, options: Options, samples: Mapping[str, Array] | None = None
+    subject: Subject, rng_key: PRNGKeyArray, options: Predicting, samples: Mapping[str, Array] | None = None
 ) -> dict[str, SitePrediction]:
-    """Predictions of a model with a guide, or of one without at draws of its latent sites.
+    """Predictions of a model with a guide; without a guide, at draws of its latent sites.
 
     Args:
         subject: the model at new inputs.
@@ -163,8 +157,7 @@ def predictions(
     per_path = 1 if samples or several else options.num_draws
     asked = Asked(checked_quantiles(options.quantiles), options.keep_draws, per_path, bool(options.mean_only))
     _check_rows(test_data, subject.follow, num_rows)
-    layouts, static = subject.follow.layouts, subject.static
-    paths = Paths(model, guide, sites, asked, layouts, static, train_static, inducing)
+    paths = Paths.of(subject, inducing=inducing, sites=sites, asked=asked, train_static=train_static)
     of_training = (asked, identity_of(train_static))
     question = Question(
         "predict",
@@ -179,15 +172,15 @@ def predictions(
     training = None
     if train is not None and options.batch_size < num_rows:
         before = Question("at training", paths.at_training, at_once=_AT_ONCE, options=of_training)
-        at_training, at = subject.compiled_for(before, layouts), At((), {}, subject.params, (), 0, **known)
+        at_training = subject.compiled_for(before, subject.follow.layouts)
+        at = At((), {}, subject.params, (), 0, **known)
         if _bytes(at_training, (keys, samples), at) <= _MOST_KEPT:
             training = at_training((keys, samples), at)
     given = {name: np.asarray(x) for name, x in test_data.items()}
     answer = ask(question, subject, (keys, samples, training), batch_size=options.batch_size, of_sites=given, **known)
     found = answer.found
     names = sorted({name for sites in found.values() for name in sites})
-    if unknown := sorted(set(test_data) - set(names)):
-        raise ValueError(f"test_data names {unknown}, but the sites are {names}.")
+    refuse_unknown("test_data", test_data, names, "sites")
     _leave_out_lacking(found, sites.processes)
     checked = {"cdf": {n: np.where(np.isnan(given[n]), 0, x) for n, x in found["cdf"].items()}}
     try:

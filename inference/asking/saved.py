@@ -9,7 +9,6 @@ loading imports none.
 from __future__ import annotations
 
 import inspect
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
@@ -26,13 +25,13 @@ from numpyro.distributions import constraints
 from numpyro.infer import autoguide
 
 import gpzoo
-from gpzoo import _checks as checks
 from gpzoo.errors import CheckpointError, plain
 from gpzoo.inducing.initialisers import Initialiser, blocks
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.row_latents import PerRow
 from gpzoo.inference.programs import files
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors import forms
@@ -51,8 +50,11 @@ _PUBLIC = {
     if isinstance(made, type) and issubclass(made, InducingVariable | Initialiser | blocks)
 }
 
-#: NumPyro's initialisation strategies without options.
-_STRATEGIES = ("init_to_feasible", "init_to_mean", "init_to_median", "init_to_sample", "init_to_uniform")
+#: NumPyro's initialisation strategies without options, by name.
+_STRATEGIES = {
+    name: getattr(numpyro.infer, name)
+    for name in ("init_to_feasible", "init_to_mean", "init_to_median", "init_to_sample", "init_to_uniform")
+}
 
 
 class _Foreign(TypeError):
@@ -87,7 +89,7 @@ def save(path: Path, trained: Any) -> None:
 
 
 def _of_param(name: str, value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """A parameter in JSON; of one of another class only its arrays, by their paths."""
+    """A parameter in JSON; an object of another class is described by its arrays alone, by their paths."""
     own: dict[str, np.ndarray] = {}
     try:
         found = _encoded(name, value, own)
@@ -163,7 +165,7 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(x, Mapping) and all(type(key) in (int, str) for key in x):
         return {"dict": [[key, _encoded(f"{name}[{key!r}]", value, arrays)] for key, value in x.items()]}
     if isinstance(x, np.ndarray | jax.Array):
-        arrays[name] = np.asarray(random.key_data(x) if files.is_key(x) else x)
+        arrays[name] = files.numbers(x)
         kind = {"key": str(random.key_impl(x))} if files.is_key(x) else {}
         # Type promotion in the program depends on weak types.
         return {"array": name, "weak": bool(getattr(x, "weak_type", False)), **kind}
@@ -182,13 +184,13 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
     if made := _of_other_latents(name, x, arrays):
         return made
     strategy = getattr(x, "__name__", "")
-    if strategy in _STRATEGIES and getattr(numpyro.infer, strategy) is x:
+    if strategy and _STRATEGIES.get(strategy) is x:
         return {"numpyro": strategy}
     raise _Foreign(f"{name}, {f'{strategy} of type ' if strategy else 'of type '}{public}")
 
 
 def _of_other_latents(name: str, x: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
-    """What makes the guide of other latent sites, if it is a class of NumPyro or one of gpzoo without a network."""
+    """The maker of the guide of other latent sites, if it is a class of NumPyro, or one of gpzoo without a network."""
     if isinstance(x, type) and _autoguide(x.__name__) is x:
         return {"autoguide": x.__name__}
     if type(x) is PerRow:
@@ -220,7 +222,7 @@ def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, 
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be loaded as a trained model: {plain(f'{error!s:.300}')}.") from error
     loose = {name: x for name, x in found["params"].items() if isinstance(x, _ByPath)}
-    checks.names("params", set(params or {}), needed=set(), known=set(loose))
+    refuse_unknown("params", params or (), loose, "parameters")
     for name, by_path in loose.items():
         if name not in (params or {}):
             raise ValueError(
@@ -298,14 +300,10 @@ def _check_precision(arrays: Mapping[str, np.ndarray]) -> None:
 def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> tuple:
     """Fields of the trained model, options and sites of its guide, and the reason why options are missing."""
     params = _decoded(description["params"], arrays)
-    if not isinstance(params, dict) or not all(isinstance(name, str) for name in params):
-        raise ValueError("params")
-    expectations, data = description["expectations"], description["data"]
-    if not all(isinstance(x, str) for x in (*expectations, *expectations.values(), *data)):
-        raise ValueError("expectations")
-    losses = np.array(arrays["losses"])
-    if losses.ndim not in (1, 2) or losses.dtype.kind != "f":
-        raise ValueError("losses")
+    _require(isinstance(params, dict))
+    expectations, data, losses = description["expectations"], description["data"], np.array(arrays["losses"])
+    _require(*(isinstance(x, str) for x in (*params, *expectations, *expectations.values(), *data)))
+    _require(losses.ndim in (1, 2), losses.dtype.kind == "f")
     found = {"params": params, "losses": losses, "seconds": float(description["seconds"])}
     found |= {"expectations": expectations, "data": data}
     options = description["guide"]
@@ -317,45 +315,47 @@ def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray
     return found, options, sites, foreign
 
 
+def _require(*true: Any) -> None:
+    """Refuse a description of something else than a trained model."""
+    if not all(true):
+        raise ValueError("a file of another kind")
+
+
 def _sites(described: Mapping[str, Any]) -> Sites:
-    optional = {name: described.get(name, ()) for name in ("inner", "enumerated")}  # not in files of earlier versions
-    named = {name: frozenset((dict(described) | optional)[name]) for name in _NAMED}
-    limits = described["constraints"]
-    if not all(isinstance(x, str) for group in (*named.values(), limits, limits.values()) for x in group):
-        raise ValueError("sites")
-    if not named["drawn"] | named["inner"] <= named["processes"] <= named["latents"] <= named["names"]:
-        raise ValueError("sites")
-    if not named["enumerated"] <= named["names"] - named["latents"] or (depth := described.get("plate_depth", 0)) < 0:
-        raise ValueError("sites")
+    # Files of earlier versions lack these.
+    described = {"inner": (), "enumerated": (), "plate_depth": 0, "within": {}, "lines": {}} | dict(described)
+    named = {name: frozenset(described[name]) for name in _NAMED}
+    limits, depth = described["constraints"], int(described["plate_depth"])
     shapes = {
         name: None if parts is None else {at: tuple(map(int, shape)) for at, shape in parts.items()}
         for name, parts in described["parameters"].items()
     }
-    if not set(limits.values()) <= set(constraints.__all__):
-        raise ValueError("constraints")
-    within = {name: Layout(int(count), bool(strided)) for name, (count, strided) in described.get("within", {}).items()}
-    if not within.keys() <= named["drawn"] or any(layout.count < 1 for layout in within.values()):
-        raise ValueError("sites")
-    lines = {name: tuple(found) for name, found in described.get("lines", {}).items()}
-    if not set(lines) <= named["processes"] or not all(isinstance(x, str) for found in lines.values() for x in found):
-        raise ValueError("lines")
+    within = {name: Layout(int(count), bool(strided)) for name, (count, strided) in described["within"].items()}
+    lines = {name: tuple(found) for name, found in described["lines"].items()}
+    words = (*named.values(), limits, limits.values(), *lines.values())
+    _require(
+        *(isinstance(x, str) for group in words for x in group),
+        named["drawn"] | named["inner"] <= named["processes"] <= named["latents"] <= named["names"],
+        named["enumerated"] <= named["names"] - named["latents"],
+        depth >= 0,
+        set(limits.values()) <= set(constraints.__all__),
+        within.keys() <= named["drawn"],
+        *(layout.count > 0 for layout in within.values()),
+        lines.keys() <= named["processes"],
+    )
     known: dict[str, Any] = {"constraints": {name: getattr(constraints, x) for name, x in limits.items()}}
-    return Sites(**named, **known, parameters=shapes, plate_depth=int(depth), within=within, lines=lines)
+    return Sites(**named, **known, parameters=shapes, plate_depth=depth, within=within, lines=lines)
 
 
 def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """The inverse of :func:`_encoded`; any other JSON raises some error."""
     if not isinstance(x, dict):
-        if x is None or type(x) in (bool, int, float, str):
-            return x
-        raise ValueError("no value")
+        _require(x is None or type(x) in (bool, int, float, str))
+        return x
     if "array" in x:
         value = arrays[x["array"]]
-        if "key" in x:
-            return random.wrap_key_data(jnp.array(value), impl=x["key"])
-        if x["weak"] and value.ndim == 0:
-            return jnp.asarray(value.item())
-        return jnp.array(value)
+        weak = x["weak"] and value.ndim == 0 and "key" not in x
+        return jnp.asarray(value.item()) if weak else files.on_device(value, x.get("key"))
     if "gpzoo" in x:
         kwargs = {name: _decoded(value, arrays) for name, value in x["kwargs"].items()}
         return _PUBLIC[x["gpzoo"]](*(_decoded(part, arrays) for part in x["args"]), **kwargs)
@@ -363,12 +363,9 @@ def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         kind = next(kind for kind in forms.NAMES.values() if kind.__name__ == x["form"])
         return kind(**{name: _decoded(value, arrays) for name, value in x["kwargs"].items()})
     if "numpyro" in x:
-        if x["numpyro"] not in _STRATEGIES:
-            raise ValueError("no strategy")
-        return getattr(numpyro.infer, x["numpyro"])
+        return _STRATEGIES[x["numpyro"]]
     if "autoguide" in x:
-        if (found := _autoguide(x["autoguide"])) is None:
-            raise ValueError("no guide")
+        _require(found := _autoguide(x["autoguide"]))
         return found
     if "per_row" in x:
         return PerRow(_decoded(x["per_row"], arrays), scale=float(x["scale"]))
@@ -376,22 +373,7 @@ def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if kind == "paths":
         return _ByPath((str(at), _decoded(value, arrays)) for at, value in content)
     if kind == "dict":
-        if not all(type(key) in (int, str) for key, _ in content):
-            raise ValueError("no names")
+        _require(*(type(key) in (int, str) for key, _ in content))
         return {key: _decoded(value, arrays) for key, value in content}
     containers = {"list": list, "tuple": tuple, "frozenset": frozenset}
     return containers[kind](_decoded(value, arrays) for value in content)
-
-
-def checked_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a file.
-
-    Raises:
-        TypeError: if it is not a path.
-        ValueError: if it is empty.
-    """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be the path of a file, got {path!r:.80}.")
-    if not str(path).strip():
-        raise ValueError(f"path must be the path of a file, got {path!r}.")
-    return Path(path).absolute()

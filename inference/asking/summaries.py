@@ -12,6 +12,8 @@ from jax import Array
 from jax.scipy.special import logsumexp, ndtr, ndtri
 from jaxtyping import Float, Shaped
 
+from gpzoo import _checks as checks
+
 #: Bisection alone would need about 60 steps in float64; the bound only keeps NaN from running for ever.
 _MAX_STEPS = 200
 
@@ -64,7 +66,7 @@ ROW_AXES = dict.fromkeys(SitePrediction._fields, 0) | {"quantiles": 1, "draws": 
 
 
 class Asked(NamedTuple):
-    """What a caller asks of a prediction besides moments and densities.
+    """Parts of a prediction besides moments and densities, as far as the caller wants them.
 
     Attributes:
         quantiles: probabilities, or ``None``.
@@ -80,7 +82,7 @@ class Asked(NamedTuple):
 
 
 class Path(NamedTuple):
-    """What one path predicts at a site.
+    """The prediction of one path at a site.
 
     Attributes:
         prediction: moments, density and class probabilities.
@@ -100,22 +102,13 @@ def without_variance(path: Path) -> Path:
 
 def of_paths(each: Path, asked: Asked) -> SitePrediction:
     """The equal mixture over the leading axis: moments by the law of total variance, densities averaged (eq. 18)."""
-    path = each.prediction
-    mean = variance = density = probs = cdf = None
-    draws: Any = None
-    if path.mean is not None:
-        mean = jnp.mean(path.mean, axis=0)
-    if path.mean is not None and path.variance is not None:
+    path, variance, density, quantiles = each.prediction, None, None, None
+    mean, probs, cdf = (None if x is None else jnp.mean(x, axis=0) for x in (path.mean, path.probs, path.cdf))
+    if mean is not None and path.variance is not None:
         variance = jnp.mean(path.variance, axis=0) + jnp.var(path.mean, axis=0)
     if path.log_density is not None:
         density = logsumexp(path.log_density, axis=0) - jnp.log(len(path.log_density))
-    if path.probs is not None:
-        probs = jnp.mean(path.probs, axis=0)
-    if path.cdf is not None:
-        cdf = jnp.mean(path.cdf, axis=0)
-    if each.draws is not None:
-        draws = each.draws.reshape(-1, *each.draws.shape[2:])
-    quantiles = None
+    draws: Any = None if each.draws is None else each.draws.reshape(-1, *each.draws.shape[2:])
     if asked.quantiles is not None and mean is not None:
         if each.gaussian is None:
             quantiles = empirical_quantiles(draws, asked.quantiles)
@@ -143,13 +136,14 @@ def checked_quantiles(quantiles: Sequence[float] | None) -> tuple[float, ...] | 
     """
     if quantiles is None:
         return None
-    wanted = f"quantiles must be probabilities between 0 and 1 such as (0.05, 0.5, 0.95), got {quantiles!r}."
     try:
         values = np.asarray(quantiles, np.float64)
     except (TypeError, ValueError):
-        raise ValueError(wanted) from None
-    if values.ndim != 1 or values.size == 0 or not np.all((values > 0) & (values < 1)):
-        raise ValueError(wanted)
+        values = np.zeros(0)
+    checks.refuse(
+        values.ndim != 1 or values.size == 0 or not np.all((values > 0) & (values < 1)),
+        f"quantiles must be probabilities between 0 and 1 such as (0.05, 0.5, 0.95), got {quantiles!r}.",
+    )
     return tuple(values.tolist())
 
 

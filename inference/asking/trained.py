@@ -18,17 +18,16 @@ from gpzoo._platform import refuse_fork
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking import saved as _saved
 from gpzoo.inference.asking.ask import At, Question, Subject
-from gpzoo.inference.asking.condition import Options as Taking
-from gpzoo.inference.asking.condition import conditioned
-from gpzoo.inference.asking.export import Options as Exporting
-from gpzoo.inference.asking.export import exported
+from gpzoo.inference.asking.condition import Updating, updated
+from gpzoo.inference.asking.export import Exporting, exported
 from gpzoo.inference.asking.functions import one_function, values_of_functions
-from gpzoo.inference.asking.predict import Options, predictions
+from gpzoo.inference.asking.predict import Predicting, predictions
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import extended
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.same_program import refuse_other_program
+from gpzoo.inference.programs import files
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import all_finite
@@ -175,7 +174,9 @@ class Trained:
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
         """
-        options = Options(train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size)
+        options = Predicting(
+            train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
+        )
         return predictions(self._subject(new, model_kwargs), checks.rng_key(rng_key), options)
 
     @entry_point
@@ -362,7 +363,7 @@ class Trained:
 
         A batch whose last step still changed the bound by a thousandth of a nat per row gives a warning.
         """
-        options, rng_key = Taking(batch_size, num_steps, num_draws, sites), checks.rng_key(rng_key)
+        options, rng_key = Updating(batch_size, num_steps, num_draws, sites), checks.rng_key(rng_key)
         subject = self._subject(new, model_kwargs, seen=False, new=False)
         # q(u) stays in its precision; wider data would make it wider.
         of_model = [x.dtype for x in jax.tree.leaves(dict(self.params)) if jnp.issubdtype(x.dtype, jnp.floating)]
@@ -372,7 +373,7 @@ class Trained:
                 (subject.args, subject.kwargs),
             )
             subject = replace(subject, args=args, kwargs=kwargs)
-        found = conditioned(subject, rng_key, options)
+        found = updated(subject, rng_key, options)
         return replace(self, **found._asdict(), state=None, backed_off={})
 
     @entry_point
@@ -467,36 +468,43 @@ class Trained:
             ValueError: for an empty ``path``.
             CheckpointError: if the file cannot be written; what was there before stays.
         """
-        _saved.save(_saved.checked_path(path), self)
+        _saved.save(files.checked_path("path", path, "a file"), self)
 
     def _usable_guide(
         self, args: tuple = (), kwargs: Mapping[str, Any] | None = None, *, seen: bool = False
     ) -> InducingGuide:
-        """The guide, if it can be asked.
+        """The guide, if questions can be asked of it.
 
         Args:
             args: checked arguments of the program, at which that of another guide is refused.
             kwargs: its keyword arguments.
             seen: whether the guide must have seen data.
         """
-        if not isinstance(self.guide, InducingGuide):
-            raise TypeError(f"guide must be the trained InducingGuide, got {type(self.guide).__name__}.")
-        if self.losses.ndim > 1:
-            raise ValueError(f"These are {len(self.losses)} trainings: ask one of them, such as trained.member(0).")
-        if not jax.config.read("jax_enable_x64"):
-            for name, x in self.params.items():
-                if any(isinstance(leaf, Array) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(x)):
-                    raise ValueError(
-                        f"params[{name!r}] is float64, which is not enabled: call numpyro.enable_x64() first."
-                    )
-        if seen and self.guide.sites is None:
-            raise ValueError(
-                "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data "
-                "first."
-            )
+        wanted = f"guide must be the trained InducingGuide, got {type(self.guide).__name__}."
+        checks.refuse(not isinstance(self.guide, InducingGuide), wanted, TypeError)
+        self._refuse_several()
+        wide = [
+            f"params[{name!r}] is float64, which is not enabled: call numpyro.enable_x64() first."
+            for name, x in self.params.items()
+            if any(isinstance(leaf, Array) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(x))
+        ]
+        checks.refuse(wide and not jax.config.read("jax_enable_x64"), "".join(wide[:1]))
+        unseen = (
+            "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data first."
+        )
+        checks.refuse(seen and self.guide.sites is None, unseen)
         if args and self.model is not self.guide.model:
             refuse_other_program(self.model, self.guide, args, kwargs or {}, self.params)
         return self.guide
+
+    def _refuse_several(self) -> None:
+        """Refuse the result of several trainings.
+
+        Raises:
+            ValueError: with their number.
+        """
+        count = len(self.losses) if self.losses.ndim > 1 else 0
+        checks.refuse(count, f"These are {count} trainings: ask one of them, such as trained.member(0).")
 
     def _subject(
         self, args: tuple, model_kwargs: Mapping[str, Any] | None, *, seen: bool = True, new: bool = True
@@ -555,4 +563,4 @@ def load(
     Other versions of JAX or NumPyro than those that wrote the file give a warning.
     """
     refuse_fork("load")
-    return Trained(**_saved.load(_saved.checked_path(path), program, guide, params))
+    return Trained(**_saved.load(files.checked_path("path", path, "a file"), program, guide, params))

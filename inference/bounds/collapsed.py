@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, lax, random
 from jaxtyping import Bool, Float, PRNGKeyArray
 
+from gpzoo import _checks as checks
 from gpzoo import _platform, linalg
 from gpzoo._types import Argument
 from gpzoo.errors import PrecisionWarning
@@ -24,8 +25,8 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import refuse_not_finite
-from gpzoo.inference.programs.gp_sites import Given, Marginals, Start, representing
-from gpzoo.inference.programs.runs import run, unmasked
+from gpzoo.inference.programs.gp_sites import Around, Marginals, Start, representing
+from gpzoo.inference.programs.runs import data_of, parts_of_plates, run, unmasked
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Full
@@ -34,7 +35,7 @@ from gpzoo.posteriors.posterior import InducingPosterior
 #: Most rows whose covariances with the inducing variables are held at once, where the backend would take more.
 _MOST_ROWS = 2**17
 
-#: Rounding errors of ``B``, of which no eigenvalue is below 1, beyond which more precision is asked for. At a tenth the
+#: Largest rounding errors of ``B``, whose eigenvalues are 1 or more, without a warning. At a tenth the
 #: bound of energy, kin8nm and naval was off by up to 70 nats, at ten by thousands (M 100, float32 against float64).
 _MOST_LOST = 0.1
 
@@ -100,7 +101,7 @@ class CollapsedELBO(GaussianProcessELBO):
     ) -> Any:
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
         refuse_other_program(model, guide, args, kwargs, param_map)
-        program = _Program(rng_key, param_map, model, guide, args, kwargs)
+        program = _Terms(rng_key, param_map, model, guide, args, kwargs)
         data = program.expansion(at_once=self.at_once)
         best = _best(program.posterior, data)
         loss = -jnp.where(data.quadratic & data.separate, best.bound, jnp.nan)
@@ -144,7 +145,7 @@ class CollapsedELBO(GaussianProcessELBO):
         """
 
         def solution(params: dict[str, Any], args: tuple, arrays: dict) -> tuple[_Best, Bool[Array, ""]]:
-            program = _Program(random.key(0), params, _guide(guide).model, guide, args, arrays | static)
+            program = _Terms(random.key(0), params, _guide(guide).model, guide, args, arrays | static)
             data = program.expansion()
             return _best(program.posterior, data), data.quadratic & data.separate
 
@@ -157,7 +158,7 @@ class CollapsedELBO(GaussianProcessELBO):
             numbers = np.concatenate([np.ravel(x) for x in best])
             refuse_not_finite(site, "numbers of the optimal q(u)", numbers, {site}, partial(solution, *given))
             if not expanded:
-                _Program(random.key(0), params, guide.model, guide, args, arrays | static).explain()
+                _Terms(random.key(0), params, guide.model, guide, args, arrays | static).explain()
             _warn_if_lost(site, best.lost)
             return dict(params) | {f"{site}_mean": best.mean, f"{site}_scale": best.scale}
 
@@ -182,7 +183,7 @@ class _Expansion(NamedTuple):
     """The terms of a program as a function of the means and variances of its GP site.
 
     Attributes:
-        value: ``l0``, what they are at the prior's mean and no variance; terms that do not depend on the site included.
+        value: ``l0``, their sum at the prior's mean and no variance, with the terms that do not depend on the site.
         b: derivatives with respect to the means there, ``[N]`` or ``[N, D]``.
         beta: twice the negative derivatives with respect to the variances, ``[N]`` or ``[N, D]``.
         quadratic: whether they are quadratic in means, and linear in variances.
@@ -198,8 +199,8 @@ class _Expansion(NamedTuple):
     mutable_state: Any
 
 
-class _Program:
-    """A program with its parameters and arguments, whose terms are asked for.
+class _Terms:
+    """The terms of a program at its parameters and arguments.
 
     Raises:
         ValueError: see :class:`CollapsedELBO`.
@@ -216,20 +217,16 @@ class _Program:
     ) -> None:
         self.key, self.params, self.model, self.guide, self.args, self.kwargs = key, params, model, guide, args, kwargs
         self.site = _site_of(_guide(guide), args, kwargs)
-        trace = run(key, args, kwargs, guide=guide, values=self._values(), representation=Start()).guide
+        trace = run(key, args, kwargs, guide=guide, values=params, representation=Start()).guide
         self.posterior: InducingPosterior = trace[self.site]["fn"]
         _check_posterior(self.posterior)
-        if trace[self.site]["scale"] is not None:
-            raise _refused(
-                f"GP site {self.site!r} stands inside handlers.scale, so that its KL is weighted", "Take it out."
-            )
-        for name, site in trace.items():
-            size, taken = site["args"] if site["type"] == "plate" else (None, None)
-            if taken not in (None, size):
-                raise _refused(
-                    f"plate {name!r} has {taken} of {size} rows, and an optimal q(u) is that of all",
-                    "Train without minibatches (no batch_size).",
-                )
+        scaled = trace[self.site]["scale"] is not None
+        _refuse(
+            (scaled, f"GP site {self.site!r} stands inside handlers.scale, so that its KL is weighted", "Take it out.")
+        )
+        for name, (size, taken) in parts_of_plates(trace).items():
+            said = f"plate {name!r} has {taken} of {size} rows, and an optimal q(u) is that of all"
+            _refuse((True, said, "Train without minibatches (no batch_size)."))
 
     def _values(self) -> dict[str, Any]:
         # New containers: networks write into the mutable state that they are handed.
@@ -246,7 +243,7 @@ class _Program:
         """
 
         def shown(*args: Any, **kwargs: Any) -> Any:
-            with representing(Given(shift, variance)):
+            with representing(Around(shift, variance)):
                 return self.guide(*args, **kwargs)
 
         found = _BY_SITE.loss_with_mutable_state(self.key, self._values(), self.model, shown, *self.args, **self.kwargs)
@@ -263,7 +260,7 @@ class _Program:
         both = jax.value_and_grad(jax.jit(total) if at_once else total, (0, 1), has_aux=True)
         zero = jnp.zeros(self.posterior.event_shape, self.posterior.prior.X.dtype)
         (value, mutable_state), (b, slope) = both(zero, zero)
-        # The same at other means and variances: a quadratic function is known from what it is at the prior's mean.
+        # The same at other means and variances: its value and slopes at the prior's mean tell a quadratic function.
         # Sines of whole numbers have no relation to data, and random numbers take a second to compile.
         shift = jnp.sin(1 + jnp.arange(zero.size, dtype=zero.dtype)).reshape(zero.shape)
         variance = jnp.square(shift)
@@ -279,40 +276,36 @@ class _Program:
         )
 
     def explain(self) -> None:
-        """Raise the error for terms that are not as they must be."""
-        runs = run(
-            self.key,
-            self.args,
-            self.kwargs,
-            guide=self.guide,
-            model=self.model,
-            values=self._values(),
-            representation=Marginals(),
-        )
-        seen = runs.model
-        names = [name for name, site in seen.items() if site["type"] == "sample" and site["is_observed"]]
+        """Raise the error that names terms which are not quadratic, or mix outputs."""
+        options: dict[str, Any] = {"guide": self.guide, "model": self.model, "values": self.params}
+        seen = run(self.key, self.args, self.kwargs, **options, representation=Marginals()).model
+        names = list(data_of(seen))
         each = {name: self.expansion(frozenset({name})) for name in names}
         for name, found in each.items():
-            if not found.quadratic:
-                raise _refused(
-                    f"the terms of site {name!r} ({type(unmasked(seen[name]['fn'])).__name__}) are not quadratic in GP "
-                    f"site {self.site!r}, as those of Gaussian data are",
-                    "Use likelihoods.Gaussian.",
-                )
+            kind = f"the terms of site {name!r} ({type(unmasked(seen[name]['fn'])).__name__})"
+            not_so = f"{kind} are not quadratic in GP site {self.site!r}, as those of Gaussian data are"
+            _refuse((not found.quadratic, not_so, "Use likelihoods.Gaussian."))
         mixed = [name for name in names if not each[name].separate] or names
-        raise _refused(
-            f"the terms of {', '.join(map(repr, mixed))} mix outputs of GP site {self.site!r}, each of which must be "
-            "seen by itself: under f @ A they are if the rows of A are orthogonal and the noise variance is one number",
-            "Make them so.",
+        said = (
+            f"the terms of {_listed(mixed)} mix outputs of GP site {self.site!r}, each of which must be "
+            "seen by itself: under f @ A they are if the rows of A are orthogonal and the noise variance is one number"
         )
+        _refuse((True, said, "Make them so."))
 
 
-#: What the terms are asked of.
+#: Gives the terms of each site by itself.
 _BY_SITE = GaussianProcessELBO(sum_sites=False)
 
 
-def _refused(reason: str, way_out: str) -> ValueError:
-    return ValueError(f"CollapsedELBO has no optimal q(u) for this program: {reason}. {way_out} {_ELSE}")
+def _refuse(*cases: tuple[Any, str, str]) -> None:
+    """Refuse a program by the first case that applies: whether it does, the reason, and the way out."""
+    said = "CollapsedELBO has no optimal q(u) for this program"
+    for applies, reason, way_out in cases:
+        checks.refuse(applies, f"{said}: {reason}. {way_out} {_ELSE}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))
 
 
 def _agree(found: Float[Array, "*shape"], *parts: Float[Array, "*shape"]) -> Bool[Array, ""]:
@@ -333,51 +326,60 @@ def _guide(guide: Any) -> InducingGuide:
 def _site_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> str:
     """The one GP site of a program, if it is one that can be collapsed."""
     sites = guide.sites_for(args, kwargs)
-    if len(sites.processes) != 1:
-        found = ", ".join(map(repr, sorted(sites.processes))) or "none"
-        raise _refused(f"it must have one latent GP site and has {len(sites.processes)} ({found})", "Make it one.")
+    count = f"it must have one latent GP site and has {len(sites.processes)} ({_listed(sites.processes) or 'none'})"
+    _refuse((len(sites.processes) != 1, count, "Make it one."))
     (site,) = sites.processes
-    if site in sites.drawn | guide.joint:
-        lines = " and ".join(sites.lines.get(site, ()))
-        why = "InducingGuide(joint=...) draws it" if site in guide.joint else f"the program draws it ({lines})"
-        raise _refused(
+    lines, others = " and ".join(sites.lines.get(site, ())), sites.latents - sites.processes
+    why = "InducingGuide(joint=...) draws it" if site in guide.joint else f"the program draws it ({lines})"
+    _refuse(
+        (
+            site in sites.drawn | guide.joint,
             f"GP site {site!r} is drawn, as {why}",
             "Keep to likelihoods.Gaussian and to what is exact on marginals: f * c, f + c, f @ A, f[rows], f[:, k].",
-        )
-    if sites.enumerated:
-        found = ", ".join(map(repr, sorted(sites.enumerated)))
-        raise _refused(
-            f"site(s) {found} are discrete latent variables", "Once these are summed out, noise is not Gaussian."
-        )
-    others = sorted(sites.latents - sites.processes)
-    if others and guide.hyperparameters != "point":
-        raise _refused(f"latent site(s) {', '.join(map(repr, others))} are drawn", "Use hyperparameters='point'.")
+        ),
+        (
+            sites.enumerated,
+            f"site(s) {_listed(sites.enumerated)} are discrete latent variables",
+            "Once these are summed out, noise is not Gaussian.",
+        ),
+        (
+            others and guide.hyperparameters != "point",
+            f"latent site(s) {_listed(others)} are drawn",
+            "Use hyperparameters='point'.",
+        ),
+    )
     return site
 
 
 def _check_posterior(posterior: InducingPosterior) -> None:
-    site = posterior.site
-    if posterior.prior.samples_views:
-        raise _refused(f"the kernel of GP site {site!r} samples views of its inputs", "Enumerate the views (an Orbit).")
-    if posterior.conditional.deterministic:
-        raise _refused(
-            f"GP site {site!r} is interpolated from a grid", "Use inducing points, such as those of kmeans(100)."
-        )
-    if not isinstance(posterior.form, Full):
-        raise _refused(
-            f"the covariance of GP site {site!r} is {type(posterior.form).__name__}, and the optimal one is full",
+    site, form = f"GP site {posterior.site!r}", type(posterior.form).__name__
+    _refuse(
+        (
+            posterior.prior.samples_views,
+            f"the kernel of {site} samples views of its inputs",
+            "Enumerate the views (an Orbit).",
+        ),
+        (
+            posterior.conditional.deterministic,
+            f"{site} is interpolated from a grid",
+            "Use inducing points, such as those of kmeans(100).",
+        ),
+        (
+            not isinstance(posterior.form, Full),
+            f"the covariance of {site} is {form}, and the optimal one is full",
             "Use covariance='full'.",
-        )
+        ),
+    )
 
 
 class _Best(NamedTuple):
-    """What the optimal ``q(u)`` is.
+    """The optimal ``q(u)`` and its bound.
 
     Attributes:
         bound: in nats.
         mean: ``[M]`` or ``[M, D]``.
         scale: lower-triangular factor of the covariance, ``[M, M]`` or ``[D, M, M]``.
-        lost: the largest rounding errors of ``B``, of which no eigenvalue is below 1.
+        lost: the largest rounding errors of ``B``, whose eigenvalues are 1 or more.
     """
 
     bound: Float[Array, ""]

@@ -16,7 +16,7 @@ from numpyro.distributions import MaskedDistribution, Unit
 from numpyro.infer import TraceMeanField_ELBO
 
 from gpzoo import _checks as checks
-from gpzoo._numpyro import Messenger
+from gpzoo._numpyro import Handler, Messenger
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.enumeration import is_enumerated, scored
 from gpzoo.inference.programs.gp_sites import Bound, TightBound, representing
@@ -133,14 +133,14 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         return super().loss_with_mutable_state(*args, **kwargs)
 
 
-class _ModelChecks(Messenger):
+class _ModelChecks(Handler):
     """Compares each GP site of the model's run with the guide's, and freezes mutable state.
 
     For the tighter bound it also checks that data sites use the residual variances.
     """
 
     def __init__(self, record: dict[str, dict[str, Any]], tight: bool, sites: Sites | None) -> None:
-        super().__init__(None)
+        super().__init__()
         self.record, self.tight, self.sites = record, tight, sites
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -247,5 +247,5 @@ def scale_of(site: dict[str, Any] | None) -> Any:
 
 
 def same_scale(a: Any, b: Any) -> bool:
-    """Whether two scales are equal; of an annealed one the value cannot be looked at in a traced step."""
+    """Whether two scales are equal; an annealed one, whose value a traced step does not have, counts as equal."""
     return a is b or isinstance(a, Tracer) or isinstance(b, Tracer) or bool(a == b)

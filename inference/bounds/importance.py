@@ -21,11 +21,11 @@ from numpyro.distributions.kl import kl_divergence
 from gpzoo import _checks as checks
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO, bare, same_scale, scale_of
 from gpzoo.inference.programs.enumeration import is_enumerated
-from gpzoo.inference.programs.gp_sites import Bound, Residual, draws_in_groups
+from gpzoo.inference.programs.gp_sites import Bound, Use, draws_in_groups
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.programs.rows import Layout
-from gpzoo.inference.programs.runs import Trace, unmasked
+from gpzoo.inference.programs.runs import Trace, data_of, sampled, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
@@ -134,7 +134,8 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
                     *args, **kwargs
                 )
                 weights, scale = rows.log_weights(of_guide, of_model)
-                kernels = [fn.kernel for fn in map(_distribution, of_model.values()) if isinstance(fn, GaussianProcess)]
+                priors = [unmasked(site["fn"]) for site in sampled(of_model).values()]
+                kernels = [fn.kernel for fn in priors if isinstance(fn, GaussianProcess)]
                 return (weights, state | _mutable(of_model)), (rows.shared(of_guide, of_model), scale, kernels)
 
             try:
@@ -168,7 +169,7 @@ def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArra
 
     It runs under ``vmap`` over :data:`WEIGHTS`: each of ``K`` runs has an input for each row.
     """
-    if posterior.conditional.deterministic:  # a function of ``u`` alone, of which all runs draw the same
+    if posterior.conditional.deterministic:  # a function of ``u`` alone, which is the same draw in all runs
         return posterior.as_joint().sample(key)
     X, own = posterior.prior.X, int(posterior.prior.kernel.has_outputs(posterior.prior.X))
     X = lax.all_gather(layout.by_row(X, own), WEIGHTS, axis=own + 1)  # [*D, N, K, ...], the same in all runs
@@ -199,24 +200,22 @@ class Weighted(Bound):
         key = random.fold_in(numpyro.prng_key(), lax.axis_index(WEIGHTS))
         return {name: named_key(key, name) for name in names & self.latents}
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         site = posterior.site
-        if posterior.prior.samples_views:
-            raise TypeError(
-                f"The kernel of site {site!r} samples views of its inputs: its moments are estimates, and importance "
-                "weights are not linear in them. Enumerate the views (an Orbit), or use GaussianProcessELBO()."
-            )
-        if joint and site in self.after:
-            raise ValueError(
-                f"GP site {site!r} depends on latents of rows and is drawn jointly over rows, InducingGuide(joint=...):"
-                " a row has no importance weights of its own then. Use GaussianProcessELBO()."
-            )
-        if drawn and site in self.after:
-            return posterior.valued(Partial(partial(draw_together, drawn)))
-        return super().posterior(posterior, drawn=drawn, joint=joint)
+        views = (
+            f"The kernel of site {site!r} samples views of its inputs: its moments are estimates, and importance "
+            "weights are not linear in them. Enumerate the views (an Orbit), or use GaussianProcessELBO()."
+        )
+        together = (
+            f"GP site {site!r} depends on latents of rows and is drawn jointly over rows, InducingGuide(joint=...):"
+            " a row has no importance weights of its own then. Use GaussianProcessELBO()."
+        )
+        checks.refuse(posterior.prior.samples_views, views, TypeError)
+        checks.refuse(use.joint and site in self.after, together)
+        if use.drawn and site in self.after:
+            return posterior.valued(Partial(partial(draw_together, use.drawn)))
+        return super().posterior(posterior, use)
 
 
 # -- terms ------------------------------------------------------------------------------------------------------------
@@ -246,40 +245,39 @@ class _Rows(NamedTuple):
                 terms.append(sign * jnp.asarray(site["fn"].log_prob(site["value"])))
                 scales.append(scale_of(site))
         shapes = {jnp.shape(term) for term in terms}
-        if len(shapes) > 1:
-            raise ValueError(
-                f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)} must have one density for "
-                f"each row, in guide and program; theirs have shapes {sorted(shapes)}."
-            )
-        if not all(same_scale(scale, scales[0]) for scale in scales):
-            raise ValueError(
-                f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)} have different scales: their "
-                "importance weights need both in full. Apply handlers.scale to all of these sites, or to none."
-            )
+        those = f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)}"
+        checks.refuse(
+            len(shapes) > 1,
+            f"{those} must have one density for each row, in guide and program; theirs have shapes {sorted(shapes)}.",
+        )
+        checks.refuse(
+            not all(same_scale(scale, scales[0]) for scale in scales),
+            f"{those} have different scales: their importance weights need both in full. Apply handlers.scale to "
+            "all of these sites, or to none.",
+        )
         return sum(terms[1:], terms[0]), jnp.asarray(scales[0], terms[0].dtype)
 
     def shared(self, of_guide: Trace, of_model: Trace) -> dict[str, Array]:
         """Terms of all other sites, by name."""
         found = {}
-        for name, site in of_model.items():
-            if site["type"] != "sample" or name in self.latents | self.data:
+        for name, site in sampled(of_model).items():
+            if name in self.latents | self.data:
                 continue
             if site["is_observed"]:
                 found[name] = _scaled(site, site["fn"].log_prob(site["value"]))
             else:
                 found[name] = -_divergence(of_guide[name], site)
-        for name, site in of_guide.items():
-            if site["type"] == "sample" and name not in of_model:
+        for name, site in sampled(of_guide).items():
+            if name not in of_model:
                 found[name] = -_scaled(site, site["fn"].log_prob(site["value"]))
         return found
 
 
 def _rows_of(seen: Look, guide: Any) -> _Rows:
     """The latents of rows of a program, those in the plate of all data that depend on them."""
-    sites = {name: site for name, site in seen.trace.items() if site["type"] == "sample"}
-    if summed := sorted(name for name, site in sites.items() if is_enumerated(site)):
-        raise ValueError(f"ImportanceWeightedELBO does not sum out discrete sites, and there are {summed}. {_ELSE}")
-    data = [name for name, site in sites.items() if site["is_observed"]]
+    sites = sampled(seen.trace)
+    summed = sorted(name for name, site in sites.items() if is_enumerated(site))
+    data = list(data_of(seen.trace))
     latents, plates = set(), set()
     for name, site in sites.items():
         after = [other for other in data if name in seen.needs.get(other, ())]
@@ -287,26 +285,27 @@ def _rows_of(seen: Look, guide: Any) -> _Rows:
         if own and after and not site["is_observed"] and all(_plates(sites[other]) == own for other in after):
             latents.add(name)
             plates.add(own)
-    if not latents:
-        raise ValueError(
-            "ImportanceWeightedELBO is for latent variables of rows, and this program has none in the plate of the "
-            "data that depend on them: put them there, with numpyro.plate('data', ...). Or use GaussianProcessELBO()."
-        )
-    if len(plates) > 1 or len(next(iter(plates))) > 1:
-        raise ValueError(
-            f"Latents of rows {sorted(latents)} are in several plates: one plate of the data has weights for each row. "
-            f"{_ELSE}"
-        )
-    if not callable(getattr(bare(guide), "hyperparameters", None)):
-        raise ValueError(
-            f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide("
-            "..., hyperparameters=PerRow(...)), Amortised(...) or a guide of yours."
-        )
     after = {name: frozenset(latents & seen.needs.get(name, frozenset())) for name in sites}
     dependent = frozenset(name for name in data if after[name])
     processes = frozenset(name for name, site in sites.items() if isinstance(unmasked(site["fn"]), GaussianProcess))
-    if observed := sorted(dependent & processes):
-        raise ValueError(f"Data site(s) {observed} are GPs, whose rows have no densities of their own. {_ELSE}")
+    observed = sorted(dependent & processes)
+    checks.refuse(summed, f"ImportanceWeightedELBO does not sum out discrete sites, and there are {summed}. {_ELSE}")
+    checks.refuse(
+        not latents,
+        "ImportanceWeightedELBO is for latent variables of rows, and this program has none in the plate of the "
+        "data that depend on them: put them there, with numpyro.plate('data', ...). Or use GaussianProcessELBO().",
+    )
+    checks.refuse(
+        len(plates) > 1 or any(len(around) > 1 for around in plates),
+        f"Latents of rows {sorted(latents)} are in several plates: one plate of the data has weights for each row. "
+        f"{_ELSE}",
+    )
+    checks.refuse(
+        not callable(getattr(bare(guide), "hyperparameters", None)),
+        f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide("
+        "..., hyperparameters=PerRow(...)), Amortised(...) or a guide of yours.",
+    )
+    checks.refuse(observed, f"Data site(s) {observed} are GPs, whose rows have no densities of their own. {_ELSE}")
     return _Rows(frozenset(latents), dependent, frozenset(name for name in processes if after[name]))
 
 
@@ -334,10 +333,6 @@ def _divergence(of_guide: dict[str, Any], of_model: dict[str, Any]) -> Array:
 
 def _scaled(site: dict[str, Any], terms: Any) -> Array:
     return jnp.sum(terms) * scale_of(site)
-
-
-def _distribution(site: dict[str, Any]) -> Any:
-    return unmasked(site["fn"]) if site["type"] == "sample" else None
 
 
 def _mutable(trace: Trace) -> dict[str, Any]:

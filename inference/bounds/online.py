@@ -13,7 +13,6 @@ from jaxtyping import Bool
 
 from gpzoo import _checks as checks
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
-from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import check_forms, rows_axis
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.gp_sites import Online, Start
@@ -23,7 +22,7 @@ from gpzoo.posteriors.posterior import InducingPosterior
 
 
 class AfterEarlier(GaussianProcessELBO):
-    """The bound after earlier data: :class:`OnlineELBO` with what these say given."""
+    """The bound after earlier data, :class:`OnlineELBO`, given their factors by GP site."""
 
     def __init__(self, earlier: Mapping[str, Earlier], *options: Any) -> None:
         super().__init__(*options)
@@ -88,23 +87,20 @@ class OnlineELBO(GaussianProcessELBO):
         self, trained: Any, num_particles: int = 1, vectorize_particles: bool = True, sum_sites: bool = True
     ) -> None:
         super().__init__(checks.positive_int("num_particles", num_particles), vectorize_particles, sum_sites)
-        guide = getattr(trained, "guide", None)
-        if not isinstance(guide, InducingGuide):
+        usable = getattr(trained, "_usable_guide", None)
+        if usable is None:
             raise TypeError(
                 "OnlineELBO takes the trained model of an InducingGuide, such as fit returns, got "
                 f"{type(trained).__name__}."
             )
-        if trained.losses.ndim > 1:
-            raise ValueError(f"These are {len(trained.losses)} trainings: OnlineELBO(trained.member(0)).")
-        if guide.sites is None:
-            raise ValueError("The guide has not seen data: call guide.setup(X, y) with data once.")
+        guide = usable(seen=True)
         check_forms(guide, guide.sites.processes)
         others = sorted(guide.sites.latents - guide.sites.processes)
-        if others and guide.hyperparameters != "point":
-            raise ValueError(
-                f"OnlineELBO moves hyperparameters from one old value, and latent site(s) {', '.join(others)} have a "
-                "posterior: use trained.condition(key, X_new, y_new), which holds it."
-            )
+        message = (
+            f"OnlineELBO moves hyperparameters from one old value, and latent site(s) {', '.join(others)} have a "
+            "posterior: use trained.condition(key, X_new, y_new), which holds it."
+        )
+        checks.refuse(others and guide.hyperparameters != "point", message)
         self.guide, self.params = guide, dict(trained.params)
 
     def loss_with_mutable_state(
@@ -112,8 +108,7 @@ class OnlineELBO(GaussianProcessELBO):
     ) -> Any:
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
         refuse_other_program(model, self.guide, args, kwargs, self.params)
-        values = jax.tree.map(lambda x: x, self.params)  # networks write into the state that they are handed
-        trace = run(rng_key, args, kwargs, guide=self.guide, values=values, representation=Start()).guide
+        trace = run(rng_key, args, kwargs, guide=self.guide, values=self.params, representation=Start()).guide
         own, same, earlier = dict(param_map), jnp.array(True), {}
         for site in sorted(self.guide.sites.processes):
             posterior: InducingPosterior = trace[site]["fn"]
@@ -122,28 +117,28 @@ class OnlineELBO(GaussianProcessELBO):
             if name in own:
                 own[name], kept = _held(site, posterior, self.params[name], own[name])
                 same &= kept
-        if checks.is_concrete(same) and not same:
-            raise ValueError(
-                "The first inducing variables are not those of the earlier training, whose q(u) is about them: begin "
-                "from its parameters, init_params=trained.params, or from those of trained.add_inducing(...)."
-            )
+        checks.refuse(
+            checks.is_concrete(same) and not same,
+            "The first inducing variables are not those of the earlier training, whose q(u) is about them: begin "
+            "from its parameters, init_params=trained.params, or from those of trained.add_inducing(...).",
+        )
         now = AfterEarlier(earlier, self.num_particles, self.vectorize_particles, self.sum_sites)
         found = now.loss_with_mutable_state(rng_key, own, model, guide, *args, **kwargs)
         return found | {"loss": jax.tree.map(lambda x: jnp.where(same, x, jnp.nan), found["loss"])}
 
 
 def _held(site: str, posterior: InducingPosterior, old: Any, new: Any) -> tuple[Any, Bool[Array, ""]]:
-    """Inducing variables of which the first are old ones, and whether they were these."""
+    """Inducing variables that begin with the old ones, and whether they did so before."""
     shapes = [[np.shape(x) for x in jax.tree.leaves(each)] for each in (old, new)]
     held, first = old, new
     if shapes[0] != shapes[1]:
         axis, count = rows_axis(posterior), posterior.conditional.num_inducing
         first = lax.slice_in_dim(new, 0, min(count, new.shape[axis]), axis=axis)
-        if first.shape != np.shape(old):
-            raise ValueError(
-                f"Site {site!r} had inducing variables {list(np.shape(old))} and has {list(np.shape(new))} now: add "
-                "some by trained.add_inducing(...), and remove none."
-            )
+        checks.refuse(
+            first.shape != np.shape(old),
+            f"Site {site!r} had inducing variables {list(np.shape(old))} and has {list(np.shape(new))} now: add "
+            "some by trained.add_inducing(...), and remove none.",
+        )
         added = lax.slice_in_dim(new, count, None, axis=axis)
         held = jnp.concatenate([old, added], axis=axis)
     same = [jnp.all(a == b) for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(first), strict=True)]

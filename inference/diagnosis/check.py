@@ -13,11 +13,11 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.errors import DatasetError, GPZooError, PrecisionWarning
 from gpzoo.inference.diagnosis.findings import Finding, Findings, finding
-from gpzoo.inference.diagnosis.measure import data_sites, without_data
+from gpzoo.inference.diagnosis.measure import without_data
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.runs import unmasked
+from gpzoo.inference.programs.runs import terms_per_datum, unmasked
 from gpzoo.inference.training._sources import Resident
 from gpzoo.likelihoods.answers import answers
 from gpzoo.processes.process import GaussianProcess
@@ -82,7 +82,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
     lost = [w.message for w in caught if issubclass(w.category, PrecisionWarning)]
     findings = [finding("lost in float32", None, said=text) for text in lost]
     names, optional = checks.positional(program, len(args))
-    data = data_sites(seen)
+    data = terms_per_datum(seen)
     # Exact regression: a GP site is observed itself.
     exact = [
         s for s in seen.values() if s["type"] == "sample" and s["is_observed"] and isinstance(s["fn"], GaussianProcess)

@@ -22,9 +22,8 @@ from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, tabl
 from gpzoo.inference.diagnosis.psis import pareto
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import scored
-from gpzoo.inference.programs.gp_sites import Marginals
+from gpzoo.inference.programs.gp_sites import Marginals, Use
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import given_value, run, unmasked
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -38,6 +37,9 @@ MOST_EFFECTIVE = 0.5
 
 #: Share of effective draws below which k-hat is not asked: from so many draws it has an error of 0.2.
 FEWEST_EFFECTIVE = 0.2
+
+#: Shifts of a mean, in standard deviations, and factors of a standard deviation from which on an interval is another.
+SHIFTED, WIDER = 0.5, 1.4
 
 #: Draws of the hyperparameters: the tail is fitted to the largest 68 of as many weights.
 _DRAWS = 500
@@ -127,17 +129,23 @@ def of_hyperparameters(rng_key: Array, subject: Subject, *, gaussian: bool) -> D
     return Diagnosis(findings, table(TITLE, [whole, *rows], **said))
 
 
+def _distance(shift: float, wider: float) -> float:
+    """How far a mean and a standard deviation are off; over 1 where that matters."""
+    return max(shift / SHIFTED, float(abs(np.log(wider))) / np.log(WIDER))
+
+
 def _finding(rows: list[tuple[Any, ...]], k: float, of_u: float | None, effective: float) -> Finding:
     """What is wrong with the hyperparameter that is furthest off, or with the shape of all."""
-    name, *_, shift, wider = max(rows, key=lambda row: max(row[5], abs(np.log(row[6]))))
-    noisy = of_u is not None and of_u > LARGEST
+    name, *_, shift, wider = max(rows, key=lambda row: _distance(*row[5:]))
+    off, wide = _distance(shift, wider) > 1, _distance(0.0, wider) > 1
+    noisy = f" (k-hat of u is {of_u:.2f}, so that this is not known well either)" if (of_u or 0.0) > LARGEST else ""
     return finding(
         "hyperparameters not trusted",
         None,
-        "moved" if shift > 0.5 or not 0.7 < wider < 1.4 else "shape",
+        "shape" if not off else "both" if wide and shift > SHIFTED else "width" if wide else "mean",
         k=k,
         effective=effective,
-        noisy=f" (k-hat of u is {of_u:.2f}, so that this is not known well either)" if noisy else "",
+        noisy=noisy,
         name=name,
         shift=shift,
         wider=wider,
@@ -242,15 +250,13 @@ def _evidences(subject: Subject, gaussian: bool) -> Iterator[_Evidence]:
 class _Weighted(Marginals):
     """A draw of ``u ~ q(u)`` and the marginals given it; ``<site>_log_weight`` is ``log p(u) - log q(u)``."""
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Array | None = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         draw = posterior.draw_inducing(numpyro.prng_key())
         given = posterior.given(draw)
         log_weight = given.log_prior_of_inducing() - posterior.log_density_of(draw)
         numpyro.deterministic(f"{posterior.site}_log_weight", log_weight)
-        return super().posterior(given, drawn=drawn, joint=joint, residual=residual)
+        return super().posterior(given, use)
 
 
 def _joint(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,20 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from numpyro import handlers
-from numpyro.distributions.distribution import Unit
 
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.programs.gp_sites import Bound
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.runs import Trace, entries_of, observed, run, unmasked
+from gpzoo.inference.programs.runs import Trace, entries_of, observed, run, terms_per_datum, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.answers import answers
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.posterior import InducingPosterior
-from gpzoo.processes.process import GaussianProcess
 
 #: Inducing variables beyond which the matrices of a site are not looked at whole: their eigenvalues take seconds.
 _MOST_INDUCING = 1000
@@ -140,7 +138,7 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
         if guide.sites.enumerated:  # where discrete sites are summed out, data have no distribution of their own
             options = {"guide": guide, "model": model, "values": at.params, "representation": Bound()}
             of_model = run(key, at.args, kwargs, **options).model
-        data = data_sites(of_model)
+        data = terms_per_datum(of_model)
         notes["processes"] = tuple(posteriors)
         notes["outcomes"] = {name: _kind(site) for name, site in data.items()}
         start = run(named_key(at.others, "start"), at.args, kwargs, model=model, values={}, complete=False).model
@@ -228,23 +226,6 @@ def _dense(matrix: Any) -> Array:
     return matrix.dense() if hasattr(matrix, "dense") else matrix
 
 
-def data_sites(trace: Trace, latents: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
-    """Sites with data of their own; a factor or an observed GP has no term for each datum.
-
-    Args:
-        trace: of a program.
-        latents: names of its latent sites; all others then count, whether they are given their data or not.
-    """
-    sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
-    return {
-        name: site
-        for name, site in sites.items()
-        if (site["is_observed"] if latents is None else name not in latents)
-        and not site["infer"].get("is_auxiliary")
-        and not isinstance(unmasked(site["fn"]), Unit | GaussianProcess)
-    }
-
-
 def without_data(trace: Trace) -> list[str]:
     """Names of likelihoods that have no data."""
     sites = {name: site for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
@@ -253,7 +234,7 @@ def without_data(trace: Trace) -> list[str]:
 
 def places_of_data(trace: Trace, args: tuple) -> dict[str, int]:
     """Which positional argument is the data of each data site; sites with other data are left out."""
-    return {name: i for name, site in data_sites(trace).items() for i, x in enumerate(args) if site["value"] is x}
+    return {name: i for name, site in terms_per_datum(trace).items() for i, x in enumerate(args) if site["value"] is x}
 
 
 def _outcomes(site: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.runs import drawing
+from gpzoo.inference.programs.runs import drawing, values_of
 from gpzoo.inference.training.protocol import of_objective
 
 #: Probability of a finding, over all entries, where the approximation is right.
@@ -152,7 +152,7 @@ def _started(guide: Any, key: Array, args: tuple, kwargs: dict[str, Any]) -> Any
     """An :class:`InducingGuide` with inducing variables in place of initialisers, which do not run inside ``jit``."""
     if not isinstance(guide, InducingGuide):
         return guide
-    start = guide.starting_values(key, args, kwargs)
+    start = values_of(guide.starting_sites(key, args, kwargs))
     fixed: Any = copy(guide)
     # A grid has no parameter.
     fixed.inducing = {

@@ -21,13 +21,13 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
 from gpzoo.inference.guides.options import Options, for_site
 from gpzoo.inference.guides.other_latents import OtherLatents
-from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.gp_sites import Functions, Marginals, Missing, Start
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import Look, find_sites, look, parameters_of, rows_of_sites
-from gpzoo.inference.programs.runs import Trace, at_once, run, shapes_of
+from gpzoo.inference.programs.runs import Runs, Trace, at_once, run, sampled, shapes_of, values_of
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -109,7 +109,7 @@ class InducingGuide(Options):
             The value of every latent site.
         """
         sites, others = self.sites_for(args, kwargs), self.others_for(args, kwargs)
-        start = partial(self.starting_values, args=args, kwargs=kwargs)
+        start = partial(self.starting_sites, args=args, kwargs=kwargs)
         with PosteriorHandler(self, sites, (args, kwargs), others, start) as handler:
             self.model(*args, **kwargs)
         return handler.values
@@ -188,19 +188,7 @@ class InducingGuide(Options):
             ValueError: if ``given`` has an unknown name, or a value of another shape.
         """
         args, kwargs = arguments(self.model, args, model_kwargs)
-        return self.starting_values(checks.rng_key(rng_key), args, kwargs, given)
-
-    def starting_values(
-        self,
-        rng_key: PRNGKeyArray,
-        args: tuple,
-        kwargs: dict[str, Any],
-        given: Mapping[str, Any] | None = None,
-        name: str = "given",
-    ) -> dict[str, Any]:
-        """:meth:`init_params` for checked arguments; ``name`` is the name of ``given`` in messages."""
-        found = self.starting_sites(rng_key, args, kwargs, given, name)
-        return {name: site["value"] for name, site in found.items()}
+        return values_of(self.starting_sites(checks.rng_key(rng_key), args, kwargs, given))
 
     def starting_sites(
         self,
@@ -210,45 +198,46 @@ class InducingGuide(Options):
         given: Mapping[str, Any] | None = None,
         name: str = "given",
     ) -> Trace:
-        """The param and mutable sites of guide and program, with their constraints and :meth:`starting_values`."""
+        """The param and mutable sites of guide and program at :meth:`init_params`, with their constraints.
+
+        Arguments are checked; ``name`` is the name of ``given`` in messages.
+        """
         self.sites_for(args, kwargs)
         given = {} if given is None else self.checked_params(given, args, kwargs, name=name, whole=False)
-        found = self._started_at_once(rng_key, args, kwargs, given)
+        started = partial(run, rng_key, args, kwargs, guide=self, values=given, complete=False)
+        known = all(map(checks.is_concrete, jax.tree.leaves((rng_key, args, kwargs, given))))
+        found = self._started_at_once(started, self.looks_at_inputs(given)) if known else None
         if found is None:
-            found = _start_of(self._started(rng_key, args, kwargs, given, Start()))
-        checks.names(name, set(given), needed=set(), known=set(found) | self.sites.latents)
+            found = _start_of(started(representation=Start()).guide)
+        refuse_unknown(name, given, found.keys() | self.sites.latents, "parameters")
         return found
 
-    def _started(self, rng_key: PRNGKeyArray, args: tuple, kwargs: dict, given: Mapping[str, Any], how: Start) -> Trace:
-        return run(rng_key, args, kwargs, guide=self, values=given, representation=how, complete=False).guide
-
-    def _started_at_once(
-        self, rng_key: PRNGKeyArray, args: tuple, kwargs: dict, given: Mapping[str, Any]
-    ) -> Trace | None:
-        """:meth:`_started` in one compiled program, after another one if an initialiser reads inputs.
+    def _started_at_once(self, started: Callable[..., Runs], looked_at: list[str]) -> Trace | None:
+        """The sites of a run in one compiled program, after another one if an initialiser reads inputs.
 
         Returns ``None`` if this fails: values that are not arrays or not finite, or a refusal by the program or an
         initialiser. Single operations then give the values, or an error with concrete numbers.
+
+        Args:
+            started: runs the guide, given a representation.
+            looked_at: the sites whose initialisers read inputs.
         """
-        looked_at = self.looks_at_inputs(given)
         # Each initialiser that reads inputs costs one more run, and the check of drawn sites has cost one already.
         if len(looked_at) + bool(self.sites.drawn) > 1:
-            return None
-        if not all(map(checks.is_concrete, jax.tree.leaves((rng_key, args, kwargs, given)))):
             return None
         sites: Trace = {}
 
         def once() -> tuple[dict[str, Any], list[Bool[Array, ""]]]:
             nonlocal sites
-            trace = self._started(rng_key, args, kwargs, given, Start(made))
+            trace = started(representation=Start(made)).guide
             sites = _start_of(trace)
-            posteriors = [site["fn"] for site in trace.values() if site["type"] == "sample"]
+            posteriors = [site["fn"] for site in sampled(trace).values()]
             factors = [fn.conditional for fn in posteriors if isinstance(fn, InducingPosterior)]
             floats = [x for x in jax.tree.leaves(factors) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
-            return {name: site["value"] for name, site in sites.items()}, [jnp.isfinite(x).all() for x in floats]
+            return values_of(sites), [jnp.isfinite(x).all() for x in floats]
 
         try:
-            made = {site: self._made(site, rng_key, args, kwargs, given) for site in looked_at}
+            made = {site: self._made(site, started) for site in looked_at}
             values, finite = at_once(once)
         except (TypeError, ValueError, IndexError, GPZooError):
             return None
@@ -259,14 +248,14 @@ class InducingGuide(Options):
             return None
         return {name: site | {"value": values[name]} for name, site in sites.items()}
 
-    def _made(self, site: str, rng_key: PRNGKeyArray, args: tuple, kwargs: dict, given: Mapping[str, Any]) -> Any:
+    def _made(self, site: str, started: Callable[..., Runs]) -> Any:
         """``<site>_inducing`` from the site's initialiser, whose inputs one compiled program computes."""
         seen: Any = None
 
         def once() -> list[Array]:
             nonlocal seen
             try:
-                self._started(rng_key, args, kwargs, given, Start({}))
+                started(representation=Start({}))
             except Missing as missing:
                 seen = missing.looked_at
             return [x for x in jax.tree.leaves(seen) if not checks.is_concrete(x)]
@@ -288,8 +277,8 @@ class InducingGuide(Options):
         # Inner sites are drawn per input, which suffices for the marginals of later sites.
         shown = Marginals(views=named_key(rng_key, "views"))
         trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, representation=shown).guide
-        found = {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
-        if callable(self.hyperparameters):  # what is a function of its other sites has no distribution by itself
+        found = {name: site["fn"] for name, site in sampled(trace).items()}
+        if callable(self.hyperparameters):  # a function of other sites has no distribution by itself
             found = {name: fn for name, fn in found.items() if not isinstance(fn, Delta)}
         return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}
 

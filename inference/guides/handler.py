@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import jax
@@ -17,16 +18,17 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import default_process_message
 
-from gpzoo._numpyro import Messenger, outside
+from gpzoo._numpyro import Handler, outside
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.options import Options, for_site
 from gpzoo.inference.guides.other_latents import OtherLatents
-from gpzoo.inference.guides.variational import posterior_at
-from gpzoo.inference.programs.gp_sites import Missing, Start, current
+from gpzoo.inference.programs.gp_sites import Missing, Start, Use, current
 from gpzoo.inference.programs.runs import Trace, check_value, drawing
 from gpzoo.inference.programs.sites import Sites
+from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.forms import form_of
+from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -42,7 +44,7 @@ def variable_of(initialiser: Any, parameter: Any) -> InducingVariable:
     return jax.tree.unflatten(structure(initialiser), leaves)
 
 
-class PosteriorHandler(Messenger):
+class PosteriorHandler(Handler):
     """Runs inside one call of a guide: answers each latent site of the model with the guide's own site.
 
     Args:
@@ -50,7 +52,7 @@ class PosteriorHandler(Messenger):
         sites: of the program.
         arguments: positional and keyword arguments of the call.
         others: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
-        starting: gives starting values of all parameters, from a key.
+        starting: gives the sites of all parameters at their starting values, from a key.
 
     Attributes:
         values: of the latent sites, by name.
@@ -62,9 +64,9 @@ class PosteriorHandler(Messenger):
         sites: Sites,
         arguments: tuple[tuple, dict[str, Any]],
         others: OtherLatents | None,
-        starting: Callable[[PRNGKeyArray], dict[str, Any]],
+        starting: Callable[[PRNGKeyArray], Trace],
     ) -> None:
-        super().__init__(None)
+        super().__init__()
         self.options, self.sites, self.arguments = options, sites, arguments
         self.others, self.starting = others, starting
         self.representation = current()
@@ -72,11 +74,7 @@ class PosteriorHandler(Messenger):
         self.plates: Trace = {}
         self.sampled: Trace | Any = None  # the sites of ``others``, once it has run
         self.taken: Trace = {}
-        self.initial: dict[str, Any] | None = None
-
-    def __enter__(self) -> PosteriorHandler:
-        super().__enter__()
-        return self
+        self.initial: Trace | None = None
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Answer a site, and take the rows of a plate that a guide of other sites has taken before."""
@@ -114,16 +112,7 @@ class PosteriorHandler(Messenger):
         if not isinstance(prior, GaussianProcess):
             raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
         options = self.options
-        initialiser = for_site(options.inducing, name)
-        inducing = self._inducing(name, initialiser, prior)
-        posterior = posterior_at(
-            name,
-            self.representation.prior(name, prior),
-            inducing,
-            form_of(for_site(options.covariance, name), inducing),
-            whiten=for_site(options.whiten, name, True),
-            initial_scale=for_site(options.initial_scale, name, 1.0),
-        )
+        posterior = self._posterior(name, prior, self._inducing(name, for_site(options.inducing, name), prior))
         residual = None
         if name in options.residual:
             outputs = posterior.conditional.outputs
@@ -131,10 +120,32 @@ class PosteriorHandler(Messenger):
                 f"{name}_residual", lambda _: jnp.ones(outputs, prior.X.dtype), constraint=constraints.softplus_positive
             )
             check_value(f"{name}_residual", residual, outputs)
-        posterior = self.representation.posterior(
-            posterior, drawn=self.sites.drawn_as(name), joint=name in options.joint, residual=residual
-        )
-        return numpyro.sample(name, posterior, infer=msg["infer"])
+        use = Use(self.sites.drawn_as(name), name in options.joint, residual)
+        return numpyro.sample(name, self.representation.posterior(posterior, use), infer=msg["infer"])
+
+    def _posterior(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior:
+        """The inducing posterior of a site.
+
+        Its mean and covariance are ``numpyro.param`` sites, ``<name>_mean`` and ``<name>_<field>`` for every field of
+        the form.
+
+        Raises:
+            ValueError: for a form that does not go with the inducing variables, or a stored parameter of another form.
+        """
+        options = self.options
+        form, whiten = form_of(for_site(options.covariance, name), inducing), for_site(options.whiten, name, True)
+        conditional = conditional_of(self.representation.prior(name, prior), inducing, form, whiten=whiten, site=name)
+        form.check(conditional)
+        dtype = conditional.dtype
+        mean = numpyro.param(f"{name}_mean", jnp.zeros((conditional.num_inducing, *conditional.outputs), dtype))
+        scale = for_site(options.initial_scale, name, 1.0)
+        start = cache(lambda: form.start(conditional, jnp.asarray(scale, dtype)))
+        values = {}
+        for field in form.data_fields:
+            limits = form.constraints.get(field, constraints.real)
+            value = numpyro.param(f"{name}_{field}", lambda _, field=field: getattr(start(), field), constraint=limits)
+            values[field] = tuple(value) if isinstance(value, list) else value
+        return InducingPosterior(conditional, mean, form.with_values(**values))
 
     def _inducing(self, name: str, initialiser: Any, prior: GaussianProcess) -> InducingVariable:
         parameter = f"{name}_inducing"
@@ -156,7 +167,7 @@ class PosteriorHandler(Messenger):
             return parameter_of(start(name, initialiser, key, prior.X, prior.kernel, before))
         if self.initial is None:
             self.initial = self.starting(key)
-        return self.initial[f"{name}_inducing"]
+        return self.initial[f"{name}_inducing"]["value"]
 
     # -- other latent sites ------------------------------------------------------------------------------------------
 

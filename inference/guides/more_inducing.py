@@ -13,13 +13,13 @@ from jaxtyping import PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo.inducing.initialisers import Initialiser, start
-from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import parameter_of
-from gpzoo.inference.guides.options import Inducing, for_site
+from gpzoo.inference.guides.options import Inducing, check_inducing, for_site
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.gp_sites import Functions
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.runs import Trace, run
+from gpzoo.inference.programs.runs import run
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Form, Full
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -35,60 +35,46 @@ def extended(
 ) -> dict[str, Any]:
     """The parameters with more inducing variables: :meth:`gpzoo.inference.Trained.add_inducing`."""
     processes = guide.sites_for(args, kwargs).processes
-    if not processes:
-        raise ValueError("The program has no latent GP site, which could have inducing variables.")
+    checks.refuse(not processes, "The program has no latent GP site, which could have inducing variables.")
     chosen = set(inducing) if isinstance(inducing, Mapping) else set(processes)
-    checks.names("inducing", chosen, needed=set(), known=set(processes))
+    refuse_unknown("inducing", chosen, processes, "GP sites")
     for site in sorted(chosen):
         if type(guide.form_at(site)).extended is Form.extended:
             check_forms(guide, {site})
     found = guide.checked_params(params, args, kwargs)
-    trace = _at_means(rng_key, guide, found, args, kwargs)
+    at_means = partial(run, rng_key, args, kwargs, guide=guide, representation=Functions(lambda q, key, rows: q.mean))
+    trace = at_means(values=found).guide
     for site in sorted(chosen):
         posterior: InducingPosterior = trace[site]["fn"]
-        added = _added(named_key(rng_key, site), posterior, for_site(inducing, site))
-        beside = partial(_beside, rows_axis(posterior))
-        whole = jax.tree.map(beside, posterior.inducing, added)
+        whole = _with_more(named_key(rng_key, site), posterior, for_site(inducing, site))
         new = Projection(posterior.prior, whole, whiten=posterior.whiten, site=site)
         mean, form = posterior.form.extended(posterior.u_mean, posterior.conditional, new)
         values = {field: getattr(form, field) for field in form.data_fields}
         found |= {f"{site}_{name}": x for name, x in ({"inducing": parameter_of(whole), "mean": mean} | values).items()}
-    _at_means(rng_key, guide, found, args, kwargs)  # raises here if a Kuu does not factorise
+    at_means(values=found)  # raises here if a Kuu does not factorise
     return found
 
 
-def _at_means(
-    rng_key: PRNGKeyArray, guide: InducingGuide, params: Mapping[str, Any], args: tuple, kwargs: dict
-) -> Trace:
-    values = jax.tree.map(lambda x: x, dict(params))  # networks write into the state that they are handed
-    at_mean = Functions(lambda posterior, key, rows: posterior.mean)
-    return run(rng_key, args, kwargs, guide=guide, values=values, representation=at_mean).guide
-
-
-def _added(key: PRNGKeyArray, posterior: InducingPosterior, inducing: Any) -> Any:
-    """The new inducing variables of a site, which have the kind and the columns of the old ones."""
+def _with_more(key: PRNGKeyArray, posterior: InducingPosterior, inducing: Any) -> Any:
+    """The inducing variables of a site, and behind them new ones of their kind and with their columns."""
     site, kind = posterior.site, type(posterior.inducing)
     if isinstance(inducing, Initialiser):
         inducing = start(site, inducing, key, posterior.prior.X, posterior.prior.kernel, {})
-    if not isinstance(inducing, InducingVariable):
-        raise TypeError(
-            f"inducing must be an initialiser such as kmeans(100), an inducing variable such as InducingPoints(Z), or "
-            f"a mapping from site name to these; got {type(inducing).__name__}."
+    check_inducing(inducing, made=True)
+    axis, other = rows_axis(posterior), type(inducing).__name__
+    message = f"Site {site!r} has {kind.__name__}, to which no {other} can be added."
+    checks.refuse(type(inducing) is not kind, message, TypeError)
+
+    def beside(old: Array, new: Array) -> Array:
+        columns = [(*x.shape[:axis], *x.shape[axis + 1 :]) for x in (old, new)]
+        checks.refuse(
+            columns[0] != columns[1],
+            f"Site {site!r} has inducing inputs {list(old.shape)}, to which {list(new.shape)} cannot be added: "
+            "only their number may differ.",
         )
-    old, axis = posterior.inducing, rows_axis(posterior)
-    if type(inducing) is not kind:
-        raise TypeError(f"Site {site!r} has {kind.__name__}, to which no {type(inducing).__name__} can be added.")
-    for x, more in zip(jax.tree.leaves(old), jax.tree.leaves(inducing), strict=True):
-        if (*x.shape[:axis], *x.shape[axis + 1 :]) != (*more.shape[:axis], *more.shape[axis + 1 :]):
-            raise ValueError(
-                f"Site {site!r} has inducing inputs {list(x.shape)}, to which {list(more.shape)} cannot be added: "
-                "only their number may differ."
-            )
-    return inducing
+        return jnp.concatenate([old, new.astype(old.dtype)], axis=axis)
 
-
-def _beside(axis: int, x: Array, new: Array) -> Array:
-    return jnp.concatenate([x, new.astype(x.dtype)], axis=axis)
+    return jax.tree.map(beside, posterior.inducing, inducing)
 
 
 def check_forms(guide: InducingGuide, sites: Any) -> None:
@@ -99,11 +85,11 @@ def check_forms(guide: InducingGuide, sites: Any) -> None:
     """
     for site in sorted(sites):
         form = guide.form_at(site)
-        if not isinstance(form, Full):
-            raise ValueError(
-                f"Site {site!r} has covariance {type(form).__name__}, and only a full one takes in new data or "
-                "inducing variables exactly: train with InducingGuide(..., covariance='full')."
-            )
+        checks.refuse(
+            not isinstance(form, Full),
+            f"Site {site!r} has covariance {type(form).__name__}, and only a full one takes in new data or "
+            "inducing variables exactly: train with InducingGuide(..., covariance='full').",
+        )
 
 
 def rows_axis(posterior: InducingPosterior) -> int:

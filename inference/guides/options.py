@@ -13,6 +13,7 @@ from gpzoo import _checks as checks
 from gpzoo.inducing.initialisers import Initialiser, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.other_latents import OtherLatents
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.forms import Form, form_of
 
@@ -23,6 +24,21 @@ Inducing: TypeAlias = Initialiser | InducingVariable | Mapping[str, Initialiser 
 def for_site(value: Any, site: str, default: Any = None) -> Any:
     """What an option of a guide says of a site: one value for all, or by name."""
     return value.get(site, default) if isinstance(value, Mapping) else value
+
+
+def check_inducing(value: Any, *, made: bool = False) -> None:
+    """Refuse anything but inducing variables and, unless they must be ``made``, initialisers.
+
+    Raises:
+        TypeError: naming the type.
+    """
+    initialiser = callable(value) and hasattr(value, "variable") and not made
+    checks.refuse(
+        not isinstance(value, InducingVariable) and not initialiser,
+        "inducing must be an initialiser such as kmeans(100), an inducing variable such as InducingPoints(Z), or a "
+        f"mapping from site name to these; got {type(value).__name__}.",
+        TypeError,
+    )
 
 
 class Options:
@@ -44,18 +60,14 @@ class Options:
         for form in _values_of(covariance):
             form_of(form, None)
         for value in _values_of(whiten):
-            if not isinstance(value, bool):
-                raise TypeError(f"whiten must be True or False, or a mapping from site name to these; got {value!r}.")
+            message = f"whiten must be True or False, or a mapping from site name to these; got {value!r}."
+            checks.refuse(not isinstance(value, bool), message, TypeError)
         for value in _values_of(initial_scale):
             checks.positive_number("initial_scale", value)
         if not callable(hyperparameters):
             checks.one_of("hyperparameters", hyperparameters, ("point", "normal"))
         for entry in _values_of(inducing):
-            if not isinstance(entry, InducingVariable) and not (callable(entry) and hasattr(entry, "variable")):
-                raise TypeError(
-                    f"inducing must be an initialiser such as kmeans(100), an inducing variable such as "
-                    f"InducingPoints(Z), or a mapping from site name to these; got {type(entry).__name__}."
-                )
+            check_inducing(entry)
         self.model = model
         self.inducing = inducing
         self.whiten, self.covariance, self.initial_scale = whiten, covariance, initial_scale
@@ -100,21 +112,19 @@ class Options:
         arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
         arguments |= {"initial_scale": self.initial_scale, "joint": self.joint, "residual": self.residual}
         for argument, value in arguments.items():
-            names = set(value) if isinstance(value, Mapping | frozenset) else set()
-            if unknown := sorted(names - sites.processes):
-                raise ValueError(
-                    f"InducingGuide({argument}=...) names {unknown}, which are not latent GP sites of the model; "
-                    f"those are {sorted(sites.processes)}."
-                )
-        if drawn := sorted(self.residual & (sites.drawn | self.joint)):
-            raise ValueError(
-                f"InducingGuide(residual=...) names {drawn}, which are drawn: the program draws them, or joint=... "
-                "names them. Draws have their full variance: leave these sites out."
-            )
-        if taken := sorted(self.parameters(sites, others).keys() & sites.names):
-            raise ValueError(f"The guide's parameters would be named {taken}, like sites of the model: rename these.")
-        if isinstance(self.inducing, Mapping) and (missing := sorted(sites.processes - set(self.inducing))):
-            raise ValueError(f"InducingGuide(inducing=...) has no entry for the GP site(s) {missing}.")
+            names = value if isinstance(value, Mapping | frozenset) else ()
+            refuse_unknown(f"InducingGuide({argument}=...)", names, sites.processes, "model's latent GP sites")
+        drawn, taken = self.residual & (sites.drawn | self.joint), self.parameters(sites, others).keys() & sites.names
+        missing = sites.processes.difference(self.inducing) if isinstance(self.inducing, Mapping) else ()
+        checks.refuse(
+            drawn,
+            f"InducingGuide(residual=...) names {sorted(drawn)}, which are drawn: the program draws them, or "
+            "joint=... names them. Draws have their full variance: leave these sites out.",
+        )
+        checks.refuse(
+            taken, f"The guide's parameters would be named {sorted(taken)}, like sites of the model: rename these."
+        )
+        checks.refuse(missing, f"InducingGuide(inducing=...) has no entry for the GP site(s) {sorted(missing)}.")
 
 
 def _values_of(option: Any) -> tuple:

@@ -14,13 +14,13 @@ from numpyro import handlers
 from numpyro.infer.autoguide import AutoGuide
 
 from gpzoo._checks import is_concrete
-from gpzoo._numpyro import Messenger
+from gpzoo._numpyro import Handler
 from gpzoo.inference.programs.enumeration import is_enumerated
 from gpzoo.inference.programs.program import concrete
-from gpzoo.inference.programs.runs import Trace
+from gpzoo.inference.programs.runs import Trace, plates_of, sampled
 from gpzoo.likelihoods import Likelihood
 
-#: What a program of some latent sites is without.
+#: Kinds of sites that are hidden from a program of some latent sites, unless they are among these.
 _KINDS = ("sample", "param", "mutable", "deterministic", "control_flow")
 
 
@@ -67,12 +67,12 @@ class OtherLatents:
         with jax.ensure_compile_time_eval(), handlers.block(), handlers.seed(rng_seed=0):
             priors = handlers.trace(alone(model, names, with_data := set())).get_trace(*args, **kwargs)
             found = handlers.trace(self.guide).get_trace(*args, **kwargs)
-        self.of_rows = frozenset(name for name in names if _plates(priors[name]) & with_data)
+        self.of_rows = frozenset(name for name in names if plates_of(priors[name]) & with_data)
         self.sizes = {name: int(np.prod(priors[name]["fn"].shape())) for name in names}
-        sampled = {name for name, site in found.items() if site["type"] == "sample" and not _is_auxiliary(site)}
-        if sampled != names:
+        own = {name for name, site in sampled(found).items() if not _is_auxiliary(site)}
+        if own != names:
             raise ValueError(
-                f"The guide that InducingGuide(hyperparameters={_name(make)}) makes samples {sorted(sampled)}, but the "
+                f"The guide that InducingGuide(hyperparameters={_name(make)}) makes samples {sorted(own)}, but the "
                 f"latent sites that are not GPs are {sorted(names)}. Mark what only it has by "
                 'infer={"is_auxiliary": True}.'
             )
@@ -101,11 +101,11 @@ class OtherLatents:
         return {name: found[name] for name in self.names}, taken
 
 
-class _Rows(Messenger):
+class _Rows(Handler):
     """Gives plates the rows that those of the same name have taken, and latent sites the keys that are theirs."""
 
     def __init__(self, plates: Trace, keys: Mapping[str, PRNGKeyArray]) -> None:
-        super().__init__(None)
+        super().__init__()
         self.plates, self.keys = plates, keys
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -140,16 +140,16 @@ def alone(model: Callable, names: frozenset[str], with_data: set[str] | None = N
     return program
 
 
-class _Fixed(Messenger):
+class _Fixed(Handler):
     """Zeros at every site that is not named, and one key for whatever else is drawn: no prior of a name needs them."""
 
     def __init__(self, names: frozenset[str], with_data: set[str]) -> None:
-        super().__init__(None)
+        super().__init__()
         self.names, self.with_data = names, with_data
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "sample" and msg["name"] not in self.names and not is_enumerated(msg):
-            self.with_data |= _plates(msg)
+            self.with_data |= plates_of(msg)
         if msg["type"] == "prng_key":
             msg["value"] = random.key(0)
         elif msg["type"] == "sample" and msg["name"] not in self.names and msg["value"] is None:
@@ -157,10 +157,6 @@ class _Fixed(Messenger):
             discrete = not isinstance(prior, Likelihood) and prior.support is not None and prior.support.is_discrete
             dtype = int if discrete else getattr(getattr(prior, "X", None), "dtype", float)
             msg["value"] = jnp.zeros(tuple(prior.shape()), dtype)
-
-
-def _plates(site: Mapping[str, Any]) -> set[str]:
-    return {frame.name for frame in site["cond_indep_stack"]}
 
 
 def _is_auxiliary(site: Mapping[str, Any]) -> bool:

@@ -32,8 +32,9 @@ from gpzoo.inducing.initialisers import Initialiser, start
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.options import Inducing
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.linalg.operators import BlockDiagonal
+from gpzoo.linalg.operators import BlockDiagonalMatrix
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -138,7 +139,7 @@ class WhitenReparam(Reparam):
 
 
 class whitened(handlers.reparam):
-    """A program for MCMC, each latent GP site of which is whitened by :class:`WhitenReparam`::
+    """A program for MCMC whose latent GP sites are whitened, each by :class:`WhitenReparam`::
 
         mcmc = MCMC(NUTS(whitened(program)), num_warmup=500, num_samples=500)
         mcmc = MCMC(NUTS(whitened(program, kmeans(20))), num_warmup=500, num_samples=500)
@@ -201,8 +202,8 @@ class whitened(handlers.reparam):
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         super().__exit__(exc_type, exc_value, traceback)
-        if exc_type is None and (unknown := sorted(set(self._named) - self._seen)):
-            raise ValueError(f"inducing names {unknown}, but the program's latent GP sites are {sorted(self._seen)}.")
+        if exc_type is None:
+            refuse_unknown("inducing", self._named, self._seen, "program's latent GP sites")
 
     def process_message(self, msg: Any) -> None:
         """Whitens latent GP sites; the sites that it adds are seen by the handlers outside alone, named like others."""
@@ -212,7 +213,7 @@ class whitened(handlers.reparam):
         with outside(self):
             super().process_message(msg)
         if isinstance(msg["value"], GaussianMarginals):
-            msg["stop"] = True  # they are no numbers, which is what the handlers outside record
+            msg["stop"] = True  # the handlers outside record numbers, and marginals are none
 
 
 # -- prediction --------------------------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ def _as_jax(x: Any) -> Any:
 
 
 class _WhiteNoise(dist.Distribution):
-    """``N(0, I)``, which has no density where what is to be made of it does not exist."""
+    """``N(0, I)`` from which ``f`` or ``u`` is made; its density is zero where their covariance has no factor."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("factorised",)
@@ -313,16 +314,16 @@ class _Guarded(Projection):
     def __init__(self, prior: GaussianProcess, inducing: InducingVariable, *, site: str) -> None:
         self.prior, self.inducing, self.whiten, self.site = prior, inducing, True, site
         K = Kuu(inducing, prior.kernel)
-        blocks = K.blocks if isinstance(K, BlockDiagonal) else (K,)
+        blocks = K.blocks if isinstance(K, BlockDiagonalMatrix) else (K,)
         # Parts of a kernel that share a block share its factor.
         found = {id(block): _factor(block, f"Kuu of site {site!r}", prior.jitter) for block in blocks}
         factors = [found[id(block)][0] for block in blocks]
         inverses = [
             linalg.solve_lower(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)) for L in factors
         ]
-        blockwise = isinstance(K, BlockDiagonal)
-        self.L = BlockDiagonal(*factors) if blockwise else factors[0]
-        self.L_inverse = BlockDiagonal(*inverses) if blockwise else inverses[0]
+        blockwise = isinstance(K, BlockDiagonalMatrix)
+        self.L = BlockDiagonalMatrix(*factors) if blockwise else factors[0]
+        self.L_inverse = BlockDiagonalMatrix(*inverses) if blockwise else inverses[0]
         self.factorised = jnp.all(jnp.stack([factorised for _, factorised in found.values()]))
 
 

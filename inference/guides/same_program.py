@@ -1,9 +1,9 @@
 """Is a guide that of this program? It runs the one that it was made of: both must compute the same, not be the same.
 
 Both programs are traced in one go, with the same arguments, parameters and latent values. What each makes of them, the
-inputs, mean and kernel of every GP site and the density of every other one, must be the same operations on the same
-numbers. Nothing is computed for it, so that it works inside ``jit`` too, and only a program that is another object than
-the guide's is looked at.
+inputs, mean and kernel of every GP site, the density of every other one and the constraint of every parameter, must be
+the same operations on the same numbers. Nothing is computed for it, so that it works inside ``jit`` too, and only a
+program that is another object than the guide's is looked at.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
+from numpyro.distributions import biject_to, constraints
 
 from gpzoo._checks import is_concrete
 from gpzoo._numpyro import Messenger
@@ -95,10 +96,10 @@ def _difference(
             mine, other = ours[name].get(part, {}), theirs[name].get(part, {})
             if mine == other:
                 continue
-            if part == "kernel" and type(a.kernel).__name__ != type(b.kernel).__name__:
-                return (
-                    f"{kind} {name!r} has the kernel {_called(a.kernel)} in the model, in the guide {_called(b.kernel)}"
-                )
+            if part in ("kernel", "constraint"):
+                made, of_own = (_called(_object(trace[name])) for trace in (of_model, of_guide))
+                if made != of_own:
+                    return f"{kind} {name!r} has the {part} {made} in the model, in the guide {of_own}"
             if type(a).__name__ != type(b).__name__:
                 return f"{kind} {name!r} is {_called(a)} in the model, in the guide {_called(b)}"
             shape, old = (tuple(x.shape()) if hasattr(x, "shape") else () for x in (a, b))
@@ -110,7 +111,16 @@ def _difference(
 
 
 def _called(x: Any) -> str:
-    return type(x).__name__
+    return type(x).__name__.lstrip("_")
+
+
+def _object(site: Mapping[str, Any]) -> Any:
+    """The kernel of a GP site, the constraint of a parameter."""
+    return _constraint(site) if site["type"] == "param" else unmasked(site["fn"]).kernel
+
+
+def _constraint(site: Mapping[str, Any]) -> constraints.Constraint:
+    return site["kwargs"].get("constraint", constraints.real)
 
 
 def _kind(site: Mapping[str, Any] | None) -> str:
@@ -148,6 +158,12 @@ def _run(model: Callable, args: tuple, kwargs: Mapping[str, Any], values: Mappin
 
 def _parts(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[_Parts, _Parts]:
     """What two programs make of a site."""
+    if first["type"] == "param":
+        # SVI trains a parameter in the unconstrained space of one program, and the other one would not know of it.
+        unconstrained = [biject_to(_constraint(site)).inv(site["value"]) for site in (first, second)]
+        leaves = [jax.tree_util.tree_leaves_with_path(value) for value in unconstrained]
+        of_first, of_second = ({jax.tree_util.keystr(at): jnp.asarray(x) for at, x in each} for each in leaves)
+        return {"constraint": of_first}, {"constraint": of_second}
     if first["type"] != "sample":
         return {}, {}
     fns = [unmasked(site["fn"]) for site in (first, second)]

@@ -16,13 +16,12 @@ from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.asking.predict import predict
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.diagnosis.measure import data_sites
 from gpzoo.inference.guides.reparam import as_they_stand
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Representation, draw_per_input
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.runs import Runs, Trace, run, unmasked
+from gpzoo.inference.programs.runs import Runs, Trace, run, terms_per_datum, unmasked
 from gpzoo.likelihoods.answers import answers
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
@@ -160,7 +159,7 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
     return Seen(
         *_inputs(subject.model, subject.args),
         tuple(name for name in trace if name in sites.processes),
-        data_sites(trace, sites.latents | sites.enumerated),
+        terms_per_datum(trace, sites.latents | sites.enumerated),
         partial(trained.predict, num_draws=BAND_DRAWS, model_kwargs=model_kwargs),
         sites.inner & sites.processes,
         subject,
@@ -235,7 +234,7 @@ def joint_draws(key: Array, subject: Subject) -> Draws:
     sites = subject.guide.sites
 
     def of_run(found: Runs) -> Draws:
-        data = data_sites(found.model, sites.latents | sites.enumerated)
+        data = terms_per_datum(found.model, sites.latents | sites.enumerated)
         expected = {name: _mean(unmasked(site["fn"])) for name, site in data.items()}
         return Draws(
             {name: jnp.asarray(found.guide[name]["value"]) for name in sites.processes},

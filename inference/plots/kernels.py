@@ -78,7 +78,7 @@ def lengthscales(
         raise ValueError("No kernel of the program has lengthscales.")
     of = [each.name for each in series]
     of = [f"{n}, part {of[:i].count(n)}" if of.count(n) > 1 else n for i, n in enumerate(of)]
-    columns = sorted({column for each in series for column in each.columns})
+    columns: list[int] = sorted({column for each in series for column in each.columns})
     numbered = [column for column in columns if column != _ALL]
     if names is not None and len(names) != len(numbered):
         raise ValueError(f"names must be one for each of {len(numbered)} columns, got {len(names)}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo.inference.programs.program import parts_of, reached, run_of_marginals
-from gpzoo.inference.programs.runs import unmasked
+from gpzoo.inference.programs.runs import sampled, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.process import GaussianProcess
 
@@ -18,7 +18,7 @@ from gpzoo.processes.process import GaussianProcess
 def arguments(
     program: Callable, args: tuple, kwargs: Mapping[str, Any] | None = None, *, new: bool = False
 ) -> tuple[tuple, dict[str, Any]]:
-    """:func:`gpzoo._checks.arguments`, of which those may hold NaN that are data with ``missing="mask"`` alone.
+    """Checked arguments of a program, :func:`gpzoo._checks.arguments`; only data with ``missing="mask"`` may hold NaN.
 
     Raises:
         TypeError, ValueError: see there.
@@ -29,8 +29,28 @@ def arguments(
     return args, kwargs
 
 
+def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str], kind: str) -> None:
+    """Refuse names of nothing; ``kind`` is a word for the things that have names.
+
+    Raises:
+        ValueError: naming the argument, these names and the known ones.
+    """
+    unknown = sorted(set(given).difference(known))
+    checks.refuse(unknown, f"{name} names {unknown}, but the {kind} are {sorted(known)}.")
+
+
+def refuse_no_tuple(name: str, example: str, args: Any) -> None:
+    """Refuse positional arguments of a program that are given in something other than a tuple.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    message = f"{name} must be a tuple such as {example}, got {type(args).__name__}."
+    checks.refuse(not isinstance(args, tuple | None), message, TypeError)
+
+
 def test_arrays(program: Callable, args: tuple, kwargs: dict[str, Any], values: Any) -> dict[str, Any]:
-    """:func:`gpzoo._checks.named` of test data, of which those of sites with ``missing="mask"`` may hold NaN.
+    """Checked test data, :func:`gpzoo._checks.named`; only those of sites with ``missing="mask"`` may hold NaN.
 
     Raises:
         TypeError, ValueError: see there.
@@ -77,9 +97,7 @@ def refuse_absent(
             structure, [dict(zip(errors, held, strict=True)).get(i, x) for i, x in enumerate(given)]
         )
         missing, inputs, others = {}, {}, {}
-        for name, site in run_of_marginals(program, args, kwargs).items():
-            if site["type"] != "sample":
-                continue
+        for name, site in sampled(run_of_marginals(program, args, kwargs)).items():
             fn = unmasked(site["fn"])
             if isinstance(fn, GaussianProcess):
                 inputs |= {(name, part): x for part, x in parts_of(fn).items()}

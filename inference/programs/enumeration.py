@@ -21,7 +21,7 @@ from jax.core import Tracer
 from jaxtyping import Float, PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, MaskedDistribution, Unit
 
-from gpzoo._numpyro import Messenger, enumerated_axes, markov_factors
+from gpzoo._numpyro import Handler, enumerated_axes, markov_factors
 from gpzoo.inference.programs.gp_sites import BatchRows
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, drawing, unmasked
@@ -141,17 +141,13 @@ class _Site(NamedTuple):
         return set(self.names.values()) - set(self.plates)
 
 
-class _Held(Messenger):
+class _Held(Handler):
     """Holds back enumerated sites, and the data that depend on them, from the handlers outside."""
 
     def __init__(self, depth: int) -> None:
-        super().__init__(None)
+        super().__init__()
         self.depth = depth
         self.sites: list[_Site] = []
-
-    def __enter__(self) -> _Held:
-        super().__enter__()
-        return self
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "sample":
@@ -196,7 +192,7 @@ class _Held(Messenger):
             )
 
 
-class DrawnByRow(Messenger):
+class DrawnByRow(Handler):
     """Draws discrete latent sites from their prior, each row's value by its own key, so that batches change nothing.
 
     Args:
@@ -206,7 +202,7 @@ class DrawnByRow(Messenger):
     """
 
     def __init__(self, names: frozenset[str], rows: BatchRows, key: PRNGKeyArray) -> None:
-        super().__init__(None)
+        super().__init__()
         self.names, self.rows, self.key = names, rows, key
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -244,11 +240,11 @@ def _refuse_bare(name: str, shape: tuple[int, ...], frames: Iterable[Any]) -> No
         )
 
 
-class _At(Messenger):
+class _At(Handler):
     """Puts a site into plates that are not entered again."""
 
     def __init__(self, frames: Iterable[Any], scale: Any) -> None:
-        super().__init__(None)
+        super().__init__()
         self.frames, self.scale = list(frames), scale
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -275,7 +271,7 @@ def _sample(name: str, group: list[_Site]) -> None:
     """Sample the factor of a group of sites, in the plates around all of them."""
     scales = [1.0 if site.scale is None else site.scale for site in group]
     over = sorted({_plain(site.name) for site in group if site.summed})
-    if not all(_equal(scale, scales[0]) for scale in scales):
+    if not all(_scaled_alike(scale, scales[0]) for scale in scales):
         raise ValueError(
             f"Discrete site(s) {over} and the data {name!r} that depend on them have different scales: a variable that "
             "several rows share cannot be summed out over a part of the rows. Train without batch_size, on all rows; "
@@ -291,7 +287,8 @@ def _sample(name: str, group: list[_Site]) -> None:
         numpyro.sample(name, fn, obs=fn.sample(None), infer={"is_auxiliary": True, "summed_out": over})
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _scaled_alike(a: Any, b: Any) -> bool:
+    """Whether two scales are equal; an annealed one is like no known one."""
     if isinstance(a, Tracer) or isinstance(b, Tracer):
         return isinstance(a, Tracer) and isinstance(b, Tracer)  # annealed: values cannot be looked at here
     return bool(a == b)
@@ -338,7 +335,7 @@ def _factor(group: list[_Site], around: dict[str, int]) -> Float[Array, "*batch"
 
 
 def _log_prob(site: _Site) -> Array:
-    """A site's log density; of what is summed out without masks, so that its sum is one."""
+    """A site's log density. A site that is summed out loses its masks, so that its probabilities sum to one."""
     fn = site.fn
     if site.summed:
         while isinstance(fn, MaskedDistribution | ExpandedDistribution):

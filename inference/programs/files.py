@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array, random
 
 #: Largest number of bytes of a description.
 _MOST_DESCRIBED = 2**26
@@ -181,6 +182,38 @@ def _read_arrays(file: BinaryIO, described: list[tuple], left: int) -> dict[str,
     if left:
         raise ValueError("it continues after its end")
     return arrays
+
+
+def checked_path(name: str, path: Any, kind: str, *, none: str = ",", empty: str = "") -> Path:
+    """The path of a file or folder.
+
+    Args:
+        name: of the argument.
+        path: the value that was given.
+        kind: ``"a file"`` or ``"a folder"``.
+        none: words about other values that are allowed, for a value of another type.
+        empty: words about an empty path.
+
+    Raises:
+        TypeError: if it is not a path.
+        ValueError: if it is empty.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{name} must be the path of {kind}{none} got {path!r:.80}.")
+    if not str(path).strip():
+        raise ValueError(f"{name} must be the path of {kind}, got {path!r}{empty}.")
+    return Path(path).absolute()
+
+
+def numbers(leaf: Any) -> np.ndarray:
+    """An array on the host, the words of a random key in place of it."""
+    return np.asarray(random.key_data(leaf) if is_key(leaf) else leaf)
+
+
+def on_device(value: np.ndarray, key: Any = None) -> Array:
+    """A copy of :func:`numbers` on the device; ``key`` is the implementation of a random key."""
+    copied = jnp.array(value)
+    return copied if key is None else random.wrap_key_data(copied, impl=key)
 
 
 def is_key(x: Any) -> bool:

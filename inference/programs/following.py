@@ -9,15 +9,15 @@ numbers that they are taken at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 
 #: ``[kinds, 2, *shape]``: for each entry of an array, the first row of each kind and minus the last; or :data:`NONE`.
 Rows: TypeAlias = np.ndarray
@@ -109,7 +109,8 @@ class Follow:
     def __call__(self, variable: Any) -> Rows:
         """The rows of a variable, or of a constant."""
         found = None if isinstance(variable, Literal) else self.rows.get(variable)
-        return self.none(variable.aval.shape) if found is None else found
+        kind: Any = variable.aval
+        return self.none(kind.shape) if found is None else found
 
     def number(self, variable: Any) -> Any:
         """The value of a variable, which is computed where an index depends on it."""
@@ -237,7 +238,8 @@ def _of_matrices(follow: Follow, equation: Any, given: list[Rows], shapes: list)
 
 def _looked_up(follow: Follow, equation: Any, given: list[Rows], shapes: list) -> list[Rows] | None:
     """Of a gather, a scatter or a slice whose place is computed: the same operation on row numbers."""
-    name, params, bind = equation.primitive.name, dict(equation.params), equation.primitive.bind
+    name, bind = equation.primitive.name, equation.primitive.bind
+    params: dict[str, Any] = dict(equation.params)
     first = {"dynamic_slice": 1, "dynamic_update_slice": 2}.get(name)
     places = [1] if first is None else list(range(first, len(given)))
     moving = [i for i in range(len(given)) if i not in places]
@@ -251,7 +253,10 @@ def _looked_up(follow: Follow, equation: Any, given: list[Rows], shapes: list) -
         own = [axis for axis in range(len(shapes[0])) if axis not in params["dimension_numbers"].offset_dims]
         by_place = placed(together(given[1], [given[1].ndim - 3]), own, len(shapes[0]))
     elif name.startswith("scatter-"):  # what is combined depends on all of it
-        bind, params = lax.scatter_min, {"dimension_numbers": params["dimension_numbers"], "mode": params["mode"]}
+        bind, params = (
+            cast(Any, lax.scatter_min),
+            {"dimension_numbers": params["dimension_numbers"], "mode": params["mode"]},
+        )
 
     def once(*numbers: Any) -> Any:
         each = dict(zip(moving, numbers, strict=True)) | at
@@ -315,9 +320,22 @@ def _scan(follow: Follow, equation: Any, given: list[Rows], shapes: list) -> lis
 
 def _while(follow: Follow, equation: Any, given: list[Rows], shapes: list) -> list[Rows]:
     skipped, consts = equation.params["cond_nconsts"], equation.params["body_nconsts"]
-    fixed, carry = given[skipped : skipped + consts], given[skipped + consts :]
-    # How often it runs may depend on all entries; each entry stops where it has converged.
-    return _settled(follow, equation.params["body_jaxpr"], lambda carry: [*fixed, *carry], carry, shapes)
+    of_condition, fixed, carry = given[:skipped], given[skipped : skipped + consts], given[skipped + consts :]
+    body, condition = equation.params["body_jaxpr"], equation.params["cond_jaxpr"]
+    found = _settled(follow, body, lambda carry: [*fixed, *carry], carry, shapes)
+    if any(x.primitive.name in ("random_bits", "threefry2x32") for x in _equations(body.jaxpr)):
+        return found  # a sampler that rejects: no entry that was accepted changes
+    (more,) = follow.inside(condition, [*of_condition, *found], [_unknown] * (skipped + len(found)))
+    # After vmap each entry along the first axes has a condition of its own.
+    own = range(more.ndim - 2)
+    return [union([x, placed(more, own, len(shape))], shape) for x, shape in zip(found, shapes, strict=True)]
+
+
+def _equations(program: Any) -> Iterator[Any]:
+    for equation in program.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from _equations(inner)
 
 
 def _settled(

@@ -9,7 +9,7 @@ run                      used for             value of a GP site                
 :class:`Bound`           training             as Marginals, or estimated moments       drawn by the estimates
 :class:`TightBound`      training, tighter    as Marginals, variances in their parts   refused
 :class:`Online`          after earlier data   as Bound                                 drawn by the estimates
-:class:`Given`           the collapsed bound  marginals around the prior's mean        not drawn
+:class:`Around`          the collapsed bound  marginals around the prior's mean        not drawn
 :class:`Start`           starting values      the prior's mean, where ``q(u)`` starts  not drawn
 :class:`Recorded`        export               a joint draw given a recorded ``u``      drawn once for all rows
 :class:`Functions`       draws of functions   a function of the posterior and a key    drawn once for all rows
@@ -50,21 +50,23 @@ Residual: TypeAlias = Float[Array, "*D"] | None
 # -- values, each a function of the posterior and a key ----------------------------------------------------------------
 
 
+def _refusing_draws(posterior: InducingPosterior, *of: Any, **more: Any) -> GaussianMarginals:
+    """Marginals that refuse to be drawn: at set-up the program did not draw them."""
+    return GaussianMarginals(*of, sites=frozenset({posterior.site}), log=DrawLog(refuse=True), **more)
+
+
 def marginals(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
-    """Marginals that refuse to be drawn: at set-up the program did not draw them."""
-    mean, variance = posterior.marginals()
-    sites = frozenset({posterior.site})
-    return GaussianMarginals(mean, variance, key, sites=sites, log=DrawLog(refuse=True), rows=rows)
+    """The posterior's marginals at the site's inputs, which refuse to be drawn."""
+    return _refusing_draws(posterior, *posterior.marginals(), key, rows=rows)
 
 
 def means(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
-    """:func:`marginals` whose mean needs nothing that the variance does: what is not asked for is not computed."""
-    sites = frozenset({posterior.site})
-    return GaussianMarginals(posterior.mean, posterior.variance, key, sites=sites, log=DrawLog(refuse=True), rows=rows)
+    """:func:`marginals` whose mean shares no work with the variance, which a program of means then leaves out."""
+    return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows)
 
 
 def marginals_in_parts(
@@ -94,9 +96,7 @@ def marginals_in_parts(
     else:
         more = jnp.atleast_1d(residual) - 1  # v - 1 - log v without cancellation around 1
         parts = VarianceParts(columns(variance), divergence=(more - jnp.log1p(more)) / 2)
-    return GaussianMarginals(
-        mean, variance, key, sites=frozenset({posterior.site}), log=DrawLog(refuse=True), rows=rows, parts=(parts,)
-    )
+    return _refusing_draws(posterior, mean, variance, key, rows=rows, parts=(parts,))
 
 
 def draw_per_input(
@@ -172,12 +172,11 @@ def estimates(posterior: InducingPosterior, key: PRNGKeyArray) -> EstimatedMargi
     return EstimatedMarginals(*posterior.estimates(key), sites=frozenset({posterior.site}))
 
 
-def given_marginals(
+def marginals_around(
     posterior: InducingPosterior, key: PRNGKeyArray, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]
 ) -> GaussianMarginals:
     """Marginals that refuse to be drawn, their means ``shift`` away from the prior's."""
-    sites = frozenset({posterior.site})
-    return GaussianMarginals(posterior.prior.mean + shift, variance, key, sites=sites, log=DrawLog(refuse=True))
+    return _refusing_draws(posterior, posterior.prior.mean + shift, variance, key)
 
 
 def prior_mean(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
@@ -205,6 +204,20 @@ class BatchRows(NamedTuple):
         """Numbers of the ``size`` rows that a site has in this run."""
         layout = self.layouts.get(site)
         return jnp.arange(size) if layout is None else layout.rows(self.numbers, self.count)
+
+
+class Use(NamedTuple):
+    """How a program and its guide use a GP site.
+
+    Attributes:
+        drawn: where the program draws the site anywhere, which inputs are drawn together, else ``None``.
+        joint: whether the guide is told to draw it jointly in any case.
+        residual: the guide's factor of residual variances, see :func:`marginals_in_parts`.
+    """
+
+    drawn: Layout | None = None
+    joint: bool = False
+    residual: Residual = None
 
 
 class Representation:
@@ -238,16 +251,12 @@ class Representation:
         key = random.fold_in(numpyro.prng_key(), self.rows.numbers[0])
         return {name: named_key(key, name) for name in names}
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """The distribution from which the site is sampled.
 
         Args:
             posterior: of the site, with joint draws.
-            drawn: where the program draws the site anywhere, which inputs are drawn together, else ``None``.
-            joint: whether the guide is told to draw it jointly in any case.
-            residual: the guide's factor of residual variances, see :func:`marginals_in_parts`.
+            use: how the program and the guide use the site.
         """
         return posterior
 
@@ -258,24 +267,21 @@ class Marginals(Representation):
     That suffices for the moments at each input, and for each datum.
     """
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
-        if joint:
+        if use.joint:
             return posterior
-        return posterior.valued(Partial(DrawnWithin(drawn) if drawn else marginals, rows=self.rows_of(posterior)))
+        value = DrawnWithin(use.drawn) if use.drawn else marginals
+        return posterior.valued(Partial(value, rows=self.rows_of(posterior)))
 
 
 class Means(Marginals):
-    """:class:`Marginals` of which the means alone are wanted."""
+    """:class:`Marginals` in a run that asks for their means alone."""
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
-        if drawn or joint:
-            return super().posterior(posterior, drawn=drawn, joint=joint)
+        if use.drawn or use.joint:
+            return super().posterior(posterior, use)
         return posterior.valued(Partial(means, rows=self.rows_of(posterior)))
 
 
@@ -286,13 +292,11 @@ class Bound(Marginals):
         """See :meth:`Representation.prior`; the estimates draw the views."""
         return prior
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if posterior.prior.samples_views:
             return posterior.valued(Partial(estimates))
-        return super().posterior(posterior, drawn=drawn, joint=joint)
+        return super().posterior(posterior, use)
 
 
 class TightBound(Bound):
@@ -303,9 +307,7 @@ class TightBound(Bound):
         ValueError: for a site on a grid, which has no residual.
     """
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if posterior.prior.samples_views:
             raise TypeError(
@@ -313,31 +315,28 @@ class TightBound(Bound):
                 "estimate, and the tighter bound is not linear in it. Leave GaussianProcessELBO(tight=True) out, or "
                 "enumerate the views (an Orbit)."
             )
-        if drawn or joint:
-            return super().posterior(posterior, drawn=drawn, joint=joint)
-        return posterior.valued(Partial(marginals_in_parts, rows=self.rows_of(posterior), residual=residual))
+        if use.drawn or use.joint:
+            return super().posterior(posterior, use)
+        return posterior.valued(Partial(marginals_in_parts, rows=self.rows_of(posterior), residual=use.residual))
 
 
 class Online(Bound):
-    """:class:`Bound` after earlier data, of which the divergences of GP sites then speak: for data that come in parts.
+    """:class:`Bound` for data that come in parts: the divergences of GP sites include the earlier data.
 
     Args:
-        earlier: what these say, by site.
+        earlier: the factors of these data, by site.
     """
 
     def __init__(self, earlier: Mapping[str, Earlier]) -> None:
         super().__init__()
         self.earlier = earlier
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
-        posterior = posterior.after(self.earlier.get(posterior.site))
-        return super().posterior(posterior, drawn=drawn, joint=joint)
+        return super().posterior(posterior.after(self.earlier.get(posterior.site)), use)
 
 
-class Given(Representation):
+class Around(Representation):
     """Given marginals in place of those of ``q``: a program's terms become functions of a site's mean and variance.
 
     Args:
@@ -347,15 +346,13 @@ class Given(Representation):
 
     def __init__(self, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> None:
         super().__init__()
-        self.value = Partial(given_marginals, shift=shift, variance=variance)
+        self.value = Partial(marginals_around, shift=shift, variance=variance)
 
     def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
         """See :meth:`Representation.prior`; nothing of the kernel is needed."""
         return prior
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         return posterior.valued(self.value)
 
@@ -378,9 +375,7 @@ class Start(Representation):
         """See :meth:`Representation.prior`; a mean needs no views."""
         return prior
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         return posterior.valued(Partial(prior_mean))
 
@@ -416,9 +411,7 @@ class Recorded(Representation):
         self.batch, self.of_rows = batch, of_rows
         self.q: dict[str, InducingPosterior] = {}
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         self.q[posterior.site] = posterior
         posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
@@ -448,9 +441,7 @@ class Functions(Representation):
         super().__init__(rows, views)
         self.value = value
 
-    def posterior(
-        self, posterior: InducingPosterior, *, drawn: Layout | None, joint: bool, residual: Residual = None
-    ) -> InducingPosterior:
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         return posterior.valued(Partial(self.value, rows=self.rows_of(posterior)))
 

@@ -13,10 +13,10 @@ import numpy as np
 from jax import Array, random
 from jax.core import Tracer
 
-from gpzoo._checks import is_concrete
+from gpzoo import _checks as checks
 from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed_out
 from gpzoo.inference.programs.rows import Layout, Part, SiteRows, rows_of
-from gpzoo.inference.programs.runs import Runs, Trace, given_value, run, shapes_of, unmasked
+from gpzoo.inference.programs.runs import Runs, Trace, data_of, given_value, run, sampled, shapes_of, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
@@ -69,7 +69,7 @@ def look(
     def once() -> tuple[dict[str, Array], dict[tuple[str, str], Array]]:
         nonlocal runs
         runs = _run(model, args, kwargs, values, value_of)
-        latent = {n: s["value"] for n, s in runs.model.items() if s["type"] == "sample" and not s["is_observed"]}
+        latent = {n: s["value"] for n, s in sampled(runs.model).items() if not s["is_observed"]}
         return {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}, _terms(runs.model)
 
     program, (latent, terms) = jax.make_jaxpr(once, return_shape=True)()
@@ -138,75 +138,89 @@ def find_sites(
         ValueError: see :class:`~gpzoo.inference.InducingGuide`.
     """
     found = seen.trace
-    if not any(site["type"] == "sample" for site in found.values()):
-        raise ValueError(
-            f"The program {getattr(model, '__name__', type(model).__name__)!r} has no numpyro.sample site, so that "
-            "there is nothing to infer: sample its GP, numpyro.sample('f', GaussianProcess(kernel, X)), and its data, "
-            "numpyro.sample('y', likelihoods.Gaussian(f, noise), obs=y)."
-        )
-    latents, processes, enumerated = set(), set(), set()
-    for name, site in found.items():
-        if site["type"] != "sample" or site["is_observed"]:
-            continue
-        fn = unmasked(site["fn"])
-        if name.endswith("_unobserved") and f"{name.removesuffix('_unobserved')}_observed" in found:
-            raise ValueError(
-                f"Site {name.removesuffix('_unobserved')!r} uses obs_mask, which turns missing data into latent "
-                "variables. Use `with numpyro.handlers.mask(mask=...)` around the site instead: masked data then "
-                "leave the bound."
-            )
-        discrete = not isinstance(fn, Likelihood) and fn.support is not None and fn.support.is_discrete
-        if discrete and any(site["type"] == "sample" and site["is_observed"] for site in found.values()):
-            check_mark(site, where)
-            enumerated.add(name)
-            continue
-        if isinstance(fn, Likelihood) or fn.support is None or discrete:
-            raise ValueError(
-                f"Site {name!r} ({type(fn).__name__}) has no data, and it cannot be a latent variable. "
-                f"Pass the data in {where}."
-            )
-        latents.add(name)
-        if isinstance(fn, GaussianProcess):
-            processes.add(name)
-    drawn = seen.arrays
-    if estimated := sorted(name for name in joint & processes if unmasked(found[name]["fn"]).samples_views):
-        raise ValueError(
-            f"InducingGuide(joint=...) names {estimated}, whose kernel samples views of its inputs: in training there "
-            "are estimated moments and no draws. Enumerate the views (an Orbit), or leave the site out of joint."
-        )
-    shapes = drawn - joint
-    depth = plate_depth(found)
+    latents, enumerated = _latent_sites(model, found, where)
+    processes = {name for name in latents if isinstance(unmasked(found[name]["fn"]), GaussianProcess)}
+    estimated = sorted(name for name in joint & processes if unmasked(found[name]["fn"]).samples_views)
+    message = (
+        f"InducingGuide(joint=...) names {estimated}, whose kernel samples views of its inputs: in training there "
+        "are estimated moments and no draws. Enumerate the views (an Orbit), or leave the site out of joint."
+    )
+    checks.refuse(estimated, message)
+    drawn, depth = seen.arrays, plate_depth(found)
+    shapes, within = drawn - joint, {}
     if enumerated:
         for name in sorted(processes):
-            if others := sorted(seen.needs.get(name, frozenset()) & enumerated):
-                raise ValueError(
-                    f"The inputs, mean or kernel of GP site {name!r} depend on the discrete site(s) {others}. Sample "
-                    "one GP for each of their values, and choose between these where the data are: f[rows, z]."
-                )
+            others = sorted(seen.needs.get(name, frozenset()) & enumerated)
+            message = (
+                f"The inputs, mean or kernel of GP site {name!r} depend on the discrete site(s) {others}. Sample "
+                "one GP for each of their values, and choose between these where the data are: f[rows, z]."
+            )
+            checks.refuse(others, message)
         model = summed_out(model, depth)
         if not shapes:
             parameters_of(model, args, kwargs)  # for its refusals
-    within: dict[str, Layout] = {}
     if shapes:
-        found_rows = rows_of_sites(model, args, kwargs, values, joint, shapes=False)
-        for name in sorted(shapes):
-            reason = found_rows.across.get(name)
-            if name in found_rows.within and name not in found_rows.layouts:
-                reason = f"something depends on several rows of GP site {name!r}"
-            if reason:
-                raise ValueError(
-                    f"In this program {reason}, but in training a GP site is drawn per input, or jointly for the "
-                    f"inputs of one row of the data. Draw it jointly: InducingGuide(..., joint={{{name!r}}})."
-                )
-        within = {name: found_rows.layouts[name] for name in found_rows.within & shapes}
+        within = _drawn_together(rows_of_sites(model, args, kwargs, values, joint, shapes=False), shapes)
     names = frozenset(name for name, site in found.items() if site["type"] in ("sample", "param"))
     limits = {name: unmasked(found[name]["fn"]).support for name in latents - processes}
     limits |= {n: s["kwargs"].get("constraint") for n, s in found.items() if s["type"] == "param"}
-    limits = {name: x for name, x in limits.items() if x is not None and all(map(is_concrete, jax.tree.leaves(x)))}
+    limits = {
+        name: x for name, x in limits.items() if x is not None and all(map(checks.is_concrete, jax.tree.leaves(x)))
+    }
     inner = frozenset().union(*(seen.needs.get(name, ()) for name in processes)) & processes
     known = frozenset(latents), frozenset(processes), drawn, inner, names, seen.parameters, limits
     lines = {site: (*seen.lines.get(site, ()), "InducingGuide(joint=...)") for site in joint & processes}
     return Sites(*known, frozenset(enumerated), depth, within, {**seen.lines, **lines})
+
+
+def _latent_sites(model: Callable, found: Trace, where: str) -> tuple[set[str], set[str]]:
+    """Names of a program's latent sites, and of its discrete ones that are to be summed out.
+
+    Raises:
+        ValueError: for a program without sites, and a site that can be no latent variable.
+    """
+    message = (
+        f"The program {getattr(model, '__name__', type(model).__name__)!r} has no numpyro.sample site, so that "
+        "there is nothing to infer: sample its GP, numpyro.sample('f', GaussianProcess(kernel, X)), and its data, "
+        "numpyro.sample('y', likelihoods.Gaussian(f, noise), obs=y)."
+    )
+    checks.refuse(not sampled(found), message)
+    latents, enumerated = set(), set()
+    for name in [name for name in sampled(found) if name not in data_of(found)]:
+        site, fn, plain = found[name], unmasked(found[name]["fn"]), name.removesuffix("_unobserved")
+        discrete = not isinstance(fn, Likelihood) and fn.support is not None and fn.support.is_discrete
+        message = (
+            f"Site {plain!r} uses obs_mask, which turns missing data into latent variables. Use `with "
+            "numpyro.handlers.mask(mask=...)` around the site instead: masked data then leave the bound."
+        )
+        checks.refuse(plain != name and f"{plain}_observed" in found, message)
+        if discrete and data_of(found):
+            check_mark(site, where)
+            enumerated.add(name)
+            continue
+        message = f"Site {name!r} ({type(fn).__name__}) has no data, and it cannot be a latent variable."
+        none = isinstance(fn, Likelihood) or fn.support is None or discrete
+        checks.refuse(none, f"{message} Pass the data in {where}.")
+        latents.add(name)
+    return latents, enumerated
+
+
+def _drawn_together(found: SiteRows, drawn: frozenset[str]) -> dict[str, Layout]:
+    """Which inputs are those of a row, for drawn GP sites that are needed at several of these together.
+
+    Raises:
+        ValueError: naming a site whose values are needed at several rows of the data together.
+    """
+    for name in sorted(drawn):
+        reason = found.across.get(name)
+        if name in found.within and name not in found.layouts:
+            reason = f"something depends on several rows of GP site {name!r}"
+        message = (
+            f"In this program {reason}, but in training a GP site is drawn per input, or jointly for the "
+            f"inputs of one row of the data. Draw it jointly: InducingGuide(..., joint={{{name!r}}})."
+        )
+        checks.refuse(reason, message)
+    return {name: found.layouts[name] for name in found.within & drawn}
 
 
 def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True) -> GaussianMarginals:
@@ -234,9 +248,7 @@ def _terms(trace: Trace, data: bool = True) -> dict[tuple[str, str], Array]:
     Without ``data`` there are no log densities.
     """
     terms: dict[tuple[str, str], Any] = {}
-    for name, site in trace.items():
-        if site["type"] != "sample":
-            continue
+    for name, site in sampled(trace).items():
         fn = site["fn"]
         if isinstance(fn, GaussianProcess):
             terms |= {(name, part): value for part, value in parts_of(fn).items()}

@@ -269,7 +269,8 @@ class _Looked:
         """Of which GP sites something needs several rows together: of one row of the data, or of several."""
         within: set[str] = set()
         across: dict[str, str] = {}
-        for (site, what), variable in self.ends.items():
+        # Rows of inputs are joined with those of the mean, which is therefore named first.
+        for (site, what), variable in sorted(self.ends.items(), key=lambda end: end[0][1] != "mean"):
             if what == "value":
                 continue
             rows = self._by_row(self.follow, site) if what == "inputs" else self.follow(variable)
@@ -282,7 +283,8 @@ class _Looked:
                 if bad or not self.count:
                     i = (bad or several)[0]
                     part, ends = f"the {what.rstrip(' 0123456789')} of {site}", f"rows {x[0, i]} to {-x[1, i]}"
-                    reason = f"{part} depends on several rows of GP site {name!r} ({ends} for its entry {i})"
+                    verb = "depend" if what == "inputs" else "depends"
+                    reason = f"{part} {verb} on several rows of GP site {name!r} ({ends} for its entry {i})"
                     across.setdefault(name, reason)
                 else:
                     within.add(name)

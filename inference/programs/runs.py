@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from numpyro.primitives import default_process_message
 
 from gpzoo import _checks as checks
 from gpzoo import _platform
-from gpzoo._numpyro import Messenger
+from gpzoo._numpyro import Handler
 from gpzoo.inference.programs.gp_sites import Representation, representing
 from gpzoo.likelihoods import Likelihood
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -57,7 +57,8 @@ def run(
 ) -> Runs:
     """Run a guide, a program, or a guide and then the program with its values; outer handlers see nothing.
 
-    Mutable state is recorded as it is before the run, because networks write their new state into the same dictionary.
+    Values are handed over in new containers, and mutable state is recorded as it is before the run, because networks
+    write their new state into the dictionary that they are given.
 
     Args:
         key: random key, split between guide and program as in NumPyro's objectives.
@@ -74,7 +75,7 @@ def run(
         ValueError: naming parameters without a value, or a latent site whose value has another shape.
     """
     model_key, guide_key = (key, key) if guide is None or model is None else random.split(key)
-    given = values if callable(values) else partial(given_value, values)
+    given = values if callable(values) else partial(given_value, jax.tree.map(lambda x: x, dict(values)))
     of_guide: OrderedDict[str, dict[str, Any]] = OrderedDict()
     of_model: Trace = {}
 
@@ -155,20 +156,57 @@ def given_value(values: Mapping[str, Any], site: dict[str, Any]) -> Any:
     return value
 
 
-class ParameterNames(Messenger):
+def values_of(trace: Trace) -> dict[str, Any]:
+    """The values of sites, by name."""
+    return {name: site["value"] for name, site in trace.items()}
+
+
+def sampled(trace: Trace) -> Trace:
+    """The sample sites of a run."""
+    return {name: site for name, site in trace.items() if site["type"] == "sample"}
+
+
+def data_of(trace: Trace) -> Trace:
+    """The observed sites of a run."""
+    return {name: site for name, site in sampled(trace).items() if site["is_observed"]}
+
+
+def terms_per_datum(trace: Trace, latents: Collection[str] | None = None) -> Trace:
+    """The sites with data of their own: no factor and no GP, whose densities have no terms for each datum.
+
+    Args:
+        trace: of a program.
+        latents: names of its latent sites; all others then count, whether they are given their data or not.
+    """
+    others = {name: site for name, site in sampled(trace).items() if name not in (latents or ())}
+    return {
+        name: site
+        for name, site in (data_of(trace) if latents is None else others).items()
+        if not site["infer"].get("is_auxiliary") and not isinstance(unmasked(site["fn"]), GaussianProcess)
+    }
+
+
+def parts_of_plates(trace: Trace) -> dict[str, tuple[int, int]]:
+    """The sizes of subsampled plates, of all rows and of those that the run has, by name."""
+    plates = {name: site["args"] for name, site in trace.items() if site["type"] == "plate"}
+    return {name: (size, taken) for name, (size, taken) in plates.items() if taken not in (None, size)}
+
+
+def plates_of(site: Mapping[str, Any]) -> set[str]:
+    """Names of the plates around a site."""
+    return {frame.name for frame in site.get("cond_indep_stack") or ()}
+
+
+class ParameterNames(Handler):
     """An outermost handler that records the names of a run's parameters, and those without a given value.
 
     The latter would silently stay at their initial values.
     """
 
     def __init__(self) -> None:
-        super().__init__(None)
+        super().__init__()
         self.names: set[str] = set()
         self._loose: dict[str, str] = {}
-
-    def __enter__(self) -> ParameterNames:
-        super().__enter__()
-        return self
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Record a site's name, after all inner handlers could give it a value."""

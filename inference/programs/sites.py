@@ -27,8 +27,8 @@ class Sites:
             not depend on other values.
         enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
         plate_depth: see :func:`~gpzoo.inference.programs.enumeration.plate_depth`.
-        within: for each drawn GP site of which something needs several rows of one row of the data, which these are.
-        lines: what draws a GP site, lines of the program or the guide's ``joint``, by name.
+        within: which inputs are those of a row, for drawn GP sites that are needed at several of these together.
+        lines: of the program, or the guide's ``joint``, that draw a GP site, by its name.
     """
 
     latents: frozenset[str]

@@ -17,7 +17,6 @@ from jax import Array
 import gpzoo
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
-from gpzoo.inference.asking.saved import checked_path
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis.diagnose import diagnose
 from gpzoo.inference.diagnosis.findings import Section, shown
@@ -74,7 +73,7 @@ def report(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
         OSError: if the file cannot be written, or ``path`` is no regular file or link to one.
     """
-    files.target(path := checked_path(path))
+    files.target(path := files.checked_path("path", path, "a file"))
     if not args:
         raise ValueError("report needs the program's arguments, data included: report(key, trained, X, y, path=...).")
     name = named(trained.model)

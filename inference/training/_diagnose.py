@@ -15,7 +15,7 @@ from jax.core import Tracer
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
-from gpzoo._numpyro import Messenger
+from gpzoo._numpyro import Handler
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
@@ -85,19 +85,15 @@ class Failed(NamedTuple):
         )
 
 
-class Watch(Messenger):
+class Watch(Handler):
     """A handler around a traced step that records its draws, data sites and plates."""
 
     def __init__(self) -> None:
-        super().__init__(None)
+        super().__init__()
         #: The guide's sites by name, in its order: whether their values are draws.
         self.guide: dict[str, bool] = {}
         self.data: dict[str, dict[str, Any]] = {}
         self.plates: dict[str, tuple[int, int]] = {}
-
-    def __enter__(self) -> Watch:
-        super().__enter__()
-        return self
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         """Record a site; guides run before their programs."""
@@ -148,33 +144,31 @@ def check_scales(step: Watch, rows: int, num_rows: int) -> None:
     """
     for name, site in step.data.items():
         over = site["infer"].get("summed_out")
-        if over and not site["cond_indep_stack"] and rows < num_rows:
-            raise ValueError(
-                f"The data {name!r} of different rows depend on each other through the discrete site(s) {over}, so "
-                "that no minibatch estimates their density. Train without batch_size."
-            )
-        if isinstance(site["fn"], GaussianProcess) and rows < num_rows:
-            raise ValueError(
-                f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates it. "
-                "Train without batch_size."
-            )
-    scales = {name: site["scale"] for name, site in step.data.items()}
+        checks.refuse(
+            over and not site["cond_indep_stack"] and rows < num_rows,
+            f"The data {name!r} of different rows depend on each other through the discrete site(s) {over}, so "
+            "that no minibatch estimates their density. Train without batch_size.",
+        )
+        checks.refuse(
+            isinstance(site["fn"], GaussianProcess) and rows < num_rows,
+            f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates it. "
+            "Train without batch_size.",
+        )
     for name, (size, taken) in step.plates.items():
-        if taken == rows and size not in (rows, num_rows):
-            raise ValueError(
-                f"Plate {name!r} has size {size}, but there are {num_rows} rows: each would count "
-                f"{size / num_rows:.4g} times. Pass model_kwargs={{'num_data': "
-                f"{num_rows}}} to fit, or leave it out."
-            )
+        message = (
+            f"Plate {name!r} has size {size}, but there are {num_rows} rows: each would count "
+            f"{size / num_rows:.4g} times. Pass model_kwargs={{'num_data': {num_rows}}} to fit, or leave it out."
+        )
+        checks.refuse(taken == rows and size not in (rows, num_rows), message)
     factor = num_rows / rows
-    known = [1.0 if scale is None else scale for scale in scales.values()]
-    if factor == 1 or any(isinstance(scale, Tracer) or np.isclose(scale, factor) for scale in known):
-        return
-    raise ValueError(
-        f"No data site of {sorted(scales)} is scaled from the minibatch to all {num_rows} rows, so the KL would "
+    known = [1.0 if site["scale"] is None else site["scale"] for site in step.data.values()]
+    scaled = factor == 1 or any(isinstance(scale, Tracer) or np.isclose(scale, factor) for scale in known)
+    message = (
+        f"No data site of {sorted(step.data)} is scaled from the minibatch to all {num_rows} rows, so the KL would "
         "outweigh the data. Put the data sites into numpyro.plate('data', num_data, subsample_size=len(X)) and give "
         "the program an argument num_data=None, which fit fills in."
     )
+    checks.refuse(not scaled, message)
 
 
 def explain_failure(step: Failed, result: Trained, *, where: str, kept: str, initial: bool) -> None:
@@ -210,7 +204,10 @@ _ROUGH = (
 
 
 def _diagnosis(step: Failed) -> tuple[str, bool]:
-    """What is not finite in a step, and whether the step was too long; raises as the program does outside ``jit``."""
+    """A sentence on the numbers that are not finite in a step, and whether the step was too long.
+
+    Raises as the program does outside ``jit``.
+    """
     model_trace, loss, bound = step.run().model, step.svi.loss, f"the ELBO is {-step.loss}"
     if np.isfinite(step.loss):
         return _of_update(step)

@@ -14,6 +14,7 @@ from jax import Array, random
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Shaped
 
+from gpzoo import _checks as checks
 from gpzoo._devices import ROWS
 from gpzoo.inference.programs import files
 
@@ -32,39 +33,40 @@ class Placement:
         first: whether this process is the one that writes and prints.
 
     Raises:
-        TypeError: for what is no mesh.
+        TypeError: for anything but a mesh.
         ValueError: for several axes, or devices of other processes only.
     """
 
     def __init__(self, mesh: Mesh | None) -> None:
-        self.mesh, self.number, self.first, self.processes = None, 1, True, 1
+        self.mesh: Any = None
+        self.number, self.first, self.processes = 1, True, 1
         if mesh is None:
             return
-        if not isinstance(mesh, Mesh):
-            raise TypeError(
-                "mesh must be a jax.sharding.Mesh of all devices that train, such as "
-                f"jax.make_mesh((jax.device_count(),), ('data',)), or None; got {type(mesh).__name__}."
-            )
-        if len(mesh.axis_names) != 1:
-            raise ValueError(
-                f"mesh must have one axis, over which rows are split, got {dict(mesh.shape)}: "
-                f"pass jax.make_mesh(({mesh.size},), ('data',))."
-            )
-        devices = mesh.devices.ravel()
-        here = jax.process_index()
-        if here not in {device.process_index for device in devices}:
-            raise ValueError(f"mesh has no device of this process, number {here}: all processes train, or none.")
-        self.mesh, self.number = Mesh(devices, (ROWS,), axis_types=(AxisType.Auto,)), mesh.size
+        checks.refuse(
+            not isinstance(mesh, Mesh),
+            "mesh must be a jax.sharding.Mesh of all devices that train, such as "
+            f"jax.make_mesh((jax.device_count(),), ('data',)), or None; got {type(mesh).__name__}.",
+            TypeError,
+        )
+        checks.refuse(
+            len(mesh.axis_names) != 1,
+            f"mesh must have one axis, over which rows are split, got {dict(mesh.shape)}: "
+            f"pass jax.make_mesh(({mesh.size},), ('data',)).",
+        )
+        devices, here, everybody = mesh.devices.ravel(), jax.process_index(), jax.process_count()
         numbers = sorted({device.process_index for device in devices})
+        self.mesh, self.number = Mesh(devices, (ROWS,), axis_types=(AxisType.Auto,)), mesh.size
         self.first, self.processes = here == numbers[0], len(numbers)
-        if self.processes not in (1, jax.process_count()):
-            raise ValueError(
-                f"mesh has devices of {self.processes} of {jax.process_count()} processes: all train together, with "
-                "jax.make_mesh((jax.device_count(),), ('data',)), or each by itself, with a mesh of its own devices."
-            )
+        none = f"mesh has no device of this process, number {here}: all processes train, or none."
+        checks.refuse(here not in numbers, none)
+        checks.refuse(
+            self.processes not in (1, everybody),
+            f"mesh has devices of {self.processes} of {everybody} processes: all train together, with "
+            "jax.make_mesh((jax.device_count(),), ('data',)), or each by itself, with a mesh of its own devices.",
+        )
 
     def tracing(self) -> AbstractContextManager[Any]:
-        """In which the compiled steps are traced and called."""
+        """The context in which the compiled steps are traced and called."""
         return nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def everywhere(self, tree: Any) -> Any:
@@ -72,7 +74,7 @@ class Placement:
         return tree if self.mesh is None else jax.tree.map(self._whole, tree)
 
     def _whole(self, x: Any) -> Array:
-        x, sharding = jnp.asarray(x), NamedSharding(self._of(), PartitionSpec())
+        x, sharding = jnp.asarray(x), NamedSharding(self.mesh, PartitionSpec())
         if self.processes == 1:
             return jax.device_put(x, sharding)
         if files.is_key(x):
@@ -84,16 +86,16 @@ class Placement:
         """The rows of a minibatch of ``size`` that the devices of this process take."""
         if self.mesh is None:
             return slice(0, size)
-        parts = NamedSharding(self._of(), PartitionSpec(ROWS)).addressable_devices_indices_map((size,)).values()
+        parts = NamedSharding(self.mesh, PartitionSpec(ROWS)).addressable_devices_indices_map((size,)).values()
         bounds = [part[0].indices(size)[:2] for part in parts if part is not None]
         return slice(min(start for start, _ in bounds), max(stop for _, stop in bounds))
 
     def split(self, x: Shaped[np.ndarray, "chunk rows ..."], size: int) -> Shaped[Array, "chunk {size} ..."]:
-        """Minibatches of ``size`` rows, of which ``x`` are those of :meth:`rows`."""
+        """Minibatches of ``size`` rows; ``x`` holds the part that :meth:`rows` names."""
         if self.mesh is None:
             return jnp.asarray(x)
         x, first = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False), self.rows(size).start
-        sharding = NamedSharding(self._of(), PartitionSpec(None, ROWS))
+        sharding = NamedSharding(self.mesh, PartitionSpec(None, ROWS))
 
         def of_device(index: Any) -> np.ndarray:
             start, stop, _ = index[1].indices(size)
@@ -102,7 +104,7 @@ class Placement:
         return jax.make_array_from_callback((len(x), size, *x.shape[2:]), sharding, of_device)
 
     def here(self, tree: Any) -> Any:
-        """What lies :meth:`everywhere`, on the first device of this process."""
+        """Arrays that lie :meth:`everywhere`, as the first device of this process has them."""
         return tree if self.mesh is None else jax.tree.map(lambda x: x.addressable_data(0), tree)
 
     def agreed(self, *numbers: float) -> tuple[float, ...]:
@@ -119,10 +121,6 @@ class Placement:
         words = np.frombuffer(digest, np.uint16).tolist()
         both = *words, *(-x for x in words)
         return self.agreed(*both) == both
-
-    def _of(self) -> Mesh:
-        assert self.mesh is not None
-        return self.mesh
 
 
 #: On JAX's own device.

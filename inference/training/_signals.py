@@ -8,7 +8,14 @@ from typing import Any
 
 
 class Signals:
-    """Turns SIGINT and SIGTERM into a request to stop after the current chunk."""
+    """Turns SIGINT and SIGTERM into a request to stop, such as after the current chunk of steps.
+
+    Args:
+        wanted: whether it does so; in another thread than the main one it does not.
+
+    Attributes:
+        received: number of the last signal.
+    """
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted and threading.current_thread() is threading.main_thread()

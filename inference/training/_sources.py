@@ -37,9 +37,11 @@ def described(name: str, arrays: Any) -> dict[str, str]:
     """
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
-        array = np.asarray(random.key_data(leaf) if files.is_key(leaf) else leaf)
         where = f"{name}{jax.tree_util.keystr(path)}"
-        found |= {where: f"{leaf.dtype}{list(leaf.shape)}", f"{where} sha256": fingerprint({"": array})[:16]}
+        found |= {
+            where: f"{leaf.dtype}{list(leaf.shape)}",
+            f"{where} sha256": fingerprint({"": files.numbers(leaf)})[:16],
+        }
     return found
 
 
@@ -109,27 +111,29 @@ class Resident:
         shapes = [
             (np.shape(leaf), axes is not None and axes[i]) for i, a in enumerate(args) for leaf in jax.tree.leaves(a)
         ]
-        if not shapes or any(len(shape) == 0 for shape, _ in shapes):
-            raise ValueError(
-                "fit takes the data as positional arguments, arrays with one row per datum; others are model_kwargs."
-            )
-        if any(own and (len(shape) < 2 or shape[0] != len(seeds)) for shape, own in shapes):
-            raise ValueError(
-                f"With {len(seeds)} keys the positional arguments must be [{len(seeds)}, rows, ...], one data set per "
-                f"key; got shapes {[shape for shape, own in shapes if own]}. For data that all keys share pass "
-                "in_axes=None (or None in its place, as in in_axes=(None, 0))."
-            )
+        keys = len(seeds)
+        checks.refuse(
+            not shapes or any(len(shape) == 0 for shape, _ in shapes),
+            "fit takes the data as positional arguments, arrays with one row per datum; others are model_kwargs.",
+        )
+        checks.refuse(
+            any(own and (len(shape) < 2 or shape[0] != keys) for shape, own in shapes),
+            f"With {keys} keys the positional arguments must be [{keys}, rows, ...], one data set per "
+            f"key; got shapes {[shape for shape, own in shapes if own]}. For data that all keys share pass "
+            "in_axes=None (or None in its place, as in in_axes=(None, 0)).",
+        )
         counts = {shape[own] for shape, own in shapes}
-        if len(counts) > 1:
-            raise ValueError(
-                f"The positional arguments have different numbers of rows, {sorted(counts)}: each is cut into "
-                "minibatches. Pass arrays that are not per datum in model_kwargs."
-            )
-        self.num_rows = counts.pop()
-        if self.num_rows == 0:
-            raise ValueError("The data are empty: no rows.")
-        if batch_size is not None and not 1 <= batch_size <= self.num_rows:
-            raise ValueError(f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.")
+        self.num_rows = min(counts)
+        checks.refuse(
+            len(counts) > 1,
+            f"The positional arguments have different numbers of rows, {sorted(counts)}: each is cut into "
+            "minibatches. Pass arrays that are not per datum in model_kwargs.",
+        )
+        checks.refuse(self.num_rows == 0, "The data are empty: no rows.")
+        checks.refuse(
+            batch_size is not None and not 1 <= batch_size <= self.num_rows,
+            f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.",
+        )
         self.full, self.seeds, self.num_arguments = batch_size is None, seeds, len(args)
         self.size: int = self.num_rows if batch_size is None else batch_size
         self.placed = placement.everywhere(jax.tree.map(jnp.asarray, args))
@@ -178,7 +182,7 @@ class Streamed:
         table: the rows.
         batch_size: rows per minibatch.
         seed: seed of their order.
-        placement: of the minibatches, of which this process keeps the rows of its own devices.
+        placement: of the minibatches; this process keeps the rows of its own devices.
 
     Raises:
         ValueError: if ``batch_size`` is missing or out of range.

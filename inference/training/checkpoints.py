@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax import random
 from jax.tree_util import keystr
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 
 from gpzoo.errors import CheckpointError
 from gpzoo.inference.programs import files
@@ -31,19 +31,6 @@ _ABSENT = "not given"
 
 #: Largest number of differences, or of damaged arrays, that a message names.
 _MOST_NAMED = 4
-
-
-def check_folder(checkpoint: str | os.PathLike[str]) -> None:
-    """Refuse a value that does not name a folder, such as an empty string, which would mean the current one.
-
-    Raises:
-        TypeError: if it is not a path.
-        ValueError: if it is empty.
-    """
-    if not isinstance(checkpoint, str | os.PathLike):
-        raise TypeError(f"checkpoint must be the path of a folder, or None for none; got {checkpoint!r}.")
-    if not str(checkpoint).strip():
-        raise ValueError(f"checkpoint must be the path of a folder, got {checkpoint!r}; the current one is '.'.")
 
 
 def kept_in_state(state: Any) -> dict[str, list[str]]:
@@ -95,7 +82,7 @@ class Checkpoints:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the folder while the block runs, and remove what killed writes have left in it.
+        """Hold the folder while the block runs, and remove files that killed writes have left in it.
 
         Only the process that writes does so.
 
@@ -190,7 +177,11 @@ class Checkpoints:
                 stacklevel=2,
             )
         self._good, (description, arrays) = [step], found
-        state = jax.tree_util.tree_map_with_path(lambda path, x: _like(x, arrays[_name(path)]), template)
+        # Copies: steps donate their input, and the arrays that were read share the file's bytes.
+        state = jax.tree_util.tree_map_with_path(
+            lambda path, x: files.on_device(arrays[_name(path)], random.key_impl(x) if files.is_key(x) else None),
+            template,
+        )
         return Restored(step, description["seconds"], arrays["losses"], state)
 
     def _compare(self, description: dict[str, Any], template: Any) -> None:
@@ -241,15 +232,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def _named(state: Any) -> dict[str, np.ndarray]:
     """The arrays of a state by their paths, in its order."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    return {_name(path): np.asarray(random.key_data(x) if files.is_key(x) else x) for path, x in leaves}
+    return {_name(path): files.numbers(x) for path, x in leaves}
 
 
 def _name(path: tuple) -> str:
     return f"state{keystr(path)}"
-
-
-def _like(template: Any, value: Shaped[np.ndarray, "*shape"]) -> Shaped[jax.Array, "..."]:
-    """A copy on the device: steps donate their input, and the array that was read shares the file's bytes."""
-    if files.is_key(template):
-        return random.wrap_key_data(jax.numpy.array(value), impl=random.key_impl(template))
-    return jax.numpy.array(value)

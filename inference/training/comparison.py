@@ -180,31 +180,15 @@ def compare(
 
     The error of a failed candidate carries the candidates before it as ``.finished``, by name.
     """
-    if not isinstance(candidates, Mapping) or not candidates:
-        raise ValueError(f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}.")
-    for name, candidate in candidates.items():
-        if isinstance(candidate, SVI):
-            if not isinstance(candidate.guide, InducingGuide):
-                raise ValueError(f"The guide of candidate {name!r} must be an InducingGuide, got {candidate.guide!r}.")
-        elif not isinstance(candidate, tuple) or len(candidate) != 2:
-            raise ValueError(f"Candidate {name!r} must be a pair (program, initialiser) or an SVI, got {candidate!r}.")
-    if (X_test is None) != (y_test is None):
-        raise ValueError("Give compare both X_test and y_test, or neither.")
+    _check_candidates(candidates)
+    checks.refuse((X_test is None) != (y_test is None), "Give compare both X_test and y_test, or neither.")
     rng_key, num_steps = checks.rng_key(rng_key), checks.positive_int("num_steps", num_steps)
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
     if not callable(learning_rate):
         checks.positive_number("learning_rate", learning_rate)
     programs = [x.model if isinstance(x, SVI) else x[0] for x in candidates.values()]
-    absent: checks.Absent = []
-    data, kwargs = checks.arguments(("X", "y"), (X, y), model_kwargs, absent=absent)
-    for program in programs:
-        refuse_absent(program, data, kwargs, absent)
-    tests = None
-    if X_test is not None:
-        absent = []
-        tests, _ = checks.arguments(("X_test", "y_test"), (X_test, y_test), new=True, absent=absent)
-        for program in programs:
-            refuse_absent(program, tests, kwargs, absent)
+    data, kwargs = _data_of(programs, ("X", "y"), (X, y), model_kwargs)
+    tests = None if X_test is None else _data_of(programs, ("X_test", "y_test"), (X_test, y_test), kwargs, new=True)[0]
     trainings = {}
     for name, candidate in candidates.items():
         guide = candidate.guide if isinstance(candidate, SVI) else InducingGuide(*candidate)
@@ -213,10 +197,8 @@ def compare(
             candidate = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
         trainings[name] = candidate
         observed = sites.names - sites.latents - sites.enumerated - set(sites.parameters)
-        if tests is not None and site not in observed:
-            raise ValueError(
-                f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."
-            )
+        message = f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."
+        checks.refuse(tests is not None and site not in observed, message)
     found = {}
     for name, svi in trainings.items():
         folder = None if checkpoint is None else Path(checkpoint) / name
@@ -234,3 +216,34 @@ def compare(
         found[name] = Candidate(bound, nlpp, scored, trained)
     # A partial has no name; without a default, the trained candidates would be lost to an AttributeError.
     return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))
+
+
+def _check_candidates(candidates: Any) -> None:
+    """Refuse candidates that cannot be trained.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    none = not isinstance(candidates, Mapping) or not candidates
+    checks.refuse(none, f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}.")
+    for name, candidate in candidates.items():
+        of_guide, pair = getattr(candidate, "guide", None), isinstance(candidate, tuple) and len(candidate) == 2
+        checks.refuse(
+            isinstance(candidate, SVI) and not isinstance(of_guide, InducingGuide),
+            f"The guide of candidate {name!r} must be an InducingGuide, got {of_guide!r}.",
+        )
+        checks.refuse(
+            not isinstance(candidate, SVI) and not pair,
+            f"Candidate {name!r} must be a pair (program, initialiser) or an SVI, got {candidate!r}.",
+        )
+
+
+def _data_of(
+    programs: list[Callable], names: tuple[str, str], arrays: tuple, kwargs: Mapping[str, Any] | None, **options: Any
+) -> tuple[tuple, dict[str, Any]]:
+    """Data of all programs, checked, by the names of the arguments in messages."""
+    absent: checks.Absent = []
+    args, kwargs = checks.arguments(names, arrays, kwargs, absent=absent, **options)
+    for program in programs:
+        refuse_absent(program, args, kwargs, absent)
+    return args, kwargs

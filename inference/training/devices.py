@@ -14,8 +14,8 @@ from jax.sharding import AxisType, Mesh
 #: Number of a process and of all processes, ``"0/2"``, as :mod:`gpzoo.inference.launch` sets it.
 PROCESS = "GPZOO_PROCESS"
 
-#: Seconds after which processes end if they hear nothing of another; and those that the first waits for the others
-#: at its end, and they for it: it may evaluate what they helped to train.
+#: Seconds without a word of another process after which a process ends; and seconds that the processes wait for each
+#: other at the end, for the first one may evaluate the model that they have trained.
 _SILENCE, _WAIT = 30, 7 * 24 * 3600
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -14,14 +14,25 @@ from gpzoo.inference.training._diagnose import Failed, explain_failure
 from gpzoo.inference.training.state import Training
 
 
-def step_back(
-    training: Training,
-    start: SVIState,
-    feed: Any,
-    begun: Integer[np.ndarray, " K"],
-    bad: Bool[np.ndarray, " K"],
-    values: Float[np.ndarray, "K chunk"],
-) -> Integer[np.ndarray, " K"]:
+class Chunk(NamedTuple):
+    """Steps that the members have begun together.
+
+    Attributes:
+        start: state before them.
+        feed: their rows.
+        counts: how many steps each member was to take.
+        values: their losses.
+        begun: how many steps each member has begun; one whose loss is not finite is its last.
+    """
+
+    start: SVIState
+    feed: Any
+    counts: Integer[np.ndarray, " K"]
+    values: Float[np.ndarray, "K chunk"]
+    begun: Integer[np.ndarray, " K"]
+
+
+def step_back(training: Training, chunk: Chunk, bad: Bool[np.ndarray, " K"]) -> Integer[np.ndarray, " K"]:
     """Put members that failed back to their last good state; returns how many steps of the chunk they keep.
 
     A state is good if it is finite, and the bound there is. So the update before a bound that is not finite is taken
@@ -30,18 +41,15 @@ def step_back(
 
     Args:
         training: after the chunk.
-        start: its state before the chunk.
-        feed: of the chunk.
-        begun: how many of its steps each member has begun.
+        chunk: its last steps.
         bad: which members failed.
-        values: losses of the chunk.
     """
-    steps, where = training.steps, training.members.where
+    steps, where, start, feed = training.steps, training.members.where, chunk.start, chunk.feed
 
     def after(state: SVIState, feed: Any, counts: Integer[np.ndarray, " K"]) -> SVIState:
         return steps.take(steps.copy(state), feed, counts)[0]
 
-    low, high, width = np.where(bad, 0, begun), begun, 1
+    low, high, width = np.where(bad, 0, chunk.begun), chunk.begun, 1
     training.state = where(bad, start, training.state)
     while (open_ := bad & (high - low > 1)).any():
         # As a rule only the last step or two are bad.
@@ -51,7 +59,8 @@ def step_back(
         training.state = where(good, state, training.state)
         low, high = np.where(good, middle, low), np.where(open_ & ~good, middle, high)
         width *= 2
-    worse = bad & ~np.isfinite(values[np.arange(len(low)), np.minimum(low, values.shape[1] - 1)])
+    losses = chunk.values[np.arange(len(low)), np.minimum(low, chunk.values.shape[1] - 1)]
+    worse = bad & ~np.isfinite(losses)
     if (again := worse & (low > 0)).any():
         training.state = where(again, after(start, feed, np.where(again, low - 1, 0)), training.state)
     if (before := worse & (low == 0)).any() and training.earlier is not None:
@@ -64,7 +73,7 @@ def step_back(
 
 
 def _failing(training: Training, k: int) -> tuple[int, SVIState, SVIState, float]:
-    """Of a member that failed: the step that is not finite, the states before and after it, and its loss."""
+    """The step of a failed member that is not finite, the states before and after it, and its loss."""
     state, only, steps = training.state, (np.arange(training.members.count) == k).astype(int), training.steps
     for step in (training.failed[k], training.failed[k] + 1):
         before = state
@@ -76,7 +85,7 @@ def _failing(training: Training, k: int) -> tuple[int, SVIState, SVIState, float
 
 
 def raise_failure(training: Training, num_steps: int) -> None:
-    """Raise what stopped the first member that failed."""
+    """Raise the error of the first member that failed."""
     members, found = training.members, {k: _failing(training, k) for k in sorted(training.failed)}
     k = min(found)
     step, before, after, loss = found[k]

@@ -15,9 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
-from jaxtyping import Float, Integer
 from numpyro.infer import SVI
-from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
@@ -25,12 +23,13 @@ from gpzoo.errors import keep_in
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point, others_may_run
+from gpzoo.inference.programs.files import checked_path
 from gpzoo.inference.training._mesh import Placement
-from gpzoo.inference.training._progress import Bar
+from gpzoo.inference.training._progress import progress_bar
 from gpzoo.inference.training._signals import Signals
 from gpzoo.inference.training._sources import source_of
-from gpzoo.inference.training.checkpoints import Checkpoints, check_folder
-from gpzoo.inference.training.failures import raise_failure, refuse_coinciding, step_back
+from gpzoo.inference.training.checkpoints import Checkpoints
+from gpzoo.inference.training.failures import Chunk, raise_failure, refuse_coinciding, step_back
 from gpzoo.inference.training.members import Members
 from gpzoo.inference.training.natural import NaturalGradients, Rate, shortened
 from gpzoo.inference.training.protocol import refuse_misfits
@@ -40,7 +39,7 @@ from gpzoo.tables.table import Table
 #: Intended seconds between two visits of the host.
 _CHUNK_SECONDS = 1.0
 
-#: Seconds after which the first checkpoint is due: within 30, of which the chunk at that moment takes some.
+#: Seconds after which the first checkpoint is due. It is written within 30: the chunk at that moment ends first.
 _FIRST_SECONDS = 20.0
 
 
@@ -172,11 +171,12 @@ def fit(
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
     checks.positive_number("checkpoint_seconds", checkpoint_seconds, or_zero=True)
     if checkpoint is not None:
-        check_folder(checkpoint)
+        none, empty = ", or None for none;", "; the current one is '.'"
+        checked_path("checkpoint", checkpoint, "a folder", none=none, empty=empty)
     members, placement = Members(checks.rng_key(rng_key, several=True)), Placement(mesh)
     if mesh is not None and members.several:
         raise ValueError(f"mesh splits the rows of one training: with {members.count} keys call fit for each.")
-    refuse_misfits(svi, full=batch_size is None, mesh=mesh is not None)
+    refuse_misfits(svi, num_steps, full=batch_size is None, mesh=mesh is not None)
     absent: checks.Absent = []
     tables = any(isinstance(x, Table) for x in data)
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
@@ -272,12 +272,8 @@ def _loop(
         count = min(most, source.chunk, num_steps - start)
         return min(count, callback_steps - start % callback_steps) if callback is not None else count
 
-    def save() -> bool:
-        done, seconds = training.done, training.seconds
-        return keeper is not None and keeper.save(done, seconds, training.losses[:, :done], training.state)
-
-    shown = placement.first and progress
-    with Signals(keeper is not None) as signals, Bar(shown, num_steps, training.done) as bar, ExitStack() as after:
+    bar = progress_bar(placement.first and progress, num_steps, training.done)
+    with Signals(keeper is not None) as signals, bar as show, ExitStack() as after:
         try:
             report()  # a training that stopped in a callback owes it still
             count = steps_from(training.done)
@@ -295,16 +291,16 @@ def _loop(
                 most, signals.received = int(said[0]), int(said[1]) or None
                 count, compiled = ahead, True
                 recent = training.losses[:, max(0, training.done - 100) : training.done]
-                bar.update(training.done, recent, len(training.failed))
+                show(training.done, recent, len(training.failed))
                 if keeper is not None and time.perf_counter() > due:
                     due, training.seconds = time.perf_counter() + checkpoint_seconds, clock.seconds
-                    save()
+                    training.save(keeper)
                 if len(training.failed) < everybody:
                     report()
         finally:
             # Also where a callback raises, or rows that cannot be read.
             training.seconds = clock.seconds
-            kept = save()
+            kept = training.save(keeper)
     signals.propagate(kept)
 
 
@@ -323,7 +319,7 @@ def _advance(training: Training, feed: Any, count: int, ahead: int) -> Any:
         finally:
             # Steps are kept also where the rows after them cannot be read.
             values, begun = (np.asarray(x).reshape(len(counts), -1) for x in taken)
-            _keep(training, start, feed, counts, values, begun[:, 0])
+            _keep(training, Chunk(start, feed, counts, values, begun[:, 0]))
     except BaseException:
         if training.done == done:  # no step was kept, and the state that was given up may be gone
             training.state, training.failed = start, failed
@@ -332,20 +328,14 @@ def _advance(training: Training, feed: Any, count: int, ahead: int) -> Any:
         training.earlier = start, done
 
 
-def _keep(
-    training: Training,
-    start: SVIState,
-    feed: Any,
-    counts: Integer[np.ndarray, " K"],
-    values: Float[np.ndarray, "K chunk"],
-    begun: Integer[np.ndarray, " K"],
-) -> None:
+def _keep(training: Training, chunk: Chunk) -> None:
     """Keep the losses of a chunk up to where a member fails, and the state there."""
-    done, before = training.done, np.arange(values.shape[1]) < begun[:, None]
+    done, counts, values, begun = training.done, chunk.counts, chunk.values, chunk.begun
+    before = np.arange(values.shape[1]) < begun[:, None]
     taken = (np.isfinite(values) & before).sum(axis=1)
     bad = (taken < begun) | ~training.steps.finite(training.state)
     if bad.any():
-        taken = np.where(bad, step_back(training, start, feed, begun, bad, values), taken)
+        taken = np.where(bad, step_back(training, chunk, bad), taken)
         training.failed |= {k: done + int(taken[k]) for k in np.flatnonzero(bad).tolist()}
     for k in range(len(counts)):
         kept = max(taken[k], 0)

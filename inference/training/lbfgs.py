@@ -45,7 +45,7 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20) -> Optimizer:
 
 
 class LineSearched(Optimizer):
-    """An optax transformation whose update evaluates the objective, and keeps what it finds in its state."""
+    """An optax transformation that evaluates the objective, and keeps value and gradient in its state."""
 
     name = "lbfgs()"
     needs_all_rows = True

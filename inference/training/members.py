@@ -8,10 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
+from jax import Array
 from jaxtyping import Bool, PRNGKeyArray, Shaped
 
+from gpzoo import _checks as checks
 from gpzoo.inference.programs import files
+from gpzoo.inference.programs.arguments import refuse_unknown
 
 
 class Members:
@@ -32,8 +34,8 @@ class Members:
 
     def __init__(self, rng_key: Shaped[Array, "..."]) -> None:
         leading = rng_key.ndim - (0 if files.is_key(rng_key) else 1)
-        if leading not in (0, 1) or rng_key.size == 0:
-            raise ValueError(f"rng_key must be one key, or keys [K] for K trainings; got shape {rng_key.shape}.")
+        message = f"rng_key must be one key, or keys [K] for K trainings; got shape {rng_key.shape}."
+        checks.refuse(leading not in (0, 1) or rng_key.size == 0, message)
         self.several = leading == 1
         self.keys: list[PRNGKeyArray] = list(rng_key) if self.several else [rng_key]
         self.count = len(self.keys)
@@ -41,8 +43,7 @@ class Members:
 
     def key_words(self) -> list[int]:
         """The numbers in all keys, typed or not."""
-        each = (np.asarray(random.key_data(key) if files.is_key(key) else key) for key in self.keys)
-        return [word for words in each for word in words.ravel().tolist()]
+        return [word for key in self.keys for word in files.numbers(key).ravel().tolist()]
 
     def axes_of(self, in_axes: int | Sequence[int | None] | None, count: int) -> tuple[bool, ...] | None:
         """For each of ``count`` positional arguments whether it has the axis; ``None`` without it.
@@ -53,11 +54,12 @@ class Members:
         if not self.several:
             return None
         axes = tuple(in_axes) if isinstance(in_axes, list | tuple) else (in_axes,) * count
-        if len(axes) != count or any(axis is not None and (isinstance(axis, bool) or axis != 0) for axis in axes):
-            raise ValueError(
-                f"in_axes must be 0 (one per key) or None (shared), or one of these for each of the {count} positional "
-                f"arguments; got {in_axes!r}."
-            )
+        known = (axis is None or (axis == 0 and not isinstance(axis, bool)) for axis in axes)
+        message = (
+            f"in_axes must be 0 (one per key) or None (shared), or one of these for each of the {count} positional "
+            f"arguments; got {in_axes!r}."
+        )
+        checks.refuse(len(axes) != count or not all(known), message)
         return tuple(axis == 0 for axis in axes)
 
     def axes_by_name(self, arrays: Mapping[str, Any], member_kwargs: Collection[str]) -> dict[str, bool] | None:
@@ -67,14 +69,11 @@ class Members:
             ValueError: for one key, if a name is not in ``arrays``, or a leading axis is not that of the members.
         """
         if not self.several:
-            if member_kwargs:
-                raise ValueError(
-                    f"member_kwargs is for several keys, random.split(key, K); got one key and {member_kwargs}."
-                )
+            message = f"member_kwargs is for several keys, random.split(key, K); got one key and {member_kwargs}."
+            checks.refuse(member_kwargs, message)
             return None
         names = {member_kwargs} if isinstance(member_kwargs, str) else set(member_kwargs)
-        if unknown := sorted(names - set(arrays)):
-            raise ValueError(f"member_kwargs names {unknown}, but the arrays in model_kwargs are {sorted(arrays)}.")
+        refuse_unknown("member_kwargs", names, arrays, "arrays in model_kwargs")
         self.check("member_kwargs", {name: arrays[name] for name in names})
         return {name: name in names for name in arrays}
 
@@ -83,11 +82,9 @@ class Members:
         if not self.several:
             return
         shapes = {name: [np.shape(x) for x in jax.tree.leaves(value)] for name, value in arguments.items()}
-        if wrong := {name: s for name, s in shapes.items() if any(shape[:1] != self.shape for shape in s)}:
-            raise ValueError(
-                f"With {self.count} keys {what} must have a leading axis of {self.count}, one entry per key; got "
-                f"shapes {wrong}."
-            )
+        wrong = {name: s for name, s in shapes.items() if any(shape[:1] != self.shape for shape in s)}
+        message = f"With {self.count} keys {what} must have a leading axis of {self.count}, one entry per key"
+        checks.refuse(wrong, f"{message}; got shapes {wrong}.")
 
     def of(self, k: int, tree: Any) -> Any:
         """The arrays of a member, where all have the axis; in new containers, since networks write into theirs."""
@@ -98,7 +95,7 @@ class Members:
         return jax.tree.map(lambda *x: jnp.stack(x), *trees) if self.several else trees[0]
 
     def each(self, function: Callable) -> Callable:
-        """A function of a member's arrays as one of those of all."""
+        """A function of one member's arrays, turned into a function of the arrays of all."""
         return jax.vmap(function) if self.several else function
 
     def where(self, which: Bool[np.ndarray, " K"], one: Any, other: Any) -> Any:

@@ -20,6 +20,7 @@ from gpzoo import _checks as checks
 from gpzoo._numpyro import Optimizer, value_and_grad
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.options import for_site
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.runs import unmasked
 from gpzoo.inference.training._diagnose import Watch
 from gpzoo.likelihoods.answers import answers
@@ -77,12 +78,13 @@ class NaturalGradients(Optimizer):
         optimizer: of all other parameters: a transformation of optax, or one of NumPyro's.
         guide: the program's :class:`~gpzoo.inference.InducingGuide`.
         rate: step length of up to 1, or a schedule, for the GP sites on which no other depends; or by site name, inner
-            layers among them.
+            layers among them. A schedule may begin or end at 0; numbers above 1 on its way count as 1.
 
     Raises:
         TypeError: for a guide of another kind, or rates that are none.
-        ValueError: for rates that are not positive, or above 1; an optimiser that evaluates the bound by itself, such
-            as ``Minimize``; and once the program has been seen: unknown sites, or a form or grid without natural
+        ValueError: for rates that are not positive, or above 1; for schedules whose first number is negative or above
+            1, and in :func:`~gpzoo.inference.fit` the last; an optimiser that evaluates the bound by itself, such as
+            ``Minimize``; and once the program has been seen: unknown sites, or a form or grid without natural
             gradients.
     """
 
@@ -97,12 +99,30 @@ class NaturalGradients(Optimizer):
                 f"{type(self.others).__name__} evaluates the bound by itself, so that no natural step goes with it: "
                 "use an optimiser that takes gradients, such as optax.adam(0.01)."
             )
-        for each in rate.values() if isinstance(rate, Mapping) else [rate]:
-            if not callable(each):
-                checks.positive_number("natural", each)
-                if each > 1:
-                    raise ValueError(f"natural is a step length of at most 1, which is the whole step; got {each}.")
         self.guide, self.rate = guide, rate
+        for name, each in self._by_name():
+            if not callable(each):
+                _refuse_rate(name, checks.positive_number(name, each), "")
+        self.refuse_at(0)
+
+    def _by_name(self) -> list[tuple[str, Rate]]:
+        """Each rate that was given, with its name in messages."""
+        if not isinstance(self.rate, Mapping):
+            return [("natural", self.rate)]
+        return [(f"natural[{site!r}]", rate) for site, rate in self.rate.items()]
+
+    def refuse_at(self, step: int) -> None:
+        """Refuse schedules that give no step length at a step.
+
+        Raises:
+            ValueError: naming the schedule.
+        """
+        for name, rate in self._by_name():
+            if callable(rate):
+                with jax.ensure_compile_time_eval():
+                    length = rate(jnp.array(step))
+                checks.positive_number(f"{name} at step {step}", length, or_zero=True)
+                _refuse_rate(name, length, f" at step {step}")
 
     def init(self, params: dict[str, Any]) -> tuple[Integer[Array, ""], Any]:
         """The state of unconstrained parameters, once the guide has seen the program."""
@@ -207,7 +227,7 @@ class NaturalGradients(Optimizer):
         """The rate of each site that has natural gradients."""
         sites, rate = self.guide.sites, self.rate
         if isinstance(rate, Mapping):
-            checks.names("natural", set(rate), needed=set(), known=set(sites.processes))
+            refuse_unknown("natural", rate, sites.processes, "GP sites")
         found: dict[str, Any] = {site: rate for site in sites.processes - sites.inner}
         found = dict(sorted((rate if isinstance(rate, Mapping) else found).items()))
         for site in found:
@@ -220,6 +240,12 @@ class NaturalGradients(Optimizer):
                     "'full', 'diagonal' or 'block_diagonal', on a grid 'full' or 'kronecker'."
                 )
         return found
+
+
+def _refuse_rate(name: str, length: Any, at: str) -> None:
+    # A schedule that ends at 1 may pass it by a rounding.
+    if checks.is_concrete(length) and length > 1 + 1e-6:
+        raise ValueError(f"{name} is a step length of at most 1, which is the whole step; got {length}{at}.")
 
 
 def shortened(site: str, count: int, steps: int) -> str | None:

@@ -9,7 +9,7 @@ from gpzoo.inference.programs.gp_sites import Representation
 
 
 class Objective(NamedTuple):
-    """What an objective may say beside its ``loss``, as attributes of these names; NumPyro's own say nothing.
+    """Attributes that an objective may have beside its ``loss``; NumPyro's own have none.
 
     Attributes:
         name: of the objective in messages; that of its class unless it says another.
@@ -34,29 +34,31 @@ class Objective(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """What an optimiser may say beside NumPyro's methods; optax's and NumPyro's own say nothing.
+    """Attributes that an optimiser may have beside NumPyro's methods; optax's and NumPyro's own have none.
 
     Attributes:
         name: of the optimiser in messages; that of its class unless it says another.
         needs_all_rows: whether its objective must be the same function at every step.
         backed_off: of an optimiser that takes natural steps of ``q(u)``, how many steps of each site were shorter than
             asked for, by the optimiser's state.
+        refuse_at: refuses what the optimiser would do at a step, by its number.
         way_out: advice where a step fails, in place of a lower learning rate.
     """
 
     name: str
     needs_all_rows: bool = False
     backed_off: Callable[[Any], Mapping[str, Any]] | None = None
+    refuse_at: Callable[[int], None] | None = None
     way_out: str | None = None
 
 
 def of_objective(objective: Any) -> Objective:
-    """What an objective says."""
+    """The attributes of an objective."""
     return Objective(**_said(objective, Objective))
 
 
 def of_optimizer(optimizer: Any) -> Driver:
-    """What an optimiser says."""
+    """The attributes of an optimiser."""
     return Driver(**_said(optimizer, Driver))
 
 
@@ -65,11 +67,12 @@ def _said(by: Any, of: type[Objective] | type[Driver]) -> dict[str, Any]:
     return {name: getattr(by, name, default) for name, default in defaults.items()}
 
 
-def refuse_misfits(svi: Any, *, full: bool, mesh: bool) -> None:
-    """Refuse an objective and an optimiser that do not go with each other or with the rows.
+def refuse_misfits(svi: Any, num_steps: int, *, full: bool, mesh: bool) -> None:
+    """Refuse an objective and an optimiser that do not go with each other, with the steps or with the rows.
 
     Args:
         svi: NumPyro's object.
+        num_steps: number of steps.
         full: whether every step has all rows.
         mesh: whether these are split over devices.
 
@@ -88,6 +91,8 @@ def refuse_misfits(svi: Any, *, full: bool, mesh: bool) -> None:
             f"{objective.name} has no natural gradients: it has no slope in q(u). Leave natural out, or train q(u) "
             "with GaussianProcessELBO()."
         )
+    if driver.refuse_at is not None and num_steps:
+        driver.refuse_at(num_steps - 1)
     if mesh and not objective.takes_mesh:
         raise ValueError(f"mesh splits the rows of minibatches: with {objective.name} leave it out.")
     for said, other in ((objective, "an objective such as GaussianProcessELBO()"), (driver, "optax.adam(0.01)")):

@@ -19,7 +19,7 @@ from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.gp_sites import representing
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.runs import Trace
+from gpzoo.inference.programs.runs import Trace, values_of
 from gpzoo.inference.training._diagnose import extreme_data
 from gpzoo.inference.training._sources import Resident, Streamed
 from gpzoo.inference.training.protocol import of_objective
@@ -81,7 +81,7 @@ class Start:
             cause = extreme_data(svi.model, seen, arrays) or "Look at initial and fixed hyperparameters."
             raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
         self._init = self._init or initial(svi, sites)
-        return self._init(training, {name: site["value"] for name, site in sites.items()})
+        return self._init(training, values_of(sites))
 
     def _by_guide(self, key: PRNGKeyArray, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
         shown = of_objective(self.svi.loss).representation

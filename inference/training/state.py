@@ -19,7 +19,7 @@ from gpzoo.inference.programs.calls import RUNNING
 from gpzoo.inference.training._diagnose import check_scales, expectations
 from gpzoo.inference.training._sources import Resident, Streamed, described
 from gpzoo.inference.training._steps import Steps
-from gpzoo.inference.training.checkpoints import Restored, kept_in_state
+from gpzoo.inference.training.checkpoints import Checkpoints, Restored, kept_in_state
 from gpzoo.inference.training.members import Members, member_of
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
 from gpzoo.inference.training.start import Start
@@ -108,7 +108,7 @@ class Training:
 
     @property
     def result(self) -> Trained:
-        """What has been computed so far."""
+        """The trained model so far."""
         losses = self.losses[:, : self.done].reshape(*self.members.shape, self.done)
         svi, state = self.svi, self.placement.here(self.state)
         report = of_optimizer(svi.optim).backed_off
@@ -150,6 +150,10 @@ class Training:
                 "The processes have different data, keys or initial values: each calls fit with the same arguments, of "
                 "which every device takes its own rows."
             )
+
+    def save(self, keeper: Checkpoints | None) -> bool:
+        """Write a checkpoint where these are kept; returns whether the state is on disk."""
+        return keeper is not None and keeper.save(self.done, self.seconds, self.losses[:, : self.done], self.state)
 
     def restore(self, found: Restored) -> None:
         """Go on from a checkpoint."""

@@ -67,6 +67,7 @@ def built_in():
     return outcome(RBF, InducingPoints(POINTS))
 
 
+@pytest.mark.slow
 def test_kernel_as_a_class(built_in):
     same(outcome(SquaredExponential, InducingPoints(POINTS)), built_in)
 
@@ -78,6 +79,7 @@ def test_kernel_as_a_function(built_in):
     same(outcome(kernel, InducingPoints(POINTS), functions=False)[:3], built_in[:3])
 
 
+@pytest.mark.slow
 def test_inducing_variable(built_in):
     # A triangular map of inducing points: the factor of Kuu is mapped alike, and so whitened q(u) are the same.
     same(outcome(RBF, Increments(POINTS)), built_in, rtol=1e-5)
@@ -102,6 +104,7 @@ def test_initialiser(built_in):
     same(begun.values(), [wanted[name] for name in begun])
 
 
+@pytest.mark.slow
 def test_view():
     def of_views(variance, lengthscale, *, kernel):
         return kernel(RBF(variance, lengthscale))
@@ -114,6 +117,7 @@ def test_view():
     same(ours, outcome(patches, unique_patches(4), images, y, new=images[:2], functions=False))
 
 
+@pytest.mark.slow
 def test_likelihood():
     quadrature = partial(Expected, poisson, num_points=40)
     ours, wanted = (

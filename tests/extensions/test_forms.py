@@ -58,6 +58,7 @@ class Square(Form):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inducing", [InducingPoints(Z), InducingGrid(9, (-3.0, 3.0))], ids=["points", "grid"])
 def test_a_form_of_ones_own_goes_through_everything(inducing):
     guide = InducingGuide(regression, inducing, covariance=Isotropic)
@@ -106,6 +107,7 @@ def test_a_root_is_all_that_a_form_needs(kind, whiten):
     assert draw.shape == mean.shape and np.isfinite(draw).all()
 
 
+@pytest.mark.slow
 def test_more_inducing_variables_change_nothing():
     """A form and inducing variables of one's own, each of which says how it grows."""
     guide = InducingGuide(regression, Increments(Z[:4]), covariance=Square)

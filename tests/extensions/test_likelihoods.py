@@ -37,6 +37,7 @@ def labels():
     return trained(Signs, LABELS)
 
 
+@pytest.mark.slow
 def test_ranks_in_closed_form_are_predicted_and_judged(sizes):
     found = sizes.predict(KEY, X, test_data={"y": SIZES}, quantiles=(0.5,), num_draws=1)
     f, y = found["f"], found["y"]
@@ -67,6 +68,7 @@ def test_data_are_checked_for_what_the_likelihood_says_of_them():
     assert check(partial(model, likelihood=Signs), X, LABELS) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which, y", [("sizes", SIZES), ("labels", LABELS)])
 def test_export_and_pictures(which, y, request):
     result = request.getfixturevalue(which)

@@ -53,6 +53,7 @@ def test_objective_and_optimiser_find_the_optimum(tmp_path):
     np.testing.assert_allclose(reported[-1]["noise"], np.sqrt(np.mean((Y - reported[-1]["slope"] * X[:, 0]) ** 2)))
 
 
+@pytest.mark.slow
 def test_each_goes_with_the_packages_own():
     ours = fit(KEY, made(objective=GaussianProcessELBO()), 40, X, Y, progress=False)
     np.testing.assert_allclose([ours.params["slope"], ours.params["noise"]], [SLOPE, NOISE], rtol=1e-3)

@@ -42,6 +42,7 @@ def run(**variables):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_what_was_compiled_is_kept_for_the_next_process(tmp_path):
     first, second = run(GPZOO_COMPILED=str(tmp_path)), run(GPZOO_COMPILED=str(tmp_path))
     assert first["hits"] == 0 and first["misses"] > 12

@@ -97,6 +97,7 @@ def sparse():
     return SVI(regression, guide, adam(0.02), GaussianProcessELBO())
 
 
+@pytest.mark.slow
 def test_either_way_gives_the_same_training(both, tmp_path):
     options = {"batch_size": 5, "model_kwargs": {"num_data": 12}, "progress": False}
     seen = []
@@ -112,6 +113,7 @@ def test_either_way_gives_the_same_training(both, tmp_path):
     assert [step for way, step in seen if way == "from_the_host"] == [10, 20, 23]
 
 
+@pytest.mark.slow
 def test_either_way_gives_the_same_members(both):
     keys = random.split(KEY, 3)
     options = {"batch_size": 5, "model_kwargs": {"num_data": 12}, "in_axes": None, "progress": False}
@@ -124,6 +126,7 @@ def test_either_way_gives_the_same_members(both):
     assert not np.allclose(two.losses[0], two.losses[1])
 
 
+@pytest.mark.slow
 def test_either_way_the_other_members_go_on(both):
     def failing(X, y=None, *, edge, num_data=None):
         constant(X, y)
@@ -139,6 +142,7 @@ def test_either_way_the_other_members_go_on(both):
     assert_close(one.result, two.result)
 
 
+@pytest.mark.slow
 def test_either_way_stops_at_the_same_step(both):
     def failing(X, y=None):
         constant(X, y)

@@ -111,6 +111,7 @@ def test_constant_data_are_points_not_q(exported):
     np.testing.assert_array_equal(constants["elbo"], [-5.0, -4.0])
 
 
+@pytest.mark.slow
 def test_normal_hyperparameters_are_in_the_posterior():
     guide, params = prepared(bayesian_regression, hyperparameters="normal")
     data = Trained(bayesian_regression, guide, params).to_arviz(KEY, X, y, num_draws=200)
@@ -168,6 +169,7 @@ def masked_regression(X, y=None, *, mask=True):
         numpyro.sample("entries", dist.Normal(draws(f), 0.3), obs=y)
 
 
+@pytest.mark.slow
 def test_masked_data_are_left_out():
     values = np.stack([y, -y], axis=1)
     mask = np.ones((8, 2), bool)
@@ -205,6 +207,7 @@ def counted(X, counts=None, *, mask=True):
         numpyro.sample("counts", dist.Poisson(jnp.exp(draws(f))), obs=counts)
 
 
+@pytest.mark.slow
 def test_an_argument_may_be_named_like_its_masked_site():
     counts, mask = np.arange(8), np.arange(8) % 3 > 0
     guide = InducingGuide(counted, InducingPoints(X[::3]))

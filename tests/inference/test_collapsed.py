@@ -119,6 +119,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_but(case=["plain", "mean", "masked", "outputs", "f @ Q"])
 @pytest.mark.parametrize("case, whiten", [*((case, True) for case in CASES), ("plain", False), ("outputs", False)])
 def test_bound_and_optimum(case, whiten):
     """The bound is Titsias's, and that of GaussianProcessELBO at the q(u) that is said to be optimal."""
@@ -209,6 +210,7 @@ def test_gradient_and_chunks(monkeypatch):
     np.testing.assert_allclose(in_chunks, (value, slope), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_lbfgs_ends_with_an_ordinary_trained(tmp_path):
     """It is where Adam is not yet after many steps; stopped and taken up again it ends with the same bits."""
     X, y = sine()
@@ -231,6 +233,7 @@ def test_lbfgs_ends_with_an_ordinary_trained(tmp_path):
     np.testing.assert_array_equal(resumed.losses, trained.losses)
 
 
+@pytest.mark.slow
 def test_several_trainings():
     """Each member ends with the q(u) of its own data."""
     X, y = sine(20)
@@ -244,6 +247,7 @@ def test_several_trainings():
         np.testing.assert_allclose(bound(regression, guide, member.params, X, ys[k]), wanted, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_in_plain_numpyro():
     """NumPyro's own loop trains it, and priors of points stay in the bound."""
     X, y = sine()
@@ -316,6 +320,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow_but(name=REFUSED.keys() - {"sampled views", "classes", "mixed outputs", "mixed by noise"})
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_before_the_first_step(name):
     model, options, reason = REFUSED[name]
@@ -360,6 +365,7 @@ def test_nan_where_it_cannot_be_said():
     assert np.isnan(bound(model, guide, params, X, Y[:, 0], loss=COLLAPSED))
 
 
+@pytest.mark.slow
 def test_lbfgs_wants_one_function_and_compiles_once():
     def counted(X, y=None):
         state = numpyro.primitives.mutable("steps", {"count": jnp.zeros(())})
@@ -382,6 +388,7 @@ def test_lbfgs_wants_one_function_and_compiles_once():
         plain_svi.update(state, X, y, forward_mode_differentiation=True)
 
 
+@pytest.mark.slow
 def test_lbfgs_finds_the_optimal_posterior_of_labels_on_all_rows():
     model, labels = partial(program, likelihood=classified), (Y[:, 0] > 0).astype(int)
     guide = InducingGuide(model, InducingPoints(X))
@@ -414,6 +421,7 @@ def test_what_does_not_factorise_is_named():
         fit(KEY, svi, 5, X, y, progress=False, init_params={"variance": jnp.array(1e200), "noise": jnp.array(1e-200)})
 
 
+@pytest.mark.slow
 def test_a_bound_that_is_not_finite_in_training_is_said():
     def update(gradients, state, params=None):
         # Noise of 1e-304: the parameter is in range, its inverse times the data is not.
@@ -435,6 +443,7 @@ def test_a_line_search_is_not_told_of_learning_rates():
         assert _way_out(svi, sine(10), {}, initial=False).startswith(said)
 
 
+@pytest.mark.slow
 def test_mutable_state_advances_once():
     """The program runs several times for one bound."""
 
@@ -449,6 +458,7 @@ def test_mutable_state_advances_once():
     assert float(fit(KEY, svi, 3, X, y, progress=False).params["steps"]["count"]) == 3
 
 
+@pytest.mark.slow
 def test_the_experiment_trains_in_float64(monkeypatch, tmp_path):
     """SGPR of the UCI experiment, whose folds are of float32."""
     rng = np.random.default_rng(0)

@@ -11,6 +11,8 @@ from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, c
 from gpzoo.models import gp_regression
 from tests.programs import KEY
 
+pytestmark = pytest.mark.slow
+
 
 def test_candidates_may_have_objectives_of_their_own(standard_promotion):
     rng = np.random.default_rng(0)

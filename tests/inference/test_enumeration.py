@@ -92,6 +92,7 @@ def bound(program, params, elbo, **kwargs):
     return jax.jit(jax.value_and_grad(lambda p: elbo.loss(KEY, p, program, guide, X, Y, **kwargs)))(params)
 
 
+@pytest.mark.slow_but(particles=[1])
 @pytest.mark.parametrize(
     ("program", "outputs", "kwargs", "particles"),
     [(mixture, 2, {"seen": SEEN, "num_data": 18}, 2), (config_enumerate(outliers), None, {"num_data": 18}, 1)],
@@ -124,6 +125,7 @@ def terms_and_draw(program, *data, **kwargs):
     return jax.tree.map(np.asarray, jax.jit(both)(params))
 
 
+@pytest.mark.slow_but(chains=[None])
 @pytest.mark.parametrize("chains", [None, 2])
 def test_a_hidden_markov_model_of_gps_is_summed_by_the_forward_algorithm(chains):
     y = Y if chains is None else RNG.standard_normal((6, chains))
@@ -243,6 +245,7 @@ def test_other_guides_and_objectives_are_refused(standard_promotion):
 # -- NumPyro's own inference -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nuts_sums_out_by_itself_and_predictions_draw_from_the_prior(standard_promotion):
     mcmc = MCMC(NUTS(mixture, max_tree_depth=2), num_warmup=2, num_samples=3, progress_bar=False)
     mcmc.run(KEY, X, Y)

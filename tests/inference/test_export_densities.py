@@ -73,6 +73,7 @@ def check_priors(data, priors, process):
 # -- hyperparameters ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(hyperparameters=["normal"])
 @pytest.mark.parametrize("hyperparameters", ["point", "normal", AutoMultivariateNormal])
 def test_regression_with_priors_is_what_numpy_makes_of_it(hyperparameters):
     guide, params = prepared(bayesian_regression, X, y, hyperparameters=hyperparameters)
@@ -118,6 +119,7 @@ def chains():
 SPARSE = whitened(bayesian_regression, InducingPoints(Z))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["centred", "sparse"])
 def test_draws_of_nuts_are_what_numpy_makes_of_them(kind, chains):
     program, samples = (SPARSE if kind == "sparse" else bayesian_regression), chains[kind]
@@ -160,6 +162,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_but(name=["full"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_form_is_what_numpy_makes_of_it(name):
     kernel, inducing, options, covariances = CASES[name]

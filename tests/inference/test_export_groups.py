@@ -65,6 +65,7 @@ def draws(data, group, name):
     return np.asarray(data[group][name])[0]
 
 
+@pytest.mark.slow
 def test_axes_have_names(exported):
     posterior, both = exported["posterior"], ("chain", "draw")
     assert posterior["f"].dims == (*both, "data", "f_class") and posterior["g"].dims == (*both, "data", "g_output")
@@ -208,6 +209,7 @@ def exact(X, y=None):
     numpyro.sample("y", GaussianProcess(RBF(1.0, 0.7) + White(noise), X), obs=y)
 
 
+@pytest.mark.slow
 def test_exact_regression_has_what_means_something():
     samples = {"noise": np.random.default_rng(0).uniform(0.05, 0.2, (2, 150))}
     data = draws_to_arviz(KEY, exact, X, numbers, posterior_samples=samples, new_args=(NEW,))
@@ -251,6 +253,7 @@ def test_netcdf_is_what_was_written(exported, tmp_path):
     again.close()
 
 
+@pytest.mark.slow
 def test_zarr_is_what_was_written(exported, tmp_path):
     pytest.importorskip("zarr")
     path = str(tmp_path / "posterior.zarr")

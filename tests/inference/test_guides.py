@@ -1,5 +1,7 @@
 """Rules that keep the bound of a program correct, each with a test that fails when it is broken."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from gpzoo import draws
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained
+from gpzoo.inference.programs.runs import run
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -142,17 +145,26 @@ def test_terms_of_several_rows_are_refused():
         InducingGuide(pairs, kmeans(3)).setup(X, y)
 
 
-def test_inner_inputs_of_several_rows_are_refused():
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [
+        (lambda X, h: GaussianProcess(RBF(1.0, 1.0), h - jnp.mean(h, axis=0)), "inputs of f depend"),
+        (lambda X, h: GaussianProcess(RBF(1.0, 1.0), X, mean=jnp.cumsum(h[:, 0])), "mean of f depends"),
+        (lambda X, h: GaussianProcess(RBF(1.0, jnp.exp(jnp.mean(h))), X), "kernel of f depends"),
+    ],
+    ids=["inputs", "mean", "kernel"],
+)
+def test_inner_sites_of_several_rows_are_refused(later, words):
     X, y = sine(6)
 
-    def centred(X, y=None):
+    def layers(X, y=None):
         h = draws(numpyro.sample("h", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=1)))
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), h - jnp.mean(h, axis=0)))
+        f = numpyro.sample("f", later(X, h))
         with numpyro.plate("data", len(X)):
             numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
-    with pytest.raises(ValueError, match="the inputs of f depends on several rows of GP site 'h'"):
-        InducingGuide(centred, kmeans(3)).setup(X, y)
+    with pytest.raises(ValueError, match=f"the {words} on several rows of GP site 'h'"):
+        InducingGuide(layers, kmeans(3)).setup(X, y)
 
 
 def test_joint_draws_give_the_right_expectation():
@@ -381,7 +393,8 @@ def test_starts_of_one_program_are_those_of_single_operations(whiten, monkeypatc
     X, y = sine(6)
     guide = InducingGuide(regression, kmeans(3), whiten=whiten)
     guide.setup(X, y)
-    at_once = guide._started_at_once(KEY, (X, y), {}, {})
+    started = partial(run, KEY, (X, y), {}, guide=guide, values={}, complete=False)
+    at_once = guide._started_at_once(started, guide.looks_at_inputs())
     monkeypatch.setattr(InducingGuide, "_started_at_once", lambda *_: None)
     one_by_one = guide.init_params(KEY, X, y)
     assert list(at_once) == list(one_by_one)

@@ -40,6 +40,7 @@ def run_mcmc(model, *args, kernel=NUTS):
     return mcmc.get_samples()
 
 
+@pytest.mark.slow
 def test_params_under_mcmc_must_be_lifted():
     X, y = sine(8)
     with pytest.raises(ValueError, match=r"site\(s\) variance, lengthscale are not sampled by MCMC"):
@@ -110,6 +111,7 @@ def test_losing_the_analytic_kl_raises():
 # -- NumPyro's tools -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_several_particles_average():
     X, y = sine(8)
     guide = InducingGuide(deep, InducingPoints(X[::3]), initial_scale=0.5)
@@ -121,6 +123,7 @@ def test_several_particles_average():
     assert off(singles, average) < 4 * np.sqrt(2)  # both are means of 2,000
 
 
+@pytest.mark.slow
 def test_vmap_over_seeds_equals_each_alone():
     X, y = sine(8)
     guide = InducingGuide(deep, random_subset(3))

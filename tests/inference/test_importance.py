@@ -71,6 +71,7 @@ def kept_draws(program):
     return guide
 
 
+@pytest.mark.slow
 def test_it_is_the_sum_of_the_same_draws():
     """Marginals, divergence and weights by textbook formulas; in a batch, times the rows for which it stands."""
     guide, part, K = guide_of(program, kept_draws), np.array([6, 1, 3]), 5
@@ -109,6 +110,7 @@ def far_away(program):
     return lambda X, y=None: numpyro.sample("w", dist.Normal(jnp.full(len(X), 0.8), 0.7))
 
 
+@pytest.mark.slow
 def test_it_grows_with_the_draws_towards_its_limit_below_the_evidence():
     guide = guide_of(shifted, far_away)
     params = guide.init_params(KEY, X, y)
@@ -146,6 +148,7 @@ def test_batches_that_part_the_rows_give_the_bound_of_all_rows():
 # -- inner layers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True], ids=["one set of inputs", "one for each output"])
 def test_inner_layers_are_one_function_within_a_row(own):
     """Three inputs for each of two rows: covariances of the posterior within rows, none between them."""
@@ -185,6 +188,7 @@ LAYERS = (np.eye(2),)
 AMORTISED = Amortised("w", network)
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_the_bound():
     """Of a program with an inner layer, by differences under one key."""
     guide = InducingGuide(latent_variable_deep_gp, kmeans(3), hyperparameters=AMORTISED)
@@ -203,6 +207,7 @@ def two_branches(n, seed, dtype=np.float64):
     return jnp.asarray(X, dtype), jnp.asarray(y, dtype)
 
 
+@pytest.mark.slow
 def test_it_trains_in_float32_and_batches():
     guide = InducingGuide(
         latent_variable_deep_gp, kmeans(6), hyperparameters=AMORTISED, initial_scale=inner_scales(LAYERS)
@@ -216,6 +221,7 @@ def test_it_trains_in_float32_and_batches():
     assert re.fullmatch(r"closed form given draws of w, layer_0 \(deep.py:\d+\)", found.expectations["y"])
 
 
+@pytest.mark.slow
 def test_held_out_densities_of_two_branches_are_no_worse():
     new = two_branches(200, 1)
     found = {}
@@ -287,6 +293,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow_but(model=[without_rows, summed, program])
 @pytest.mark.parametrize(("model", "options", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_it_refuses(model, options, message):
     guide = InducingGuide(model, InducingPoints(Z), **({"hyperparameters": PerRow(START)} | options))

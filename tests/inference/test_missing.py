@@ -74,6 +74,7 @@ def equal(ours, theirs):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8), ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [GaussianProcessELBO(), GaussianProcessELBO(tight=True), CollapsedELBO()])
 def test_bounds_and_gradients_are_those_of_each_output_with_its_own_rows(objective):
     filled = np.where(SEEN, Y, 0.0)
@@ -83,6 +84,7 @@ def test_bounds_and_gradients_are_those_of_each_output_with_its_own_rows(objecti
         equal(ours, value_and_gradient(objective, one_by_one, X, filled))
 
 
+@pytest.mark.slow
 def test_expectations_by_draws_leave_out_single_entries():
     y = np.where(SEEN, np.round(np.exp(ALL)), np.nan)
     counts = partial(program, likelihood=LIKELIHOODS["Expected"])
@@ -104,6 +106,7 @@ def test_the_collapsed_bound_is_that_of_the_formula_by_output():
     np.testing.assert_allclose(-ours, bound, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_nuts_and_plain_numpyro_have_no_term_for_what_is_missing():
     def model(y, missing):
         f = numpyro.sample("f", dist.Normal(jnp.zeros((N, D)), 1.0).to_event(2))
@@ -127,6 +130,7 @@ def trained():
     return fit(KEY, svi, 150, *data, batch_size=15, progress=False)
 
 
+@pytest.mark.slow
 def test_float32_trains_and_predicts_what_was_missing(trained):
     assert trained.params["noise"].dtype == np.float32 and np.isfinite(trained.losses).all()
     found = trained.predict(KEY, X.astype(np.float32), test_data={"y": Y.astype(np.float32)})["y"]
@@ -137,6 +141,7 @@ def test_float32_trains_and_predicts_what_was_missing(trained):
     np.testing.assert_array_equal(np.isnan(found.cdf), ~SEEN)
 
 
+@pytest.mark.slow
 def test_exports_hold_what_was_observed(trained):
     data = X.astype(np.float32), Y.astype(np.float32)
     found = trained.to_arviz(KEY, *data, num_draws=20)
@@ -191,6 +196,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow_but(call=["init_params"])
 @pytest.mark.parametrize("call", CALLS)
 def test_nan_pass_as_missing_data_and_are_refused_as_anything_else(call):
     run = CALLS[call]

@@ -58,6 +58,7 @@ def collapsed(Z):
 # -- exact where it can be ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(whiten=[False])
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize(("Z", "evidence"), [(X, exact_evidence), (X[::2], partial(collapsed, X[::2]))])
 def test_one_step_from_anywhere_is_the_optimum(Z, evidence, whiten):
@@ -94,6 +95,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow_but(name=["diagonal"])
 @pytest.mark.parametrize("name", FORMS)
 def test_small_steps_are_steepest_in_the_metric_of_the_divergence(name):
     # Of q(u), by the second derivative of its divergence from itself: nothing here knows a form's algebra.
@@ -155,6 +157,7 @@ def test_a_step_that_leaves_the_cone_is_shortened_where_it_does(dtype):
         assert shortened == 1
 
 
+@pytest.mark.slow
 def test_large_variances_in_single_precision_stay_finite():
     rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None]
     labels = (rows[:, 0] > 0.5).astype(np.int32)
@@ -193,6 +196,7 @@ def training(program, natural, steps, *data, guide=None, **options):
     return fit(KEY, svi, steps, *data, natural=natural, progress=False, **options)
 
 
+@pytest.mark.slow
 def test_ten_steps_do_what_adam_does_not_in_two_hundred():
     rows, labels = labelled()
     fixed = handlers.substitute(classes, {"variance": 4.0})
@@ -202,6 +206,7 @@ def test_ten_steps_do_what_adam_does_not_in_two_hundred():
     assert natural.backed_off == {"f": 0} and by_adam.backed_off == {}
 
 
+@pytest.mark.slow
 def test_a_step_of_plain_svi_is_compiled_once():
     rows, labels = labelled(20)
     guide = InducingGuide(classes, kmeans(5))
@@ -218,6 +223,7 @@ def test_a_step_of_plain_svi_is_compiled_once():
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_minibatches_schedules_several_keys_and_resumption(tmp_path):
     rows, labels = labelled(100)
     options = {"natural": {"f": optax.linear_schedule(0.01, 0.1, 10)}, "batch_size": 50}
@@ -265,6 +271,7 @@ def far_from_quadratic(name):
     return program, np.linspace(-3, 3, 40)[:, None], y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [1.0, 0.1])
 @pytest.mark.parametrize("name", FAR_FROM_QUADRATIC)
 def test_no_training_ends_below_where_it_began(name, rate):
@@ -287,6 +294,7 @@ def test_no_training_ends_below_where_it_began(name, rate):
     )
 
 
+@pytest.mark.slow
 def test_damped_steps_go_on_from_a_checkpoint_with_the_same_bits(tmp_path):
     program, rows, y = far_from_quadratic("Student-t")
 
@@ -314,6 +322,7 @@ def test_damped_steps_go_on_from_a_checkpoint_with_the_same_bits(tmp_path):
     assert (whole.backed_off["f"] > 0).all()
 
 
+@pytest.mark.slow
 def test_the_stable_update_of_svi_judges_steps_too():
     program, rows, y = far_from_quadratic("robust-max")
     guide = InducingGuide(program, kmeans(8))
@@ -332,6 +341,7 @@ def test_diagnosis_says_that_most_steps_were_shortened():
     assert said == ["natural steps shortened"]
 
 
+@pytest.mark.slow
 def test_inner_layers_have_natural_gradients_by_name_only():
     rows, y = sine(20)
     guide = InducingGuide(deep, kmeans(5))
@@ -355,12 +365,32 @@ def test_grids_without_a_factor_are_refused(covariance):
         training(on_a_grid, 0.1, 1, X, Y[:, 0], guide=guide)
 
 
+def test_schedules_may_begin_and_end_at_nothing_or_at_the_whole_step():
+    guide = InducingGuide(regression, kmeans(3))
+    whole = optax.exponential_decay(1e-3, 3, 10.0, end_value=1.0)
+    for rate in (optax.linear_schedule(0.0, 1.0, 9), optax.cosine_decay_schedule(1.0, 9), whole, lambda step: 0.1):
+        NaturalGradients(adam(0.1), guide, rate).refuse_at(9)
+
+
 def test_what_is_no_rate_guide_or_optimiser_is_refused():
     guide = InducingGuide(regression, kmeans(3))
-    with pytest.raises(ValueError, match="natural must be a positive finite number"):
+    with pytest.raises(ValueError, match=r"natural\['f'\] must be a positive finite number, got 0.0"):
         NaturalGradients(adam(0.1), guide, {"f": 0.0})
     with pytest.raises(ValueError, match="natural is a step length of at most 1"):
         NaturalGradients(adam(0.1), guide, 1e30)
+    for rate in (1e30, lambda step: 1e30, {"f": lambda step: 1e30}):
+        with pytest.raises(ValueError, match=r"natural(\['f'\])? is a step length of at most 1, .*; got 1e\+30"):
+            training(regression, rate, 1, *sine(6), guide=guide)
+    with pytest.raises(ValueError, match="natural at step 0 must be a finite number of 0 or more, got Array"):
+        NaturalGradients(adam(0.1), guide, lambda step: jnp.full(2, 0.1))
+    with pytest.raises(ValueError, match="natural at step 0 must be a finite number of 0 or more, got nan"):
+        NaturalGradients(adam(0.1), guide, lambda step: jnp.nan)
+    too_long = optax.linear_schedule(0.1, 2.0, 9)
+    with pytest.raises(ValueError, match=r"natural is a step length of at most 1, .*; got 2.0 at step 9"):
+        training(regression, too_long, 10, *sine(6), guide=guide)
+    with pytest.raises(ValueError, match=r"natural\['f'\] is a step length of at most 1, .*; got 2.0 at step 9"):
+        svi = SVI(regression, guide, NaturalGradients(adam(0.1), guide, {"f": too_long}), GaussianProcessELBO())
+        fit(KEY, svi, 10, *sine(6), progress=False)
     with pytest.raises(TypeError, match="need an InducingGuide, got function"):
         NaturalGradients(adam(0.1), regression, 0.1)
     with pytest.raises(ValueError, match="Minimize evaluates the bound by itself"):

@@ -46,6 +46,7 @@ OBJECTIVES = {
 }
 
 
+@pytest.mark.slow_but(name=["TraceMeanField_ELBO of several"], dtype=[jnp.float64])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_objectives_and_their_gradients_are_finite(name, dtype):
@@ -67,6 +68,7 @@ def test_objectives_and_their_gradients_are_finite(name, dtype):
         assert all(np.isfinite(x).all() for x in gradient.values()), scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.0, 0.1])
 def test_densities_of_draws_give_the_divergence(scale):
     X, y = data(jnp.float64, 12)

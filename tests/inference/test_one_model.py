@@ -78,6 +78,7 @@ def every_expression(X, y, two, three, *, outputs=None):
             numpyro.sample(f"{expression}, {kind}", Gaussian(value, 0.1), obs=y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [None, D])
 def test_expressions_of_one_model_have_one_bound_and_one_expectation(outputs):
     program = partial(every_expression, outputs=outputs)
@@ -133,6 +134,7 @@ def sums(X, y=None):
             numpyro.sample(f"{name} {i}", Gaussian(value, 0.1), obs=y if value.ndim == 2 else y[:, 0])
 
 
+@pytest.mark.slow
 def test_sums_and_dots_are_the_same_in_any_order():
     y = jnp.stack([Y, -Y], axis=1)
     guide = InducingGuide(sums, Z)
@@ -152,6 +154,7 @@ def one_drawn(X, y=None, *, swapped=False):
         numpyro.sample("y", Gaussian(h + g if swapped else g + h, 0.1), obs=y)
 
 
+@pytest.mark.slow
 def test_a_drawn_site_and_another_add_in_either_order():
     found = []
     for swapped in (False, True):
@@ -216,6 +219,7 @@ def of_base():
     return params, float(bound(base, guide, params, X, Y))
 
 
+@pytest.mark.slow_but(name=["mean and variance inside", "a scaled kernel", "with its noise by keyword"])
 @pytest.mark.parametrize("name", WAYS)
 def test_ways_to_write_one_model_have_one_bound(name, of_base):
     program, (params, expected) = WAYS[name], of_base
@@ -228,6 +232,7 @@ def test_ways_to_write_one_model_have_one_bound(name, of_base):
     assert untrained(program, guide, X, Y) == {"y": exact}
 
 
+@pytest.mark.slow
 def test_a_sum_of_kernels_is_a_sum_of_sites():
     long, short = RBF(1.0, 2.0), Matern32(0.4, 0.3)
 
@@ -263,6 +268,7 @@ def drawn(X, y=None):
 COUNTS = jnp.arange(len(X)) % 3
 
 
+@pytest.mark.slow
 def test_a_draw_is_seen_with_its_line(tmp_path):
     line = line_with("# the draw of f", __file__)
     guide = InducingGuide(drawn, Z)
@@ -282,6 +288,7 @@ def test_a_draw_is_seen_with_its_line(tmp_path):
     assert jointly.expectations == {"y": f"draw of f ({line} and InducingGuide(joint=...))"}
 
 
+@pytest.mark.slow
 def test_the_layers_of_a_deep_gp_are_drawn_by_the_zoos_lines():
     program = partial(deep_gp, layers=linear_layers(X, [1]))
     expected = untrained(program, InducingGuide(program, Z), X, Y)["y"]
@@ -290,6 +297,7 @@ def test_the_layers_of_a_deep_gp_are_drawn_by_the_zoos_lines():
     assert names == [("drawn", "layer_0")]
 
 
+@pytest.mark.slow
 def test_the_same_program_runs_wherever_its_values_are_arrays(standard_promotion):
     found = Predictive(drawn, num_samples=3)(KEY, X)
     assert found["y"].shape == found["f"].shape == (3, len(X))
@@ -297,6 +305,7 @@ def test_the_same_program_runs_wherever_its_values_are_arrays(standard_promotion
     assert np.isfinite(fit(KEY, svi, 2, X, COUNTS, progress=False).losses).all()
 
 
+@pytest.mark.slow
 def test_programs_without_draws_train_under_other_guides(standard_promotion):
     def program(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
@@ -306,6 +315,7 @@ def test_programs_without_draws_train_under_other_guides(standard_promotion):
     assert fit(KEY, svi, 2, X, COUNTS, progress=False).expectations == {"y": "draw of f"}
 
 
+@pytest.mark.slow
 def test_recording_a_site_draws_nothing():
     def program(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))

@@ -44,6 +44,7 @@ def line(X, y=None):
 DESIGN = np.stack([np.ones(8), 1 + 0.1 * np.asarray(X[:, 0])], axis=1)
 
 
+@pytest.mark.slow
 def test_a_normal_with_correlations_reaches_the_evidence():
     """Every draw of the exact posterior gives the evidence, which an independent normal cannot."""
     K = rbf(*pairs(X, X)) + 0.1 * np.eye(8)
@@ -74,6 +75,7 @@ def levels_of_groups(X, group, y=None):
         numpyro.sample("y", Gaussian(f + level[group], 0.1), obs=y)
 
 
+@pytest.mark.slow
 def test_latents_of_another_plate_are_one_draw_for_all_batches():
     """Latents of groups are not of rows: another draw for each batch would make no function."""
     group = np.arange(8) % 3
@@ -93,6 +95,7 @@ def held_per_row(program):
     return guide
 
 
+@pytest.mark.slow
 def test_latents_of_rows_train_in_batches():
     """The mean over batches that part the rows is the bound of all rows: priors of rows count as their data do."""
     guide = InducingGuide(rows_of_latents, Z, hyperparameters=held_per_row)
@@ -108,6 +111,7 @@ def test_latents_of_rows_train_in_batches():
     assert trained.posterior(KEY, rows[:2])["x"].batch_shape == (2,)
 
 
+@pytest.mark.slow
 def test_a_guide_takes_the_rows_of_the_program():
     """Where NumPyro's plate chooses the rows, one choice is the program's, the guide's and the data's."""
 
@@ -132,6 +136,7 @@ def test_a_guide_takes_the_rows_of_the_program():
         np.testing.assert_allclose(run["shift"]["value"], rows + 100 * level, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_several_trainings_and_saved_models_have_guides_of_their_own(tmp_path):
     guide = InducingGuide(bayesian_regression, Z, hyperparameters=AutoLowRankMultivariateNormal)
     svi = SVI(bayesian_regression, guide, adam(0.01), GaussianProcessELBO())
@@ -160,6 +165,7 @@ def test_guides_of_other_sites_are_refused(make, error, message):
         InducingGuide(line, Z, hyperparameters=make).setup(X, y)
 
 
+@pytest.mark.slow
 def test_a_guide_for_other_rows_is_refused():
     guide = InducingGuide(rows_of_latents, Z, hyperparameters=AutoNormal)
     params = guide.init_params(KEY, jnp.arange(8), y)
@@ -238,6 +244,7 @@ def branches():
     return fit(KEY, svi, 400, *two_branches(120, 0), progress=False)
 
 
+@pytest.mark.slow
 def test_a_latent_of_each_row_gives_two_modes(branches):
     """Held-out densities beat the best normal for each row, where the two curves are 2 apart."""
     X, y = two_branches(200, 1)
@@ -246,6 +253,7 @@ def test_a_latent_of_each_row_gives_two_modes(branches):
     assert found > norm(0, np.sqrt(both**2 + 0.01)).logpdf(y).mean() + 0.2
 
 
+@pytest.mark.slow
 def test_latents_of_rows_are_drawn_for_each_row(branches):
     """Also by rows of several batches; draws of one row have both signs."""
     X = jnp.linspace(-1.0, 1.0, 6)[:, None]
@@ -256,6 +264,7 @@ def test_latents_of_rows_are_drawn_for_each_row(branches):
         assert np.abs(np.corrcoef(draws.T) - np.eye(6)).max() < 0.6
 
 
+@pytest.mark.slow
 def test_diagnoses_do_not_show_the_data_to_a_guide_that_reads_them(branches):
     """With the latents of each row inferred from its datum, any curve fits: the rest of its density is then noise."""
     X, y = two_branches(60, 2)
@@ -265,6 +274,7 @@ def test_diagnoses_do_not_show_the_data_to_a_guide_that_reads_them(branches):
     assert abs(found - predicted) < 0.1 < shown - predicted - 0.1
 
 
+@pytest.mark.slow
 def test_a_latent_variable_model_embeds_new_rows():
     """Rows near a curve in three dimensions: the embedding orders rows that were never seen along the curve."""
     at = np.random.default_rng(0).uniform(-1.5, 1.5, 60)

@@ -48,6 +48,7 @@ def test_a_model_of_float64_is_refused_where_that_is_not_enabled(models, call):
         call(models[np.float64], X, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_model_of_float32_works_where_float64_is_enabled(models, call):
     """On float64 data as without on float32 data, up to its precision."""
@@ -87,6 +88,7 @@ def test_calls_that_look_at_numbers_are_refused_under_jit(models, name, of):
         run(X)
 
 
+@pytest.mark.slow
 def test_functions_and_posteriors_run_under_jit(models):
     model = models[np.float64]
     for name in ("function", "posterior"):
@@ -136,6 +138,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on Windows")
 @pytest.mark.parametrize("ran", ["before", "only in the fork"])
 def test_a_fork_is_refused_if_jax_ran_before_it_and_works_otherwise(ran):

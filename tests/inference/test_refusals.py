@@ -42,6 +42,7 @@ def of_categories(X, y=None):
         numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
 
+@pytest.mark.slow
 def test_inducing_points_between_categories_are_a_finding():
     inputs = np.concatenate([X, np.arange(8.0)[:, None] % 3], axis=1)
     names = []
@@ -52,6 +53,7 @@ def test_inducing_points_between_categories_are_a_finding():
     assert ["inducing inputs between categories" in found for found in names] == [False, True]
 
 
+@pytest.mark.slow_but(number=[7.0])
 @pytest.mark.parametrize("number", [1.5, 7.0, -1.0])
 @pytest.mark.parametrize("call", ["predict", "posterior", "condition"])
 def test_numbers_that_are_no_categories_are_refused(number, call):
@@ -68,6 +70,7 @@ def test_numbers_that_are_no_categories_are_refused(number, call):
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["AutoNormal", "AutoMultivariateNormal", "PerRow"])
 def test_files_hold_guides_of_other_latent_sites(kind, tmp_path):
     if kind == "PerRow":
@@ -109,6 +112,7 @@ def test_what_fit_refuses_is_a_finding():
 # -- diagnoses ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_part_of_the_training_says_nothing_of_its_posterior():
     guide = InducingGuide(bayesian_regression, InducingPoints(X[::3]), hyperparameters="normal")
     trained = train(bayesian_regression, guide, X, Y)
@@ -150,6 +154,7 @@ def of_kernel(function):
     return program
 
 
+@pytest.mark.slow
 def test_kernels_without_a_derivative_are_told_from_long_steps():
     program = of_kernel(lambda x, z, scale: jnp.exp(-jnp.sqrt(jnp.sum((x / scale - z / scale) ** 2))))
     with pytest.raises(NonFiniteError, match="A function of the program has no derivative there: a kernel"):

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import pytest
 from jax import random
+from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints, draws, kernels
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose
@@ -52,6 +53,15 @@ def _newton(x):
     return jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, (s[1] + 2 / s[1]) / 2), (0, jnp.abs(x) + 1))[1]
 
 
+def _until_all(x):
+    return jax.lax.while_loop(lambda s: s.sum() < 40, lambda s: s + 1, x)
+
+
+def _until_each(x):
+    halved = lambda s: jax.lax.while_loop(lambda s: jnp.abs(s).max() > 0.1, lambda s: s / 2, s)  # noqa: E731
+    return jax.vmap(halved)(x)
+
+
 def _solved(x):
     K = jnp.eye(4) + x[:, :, None] * x[:, None, :]
     return jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(K), x[:, :, None], lower=True)
@@ -64,6 +74,7 @@ FUNCTIONS = {
     "recurrent": _recurrent,
     "a long loop": _long,
     "newton": _newton,
+    "until each": _until_each,
     "solved": _solved,
     "patches": lambda x: jnp.stack([x[:, i : i + 2] for i in range(3)], 1).reshape(-1, 2),
     "apart": lambda x: jnp.concatenate([x[:, :2], x[:, 2:]]),
@@ -87,9 +98,10 @@ FUNCTIONS = {
     "moving": lambda x: x[:-1] + x[1:],
     "covariance": lambda x: x @ x.T,
     "by the values": lambda x: x[jnp.argsort(x[:, 0])],
+    "until all": _until_all,
     "a transform": lambda x: jnp.abs(jnp.fft.fft(x, axis=0)),
 }
-ACROSS = list(FUNCTIONS)[-8:]
+ACROSS = list(FUNCTIONS)[-9:]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -168,16 +180,26 @@ def trained_on(program, inputs, kwargs):
     rows = inputs.size if inputs.ndim == 3 else len(inputs)
     params = guide.init_params(KEY, inputs, np.zeros(rows), model_kwargs=kwargs | data)
     params |= {k: RNG.standard_normal(np.shape(v)) for k, v in params.items() if k.endswith("_mean")}
+    own = np.random.default_rng(1)
+    params |= {k: own.standard_normal(np.shape(v)) for k, v in params.items() if k.endswith("_scale")}
     return Trained(program, guide, params)
 
 
+#: Where each of these has its data.
+DATA = {"f": "y", "g": "w"} | {f"f{task}": f"y{task}" for task in range(3)}
+
+
 def dense(params, site, x, variance, lengthscale):
-    """Mean and variance of a whitened posterior whose covariance is the identity, which leaves the prior's variance."""
+    """Mean and variance of ``f`` for ``u = L v`` with the library's jitter, by NumPy in double precision."""
     of = lambda a, b: variance * np.exp(-np.square(a - b.T) / (2 * lengthscale**2))  # noqa: E731
     L = np.linalg.cholesky(of(U, U) + 1e-6 * variance * np.eye(3))
-    return np.linalg.solve(L, of(U, x)).T @ params[f"{site}_mean"], np.full(len(x), variance)
+    A, S = np.linalg.solve(L, of(U, x)), np.tril(params[f"{site}_scale"])
+    mean = A.T @ params[f"{site}_mean"]
+    assert mean.dtype == np.float64
+    return mean, variance - np.sum(A**2, axis=0) + np.sum((S.T @ A) ** 2, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_batches_of_any_size_predict_the_same_and_what_a_dense_computation_gives(name):
     program, inputs, kwargs, sites = PROGRAMS[name]
@@ -189,11 +211,17 @@ def test_batches_of_any_size_predict_the_same_and_what_a_dense_computation_gives
         drawn = trained.functions(KEY, inputs, num_draws=3, num_features=16, **options)
         found[size] = at, drawn
     whole, drawn = found[100]
-    for site, (x, variance, lengthscale) in sites.items():
-        mean, prior = dense(trained.params, site, x, variance, lengthscale)
-        np.testing.assert_allclose(whole[site].mean, mean, rtol=1e-6, atol=1e-8)
-        np.testing.assert_allclose(whole[site].variance, prior, rtol=1e-6)
-        assert drawn[site].shape == (3, len(x))
+    for site, (x, *kernel) in sites.items():
+        mean, variance = dense(trained.params, site, x, *kernel)
+        data, noise = DATA[site], float(trained.params["noise_variance"])
+        for at, functions in found.values():
+            np.testing.assert_allclose(at[site].mean, mean, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(at[site].variance, variance, rtol=1e-10)
+            np.testing.assert_allclose(at[data].mean, mean, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(at[data].variance, variance + noise, rtol=1e-10)
+            ends = mean + np.sqrt(variance) * norm.ppf([[0.1], [0.9]])
+            np.testing.assert_allclose(at[site].quantiles, ends, rtol=1e-10, atol=1e-10)
+            assert functions[site].shape == (3, len(x))
     for other, functions in found.values():
         for site, prediction in whole.items():
             for ours, theirs in zip(prediction, other[site], strict=True):
@@ -203,6 +231,7 @@ def test_batches_of_any_size_predict_the_same_and_what_a_dense_computation_gives
             np.testing.assert_allclose(functions[site], values, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow_but(name=["patches apart"])
 @pytest.mark.parametrize("name", ["two plates", "patches apart"])
 def test_exports_in_batches_are_those_of_all_rows(name):
     program, inputs, kwargs, _ = PROGRAMS[name]
@@ -217,6 +246,13 @@ def test_exports_in_batches_are_those_of_all_rows(name):
             assert np.isfinite(parts[group][site].values).all()
             if site in ("g", "w", "g_u", "f_u") or group == "observed_data":  # the same in all batches
                 np.testing.assert_allclose(parts[group][site].values, values.values, rtol=1e-12)
+
+
+def test_rows_of_a_site_are_counted_as_they_lie():
+    """Of six rows of data with three rows of a site each, those of the second and the fifth."""
+    rows = np.array([1, 4])
+    np.testing.assert_array_equal(Layout(3).rows(rows, 6), [3, 4, 5, 12, 13, 14])
+    np.testing.assert_array_equal(Layout(3, strided=True).rows(rows, 6), [1, 4, 7, 10, 13, 16])
 
 
 def test_test_data_go_with_the_rows_of_their_site():
@@ -277,6 +313,54 @@ def test_batches_that_cannot_be_told_are_refused_by_name(program, reason):
     assert np.isfinite(trained.predict(KEY, X)["f"].mean).all()
 
 
+def with_inputs(inputs, value=lambda f, X: f):
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(kernels.RBF(), inputs(X)))
+        with numpyro.plate("rows", len(X)):
+            numpyro.sample("y", gaussian(value(f, X), 0.1), obs=y)
+
+    return program
+
+
+def predicted(program, batch_size):
+    guide = InducingGuide(program, InducingPoints(U))
+    trained = Trained(program, guide, guide.init_params(KEY, X, np.zeros(9)))
+    return trained.predict(KEY, X, batch_size=batch_size)
+
+
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [
+        (with_inputs(lambda X: X + jnp.arange(float(len(X)))[:, None]), "the inputs of 'f'"),
+        (with_inputs(lambda X: X * len(X)), "the inputs of 'f'"),
+        (with_inputs(lambda X: X + random.normal(KEY, X.shape)), "the inputs of 'f'"),
+        (with_inputs(lambda X: X - X.mean(0) if len(X) > 5 else X), "the inputs of 'f'"),
+        (with_inputs(lambda X: X, lambda f, X: f * jnp.arange(float(len(X)))), "a parameter of 'y'"),
+    ],
+    ids=["place", "number", "a key of its own", "a branch by the number", "the place in a likelihood"],
+)
+def test_programs_that_compute_with_places_or_numbers_of_rows_are_refused_in_batches(program, what):
+    reason = f"does not come in batches of 2 rows: the same row at another place, .* gives other numbers in {what}"
+    with pytest.raises(ValueError, match=reason):
+        predicted(program, 2)
+
+
+def thinned(X, y=None):
+    kept = random.bernoulli(numpyro.prng_key(), 0.5, X.shape)
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(), jnp.where(kept, X, 0)))
+    with numpyro.plate("rows", len(X)):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [with_inputs(lambda X: jnp.asarray(X)[jnp.arange(len(X))] @ jnp.eye(X.shape[1])), thinned],
+    ids=["places that pick rows", "a random key of the run"],
+)
+def test_programs_whose_rows_are_the_same_at_any_place_are_not_refused(program):
+    assert np.isfinite(predicted(program, 2)["f"].mean).all()
+
+
 # -- several rows of a site --------------------------------------------------------------------------------------------
 
 
@@ -309,6 +393,7 @@ def bounds(program, change=lambda guide: None, **options):
     return found.mean(), found.std() / np.sqrt(PARTICLES)
 
 
+@pytest.mark.slow_but(strided=[True])
 @pytest.mark.parametrize("strided", [False, True])
 def test_the_bound_of_patches_under_a_second_layer_is_that_of_joint_draws(strided):
     def program(X, y=None):
@@ -320,6 +405,7 @@ def test_the_bound_of_patches_under_a_second_layer_is_that_of_joint_draws(stride
     assert abs(alone - joint) > 30 * np.hypot(error, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strided", [False, True])
 def test_patches_under_a_second_layer_predict_and_export_in_batches(strided):
     def program(X, y=None):
@@ -338,6 +424,7 @@ def test_patches_under_a_second_layer_predict_and_export_in_batches(strided):
     assert trained.to_arviz(KEY, IMAGES, TARGETS, num_draws=2, batch_size=4)["posterior"]["h"].shape == (1, 2, 18)
 
 
+@pytest.mark.slow
 def test_draws_within_a_row_have_their_joint_law():
     guide = InducingGuide(patchwise, {"h": InducingPoints(RNG.standard_normal((2, 2))), "f": InducingPoints(np.eye(3))})
     params = guide.init_params(KEY, IMAGES, TARGETS)
@@ -375,7 +462,7 @@ def kernel_of_all(X, y=None):
 @pytest.mark.parametrize("program", [summed_over_rows, largest_of_neighbours, kernel_of_all])
 def test_what_needs_several_rows_of_the_data_is_refused(program):
     guide = InducingGuide(program, InducingPoints(U))
-    with pytest.raises(ValueError, match=r"depends on several rows of GP site 'h'.*joint=\{'h'\}"):
+    with pytest.raises(ValueError, match=r"depends? on several rows of GP site 'h'.*joint=\{'h'\}"):
         guide.setup(X, np.zeros(9))
 
 
@@ -412,6 +499,7 @@ def test_rows_are_told_without_computing_anything():
     assert rows_of_sites(apart, (PATCHES,), {}).layouts["f"] == Layout(2, strided=True)
 
 
+@pytest.mark.slow
 def test_a_second_call_at_the_same_shapes_compiles_nothing():
     program, inputs, kwargs, _ = PROGRAMS["two plates"]
     trained, data = trained_on(program, inputs, kwargs), kwargs | {"w": np.ones(4)}

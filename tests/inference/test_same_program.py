@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
+from numpyro.distributions import constraints
 from numpyro.infer import SVI, TraceMeanField_ELBO
 
 from gpzoo import InducingPoints, draws, kmeans
@@ -34,6 +35,7 @@ def program(
     density=None,
     site="f",
     jitter=None,
+    constraint=None,
 ):
     """A program defined anew, as a cell of a notebook that is run again."""
 
@@ -42,7 +44,10 @@ def program(
             numpyro.sample("rate", prior)
         gp = GaussianProcess(kernel(), inputs(X), mean=mean(X), num_outputs=outputs, jitter=jitter)
         f = numpyro.sample(site, gp)
-        variance = positive(parameter, 0.1) if noise is None else noise
+        if constraint is not None:
+            variance = numpyro.param("noise", 0.1, **constraint(X))
+        else:
+            variance = positive(parameter, 0.1) if noise is None else noise
         with numpyro.plate("data", len(X)):
             f = f if outputs is None else f[:, 0]
             numpyro.sample("y", Gaussian(f, variance) if density is None else Expected(density, f), obs=y)
@@ -78,6 +83,26 @@ OTHERS = {
     "prior": ({"prior": dist.Normal(0.0, 1.0)}, {"prior": dist.Cauchy(0.0, 1.0)}, "'rate' is Normal"),
     "its scale": ({"prior": dist.Normal(0.0, 1.0)}, {"prior": dist.Normal(0.0, 2.0)}, "'rate' has another distrib"),
     "parameter": ({"parameter": "variance"}, {}, "only the model has the parameter 'variance'"),
+    "constraint": (
+        {"constraint": lambda X: {"constraint": constraints.interval(0.0, 10.0)}},
+        {"constraint": lambda X: {"constraint": constraints.positive}},
+        "parameter 'noise' has the constraint Interval in the model, in the guide Positive",
+    ),
+    "no constraint": (
+        {"constraint": lambda X: {}},
+        {"constraint": lambda X: {"constraint": constraints.positive}},
+        "parameter 'noise' has the constraint Real in the model, in the guide Positive",
+    ),
+    "bound": (
+        {"constraint": lambda X: {"constraint": constraints.interval(0.0, 10.0)}},
+        {"constraint": lambda X: {"constraint": constraints.interval(0.0, 9.0)}},
+        "parameter 'noise' has another constraint in the model than in the guide",
+    ),
+    "computed bound": (
+        {"constraint": lambda X: {"constraint": constraints.greater_than(jnp.min(X) - 9.0)}},
+        {"constraint": lambda X: {"constraint": constraints.greater_than(jnp.min(X) - 8.0)}},
+        "parameter 'noise' has another constraint in the model than in the guide",
+    ),
     "noise": ({"noise": 0.1}, {"noise": 0.2}, "'y' has another distribution"),
     "likelihood": ({"noise": 0.1}, {"density": normal}, "'y' is Gaussian in the model, in the guide Expected"),
     "density": ({"density": normal}, {"density": lambda f: dist.Normal(f, 0.4)}, "'y' has another distribution"),
@@ -86,6 +111,18 @@ OTHERS = {
 #: The model's options and the guide's, where these do the same.
 EQUAL = {
     "anew": ({}, {}),
+    "constraint": (
+        {"constraint": lambda X: {"constraint": constraints.interval(0.0, 10.0)}},
+        {"constraint": lambda X: {"constraint": constraints.interval(0.0, 10.0)}},
+    ),
+    "no constraint": (
+        {"constraint": lambda X: {}},
+        {"constraint": lambda X: {"constraint": constraints.real}},
+    ),
+    "computed bound": (
+        {"constraint": lambda X: {"constraint": constraints.greater_than(jnp.min(X) - 9.0)}},
+        {"constraint": lambda X: {"constraint": constraints.greater_than(jnp.min(X) - 9.0)}},
+    ),
     "with prior": ({"prior": dist.LogNormal(0.0, 1.0)}, {"prior": dist.LogNormal(0.0, 1.0)}),
     "numbers and arrays": ({"kernel": lambda: RBF(jnp.asarray(1.0), 1.0)}, {"kernel": RBF}),
     "class": ({"kernel": Again}, {"kernel": RBF}),

@@ -118,6 +118,7 @@ with jax.numpy_dtype_promotion("standard"):
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_predicts_the_same_bits_without_data(trained, tmp_path):
     ours = {}
     with jax.numpy_dtype_promotion("standard"):
@@ -159,6 +160,7 @@ def test_everything_but_the_state_comes_back(trained, saved):
     assert b"pickle" not in saved.read_bytes() and b"__reduce__" not in saved.read_bytes()
 
 
+@pytest.mark.slow
 def test_what_a_table_held_and_several_trainings_come_back(trained, tmp_path, standard_promotion):
     program, guide, data, *_ = cases()["sparse"]
     svi = SVI(program, guide, optax.adam(0.02), GaussianProcessELBO())
@@ -223,6 +225,7 @@ def test_float64_is_not_cut_to_float32(trained, tmp_path):
         load(tmp_path / "long", gp_regression)
 
 
+@pytest.mark.slow
 def test_arrays_of_an_equinox_module_are_put_into_the_one_given(tmp_path, standard_promotion):
     equinox = pytest.importorskip("equinox")
     module, fresh, other = (

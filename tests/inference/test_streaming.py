@@ -69,6 +69,7 @@ def assert_same(ours, wanted, atol=1e-8):
 # -- Gaussian data: exact ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(whiten=[False])
 @pytest.mark.parametrize("whiten", [True, False])
 def test_two_halves_are_exact_regression_on_all_data(whiten):
     half = untrained(two_outputs, InducingPoints(X), X, Y, whiten=whiten).condition(KEY, X[FIRST], Y[FIRST])
@@ -81,6 +82,7 @@ def test_two_halves_are_exact_regression_on_all_data(whiten):
     assert_same(half.params["f_inducing"], X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whiten", [True, False])
 def test_fewer_inducing_variables_end_at_the_optimum_for_all_data_in_any_pieces(whiten):
     Z = X[::2] + 0.1
@@ -103,6 +105,7 @@ def test_fewer_inducing_variables_end_at_the_optimum_for_all_data_in_any_pieces(
 # -- more inducing variables -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("model", [two_outputs, regression], ids=["two outputs", "one"])
 def test_more_inducing_variables_change_no_prediction_and_no_divergence(model, whiten):
@@ -119,6 +122,7 @@ def test_more_inducing_variables_change_no_prediction_and_no_divergence(model, w
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_inner_layers_have_more_inducing_variables_too():
     x, y = sine(20)
     trained = untrained(deep, kmeans(5), x, y)
@@ -133,6 +137,7 @@ def test_inner_layers_have_more_inducing_variables_too():
     np.testing.assert_array_equal(only.params["h_mean"], trained.params["h_mean"])
 
 
+@pytest.mark.slow
 def test_patches_are_added_to_patches():
     images = np.round(RNG.uniform(size=(6, 4, 4, 1)), 3)
 
@@ -147,6 +152,7 @@ def test_patches_are_added_to_patches():
     assert_same(moments(more, images), moments(trained, images))
 
 
+@pytest.mark.slow
 def test_kernels_and_inducing_inputs_of_each_output_have_more_too():
     def model(X, y=None):
         both = jnp.stack([X, 2 * X])
@@ -164,6 +170,7 @@ def test_kernels_and_inducing_inputs_of_each_output_have_more_too():
     assert not held.any() and free.all()
 
 
+@pytest.mark.slow
 def test_added_variables_take_in_what_lies_far_from_the_old_ones():
     old, far = X[:6], X[6:]
     start = untrained(two_outputs, InducingPoints(old), X, Y).condition(KEY, old, Y[:6])
@@ -180,6 +187,7 @@ def labels(X, y=None, *, num_data=None):
         numpyro.sample("y", Bernoulli(f), obs=y)
 
 
+@pytest.mark.slow
 def test_labels_in_two_halves_are_close_to_all_at_once_and_that_to_its_optimum():
     x, y = sine(200)
     y = (y > 0.3).astype(float)
@@ -197,6 +205,7 @@ def test_labels_in_two_halves_are_close_to_all_at_once_and_that_to_its_optimum()
     assert np.abs(ours - wanted).max() < 0.01
 
 
+@pytest.mark.slow
 def test_a_deep_gp_takes_in_new_data_by_its_last_layer_or_by_name():
     x, y = sine(60)
     guide = InducingGuide(deep, kmeans(8), initial_scale={"h": 1e-3})
@@ -212,6 +221,7 @@ def test_a_deep_gp_takes_in_new_data_by_its_last_layer_or_by_name():
     assert inner.losses[-1] < last.losses[-1] - 1e-3
 
 
+@pytest.mark.slow
 def test_latent_sites_with_a_posterior_keep_it_and_are_no_part_of_the_evidence():
     def model(X, y=None, *, num_data=None):
         lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))
@@ -252,6 +262,7 @@ def kl(m, S, n, P):
     return (np.trace(ratio) - np.linalg.slogdet(ratio)[1] + away @ np.linalg.solve(P, away) - len(m)) / 2
 
 
+@pytest.mark.slow_but(whiten=[False])
 @pytest.mark.parametrize("whiten", [True, False])
 def test_online_bound_is_the_papers(whiten):
     Z, rows = X[:5], X[FIRST]
@@ -277,6 +288,7 @@ def test_online_bound_is_the_papers(whiten):
     np.testing.assert_allclose(found, best.losses[-1], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_numpyros_own_svi_trains_all_but_the_old_inducing_variables():
     old = untrained(kernel_moves, InducingPoints(X[:5]), X, Y).condition(KEY, X[FIRST], Y[FIRST])
     more = old.add_inducing(KEY, InducingPoints(X[7:11] + 0.05), X[SECOND])
@@ -311,6 +323,7 @@ def test_online_bound_refuses_other_inducing_variables():
 # -- an ordinary trained model -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_result_is_saved_loaded_predicted_exported_and_conditioned_again(tmp_path):
     x, y = sine(40)
     start = untrained(regression, kmeans(6), x[:20], y[:20])
@@ -326,11 +339,12 @@ def test_result_is_saved_loaded_predicted_exported_and_conditioned_again(tmp_pat
     assert exported["posterior"]["f_u"].shape == (1, 4, 12)
 
 
+@pytest.mark.slow
 def test_float32_and_no_second_compilation(monkeypatch):
     x, y = sine(64, dtype=np.float32)
     start = untrained(regression, kmeans(10), x, y)
-    traced, after_batch = [], condition._after_batch
-    monkeypatch.setattr(condition, "_after_batch", lambda *args: (traced.append(1), after_batch(*args))[1])
+    traced, search = [], condition._Update.search
+    monkeypatch.setattr(condition._Update, "search", lambda *args: (traced.append(1), search(*args))[1])
     found = start.condition(KEY, x, y, batch_size=16)
     found = found.condition(KEY, x[:16], y[:16])
     assert len(traced) == 1
@@ -350,6 +364,7 @@ def fixed_plate(X, y=None):
         numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_conditioned_is_refused():
     y = Y[:, 0]
     trained = untrained(regression, kmeans(5), X, y)
@@ -396,6 +411,7 @@ def test_what_cannot_be_added_is_refused():
         trained.add_inducing(KEY, kmeans(30), X)
 
 
+@pytest.mark.slow
 def test_steps_that_end_too_early_are_said():
     x, y = sine(50)
     with pytest.warns(UserWarning, match="Step 1 on rows 0 to 49 still raised"):

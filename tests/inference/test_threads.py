@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 from jax import random
 from numpyro.infer import SVI
 
@@ -11,6 +12,8 @@ from gpzoo import kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.models import gp_regression
 from tests.programs import KEY, adam
+
+pytestmark = pytest.mark.slow
 
 X = np.linspace(0, 6, 30)[:, None]
 y = np.sin(X[:, 0])

@@ -149,6 +149,7 @@ def prepared(case):
     return guide, jax.jit(jax.vmap(compared))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [200, pytest.param(1000, marks=[pytest.mark.stress, pytest.mark.skipif(not STRESS, reason="GPZOO_STRESS")])],
@@ -176,6 +177,7 @@ def example(case):
     return jax.jit(made)(random.key(5))
 
 
+@pytest.mark.slow
 def test_gradients():
     guide, _ = prepared(sums)
     (X, y, hyper, more), params = example(sums)
@@ -187,6 +189,7 @@ def test_gradients():
     check_grads(value, (params, hyper, more), order=1, modes=["rev"], eps=1e-6, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_finite_in_single_precision_at_a_noise_far_below_the_residual():
     guide, _ = prepared(rows)
     (*args, more), params = example(rows)
@@ -216,6 +219,7 @@ def labels(X, y, hyper, *, likelihood, num_data=None, observed=True):
         numpyro.sample("y", LIKELIHOODS[likelihood](f), obs=y)
 
 
+@pytest.mark.slow_but(likelihood=["gaussian"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_any_factor_is_below_the_evidence_and_the_best_is_above_the_old_bound(likelihood):
     """Two data, one inducing point; the evidence by quadrature over both values of ``f``."""
@@ -247,6 +251,7 @@ def test_any_factor_is_below_the_evidence_and_the_best_is_above_the_old_bound(li
     assert np.mean(tight.max(1) > old + 1e-3) > 0.2  # it gains where the residual is large
 
 
+@pytest.mark.slow_but(residual=[()])
 @pytest.mark.parametrize(("likelihood", "residual"), [("logit", {"f"}), ("gaussian", {"f"}), ("gaussian", ())])
 def test_minibatches_and_masks_weigh_what_is_gained_like_the_data(likelihood, residual):
     X, _ = sine(6)
@@ -309,6 +314,7 @@ def test_parts_follow_every_exact_operation(mapped, number):
     assert all(p.inducing.shape[1] == len(p.divergence) for p in f.parts)
 
 
+@pytest.mark.slow
 def test_last_layer_of_a_deep_gp():
     X, y = sine(10)
     guide = InducingGuide(deep, InducingPoints(X[::4]))
@@ -329,6 +335,7 @@ def classes(X, y=None, *, num_data=None):
         numpyro.sample("y", Bernoulli(f, "logit"), obs=y)
 
 
+@pytest.mark.slow
 def test_factors_are_trained_kept_and_left_out_of_predictions(tmp_path):
     X, y = sine(20)
     y = jnp.stack([y > 0, X[:, 0] > 0], 1)

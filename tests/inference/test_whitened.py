@@ -107,6 +107,7 @@ def test_a_sparse_density_is_that_of_the_paper():
     np.testing.assert_allclose(u, L @ v, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_no_factor_is_no_density():
     """Minus infinity, which is a divergence for NUTS, in float32 too; a NaN nowhere."""
     twice = jnp.asarray(np.repeat(X, 2, axis=0), jnp.float32)
@@ -176,6 +177,7 @@ def close(found, exact):
     assert (error < 0.1).all()
 
 
+@pytest.mark.slow
 def test_nuts_agrees_with_exact_regression(draws):
     assert set(draws) == {"f", "f_base", "g_u", "g_base"}
     mean, covariance = posterior(np.asarray(X))
@@ -184,6 +186,7 @@ def test_nuts_agrees_with_exact_regression(draws):
         close(np.square(values - mean), np.diagonal(covariance))
 
 
+@pytest.mark.slow
 def test_predictions_agree_with_exact_regression(draws):
     found = predict(KEY, HALF_SPARSE, NEW, posterior_samples=draws, train_args=(X, y), keep_draws=True)
     mean, covariance = posterior(NEW)
@@ -213,6 +216,7 @@ def test_numpyros_predictive_takes_its_draws(draws):
         Predictive(HALF_SPARSE, few)(KEY, NEW)
 
 
+@pytest.mark.slow
 def test_names_follow_the_trace():
     few = {"a/f_base": np.zeros((1, 8)), "a/f": np.zeros((1, 8)), "a/g_u": np.ones((1, 8))}
     inner, outer = handlers.scope(two_of_a_kind, prefix="a"), handlers.scope(HALF_SPARSE, prefix="a")
@@ -300,6 +304,7 @@ def priors(program, *args):
 COMPUTED = {"regression", "convolution plus rbf", "channels", "deep", "invariant classes", "deep kernel"}
 
 
+@pytest.mark.slow_but(name=["classes", "invariant"])
 @pytest.mark.parametrize("name", ZOO)
 def test_params_become_priors_in_every_program_of_the_zoo(name):
     program, inputs, data, inducing = ZOO[name]
@@ -411,6 +416,7 @@ def test_numpyros_own_handler_whitens_some_sites():
     assert "f_base" not in shapes(fixed, X)
 
 
+@pytest.mark.slow
 def test_initialisers_look_once():
     looked = []
 
@@ -442,6 +448,7 @@ def test_likelihoods_that_draw_have_the_same_noise_at_every_step():
 # -- export ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_draws_are_exported(draws):
     az = pytest.importorskip("arviz")
     chains = {name: value[:60].reshape(2, 30, *value.shape[1:]) for name, value in draws.items()}

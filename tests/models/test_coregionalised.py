@@ -44,6 +44,7 @@ def evidence_and_means(params, new):
     return multivariate_normal(np.zeros(len(y)), K).logpdf(y), means
 
 
+@pytest.mark.slow
 def test_inducing_points_at_the_rows_give_a_dense_gp():
     guide = InducingGuide(PROGRAM, InducingPoints(X))
     svi = SVI(PROGRAM, guide, adam(0.02), CollapsedELBO())
@@ -55,6 +56,7 @@ def test_inducing_points_at_the_rows_give_a_dense_gp():
     np.testing.assert_allclose(trained.predict(KEY, new)["y"].mean, means, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_fewer_inducing_points_come_near_with_entries_missing():
     guide = InducingGuide(PROGRAM, random_subset(30))
     svi = SVI(PROGRAM, guide, adam(0.02), CollapsedELBO())

@@ -88,6 +88,7 @@ def intervals(kind, X, labels, *, num_inducing, steps):
     return np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
 
 
+@pytest.mark.slow
 def test_intervals_that_forget_the_function_are_too_narrow():
     X, labels, _ = simulated(1, 2, 100)
     joint, normal = (intervals(kind, X, labels, num_inducing=12, steps=300) for kind in ("joint", "apart, normal"))

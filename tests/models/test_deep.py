@@ -156,6 +156,7 @@ def by_quadrature(params):
     return jnp.sum(jnp.asarray(w)[:, None] * expected.reshape(80, 4)) - kl - last
 
 
+@pytest.mark.slow
 def test_the_estimator_and_its_gradient_are_unbiased():
     guide, params = prepared(NARROW, x, targets, inducing=points(x[:3] + 0.1, x[:3] + 0.1))
     params |= {"noise_variance": jnp.array(0.3), "layer_0_variance": jnp.array(0.7), "f_lengthscale": jnp.array([0.8])}
@@ -201,6 +202,7 @@ def test_draws_share_factorisations(three, transform):
     assert shapes[0] == shapes[1] == [(4, 4)] * 3
 
 
+@pytest.mark.slow
 def test_the_gradient_of_several_draws_is_their_mean():
     guide, params = prepared(NARROW, x, targets, inducing=points(x[:3] + 0.1, x[:3] + 0.1))
     several, one = (
@@ -215,6 +217,7 @@ def test_the_gradient_of_several_draws_is_their_mean():
         assert parts.std(0).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_gradients_against_differences(three, gradient):
     _, params = three
     _, gradients = gradient(params)
@@ -238,6 +241,7 @@ def traced(model, *args):
     return handlers.trace(handlers.seed(model, KEY)).get_trace(*args)
 
 
+@pytest.mark.slow_but(propagate=[True])
 @pytest.mark.parametrize("propagate", [False, True])
 def test_layers_see_the_layer_below_and_the_inputs(propagate):
     model = partial(deep_gp, layers=[2, 4], propagate_inputs=propagate)

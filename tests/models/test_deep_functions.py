@@ -48,6 +48,7 @@ def agrees_with_predict(values, found):
             assert (np.abs(squares[0].mean(0) - squares[1].mean(0)) < 5 * both).all(), name
 
 
+@pytest.mark.slow
 def test_predictive_draws_functions_through_all_layers(three):
     guide, params, found = three
     S, twice = 2000, np.concatenate([NEW, NEW[::-1]])
@@ -62,6 +63,7 @@ def test_predictive_draws_functions_through_all_layers(three):
     agrees_with_predict({n: np.asarray(v)[:, :6] for n, v in values.items()}, found)
 
 
+@pytest.mark.slow
 def test_arvizs_draws_are_functions_through_all_layers(three):
     guide, params, found = three
     twice = np.concatenate([NEW, NEW[::-1]])
@@ -72,6 +74,7 @@ def test_arvizs_draws_are_functions_through_all_layers(three):
     agrees_with_predict({name: draws[:, :6] for name, draws in values.items()}, found)
 
 
+@pytest.mark.slow
 def test_drawn_functions_of_three_layers(three):
     guide, params, found = three
     S = 1000
@@ -104,6 +107,7 @@ def noisy():
     return whole, partial(whole.functions, KEY, num_features=64)
 
 
+@pytest.mark.slow
 def test_float32_with_noise_between_layers(noisy):
     whole, drawn = noisy
     inputs = np.concatenate([np.linspace(-100, 100, 22), np.zeros(8)]).astype(np.float32)[:, None] * np.ones(2, "f4")
@@ -117,6 +121,7 @@ def test_float32_with_noise_between_layers(noisy):
     assert abs(within.mean() / noise - 1) < 5 * np.sqrt(2 / 7 / within.size)
 
 
+@pytest.mark.slow
 def test_the_same_call_gives_the_same_bits_and_other_batches_the_same_up_to_rounding(noisy):
     whole, drawn = noisy
     inputs = NEW.astype(np.float32)
@@ -145,6 +150,7 @@ def test_docstrings_promise_no_more_of_equal_results_than_holds(function, promis
     assert promise in " ".join(function.__doc__.split())
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_drawn_function_is_that_of_all_layers(three):
     """Against finite differences, among the data and far from them."""
     guide, params, _ = three
@@ -161,6 +167,7 @@ def test_the_gradient_of_a_drawn_function_is_that_of_all_layers(three):
         np.testing.assert_allclose(*slopes(x), rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_climbing_a_drawn_function_ends_at_its_top():
     """Thompson sampling of ``docs/how_to/bayesian_optimisation.md``, against the largest value on a grid."""
     single = partial(deep_gp, layers=(), layer_noise=None)

@@ -64,6 +64,7 @@ def trained(digits, checkpoint):
         )
 
 
+@pytest.mark.slow
 def test_phases_train_what_they_should(trained, digits):
     network, result = trained
     X_test, y_test = digits[2:]
@@ -107,6 +108,7 @@ def test_predictions_do_not_depend_on_the_batch(trained, digits):
     np.testing.assert_allclose(alone["f"].mean, beside["f"].mean[:5], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_stopped_training_goes_on(trained, digits, checkpoint):
     X, y, *_ = digits
     network, whole = trained
@@ -117,6 +119,7 @@ def test_a_stopped_training_goes_on(trained, digits, checkpoint):
     jax.tree.map(np.testing.assert_array_equal, whole.joint.params, again.joint.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inducing", [kmeans(6), InducingGrid(300, BOUNDS)])
 def test_kernels_and_inducing_variables_of_ones_own(trained, digits, inducing):
     from gpzoo.kernels import Matern52
@@ -141,6 +144,7 @@ def test_kernels_and_inducing_variables_of_ones_own(trained, digits, inducing):
     assert result.network.losses.size == 0 and result.joint.losses.shape == (2,)
 
 
+@pytest.mark.slow
 def test_the_program_starts_as_the_network(trained, digits):
     network, result = trained
     X, y = digits[0], digits[1]
@@ -160,6 +164,7 @@ def small(network, **arguments):
     return partial(deep_kernel_gp, network=network, **arguments)
 
 
+@pytest.mark.slow
 def test_subsets_mixing_and_other_likelihoods(digits):
     X, y = digits[0][:200], digits[1][:200] % 3
     subsets = [(0, 1), (2, 3), (1, 2)]
@@ -172,6 +177,7 @@ def test_subsets_mixing_and_other_likelihoods(digits):
     assert result.params["mixing"].shape == (3, 3) and np.isfinite(result.losses).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inducing", "looks"), [(InducingGrid(64, BOUNDS), False), (kmeans(6), True)])
 def test_a_network_sees_all_rows_at_once_only_for_initialisers_that_look(digits, inducing, looks):
     X, y, *_ = digits
@@ -231,6 +237,7 @@ def test_labels_that_are_none_are_refused_before_training(digits, change, messag
             train(KEY, X, y, network=network, **(options if train is fit_deep_kernel else {"progress": False}))
 
 
+@pytest.mark.slow
 def test_weight_decay_shrinks_the_network_and_nothing_else(trained, digits):
     X, y, *_ = digits
     network, free = trained
@@ -259,6 +266,7 @@ def test_phases_are_three(digits, steps):
         fit_deep_kernel(KEY, *digits[:2], network=network_of(connected()), num_steps=steps)
 
 
+@pytest.mark.slow
 def test_arviz(digits, trained):
     _, result = trained
     data = result.joint.to_arviz(KEY, digits[0][:10], digits[1][:10], num_draws=5)
@@ -327,6 +335,7 @@ def equinox_module():
 MODULES = {"pair": stax_pair, "linen": linen_module, "nnx": nnx_module, "equinox": equinox_module}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", MODULES)
 def test_networks_of_every_library(digits, library):
     X, y = digits[0][:200], digits[1][:200]
@@ -380,6 +389,7 @@ def test_images_move_in_training_and_only_there():
             handlers.seed(network, 0)(jnp.ones((5, 5, 5)), training)
 
 
+@pytest.mark.slow
 def test_a_network_whose_images_move_is_trained_and_predicts_without(trained, digits):
     X, y = digits[0].reshape(-1, 8, 8, 1), digits[1]
     network, (_, resting) = shifted_and_mirrored(network_of(connected()), 1), trained
@@ -399,6 +409,7 @@ def test_what_is_no_module_is_refused():
         network_of(np.zeros(3))
 
 
+@pytest.mark.slow
 def test_statistics_advance_once_a_step_and_the_network_runs_once(digits):
     X, y = digits[0][:200], digits[1][:200]
 
@@ -424,6 +435,7 @@ def test_statistics_advance_once_a_step_and_the_network_runs_once(digits):
     assert len(re.findall(r"f32\[200,37\]\S* dot\(", text)) == 1
 
 
+@pytest.mark.slow
 def test_state_of_a_network_trained_before_is_taken_over(digits):
     X, y, *_ = digits
     result = fit_deep_kernel(KEY, X, y, network=network_of(nnx_module()), num_steps=(5, 2, 1), **OPTIONS)
@@ -432,6 +444,7 @@ def test_state_of_a_network_trained_before_is_taken_over(digits):
     assert not np.array_equal(result.joint.params["network$state"]["state"]["norm"]["mean"], states[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["LeNet", "QuickCNN", "ResNet20"])
 def test_example_networks(name):
     from gpzoo.models import networks

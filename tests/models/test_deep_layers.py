@@ -165,6 +165,7 @@ def step(num, seed):
     return x[:, None], np.sign(x) + 0.05 * rng.standard_normal(num)
 
 
+@pytest.mark.slow
 def test_a_step_is_better_explained_by_three_layers_than_by_one():
     X, y = step(60, 0)
     X_test, y_test = step(200, 1)

@@ -53,6 +53,7 @@ def three():
 # -- the mixture of eq. 18, path by path -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_three_layers_are_the_mixture_of_their_paths(three):
     guide, params, predict, found = three
     assert_same(found, predict(batch_size=3))
@@ -113,6 +114,7 @@ def counts(X, y=None, w=None, z=None):
             numpyro.sample("z", Gaussian(f, 0.1), obs=z)
 
 
+@pytest.mark.slow
 def test_counts_stay_whole_and_do_not_depend_on_the_batch():
     guide, params = prepared(counts, X, np.ones(20, int), np.ones(20, int), np.zeros(20))
     S = 1000
@@ -133,6 +135,7 @@ def test_counts_stay_whole_and_do_not_depend_on_the_batch():
     np.testing.assert_allclose(found["z"].quantiles, wanted, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_labels_are_drawn_and_have_no_quantiles():
     def labels(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(2.0, 1.0), X, num_outputs=3))

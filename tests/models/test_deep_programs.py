@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import numpy as np
 import numpyro.distributions as dist
+import pytest
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, Predictive
 from numpyro.infer.inspect import get_model_relations
@@ -38,6 +39,7 @@ FIXED = partial(
 FEW = X[:6, :1] / 3, y[:6]
 
 
+@pytest.mark.slow
 def test_nuts_draws_every_layer():
     model = handlers.lift(FIXED, prior={"layer_0_noise_variance": dist.LogNormal(-4.0, 0.1)})
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pytest
 from numpyro.contrib.control_flow import scan
 from numpyro.infer import SVI
 from scipy.stats import norm
@@ -13,6 +14,8 @@ from gpzoo import GaussianProcess, draws, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF
 from tests.programs import KEY, adam, positive
+
+pytestmark = pytest.mark.slow
 
 RNG = np.random.default_rng(0)
 T, STAY = 80, 0.9

@@ -94,6 +94,7 @@ ONLY_STARTED = ("fixed rotation", "deformation")
 EXPORTED = ("affine, one-hot", "three classes, single precision")
 
 
+@pytest.mark.slow_but(name=["deformation"])
 @pytest.mark.parametrize("name", ONLY_STARTED)
 def test_a_program_has_the_parameters_of_its_view(name):
     program, y, params = PROGRAMS[name]
@@ -101,6 +102,7 @@ def test_a_program_has_the_parameters_of_its_view(name):
     assert set(start) == params | {"f_inducing", "f_mean", "f_scale"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ONLY_STARTED])
 def test_a_program_is_trained_predicted_with_and_exported(name, standard_promotion):
     program, y, params = PROGRAMS[name]
@@ -158,6 +160,7 @@ def test_without_a_view_it_is_the_sparse_gp():
     np.testing.assert_allclose(*bounds, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_learned_angle_can_have_a_posterior(standard_promotion):
     def program(X, y=None):
         angle = numpyro.sample("angle", dist.LogNormal(3.0, 0.5))
@@ -173,6 +176,7 @@ def test_the_learned_angle_can_have_a_posterior(standard_promotion):
     assert angles.shape == (1, 20) and angles.std() > 0
 
 
+@pytest.mark.slow
 def test_a_deep_gp_on_invariant_features():
     program = partial(invariant_deep_gp, view=quarter_turns, width=2, likelihood=RobustMax, num_outputs=3)
     upper = InducingPoints(jnp.asarray(RNG.standard_normal((4, 2))))  # features are all zero at the start
@@ -198,6 +202,7 @@ def test_other_likelihoods_refuse_in_a_users_program():
         InducingGuide(program, unique_patches(4)).init_params(KEY, IMAGES, LABELS % 2)
 
 
+@pytest.mark.slow
 def test_the_recognition_network_learns_the_best_c(standard_promotion):
     rng = np.random.default_rng(1)
     X = jnp.asarray(rng.normal(size=(200, 2)))
@@ -219,6 +224,7 @@ def test_the_recognition_network_learns_the_best_c(standard_promotion):
     assert found[False] - 4 < found[True] < found[False] + 1e-3
 
 
+@pytest.mark.slow
 def test_real_digits_prefer_rotations_when_they_are_rotated(standard_promotion):
     data = datasets.load("digits").classes(0, 1)
     rng = np.random.default_rng(0)
@@ -245,6 +251,7 @@ def test_real_digits_prefer_rotations_when_they_are_rotated(standard_promotion):
     assert lines[0].split() == ["bound", "per", "row", "test", "nlpp", "rmse", "seconds"] and len(lines) == 4
 
 
+@pytest.mark.slow
 def test_comparisons_without_test_data_or_a_name_of_the_score(standard_promotion, capsys):
     candidate, X, y = (partial(invariant_gp, view=None), random_subset(4)), IMAGES, NUMBERS
     unnamed = compare(KEY, {"a": candidate}, X, y, X, y, num_steps=2, score=partial(rmse), progress=True)
@@ -291,6 +298,7 @@ def test_programs_refuse_nonsense(case):
         handlers.seed(program, 0)(X, NUMBERS)
 
 
+@pytest.mark.slow
 def test_views_as_they_stand_and_with_names_of_their_own(standard_promotion):
     orbit = Orbit.of_images((5, 5), rotations=True)
     first, second = (partial(invariant_gp, view=view) for view in (orbit, quarter_turns))

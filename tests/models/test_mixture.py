@@ -44,6 +44,7 @@ def trained():
     return fit(KEY, svi, 200, X, Y, init_params=start, progress=False)
 
 
+@pytest.mark.slow
 def test_two_crossing_lines_are_told_apart(trained):
     f = np.asarray(trained.posterior(KEY, X)["f"].mean)
     z = np.asarray(most_probable(mixture_of_gps, "z", trained.params, f, Y))
@@ -52,6 +53,7 @@ def test_two_crossing_lines_are_told_apart(trained):
     np.testing.assert_allclose(np.sort(f, axis=1), np.abs(X) * [-1, 1], atol=0.2)
 
 
+@pytest.mark.slow
 def test_predictions_average_over_the_functions_and_do_not_depend_on_batches(trained, tmp_path):
     new = np.array([[-1.5], [0.0], [1.5]])
     options = {"test_data": {"y": np.abs(new[:, 0])}, "num_draws": 200, "quantiles": (0.05, 0.95)}
@@ -70,6 +72,7 @@ def test_predictions_average_over_the_functions_and_do_not_depend_on_batches(tra
             np.testing.assert_allclose(one, other, atol=1e-9) if one is not None else None
 
 
+@pytest.mark.slow
 def test_exports_have_densities_summed_over_the_functions(trained):
     exported = trained.to_arviz(KEY, X, Y, num_draws=3)
     assert set(exported.posterior.data_vars) == {"f", "f_u"}
@@ -86,6 +89,7 @@ def with_outliers(X, y=None):
         numpyro.sample("y", dist.Normal(jnp.where(wrong, 0.0, f), jnp.where(wrong, 5.0, 0.1)), obs=y)
 
 
+@pytest.mark.slow
 def test_outliers_are_found_and_leave_the_function_alone():
     wrong = RNG.uniform(size=60) < 0.15
     y = np.where(wrong, RNG.uniform(-8, 8, 60), np.sin(2 * X[:, 0]) + 0.1 * RNG.standard_normal(60))

@@ -130,6 +130,7 @@ def test_a_program_is_drawn_from_and_inspected(name):
 ALIKE = {"colour patches", "invariant convolution"}
 
 
+@pytest.mark.slow_but(name=["regression", "two outputs", "three classes"])
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ALIKE])
 def test_a_program_is_trained_and_predicted_with(name):
     program, X, y, classes, inducing, params = PROGRAMS[name]
@@ -148,6 +149,7 @@ def test_a_program_is_trained_and_predicted_with(name):
         assert found["y"].mean.shape == y[:4].shape and (found["y"].variance > 0).all()
 
 
+@pytest.mark.slow
 def test_convolutions_tell_handwritten_zeros_from_ones():
     data = datasets.load("digits").classes(0, 1)
     X, X_test = (jnp.asarray(part, jnp.float32) for part in (data.X_train, data.X_test))
@@ -161,6 +163,7 @@ def test_convolutions_tell_handwritten_zeros_from_ones():
     assert np.mean((found.mean > 0.5) != y_test) < 0.05
 
 
+@pytest.mark.slow
 def test_regression_explains_the_boston_house_prices():
     if find("uci_boston.npz") is None:
         pytest.skip("the boston data are not in the data folder")

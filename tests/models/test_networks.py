@@ -104,6 +104,7 @@ def normalised(x, norm):
     return x / np.sqrt(1 + norm.epsilon) * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
 
 
+@pytest.mark.slow
 def test_residual_network_is_that_of_its_paper(images, standard_promotion):
     network = made(lambda: ResNet20(4, rngs=nnx.Rngs(1)))
     network.eval()

@@ -30,6 +30,7 @@ def trained(program, *args):
     return fit(KEY, svi, 300, *args, progress=False)
 
 
+@pytest.mark.slow
 def test_noise_that_changes_is_found():
     y = TRUTH + SCALE * RNG.standard_normal(150)
     found = trained(heteroscedastic_gp, X, y).predict(KEY, X, test_data={"y": y})["y"]
@@ -39,6 +40,7 @@ def test_noise_that_changes_is_found():
     assert found.log_density.mean() > norm(TRUTH, (y - TRUTH).std()).logpdf(y).mean() + 0.1
 
 
+@pytest.mark.slow
 def test_ordered_labels_are_learned():
     found = trained(partial(ordinal_gp, num_classes=4), X, LEVELS)
     cuts = np.asarray(found.params["cutpoints"])
@@ -49,6 +51,7 @@ def test_ordered_labels_are_learned():
     np.testing.assert_allclose(test.probs.sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_rates_are_found_where_exposures_differ():
     y = RNG.poisson(SIZES * 2 * np.exp(TRUTH))
     found = trained(log_gaussian_cox, X, y, SIZES).predict(KEY, X, None, np.ones(150))["y"]

@@ -18,6 +18,8 @@ from tests.inference.test_whitened import ZOO, priors
 from tests.models.test_zoo_exports import only_of_arviz
 from tests.programs import KEY, sine
 
+pytestmark = pytest.mark.slow
+
 
 def sampled(program, *args):
     """Draws ``[2, 20, ...]`` of two short chains, and what NUTS says of them."""

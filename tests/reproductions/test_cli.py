@@ -155,6 +155,7 @@ for name in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_output_in_processes_of_their_own(tmp_path):
     """What is left in buffers is written when the interpreter ends: one line if it cannot be, of a closed pipe none."""
     kinds = ["closed", *(["full"] if Path("/dev/full").exists() else [])]
@@ -209,6 +210,7 @@ def test_results_writes_the_pages_and_checks_them(gpzoo_command, tmp_path, monke
     assert "'# Result' instead of '# Results'" in one_line(gpzoo_command("results", "--check"), 1)
 
 
+@pytest.mark.slow
 def test_data_lists_every_set_and_loads_one(gpzoo_command):
     listed = gpzoo_command("data")
     assert listed.exit_code == 0, listed.output

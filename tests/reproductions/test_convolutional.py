@@ -91,6 +91,7 @@ COVARIANCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", COVARIANCES)
 def test_every_variant_has_a_program_and_a_guide(variant):
     data = small("cifar10" if variant in ("colour-patch", "additive", "multi-channel") else "mnist")
@@ -115,6 +116,7 @@ def test_the_schedule_of_the_authors():
     assert "30000" in rate.name
 
 
+@pytest.mark.slow
 def test_a_run_from_end_to_end(standard_promotion, tmp_path, capsys):
     digits = datasets.load("digits").subset(300, 100)
     setting = Setting(60, 50, 12, 0.05, {"variance": 10.0}, evaluations=3)

@@ -96,6 +96,7 @@ def test_models_are_those_of_the_paper():
     assert [W.shape for W in models.layers_of("dgp2", X[:, :4])] == [(4, 4)]
 
 
+@pytest.mark.slow
 def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "load", tiny)
     run = run_of("uci", "boston", tmp_path)
@@ -131,6 +132,7 @@ def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
         execute(EXPERIMENTS["uci"], run)
 
 
+@pytest.mark.slow
 def test_natural_gradients_are_compared_along_the_training(short, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "load", tiny)
     monkeypatch.setattr(benchmarks, "exported", nothing_exported)
@@ -149,6 +151,7 @@ def test_natural_gradients_are_compared_along_the_training(short, monkeypatch, t
     assert [text.get_text() for text in legend.get_texts()] == ["SGPR", "DGP 2", "DGP 2, natural gradients"]
 
 
+@pytest.mark.slow
 def test_few_steps_are_by_settings_with_the_highest_training_bound(short, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "load", tiny)
     monkeypatch.setattr(benchmarks, "exported", nothing_exported)
@@ -164,6 +167,7 @@ def test_few_steps_are_by_settings_with_the_highest_training_bound(short, monkey
     assert execute(EXPERIMENTS["uci-few-steps"], run)["selection"] == result["selection"]
 
 
+@pytest.mark.slow
 def test_one_training_in_original_units(short, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "load", lambda name: tiny(name))
     result = execute(EXPERIMENTS["year"], run_of("year", "dgp2", tmp_path))
@@ -180,6 +184,7 @@ def test_one_training_in_original_units(short, monkeypatch, tmp_path):
     assert again.metrics == result["metrics"] and again.inspected.trained.params["f_mean"].shape == (5,)
 
 
+@pytest.mark.slow
 def test_classes_are_scored_by_area_under_the_curve(short, not_exported, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "load", lambda name: tiny("classes"))
     metrics = execute(EXPERIMENTS["higgs"], run_of("higgs", "dgp2", tmp_path))["metrics"]
@@ -187,6 +192,7 @@ def test_classes_are_scored_by_area_under_the_curve(short, not_exported, monkeyp
     assert 0 <= metrics["auc"] <= 1 and metrics["test_log_likelihood"] < 0
 
 
+@pytest.mark.slow
 def test_journeys_are_streamed(short, not_exported, monkeypatch, tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -211,6 +217,7 @@ def test_journeys_are_streamed(short, not_exported, monkeypatch, tmp_path):
     assert result["curve"]
 
 
+@pytest.mark.slow
 def test_platform_are_timed_without_compilation(monkeypatch, standard_promotion, tmp_path):
     monkeypatch.setitem(models.MODELS, "sgp", (1, 10))
     run = run_of("timing", "sgp", tmp_path)
@@ -219,6 +226,7 @@ def test_platform_are_timed_without_compilation(monkeypatch, standard_promotion,
     assert result["settings"]["columns"] == 8
 
 
+@pytest.mark.slow
 def test_a_step_is_drawn(short, not_exported, tmp_path):
     run = run_of("step-function", "dgp3", tmp_path)
     execute(EXPERIMENTS["step-function"], run)

@@ -74,6 +74,7 @@ def not_drawn(monkeypatch):
     monkeypatch.setattr(models, "figure_3", lambda fit, data: blank(1, 1))
 
 
+@pytest.mark.slow
 def test_all_models_are_trained_and_recorded(few, request, monkeypatch, tmp_path):
     name = "digits"
     trained = []
@@ -97,6 +98,7 @@ def test_all_models_are_trained_and_recorded(few, request, monkeypatch, tmp_path
     np.testing.assert_array_equal(found.trained.params["mixing"], trained[0].joint.params["mixing"])
 
 
+@pytest.mark.slow
 def test_what_the_paper_does_not_have_is_not_trained(few, not_drawn, monkeypatch, tmp_path):
     monkeypatch.setattr(paper, "_resnet", narrow)
     monkeypatch.setitem(IMAGES, "cifar10", IMAGES["digits"])
@@ -106,6 +108,7 @@ def test_what_the_paper_does_not_have_is_not_trained(few, not_drawn, monkeypatch
     assert result["steps"] == (2 + 2 + 2) + 4
 
 
+@pytest.mark.slow
 def test_splits_have_means_and_code_chooses_their_settings(few, not_drawn, monkeypatch, tmp_path):
     seen = []
     for name in ("fit_network", "fit_deep_kernel"):
@@ -138,6 +141,7 @@ def test_splits_have_means_and_code_chooses_their_settings(few, not_drawn, monke
     assert result["folds"] == {"count": 2, "of": 5, "seeds": [0, 1]}
 
 
+@pytest.mark.slow
 def test_settings_are_chosen_without_a_look_at_test_rows(few, monkeypatch, tmp_path):
     data = datasets.load("adult")
     data = replace(data, X_test=np.full_like(data.X_test, np.nan), y_test=-1 + 0 * data.y_test)
@@ -164,6 +168,7 @@ def test_settings_are_chosen_without_a_look_at_test_rows(few, monkeypatch, tmp_p
     assert choice.choose(run, 0, data, narrow, setting) == (found, candidates)
 
 
+@pytest.mark.slow
 def test_rows_that_belong_together_stay_together(few, monkeypatch, tmp_path):
     """The rows of a patient judge or train; else the choice would lean towards overfitting."""
     monkeypatch.setattr(choice, "DECAYS", (0.0,))
@@ -178,6 +183,7 @@ def test_rows_that_belong_together_stay_together(few, monkeypatch, tmp_path):
     assert len(rows) == 4 and len({row // 4 for row in rows}) == 1
 
 
+@pytest.mark.slow
 def test_a_candidate_that_fails_is_not_chosen(few, monkeypatch, tmp_path):
     run, inner = run_of("adult", tmp_path), choice.fit_network
     run.output.mkdir()
@@ -230,6 +236,7 @@ def asked_for(monkeypatch, few):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cifar10", "cifar10-resnet20", "svhn", "imagenet20"])
 def test_colours_are_centred_and_networks_have_a_feature_per_class(name, asked_for, tmp_path):
     paper.photographs(run_of(name, tmp_path))
@@ -279,6 +286,7 @@ def test_binary_digits_are_odd_or_even(asked_for, tmp_path):
     np.testing.assert_array_equal(data.y_train, np.arange(40) % 3 % 2)
 
 
+@pytest.mark.slow
 def test_scaling_trains_more_rows_and_times_grids(few, monkeypatch, tmp_path):
     taken = []
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *rows, seed: taken.append(rows[0]) or self)

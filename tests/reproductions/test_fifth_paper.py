@@ -18,6 +18,7 @@ def fifth_paper():
     del registry._KNOWN["waves"], sys.modules["tests.reproductions.fifth_paper"]
 
 
+@pytest.mark.slow
 def test_a_paper_from_outside_runs_from_the_command_line(
     fifth_paper, standard_promotion, tmp_path, monkeypatch, capsys
 ):

@@ -63,6 +63,7 @@ def compared(tmp_path_factory):
         return folder, CliRunner().invoke(cli.main, ["compare", "invariant", "toy", "--output", str(folder)])
 
 
+@pytest.mark.slow
 def test_the_bound_finds_the_symmetry_and_the_fit_does_not(compared):
     runs = {name: compared[0] / f"invariant-toy-{name}-quick-seed0" for name in ("symmetric", "plain")}
     found = {name: json.loads((run / "result.json").read_text()) for name, run in runs.items()}
@@ -89,6 +90,7 @@ def learned(name, variant):
 CASES = [("rotated-binary", "90-from-45"), ("mnist", "affine-sticks"), ("mnist-rot", "rbf")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, variant", CASES)
 def test_a_run_says_what_it_ran(name, variant, short, digits, tmp_path):
     result = execute(EXPERIMENTS[name], run_of(name, variant, tmp_path))
@@ -163,6 +165,7 @@ def test_class_probabilities_are_those_of_the_densities_of_one_hot_labels():
     assert metrics["error"] == pytest.approx(np.mean(probs.argmax(1) != labels))
 
 
+@pytest.mark.slow
 def test_variants_are_compared_by_their_bounds(compared, standard_promotion):
     folder, done = compared
     command = ["compare", "invariant", "toy", "--output", str(folder)]

@@ -36,6 +36,7 @@ def ran(name, variant, tmp_path):
     return execute(EXPERIMENTS[name], run)["metrics"], {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["gplvm", "gplvm-amortised"])
 def test_digits_are_embedded_and_held_against_principal_components(variant, short, tmp_path):
     metrics, files = ran("digits", variant, tmp_path)
@@ -45,6 +46,7 @@ def test_digits_are_embedded_and_held_against_principal_components(variant, shor
     assert metrics["ppca_log_likelihood"] < metrics["best_ppca_log_likelihood"] and 0 <= metrics["error"] < 0.9
 
 
+@pytest.mark.slow
 def test_two_branches_have_latents_of_their_rows(short, tmp_path):
     metrics, files = ran("two-branches", "latent-variable-weighted", tmp_path)
     assert "predictions.png" in files and np.isfinite(list(metrics.values())).all()

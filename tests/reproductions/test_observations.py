@@ -31,6 +31,7 @@ def short(monkeypatch, standard_promotion):
         monkeypatch.setattr(module, "exported", nothing_exported)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "variant"), [("wine-red", "linear"), ("noisy-sine", "changing"), ("bursts", "gp")])
 def test_they_run_from_data_to_result(name, variant, short, tmp_path):
     result = execute(EXPERIMENTS[name], Run("observations", name, variant, "quick", 0, tmp_path))

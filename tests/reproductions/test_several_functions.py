@@ -15,6 +15,7 @@ from tests.programs import nothing_exported
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "variant", "figure"),
     [

@@ -1,6 +1,7 @@
 """The experiment with data in two halves runs from data to result, on few rows and for few steps, and is drawn."""
 
 import numpy as np
+import pytest
 
 from gpzoo.reproductions import datasets, training
 from gpzoo.reproductions import streaming as paper
@@ -18,6 +19,7 @@ def few(name, split):
     return datasets.Dataset("few", X[:60], y[:60], X[60:], y[60:], "generated", {})
 
 
+@pytest.mark.slow
 def test_it_runs_from_data_to_result_and_picture(monkeypatch, standard_promotion, tmp_path):
     monkeypatch.setattr(paper, "_FEW", 2)
     monkeypatch.setattr(paper, "Setting", lambda steps, *rest, **options: Setting(8, 20, 10, natural=0.1))

@@ -18,7 +18,7 @@ from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, Convolutional, Flattened, Matern32, MultiChannel, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.linalg.factorise import cholesky, solve_lower
-from gpzoo.linalg.operators import BlockDiagonal, diagonal
+from gpzoo.linalg.operators import BlockDiagonalMatrix, diagonal
 from gpzoo.posteriors import InducingPosterior, Projection, forms
 from gpzoo.processes.process import GaussianProcess
 from tests.programs import KEY, adam, bound, marginals, randomised, terms, trained
@@ -65,7 +65,7 @@ def test_block_diagonal_matrices_equal_dense_ones(batch):
 
     @jax.jit
     def pairs(blocks, B):
-        K = BlockDiagonal(*blocks)
+        K = BlockDiagonalMatrix(*blocks)
         dense = K.dense()
         assert K.shape == dense.shape == (*batch, 5, 5) and K.sizes == (3, 2) and K.ndim == dense.ndim
         L = cholesky(K, "K", 0.01)
@@ -87,23 +87,23 @@ def test_blocks_that_differ_in_outputs_are_broadcast():
     rng = np.random.default_rng(0)
     factors = np.linalg.cholesky(spd(rng, 2, 3)), np.linalg.cholesky(spd(rng, 2))
     B = rng.normal(size=(5, 4))
-    found = jax.jit(lambda factors, B: solve_lower(BlockDiagonal(*factors), B))(factors, B)
+    found = jax.jit(lambda factors, B: solve_lower(BlockDiagonalMatrix(*factors), B))(factors, B)
     for d in range(2):
         np.testing.assert_allclose(found[d, :3], np.linalg.solve(factors[0][d], B[:3]), atol=1e-12)
         np.testing.assert_allclose(found[d, 3:], np.linalg.solve(factors[1], B[3:]), atol=1e-12)
 
 
 def test_jitter_is_relative_to_each_block():
-    K = BlockDiagonal(1e6 * jnp.ones((2, 2)), 1e-6 * jnp.ones((2, 2)))
+    K = BlockDiagonalMatrix(1e6 * jnp.ones((2, 2)), 1e-6 * jnp.ones((2, 2)))
     for block in cholesky(K).blocks:
         assert bool(jnp.isfinite(block).all())
     with pytest.raises(ValueError, match="factorisation of block 1 of Kuu failed"):
-        cholesky(BlockDiagonal(jnp.eye(2), -jnp.eye(2)), "Kuu")
+        cholesky(BlockDiagonalMatrix(jnp.eye(2), -jnp.eye(2)), "Kuu")
 
 
 def test_blocks_are_square():
     with pytest.raises(ValueError, match="square matrices"):
-        BlockDiagonal(jnp.ones((2, 3)))
+        BlockDiagonalMatrix(jnp.ones((2, 3)))
 
 
 # -- covariances -------------------------------------------------------------------------------------------------------
@@ -235,6 +235,7 @@ def laws(*options):
     return q.moments(), q.marginals()[1], kl_divergence(q, q.prior), q.inducing_moments()
 
 
+@pytest.mark.slow_but(covariance=["full", "block_diagonal"], whiten=[True])
 @pytest.mark.parametrize(
     "num_outputs, own_kernels, whiten",
     [(None, False, True), (None, False, False), (2, False, True), (2, True, False)],
@@ -302,6 +303,7 @@ def two_sites(X, y=None):
         numpyro.sample("y", Bernoulli(patches + rest), obs=y)
 
 
+@pytest.mark.slow
 def test_mean_field_blocks_equal_the_program_with_two_sites():
     X = images()
     y, u = labels(X), inducing()
@@ -319,6 +321,7 @@ def test_mean_field_blocks_equal_the_program_with_two_sites():
     np.testing.assert_allclose(ours["f"], theirs["conv"] + theirs["whole"], rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whiten", [True, False])
 def test_block_diagonal_scale_equals_the_full_one_with_zeros(whiten):
     X = images()
@@ -328,7 +331,7 @@ def test_block_diagonal_scale_equals_the_full_one_with_zeros(whiten):
     rng = np.random.default_rng(3)
     params["f_mean"] = jnp.asarray(rng.normal(size=5))
     params["f_scale"] = tuple(s + 0.1 * np.tril(rng.normal(size=s.shape)) for s in params["f_scale"])
-    dense = {**params, "f_scale": BlockDiagonal(*params["f_scale"]).dense()}
+    dense = {**params, "f_scale": BlockDiagonalMatrix(*params["f_scale"]).dense()}
     blocked, full = (bound(one_site, guides[c], p, X, y) for c, p in (("block_diagonal", params), ("full", dense)))
     np.testing.assert_allclose(blocked, full, rtol=1e-10)
 
@@ -347,6 +350,7 @@ def test_parameters_of_another_covariance_are_refused():
     np.testing.assert_allclose(kept, bound(one_site, guides["block_diagonal"], params["block_diagonal"], X, y))
 
 
+@pytest.mark.slow_but(whiten=[False])
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("covariance", ["full", "block_diagonal", "diagonal"])
 def test_q_starts_at_the_prior(covariance, whiten):
@@ -401,6 +405,7 @@ def test_multi_channel_equals_the_sum_of_channel_processes():
     np.testing.assert_allclose(variance, pairs[0][1] + pairs[1][1], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_full_covariance_explains_data_better_than_mean_field():
     """The best of either has a closed form here; they differ by what mean-field leaves out of the precision."""
     X, u, blocks = images(30), inducing(), (slice(3), slice(3, 5))
@@ -441,6 +446,7 @@ def regression_sum(X, y=None, *, num_data=None):
 # -- cost --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("covariance", ["full", "block_diagonal"])
 def test_nothing_larger_than_a_block_is_factorised(covariance, whiten):
@@ -468,6 +474,7 @@ def test_nothing_larger_than_a_block_is_factorised(covariance, whiten):
 # -- everything else that takes a guide --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_training_prediction_checkpoints_and_export(tmp_path):
     X = images(60)
     y = labels(X)

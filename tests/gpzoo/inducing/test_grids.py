@@ -23,7 +23,7 @@ from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.kernels import RBF, Linear, Matern32, Matern52, Periodic, White
 from gpzoo.likelihoods import Gaussian, Softmax
-from gpzoo.linalg.operators import Kronecker
+from gpzoo.linalg.operators import KroneckerProduct
 from gpzoo.posteriors import InducingPosterior, Interpolation, forms
 from gpzoo.processes.process import GaussianProcess
 from tests.programs import KEY, adam, positive
@@ -87,6 +87,7 @@ def test_golden_layer(golden, dtype, tolerance):
 # -- interpolation -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.sampled_from([4, 5, 30]), st.tuples(*[st.floats(-2, 2)] * 3), st.floats(-5, 4), st.floats(0.1, 9))
 def test_cubic_interpolation_reproduces_quadratics(size, coefficients, lower, width):
     grid = InducingGrid(size, (lower, lower + width))
@@ -230,6 +231,7 @@ def dense_covariances(q, prior):
     return jnp.broadcast_to(K, (outputs, *K.shape[-2:]))
 
 
+@pytest.mark.slow_but(case=["one axis", "one axis, a kernel each", "one axis, shared inputs", "low rank", "two axes"])
 @pytest.mark.parametrize("case", CASES)
 def test_posterior_is_that_of_dense_matrices(case):
     @jax.jit
@@ -238,7 +240,7 @@ def test_posterior_is_that_of_dense_matrices(case):
         for whiten in (True, False):
             q, prior = posterior(case, whiten)
             m, S = q.inducing_moments()
-            S = S.dense() if isinstance(S, Kronecker) else S
+            S = S.dense() if isinstance(S, KroneckerProduct) else S
             m, S = (m[:, None], S[None]) if prior.num_outputs is None else (m, S)
             dense = dense_covariances(q, prior), m, S, q.inducing.dense_weights(prior.X)
             found.append((dense, q.marginals(), q.moments(), q.mean, kl_divergence(q, prior)))
@@ -256,6 +258,7 @@ def test_posterior_is_that_of_dense_matrices(case):
         np.testing.assert_allclose(kl, divergence(m.T, S, K), rtol=1e-8)
 
 
+@pytest.mark.slow_but(case=["one axis"])
 @pytest.mark.parametrize("case", ["one axis", "low rank, a kernel each", "two axes"])
 def test_draws_have_the_moments(case):
     *_, outputs = CASES[case]
@@ -377,6 +380,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_trained_in_a_program(form):
     axes, sizes, options = FORMS[form]
@@ -443,6 +447,7 @@ def test_plain_objectives_are_refused():
         jax.eval_shape(lambda: svi.update(svi.init(KEY, X, y), X, y))
 
 
+@pytest.mark.slow
 def test_cost_per_input_and_memory_do_not_grow_with_the_grid():
     """A grid of 100 x 100: nothing of its square, or of inputs times its size, is ever formed."""
     X, y = waves(2, 50)
@@ -455,6 +460,7 @@ def test_cost_per_input_and_memory_do_not_grow_with_the_grid():
     assert "10000,10000" not in compiled.as_text()
 
 
+@pytest.mark.slow
 def test_large_grids_are_never_factorised():
     X, y = waves(1, 50)
     guide = InducingGuide(program, InducingGrid(1024))
@@ -464,6 +470,7 @@ def test_large_grids_are_never_factorised():
     assert "1024,1024" not in text and "potrf" not in text and "2048" in text
 
 
+@pytest.mark.slow
 def test_one_draw_of_u_serves_all_inputs():
     """``joint`` sites are one draw of ``u`` per step, the paper's sampler (eq. 8), which bounds less tightly."""
     X, y = waves(1, 40)

@@ -95,6 +95,7 @@ def test_unique_patches_are_distinct_patches_of_the_images(channels):
     assert np.abs(found.Z[:, None] - patches).max(-1).min(1).max() == 0
 
 
+@pytest.mark.slow
 def test_unique_patches_looks_at_more_images_where_the_first_have_too_few():
     X = np.zeros((40, 5, 4, 1))
     X[7] = images(1)[0]

@@ -112,6 +112,7 @@ def test_base_kernels_on_colour_patches_against_loops(name):
     close(ours[3], [[scalar(np.asarray(a), np.asarray(b)) for b in Z] for a in Z])
 
 
+@pytest.mark.slow
 def test_noise_in_a_base_with_other_parts():
     X, Z, w = toy()
     clean = Convolutional(additive(), SHAPE, (2, 2), w, channels="joint")
@@ -171,6 +172,7 @@ def test_multi_channel_errors():
         MultiChannel(RBF(), SHAPE, (2, 2), jnp.ones(36))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-8), ("float32", 1e-4)])
 def test_gradients_of_an_additive_base(dtype, tolerance):
     X, Z, w = toy(dtype)
@@ -360,6 +362,7 @@ def rank(K):
     return int(np.sum(eigenvalues > 1e-9 * eigenvalues.max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patch", [(2, 2), (2, 3)])
 def test_images_of_one_pixel_have_a_kernel_matrix_of_low_rank(patch):
     """B.2: images of a single pixel share their w h patches with a pixel in them, so w h + 1 of them are dependent.

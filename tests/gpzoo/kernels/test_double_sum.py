@@ -168,6 +168,7 @@ def rbf(square):
     return jnp.exp(-square / 2)
 
 
+@pytest.mark.slow_but(make=[RBF], wrap=[jax.jit])
 @pytest.mark.parametrize(
     "make, profile, lengthscale, dtype, wrap",
     [
@@ -225,6 +226,7 @@ def test_gradients_of_gram_matrices():
         assert_close(gradient, reference, 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [(), (4,)])
 def test_second_derivatives(columns):
     view, X, Z, weights = toy()
@@ -240,6 +242,7 @@ def test_second_derivatives(columns):
     assert_close(jax.jit(jax.hessian(scaled))(lengthscale), jax.jit(jax.hessian(wanted))(lengthscale), 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [RBF, Matern32])
 def test_vmap_over_members_of_an_ensemble(base):
     view, X, Z, weights = toy()
@@ -269,6 +272,7 @@ class Multiples(View):
         return X[:, None, :] * self.factors[:, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [RBF, Matern32])
 def test_parameters_of_a_view_are_learnt(base):
     rng = np.random.default_rng(5)
@@ -305,12 +309,14 @@ def step(argnums, base=RBF, B=32, M=50):
     return jax.jit(jax.value_and_grad(loss, argnums=argnums)).lower(*arguments).compile()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [RBF, Matern32])
 def test_memory_is_that_of_a_chunk(base):
     needed = step((0, 1, 2, 3), base).memory_analysis().temp_size_in_bytes
     assert needed < 32 * 576 * 576 * 4 / 4
 
 
+@pytest.mark.slow
 def test_gradient_of_the_inputs_is_paid_for_only_where_asked():
     parameters, inputs = (step(argnums).as_text().count(" while(") for argnums in ((0, 1, 2, 3), (0, 1, 2, 3, 4)))
     # Values of each part in a loop, and weights of Kuf in another; the inputs take one more for each part.
@@ -320,6 +326,7 @@ def test_gradient_of_the_inputs_is_paid_for_only_where_asked():
 # -- outputs, algebra, errors ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [RBF, Matern32])
 def test_one_kernel_per_output(base):
     view, X, Z, weights = toy()

@@ -40,6 +40,7 @@ SPECTRAL = {
 }
 
 
+@pytest.mark.slow_but(name=["RBF", "Matern32", "Periodic"])
 @pytest.mark.parametrize("name", SPECTRAL)
 def test_frequencies_are_drawn_from_the_spectral_density(name):
     kernel, num = SPECTRAL[name], 40_000
@@ -53,6 +54,7 @@ def test_frequencies_are_drawn_from_the_spectral_density(name):
 SUM = RBF(1.0, 1.0) + 2.0 * Matern12(1.0, 0.5) + Linear(0.3, SCALES) + Constant(0.7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [SUM, SUM + White(3.0)], ids=["sum", "without its white noise"])
 def test_functions_have_the_kernels_covariance(kernel):
     S = 4000
@@ -67,6 +69,7 @@ def test_functions_have_the_kernels_covariance(kernel):
     np.testing.assert_allclose(draw(keys[:5], NEW[2:4]), values[:5, 2:4], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_one_kernel_per_output():
     kernel = RBF(jnp.array([1.0, 4.0]), jnp.array([[0.5, 0.5], [2.0, 2.0]]))
     keys = random.split(KEY, 3000)

@@ -572,9 +572,9 @@ THREE = np.ones(3)
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: RBF(-1.0), ValueError, r"variance must be positive, got -1\.0"),
-        (lambda: RBF(1.0, [1.0, 0.0]), ValueError, r"lengthscale must be positive, got \[1\. 0\.\]"),
-        (lambda: Matern12(float("nan")), ValueError, "variance must be positive, got nan"),
+        (lambda: RBF(-1.0), ValueError, r"variance must be positive and finite, got -1\.0"),
+        (lambda: RBF(1.0, [1.0, 0.0]), ValueError, r"lengthscale must be positive and finite, got \[1\. 0\.\]"),
+        (lambda: Matern12(float("nan")), ValueError, "variance must be positive and finite, got nan"),
         (lambda: RationalQuadratic(alpha=0.0), ValueError, "alpha must be positive"),
         (lambda: Periodic(period=-2.0), ValueError, "period must be positive"),
         (lambda: Linear(lengthscale=-1.0), ValueError, "lengthscale must be positive"),
@@ -774,6 +774,7 @@ def of_pair(kernel):
     return lambda x, z: kernel(jnp.atleast_2d(x), jnp.atleast_2d(z))[0, 0]
 
 
+@pytest.mark.slow_but(name=["Matern32", "RBF"], dtype=[np.float32])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", SMOOTHNESS)
 def test_second_derivatives_at_coincident_inputs(name, dtype):
@@ -799,6 +800,7 @@ def test_second_derivatives_at_coincident_inputs(name, dtype):
     assert np.isfinite(hessian_of_gram).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kernel", [Matern12, Matern32, Matern52, RBF, RationalQuadratic])
 def test_infinite_squares_are_far(kernel, dtype):
@@ -810,6 +812,7 @@ def test_infinite_squares_are_far(kernel, dtype):
             np.testing.assert_allclose(values, 0, atol=1e-15)
 
 
+@pytest.mark.slow_but(period=[0.375])
 @pytest.mark.parametrize(("period", "far"), [(7.0, 7.0 * 2**20), (0.375, 0.375 * (2**22 - 1)), (0.1, None)])
 def test_multiples_of_the_period_are_one_input(period, far):
     period = np.float32(period)
@@ -828,6 +831,7 @@ def test_multiples_of_the_period_are_one_input(period, far):
         np.testing.assert_allclose(expected[0], 1, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_derivatives_of_a_periodic_kernel_count_all_periods():
     k = lambda x, z, period: Periodic(1.3, 0.6, period)(x[None, None], z[None, None])[0, 0]  # noqa: E731
     direct = lambda x, z, period: 1.3 * jnp.exp(-0.5 * (jnp.sin(jnp.pi * (x - z) / period) / 0.6) ** 2)  # noqa: E731

@@ -32,6 +32,7 @@ def log_density(f, variance=NOISE):
     return np.select([CENSORED == k for k in each], list(each.values()))
 
 
+@pytest.mark.slow
 def test_densities_their_expectations_and_predictions():
     np.testing.assert_allclose(Censored(F, NOISE, CENSORED, UPPER).log_prob(Y), log_density(F), rtol=1e-6)
     variance = np.linspace(0.05, 0.4, 8)
@@ -58,6 +59,7 @@ def of_interval(a, b):
     return np.where(b - a < 0.5, thin, wide)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, rtol", [(np.float32, 2e-5), (np.float64, 2e-6)])
 def test_intervals_are_accurate_in_tails_and_where_they_are_narrow(dtype, rtol):
     starts = np.array([-300, -30, -8, -1, -0.02, 0.5, 7, 40, 200]).repeat(5)
@@ -72,6 +74,7 @@ def test_intervals_are_accurate_in_tails_and_where_they_are_narrow(dtype, rtol):
     assert all(np.isfinite(x).all() for x in slope)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, f", [(1, -1e4), (-1, 1e4), (0, 1e4), (2, -1e3)])
 def test_far_from_their_limits_densities_and_gradients_are_finite_in_float32(kind, f):
     def density(f):
@@ -100,6 +103,7 @@ def test_what_cannot_be_is_refused():
         Censored(np.zeros((1, 2)), 1.0)
 
 
+@pytest.mark.slow
 def test_a_training_finds_what_limits_hide():
     rng = np.random.default_rng(0)
     X = np.sort(rng.uniform(-3, 3, (150, 1)), axis=0).astype(np.float32)

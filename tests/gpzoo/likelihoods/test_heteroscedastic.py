@@ -22,6 +22,7 @@ def averaged(function):
     return np.einsum("i,j,ijn->n", WEIGHTS, WEIGHTS, function(f[:, None], g[None])) / np.pi
 
 
+@pytest.mark.slow
 def test_expectations_are_those_of_quadrature():
     expected = averaged(lambda f, g: norm(f, np.exp(g / 2)).logpdf(Y))
     np.testing.assert_allclose(LIKELIHOOD.log_prob(Y), expected, rtol=1e-8)

@@ -99,6 +99,7 @@ def seen(case, kind):
 # -- shapes, precision, gradients, pytrees ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(kind=["array"])
 @every_kind_of_case
 def test_shapes_and_precision(case, kind):
     dtype = jnp.float32  # float64, the default here, is seen everywhere else
@@ -133,6 +134,7 @@ def test_values_are_finite_in_single_precision(case):
     assert np.isfinite(log_probs(likelihood, y)).all()
 
 
+@pytest.mark.slow_but(case=["gaussian", "probit", "softmax", "polya-gamma"], kind=["array"])
 @every_kind_of_case
 def test_jit_and_vmap_round_trips(case, kind):
     likelihood, _, _, found = seen(case, kind)

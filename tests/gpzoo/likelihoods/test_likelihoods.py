@@ -335,6 +335,7 @@ def robustmax_of_sources(mean, variance, y, epsilon=1e-3):
     return p * np.log1p(-epsilon) + (1 - p) * np.log(epsilon / 2)
 
 
+@pytest.mark.slow
 def test_robustmax_of_a_map_over_outputs_and_its_gradient_are_unbiased():
     y = np.array([0, 1, 2])
     truth = robustmax_of_sources(CORRELATED["mean"], CORRELATED["variance"], y)
@@ -368,6 +369,7 @@ def test_robustmax_of_a_map_over_outputs_and_its_gradient_are_unbiased():
         assert_unbiased(estimates, differences, floor=1e-6)
 
 
+@pytest.mark.slow
 def test_robustmax_draws_agree_with_quadrature_where_outputs_are_independent():
     rng = np.random.default_rng(0)
     mean, variance, y = rng.normal(size=(5, 4)), rng.gamma(2.0, size=(5, 4)), np.array([0, 3, 2, 1, 1])

@@ -23,6 +23,7 @@ def missing(likelihood):
     return found
 
 
+@pytest.mark.slow_but(case=["gaussian", "gaussian outputs", "logit", "softmax", "polya-gamma"], kind=["array"])
 @every_kind_of_case
 def test_rows_without_data_have_no_term(case, kind):
     likelihood, y = build(case, kind)

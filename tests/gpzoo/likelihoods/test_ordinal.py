@@ -34,6 +34,7 @@ def test_densities_and_their_expectations():
     np.testing.assert_allclose(found.probs, mean, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_far_from_the_cutpoints_densities_are_those_of_an_exponential(dtype):
     far, cuts, y = jnp.asarray([200.0, -200.0], dtype), jnp.asarray(CUTS, dtype), np.array([1, 2])
@@ -49,6 +50,7 @@ def test_far_from_the_cutpoints_densities_are_those_of_an_exponential(dtype):
     assert np.isfinite(of_cuts).all()
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_finite_differences():
     def total(f, cuts):
         return Ordinal(f, cuts).log_prob(Y).sum()

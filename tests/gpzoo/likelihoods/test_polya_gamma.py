@@ -85,6 +85,7 @@ def test_the_ratio_and_its_gradient_hold_at_zero(dtype):
         np.testing.assert_allclose(gradient[3], gradient[4], rtol=5e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("c", [None, "given"])
 def test_gradients_are_those_of_finite_differences(c):
     y, rng = np.array([0, 2, 1]), np.random.default_rng(0)
@@ -167,6 +168,7 @@ def test_the_bound_is_below_the_expectation_for_classes(seed, y):
     assert sticks(mean, variance, np.array([y]))[0] <= exact + 1e-9
 
 
+@pytest.mark.slow
 def test_draws_have_the_probabilities():
     q = marginals([[0.4, -1.0]] * 2, [[0.5, 1.0]] * 2)
     draws = StickBreaking(q).sample(KEY, (20_000,))

@@ -34,6 +34,7 @@ from tests.statistics import off
 EXTREMES = [(m, v) for m in (0.0, 1.0, -1e4, 1e4) for v in (0.0, 1e-12, 1.0, 1e6)]
 
 
+@pytest.mark.slow_but(case=["gaussian", "gaussian outputs", "probit", "logit", "softmax", "polya-gamma"])
 @pytest.mark.parametrize("case", [case for case in CASES if case not in ("poisson", "normal", "categorical")])
 def test_extreme_marginals_have_finite_values_and_gradients(case):
     make, columns, _ = CASES[case]
@@ -117,6 +118,7 @@ def seen(case, kind):
     return likelihood, y, jax.tree.map(np.asarray, everything(likelihood, support))
 
 
+@pytest.mark.slow_but(case=["gaussian", "probit", "logit outputs", "softmax", "polya-gamma", "sticks"], kind=["array"])
 @every_kind_of_case
 def test_predictive_distributions_sum_to_one(case, kind):
     likelihood, _, found = seen(case, kind)
@@ -132,6 +134,7 @@ def test_predictive_distributions_sum_to_one(case, kind):
         np.testing.assert_allclose(probs.T, found["probs"], rtol=1e-9)
 
 
+@pytest.mark.slow_but(case=["gaussian", "probit", "softmax", "sticks"], kind=["array", "correlated"])
 @every_kind_of_case
 def test_samples_have_the_predictive_moments(case, kind):
     likelihood, y, found = seen(case, kind)

@@ -59,6 +59,7 @@ print("ended")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [FACTORISED, DRAWN], ids=["batches", "draws"])
 def test_several_batches_of_factorisations_end_on_two_threads(code):
     """A batch that is split over XLA's threads is waited for on one of them: two of them would wait for each other."""
@@ -75,6 +76,7 @@ FACTORISATIONS = {
 }
 
 
+@pytest.mark.slow_but(batch=[(2, 3), (0,)])
 @pytest.mark.parametrize("factorise", FACTORISATIONS.values(), ids=FACTORISATIONS)
 @pytest.mark.parametrize("batch, rows", [((), 60), ((2, 3), 60), ((23,), 60), ((0,), 60), ((4001,), 10)])
 def test_a_batch_is_its_matrices_one_by_one(factorise, batch, rows):
@@ -105,6 +107,7 @@ for library in threadpoolctl.threadpool_info():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named, threads", [({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")])
 def test_the_blas_that_jax_borrows_has_one_thread_or_what_the_user_named(named, threads):
     found = lines_of(THREADS, **named)

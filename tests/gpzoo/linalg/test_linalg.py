@@ -8,7 +8,7 @@ import pytest
 from gpzoo.errors import FactorisationError
 from gpzoo.kernels import RBF
 from gpzoo.linalg.factorise import RELATIVE_JITTER, add_jitter, cholesky, cholesky_and_inverse, explain, solve_lower
-from gpzoo.linalg.operators import BlockDiagonal
+from gpzoo.linalg.operators import BlockDiagonalMatrix
 
 
 def covariance(size=4, batch=(), seed=0):
@@ -205,7 +205,7 @@ def test_factor_and_inverse_under_vmap_and_in_single_precision():
 
 def test_factor_and_inverse_of_blocks():
     first, second = covariance(3), covariance(2, (5,), seed=1)
-    K = BlockDiagonal(first, second, first)
+    K = BlockDiagonalMatrix(first, second, first)
     weights = np.random.default_rng(3).normal(size=(2, 5, 8, 8))
 
     def score(function, a, b):
@@ -215,16 +215,16 @@ def test_factor_and_inverse_of_blocks():
         return symmetric(jax.grad(of, argnums=(0, 1))(a, b))
 
     def in_blocks(a, b):
-        return [matrix.dense() for matrix in ours(BlockDiagonal(a, b, a))]
+        return [matrix.dense() for matrix in ours(BlockDiagonalMatrix(a, b, a))]
 
     def as_one(a, b):
-        return by_solving(BlockDiagonal(*(jnp.broadcast_to(x, (5, *x.shape[-2:])) for x in (a, b, a))).dense())
+        return by_solving(BlockDiagonalMatrix(*(jnp.broadcast_to(x, (5, *x.shape[-2:])) for x in (a, b, a))).dense())
 
     @jax.jit
     def everything(K):
         L, inverse = ours(K)
         # Blocks that are one object are factorised once.
-        shared = BlockDiagonal(first := K.blocks[0], second := K.blocks[1], first)
+        shared = BlockDiagonalMatrix(first := K.blocks[0], second := K.blocks[1], first)
         assert all(matrix.blocks[0] is matrix.blocks[2] for matrix in ours(shared))
         values = (L.dense(), inverse.dense()), as_one(first, second)
         return (L, inverse), values, (score(in_blocks, first, second), score(as_one, first, second))
@@ -240,6 +240,6 @@ def test_failure_of_factor_and_inverse():
     with pytest.raises(FactorisationError, match=r"of Kuu of site 'f' failed \(2 x 2.*variables -2"):
         cholesky_and_inverse(bad, "Kuu of site 'f'")
     with pytest.raises(FactorisationError, match=r"block 1 of Kuu failed .* jitter 0\.25,"):
-        cholesky_and_inverse(BlockDiagonal(jnp.eye(3), bad), "Kuu", 0.25)
+        cholesky_and_inverse(BlockDiagonalMatrix(jnp.eye(3), bad), "Kuu", 0.25)
     L, inverse = jax.jit(cholesky_and_inverse)(bad)
     assert np.isnan(L).any() and np.isnan(inverse).any()

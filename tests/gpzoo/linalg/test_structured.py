@@ -9,7 +9,7 @@ import pytest
 from scipy.linalg import toeplitz
 
 from gpzoo.kernels import RBF
-from gpzoo.linalg.operators import Kronecker
+from gpzoo.linalg.operators import KroneckerProduct
 from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
 
 
@@ -25,7 +25,7 @@ def smooth(M, lengthscale, jitter=1e-3, xp=np):
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_a_kronecker_product_is_its_dense_matrix(batch):
     def evaluated(factors, B):
-        K = Kronecker(*factors)
+        K = KroneckerProduct(*factors)
         whole = K.dense()
         assert whole.shape == K.shape and K.ndim == whole.ndim and K.dtype == whole.dtype
         return whole, K @ B, K.mT @ B
@@ -46,7 +46,7 @@ def test_a_kronecker_product_is_its_dense_matrix(batch):
 
 
 def test_factors_with_and_without_outputs_go_together():
-    K = Kronecker(numbers(2, 3, 3), numbers(4, 4, seed=1))
+    K = KroneckerProduct(numbers(2, 3, 3), numbers(4, 4, seed=1))
     B = numbers(12, 2, seed=2)
     product = jax.jit(lambda K: K @ B)(K)
     assert K.shape == (2, 12, 12) and product.shape == (2, 12, 2)
@@ -55,9 +55,9 @@ def test_factors_with_and_without_outputs_go_together():
 
 def test_what_is_no_factor_is_refused():
     with pytest.raises(ValueError, match=r"square matrices, at least one; got \[\(2, 3\)\]"):
-        Kronecker(numbers(2, 3))
+        KroneckerProduct(numbers(2, 3))
     with pytest.raises(ValueError, match="at least one"):
-        Kronecker()
+        KroneckerProduct()
 
 
 @pytest.mark.parametrize("M", [2, 17, 200])

@@ -84,6 +84,7 @@ def check(name, rows, M, dtype, whiten, diagonal, level):
     return float(left_out)
 
 
+@pytest.mark.slow_but(name=["rbf"], dtype=[jnp.float32])
 @pytest.mark.parametrize(
     "name, dtype", [(name, jnp.float32) for name in KERNELS] + [("rbf", jnp.float64), ("periodic", jnp.float64)]
 )
@@ -216,6 +217,7 @@ def smooth(X, y=None):
         numpyro.sample("y", Gaussian(f, jnp.float32(0.1)), obs=y)
 
 
+@pytest.mark.slow
 def test_numpyros_predictive_gives_finite_draws(standard_promotion):
     X, y = sine(30, dtype=np.float32)
     guide = InducingGuide(smooth, InducingPoints(X[::3]))
@@ -230,6 +232,7 @@ def test_numpyros_predictive_gives_finite_draws(standard_promotion):
     assert f.dtype == jnp.float32 and np.isfinite(f).all() and np.isfinite(y).all()
 
 
+@pytest.mark.slow
 def test_joint_draws_train_in_float32(standard_promotion):
     X, y = sine(30, dtype=np.float32)
     guide = InducingGuide(smooth, InducingPoints(X[::3]), joint={"f"})
@@ -265,6 +268,7 @@ ENTRY_POINTS = {
 }
 
 
+@pytest.mark.slow_but(name=["predict", "posterior"])
 @pytest.mark.parametrize("name", ENTRY_POINTS)
 def test_a_covariance_that_does_not_factorise_is_named(name, coincident):
     with pytest.raises(FactorisationError, match=r"Kuu of site 'f' failed \(2 x 2, float64.*distinct inducing inputs"):
@@ -277,6 +281,7 @@ def overflowing(X, y=None):
         numpyro.sample("y", Expected(lambda f: dist.Normal(jnp.exp(1e3 * f), 1.0), f), obs=y)
 
 
+@pytest.mark.slow
 def test_a_likelihood_that_overflows_is_named():
     X, y = sine(6)
     guide = InducingGuide(overflowing, InducingPoints(X[:2]))

@@ -188,6 +188,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_estimates_are_unbiased_and_the_plug_in_is_not(view):
     base = RBF(1.3, 0.8)
@@ -253,6 +254,7 @@ def test_sums_scales_and_blocks_of_kernels_are_unbiased():
     np.testing.assert_allclose(*white, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_blocks_may_differ_in_their_numbers():
     inducing = InducingBlocks(InducingPatches(Z), InducingPoints(Z[:1] + 0.1))
     options = {"mean": jnp.ones((5, 2)), "form": forms.Full(jnp.eye(5) + jnp.zeros((2, 5, 5))), "inducing": inducing}
@@ -263,6 +265,7 @@ def test_blocks_may_differ_in_their_numbers():
     np.testing.assert_allclose(variance, wanted[1], rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_bound_of_a_program_is_unbiased():
     y = jnp.asarray([[0.3, -0.2], [1.0, 0.4]])
 
@@ -397,6 +400,7 @@ def test_two_sampled_views_in_one_kernel_and_products_are_refused():
         posterior(part * RBF(1.0, 1.0))
 
 
+@pytest.mark.slow
 def test_one_kernel_and_one_set_of_inducing_inputs_serve_all_outputs():
     part = Invariant(RBF(1.0, 1.0), VIEWS["two views"])
     with pytest.raises(ValueError, match="all outputs have one kernel"):
@@ -421,6 +425,7 @@ def regression(X, y=None, *, num_views=3, num_data=None):
         numpyro.sample("y", Gaussian(f, 0.05), obs=y)
 
 
+@pytest.mark.slow
 def test_a_program_is_trained_and_predicts_invariant_functions():
     X, y = data()
     guide = InducingGuide(regression, unique_patches(20))
@@ -447,6 +452,7 @@ def short():
     return fit(KEY, svi, 20, X, y, progress=False), X, y
 
 
+@pytest.mark.slow
 def test_numpyros_own_predictive_draws_functions(short):
     result, X, y = short
     draws = Predictive(result.guide, params=result.params, num_samples=50)(KEY, X, y)["f"]
@@ -455,6 +461,7 @@ def test_numpyros_own_predictive_draws_functions(short):
     assert prior["y"].shape == (3, 20)
 
 
+@pytest.mark.slow
 def test_exact_inference_is_refused_with_a_way_out():
     X, y = data(10)
     with pytest.raises(TypeError, match="with_fixed_views"):
@@ -473,6 +480,7 @@ def test_inducing_points_of_f_are_refused_with_a_way_out():
             InducingGuide(regression, start).init_params(KEY, X, y)
 
 
+@pytest.mark.slow
 def test_every_estimate_of_the_posterior_uses_the_views_of_its_key(short):
     result, X, y = short
     test = result.predict(KEY, X)["f"]
@@ -491,10 +499,12 @@ def test_a_site_cannot_be_joint():
         guide.init_params(KEY, X, y)
 
 
+@pytest.mark.slow
 def test_what_fit_reports_is_what_it_trains(short):
     assert short[0].expectations == {"y": "closed form"}
 
 
+@pytest.mark.slow
 def test_several_trainings_scope_and_particles(short, standard_promotion):
     result, X, y = short
     guide = InducingGuide(regression, unique_patches(5))
@@ -517,6 +527,7 @@ def test_several_trainings_scope_and_particles(short, standard_promotion):
     assert spread[1] < 0.6 * spread[0]
 
 
+@pytest.mark.slow
 def test_beside_another_site():
     def program(X, y=None):
         f = numpyro.sample("f", GaussianProcess(Invariant(RBF(1.0, 1.5), WithReplacement(ORBIT, 3)), X))

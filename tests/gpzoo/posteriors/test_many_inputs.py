@@ -10,7 +10,7 @@ import pytest
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.kernels import RBF, Convolutional
 from gpzoo.linalg import quadratic as quadratics
-from gpzoo.linalg.operators import BlockDiagonal
+from gpzoo.linalg.operators import BlockDiagonalMatrix
 from gpzoo.posteriors import InducingPosterior, Projection, forms
 from gpzoo.processes.process import GaussianProcess
 
@@ -53,7 +53,7 @@ POSTERIORS = {
 
 def setting(name, N):
     kernel, inducing, shape, scale, outputs = POSTERIORS[name]
-    size = BlockDiagonal(*scale.scale).shape[-1] if isinstance(scale, forms.BlockDiagonal) else M
+    size = BlockDiagonalMatrix(*scale.scale).shape[-1] if isinstance(scale, forms.BlockDiagonal) else M
     columns = () if outputs is None else (outputs,)
     X = numbers(*(N if n is None else n for n in shape), seed=9)
     mean = numbers(size, *columns, seed=10)
@@ -74,6 +74,7 @@ def close(ours, theirs, rtol=1e-11):
     jax.tree.map(compare, ours, theirs)
 
 
+@pytest.mark.slow_but(name=["standard deviations", "inputs per output"], N=[11])
 @on_cpu
 @pytest.mark.parametrize("name, N", [(name, 11) for name in POSTERIORS] + [("inputs per output", 8)])
 def test_inputs_in_chunks_are_inputs_at_once(name, N, monkeypatch):
@@ -140,6 +141,7 @@ def test_quadratic_form_against_einsum(shape):
     close(jax.jit(lambda: everything(ours))(), jax.jit(lambda: everything(by_einsum))())
 
 
+@pytest.mark.slow_but(name=["one kernel", "blocks"])
 @pytest.mark.parametrize("name", ["one function", "one kernel", "one kernel per output", "inputs per output", "blocks"])
 def test_many_inputs_have_the_marginals_of_few(name):
     # Beyond twice as many inputs as inducing variables the variance is computed on another route.

@@ -509,6 +509,7 @@ def test_gradient_of_the_bound_against_differences(sparse):
         )
 
 
+@pytest.mark.slow
 def test_training_q_reaches_the_collapsed_bound_on_boston():
     from gpzoo.reproductions import datasets
     from gpzoo.reproductions.datasets.files import find

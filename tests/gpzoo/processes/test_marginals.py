@@ -289,6 +289,30 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("kind", [int, np.int64, np.asarray, jnp.asarray, lambda k: np.array([0, k])])
+def test_columns_that_are_not_there_are_refused_as_numpy_refuses_them(kind):
+    f = make()
+    for k in (J, 7, -J - 1):
+        with pytest.raises(IndexError, match=rf"f\[:, {k}\] \(test_marginals.py:\d+\): .* GP site 'f' have 3 columns"):
+            f[:, kind(k)]
+        with pytest.raises(IndexError, match=rf"f\[:, {k}\]"):
+            jax.jit(lambda f, k=k: f[..., kind(k) if kind is not jnp.asarray else k].mean)(f)
+        with pytest.raises(IndexError):
+            np.asarray(f.mean)[:, kind(k)]
+    for k in (-J, J - 1):
+        np.testing.assert_array_equal(f[:, kind(k)].mean, np.asarray(f.mean)[:, kind(k)])
+    with pytest.raises(IndexError, match="have 4 columns"):
+        (f @ A_WIDE[:, :4])[:, kind(4)]
+
+
+def test_slices_and_traced_columns_keep_their_meaning():
+    f = make()
+    for columns in (slice(1, 9), slice(-9, None), slice(5, 9), slice(None, None, -1), np.array([True, False, True])):
+        np.testing.assert_array_equal(f[:, columns].mean, np.asarray(f.mean)[:, columns])
+    traced = jax.jit(lambda f, k: f[:, k].mean)
+    np.testing.assert_array_equal(traced(f, 7), f.mean[:, jnp.asarray(7)])
+
+
 @pytest.mark.parametrize("words", REFUSED)
 def test_everything_else_names_the_site_the_line_and_the_way_out(words):
     for operation in REFUSED[words]:

@@ -64,6 +64,7 @@ def seen(name, dtype):
     return looked_at(VIEWS[name](), X.astype(dtype))
 
 
+@pytest.mark.slow_but(name=["rotation", "affine"], dtype=[jnp.float64])
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_every_view_samples_and_can_be_fixed(name, dtype):
@@ -79,6 +80,7 @@ def test_every_view_samples_and_can_be_fixed(name, dtype):
     assert found["three fixed"].shape == (3, 3, 36)
 
 
+@pytest.mark.slow_but(name=["rotation", "affine"])
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_are_pytrees_that_compile_and_differentiate(name):
     found = seen(name, jnp.float64)
@@ -89,6 +91,7 @@ def test_views_are_pytrees_that_compile_and_differentiate(name):
         assert any(np.abs(leaf).max() > 0 for leaf in leaves)
 
 
+@pytest.mark.slow
 def test_samples_are_the_same_without_jit():
     sampled = VIEWS["rotation"]().sample(KEY, X)
     np.testing.assert_allclose(sampled, seen("rotation", jnp.float64)["sampled"], rtol=1e-8, atol=1e-12)
@@ -264,6 +267,7 @@ def test_fixed_views_make_a_kernel_like_any_other():
     assert other.shape == (3, 3)
 
 
+@pytest.mark.slow
 def test_the_prior_can_be_drawn():
     @jax.jit
     def everything(X):
@@ -277,6 +281,7 @@ def test_the_prior_can_be_drawn():
     np.testing.assert_array_equal(*twice)
 
 
+@pytest.mark.slow
 def test_inducing_variables_start_at_views():
     u = unique_patches(5)(KEY, X, kernel() + White(1e-3))
     assert isinstance(u, InducingPatches) and u.Z.shape == (5, 36)
@@ -286,6 +291,7 @@ def test_inducing_variables_start_at_views():
         Kuu(kmeans(2)(KEY, X, kernel()), kernel())
 
 
+@pytest.mark.slow_but(weights=["trained"], mean=[True])
 @pytest.mark.parametrize("weights", [None, "trained"])
 @pytest.mark.parametrize("mean", [True, False])
 def test_views_of_views_are_one_sum(weights, mean):

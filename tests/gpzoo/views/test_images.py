@@ -52,6 +52,7 @@ def test_golden_affine(golden):
             np.testing.assert_allclose(ours[:7, :7], images[i, j][:7, :7], atol=2e-6)
 
 
+@pytest.mark.slow
 def test_the_identity_keeps_every_pixel_in_either_precision():
     x = image()
     np.testing.assert_allclose(warped(x, affine_matrix(jnp.asarray(IDENTITY))), x, atol=1e-12)
@@ -82,6 +83,7 @@ def test_what_the_parameters_mean():
     ]
 
 
+@pytest.mark.slow
 def test_gradients_reach_parameters_and_image():
     x, weights = jnp.asarray(image(5, 5, 1)), jnp.asarray(image(5, 5, 1, seed=1))
     parameters = jnp.asarray([13.0, 1.1, 0.9, 0.2, 0.03, -0.02])
@@ -95,6 +97,7 @@ def test_gradients_reach_parameters_and_image():
     check_grads(jax.jit(score), (x, parameters, jnp.asarray(0.1), jnp.asarray(1.5)), order=1, modes=["rev"], eps=1e-6)
 
 
+@pytest.mark.slow
 def test_displacements_have_the_amplitude_everywhere_and_are_smooth():
     noise = jax.random.normal(jax.random.key(0), (4000, 2, 8, 8))
     fields = jax.vmap(lambda z: smooth_displacements(z, jnp.asarray(0.7), jnp.asarray(2.0)))(noise)
@@ -113,6 +116,7 @@ def test_images_of_other_shapes_are_refused(shape):
         bilinear(jnp.zeros(shape), jnp.zeros(3), jnp.zeros(3))
 
 
+@pytest.mark.slow
 def test_images_of_numpy_are_warped_under_vmap():
     """Where the image is a constant of NumPy and the positions are traced."""
     image, positions = np.arange(16.0).reshape(4, 4, 1), np.linspace(0.5, 2.5, 3)

@@ -55,6 +55,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_but(name=["noise that depends on the input", "nothing but noise"])
 @pytest.mark.parametrize("name", CASES)
 def test_draws_have_the_moments_of_the_posterior(name):
     kernel, inducing, outputs, options = CASES[name]
@@ -136,6 +137,7 @@ def test_arguments_that_do_not_work_are_refused():
     assert found["f"].shape == (3, 6)
 
 
+@pytest.mark.slow
 def test_one_draw_is_a_function_of_jax_with_a_gradient():
     """The same draw as among many, at any inputs; its gradient against finite differences."""
     guide, params = fitted(RBF(1.3, jnp.array([0.6, 1.3])), POINTS)

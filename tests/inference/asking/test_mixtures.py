@@ -36,6 +36,7 @@ def prepared(model, *args):
 # -- one component, and samples ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_component_has_exact_quantiles_and_its_own_draws():
     guide, params = prepared(regression, X, X[:, 0])
     trained = Trained(regression, guide, params)
@@ -80,6 +81,7 @@ def test_samples_give_one_draw_each():
     check_quantiles(found["y"].quantiles, mean, variance, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_samples_of_programs_that_take_arrays_and_record_deterministic_sites():
     def rates(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.1), X))

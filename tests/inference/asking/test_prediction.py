@@ -101,6 +101,7 @@ def test_one_layer_is_exact():
     assert isinstance(found["y"].mean, np.ndarray)
 
 
+@pytest.mark.slow
 def test_draws_of_inner_layers_make_a_mixture():
     guide, params = prepared(deep, X, y, initial_scale=0.5)
     S = 64
@@ -145,6 +146,7 @@ def samples():
     return {name: np.asarray(value) for name, value in mcmc.get_samples().items()}
 
 
+@pytest.mark.slow
 def test_mcmc_conditions_on_draws(samples):
     lifted = handlers.lift(regression, prior=PRIORS)
     go = partial(predict, KEY, lifted, train_args=(X, y))
@@ -178,6 +180,7 @@ def test_exact_regression_is_the_textbooks():
     np.testing.assert_allclose(found.variance, variance + 0.2, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_training_inputs_are_factorised_once_for_all_batches(samples, monkeypatch):
     sizes = []
     factor = linalg.cholesky_and_inverse
@@ -344,6 +347,7 @@ def test_draws_and_quantiles_of_numpyros_bernoulli():
     np.testing.assert_allclose(found.draws.mean(0), found.mean, atol=0.12)
 
 
+@pytest.mark.slow_but(model=[regression, deep], whiten=[True])
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("model", [regression, deep, softmax])
 def test_means_alone_are_the_same_means(model, whiten):

@@ -111,6 +111,19 @@ def test_of_a_table_both_ends_and_the_middle_are_looked_at():
     assert names(gp_regression, ArrayTable(X, with_entry(Y, np.nan))) == ["refused"]
 
 
+def test_arrays_in_files_are_looked_at_as_others_are(tmp_path):
+    def mapped(array, name):
+        rows = np.memmap(tmp_path / name, array.dtype, "w+", shape=array.shape)
+        rows[:] = array
+        rows.flush()
+        return np.memmap(tmp_path / name, array.dtype, "r", shape=array.shape)
+
+    assert names(gp_regression, mapped(X, "good"), mapped(Y, "targets")) == []
+    for name, (inputs, targets, _) in BAD.items():
+        of_files = check(regression, mapped(inputs, f"{name} X"), mapped(targets, f"{name} y"))
+        assert list(of_files) == list(check(regression, inputs, targets)) and of_files
+
+
 def test_an_outlier_of_the_inputs_is_found_once():
     (found,) = check(regression, with_entry(X, -1e9), Y)
     assert (found.name, found.site) == ("outliers", "X")

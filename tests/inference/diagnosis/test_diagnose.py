@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -15,7 +16,7 @@ from gpzoo import GaussianProcess, kmeans
 from gpzoo import _checks as checks
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.diagnosis import approximation
+from gpzoo.inference.diagnosis import approximation, khat
 from gpzoo.inference.diagnosis.diagnose import diagnose
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
 from gpzoo.inference.diagnosis.measure import Measured, Outcomes, Process
@@ -23,7 +24,16 @@ from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.inference.diagnosis.psis import pareto
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
-from tests.inference.diagnosis.planted_fits import FAULTS, ROWS, SETS, deep_fits, sparse, sparse_fits, waves
+from tests.inference.diagnosis.planted_fits import (
+    FAULTS,
+    ROWS,
+    SETS,
+    deep_fits,
+    labels_shuffled,
+    sparse,
+    sparse_fits,
+    waves,
+)
 from tests.models.test_zoo_exports import PROGRAMS
 from tests.programs import KEY, adam, around_constant, bayesian_regression, constant, sine
 
@@ -40,6 +50,7 @@ def table(found, title):
     return [dict(zip(section.columns, row, strict=True)) for row in section.rows]
 
 
+@pytest.mark.slow_but(fault=[labels_shuffled])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_is_called_by_its_name(fault):
     trained, new, kwargs, data = fault(SEED)
@@ -51,6 +62,7 @@ def test_a_fault_is_called_by_its_name(fault):
 GOOD = [(sparse_fits, name) for name in SETS] + [(deep_fits, name) for name in SETS if SETS[name][1] == 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fits, name", GOOD, ids=[f"{fits.__name__}-{name}" for fits, name in GOOD])
 def test_good_fits_raise_nothing(fits, name):
     trained, new, kwargs = fits(SEED)[name]
@@ -82,6 +94,7 @@ def test_outliers_are_told_from_a_noise_that_is_too_large(name):
 # -- what is measured --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_their_definitions():
     trained, (X, y), kwargs = sparse_fits(SEED)["a sine"]
     found = diagnose(KEY, trained, X, y, model_kwargs=kwargs)
@@ -106,7 +119,10 @@ def test_numbers_are_those_of_their_definitions():
 
 def test_the_program_runs_at_most_five_times_and_each_array_is_looked_at_once(monkeypatch):
     """Runs of the guide, each with one of the program after it: what is measured, predicted, weighed and left out."""
-    runs, looked, called = [], [], []
+    runs, looked, called, compiled = [], [], [], []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, seconds, **_: compiled.append(name) if name.endswith("backend_compile_duration") else None
+    )
     call, extremes = InducingGuide.__call__, checks._extremes_of
     monkeypatch.setattr(InducingGuide, "__call__", lambda self, *a, **k: (runs.append(1), call(self, *a, **k))[1])
     monkeypatch.setattr(checks, "_extremes_of", lambda array: (looked.append(array), extremes(array))[1])
@@ -121,13 +137,17 @@ def test_the_program_runs_at_most_five_times_and_each_array_is_looked_at_once(mo
     for array in (runs, looked, called):
         array.clear()
     found = diagnose(KEY, trained, *new, train_args=(X, y))
-    assert len(runs) <= 5
+    assert (
+        len(runs) <= 5 and len(called) <= 15 and compiled
+    )  # tracing what is compiled and what goes with rows calls it
     assert all(found_in(found, title) for title in ("Hyperparameters against their posterior", "Leave-one-out"))
     given = [X, y, *new, *trained.params.values()]
     assert [sum(each is array for each in looked) for array in given] == [1] * len(given)
-    for array in (runs, called):
+    again = random.key(1)
+    for array in (runs, called, compiled):
         array.clear()
-    diagnose(random.key(1), trained, *new, train_args=(X, y))
+    diagnose(again, trained, *new, train_args=(X, y))
+    assert not compiled
     assert not runs and len(called) == 1  # what the program does with these very data is seen without computing
 
 
@@ -161,6 +181,7 @@ def _guide_of(program, *args):
     return guide
 
 
+@pytest.mark.slow
 def test_labels_are_judged_by_their_probabilities():
     rng = np.random.default_rng(SEED)
     X = rng.uniform(-2, 2, (ROWS, 1))
@@ -219,6 +240,7 @@ def test_tables_of_one_title_are_joined():
     assert str(Diagnosis()) == "Findings: none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["classes", "channels", "deep kernel", "invariant"])
 def test_programs_of_the_zoo_are_looked_at(name, standard_promotion):
     program, inputs, data, inducing, *options = PROGRAMS[name]()
@@ -266,6 +288,7 @@ def line():
     return X, y, trained, mean, np.sqrt(density @ (grid - mean) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 0.4])
 def test_khat_of_hyperparameters_sees_a_posterior_that_is_too_narrow(line, factor):
     X, y, trained, mean, spread = line
@@ -275,9 +298,36 @@ def test_khat_of_hyperparameters_sees_a_posterior_that_is_too_narrow(line, facto
     assert ("hyperparameters not trusted" in names(found)) == (factor < 1)
     if factor < 1:
         assert whole["k-hat"] > 0.7 and whole["effective"] < 0.5
+        assert f" standard deviation of noise {noise['spread']:.2g} times as large, at least: " in str(found.findings)
     else:
         assert whole["effective"] > 0.8
         assert noise["shift"] < 0.15 and noise["spread"] == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("shift", "wider", "at_least", "words"),
+    [
+        (0.8, 1.01, False, "Weights move the mean of noise by 0.8 of its standard deviations"),
+        (0.17, 2.345, True, "Weights make the standard deviation of noise 2.3 times as large, at least"),
+        (0.17, 0.25, False, "Weights make the standard deviation of noise 0.25 times as large"),
+        (
+            0.8,
+            2.0,
+            False,
+            "Weights move the mean of noise by 0.8 of its standard deviations and make the standard deviation of noise "
+            "2 times as large",
+        ),
+        (
+            0.17,
+            1.0,
+            True,
+            "Each mean and standard deviation is about right (noise is furthest off, its mean by 0.17 of its standard "
+            "deviations), so that it is the shape",
+        ),
+    ],
+)
+def test_weights_are_said_to_change_what_they_change_and_nothing_else(shift, wider, at_least, words):
+    assert khat._moved("noise", shift, wider, at_least) == words
 
 
 def exact_line(X, y=None):
@@ -298,6 +348,7 @@ def test_khat_of_exact_regression_has_the_exact_evidence():
     assert not found.findings
 
 
+@pytest.mark.slow
 def test_khat_says_why_it_is_not_available(line):
     trained, (X, y), kwargs = sparse_fits(SEED)["a sine"]
     found = diagnose(KEY, trained, X, y, model_kwargs=kwargs)

@@ -37,6 +37,7 @@ def test_thresholds_grow_with_the_number_of_draws():
     assert largest_k(100) == pytest.approx(0.5) and largest_k(10**5) == 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k, warns", [(0, True), (1, False)], ids=["warns", "silent"])
 def test_arviz_says_the_same_of_the_export(k, warns):
     trained, new, kwargs, _ = fits_with_fixed_noise(SEED)[k]

@@ -110,6 +110,7 @@ def test_a_fit_draws_into_given_axes_and_without_data_it_has_none():
     assert ax is given and "data" not in words(ax) and "draws of f" not in words(ax)
 
 
+@pytest.mark.slow
 def test_a_fit_of_waiting_times_is_on_the_scale_of_times():
     def times(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
@@ -123,6 +124,7 @@ def test_a_fit_of_waiting_times_is_on_the_scale_of_times():
     assert min(vertex[1] for vertex in ax.collections[1].get_paths()[0].vertices) > 0
 
 
+@pytest.mark.slow
 def test_a_fit_of_data_without_a_mean_shows_that_of_the_function():
     def outliers(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
@@ -135,6 +137,7 @@ def test_a_fit_of_data_without_a_mean_shows_that_of_the_function():
     assert np.isfinite(line(ax, "mean of f")).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_fit_of_classes_shows_probabilities(classes):
     X, _ = sine(12)
@@ -152,6 +155,7 @@ def test_a_fit_of_classes_shows_probabilities(classes):
     assert ax.get_ylabel() == "probability"
 
 
+@pytest.mark.slow
 def test_several_outputs_have_their_colours():
     X, y = sine(12)
     model = partial(gp_regression, num_outputs=2)
@@ -192,6 +196,7 @@ def test_inputs_of_other_columns_are_refused(draw, columns):
         draw(KEY, made_up(gp_regression, random_subset(4), X, y), X, y)
 
 
+@pytest.mark.slow
 def test_the_site_must_be_one_of_the_program():
     trained, X, y = of_one_input()
     with pytest.raises(ValueError, match=r"one of \['f'\]; got 'g'"):
@@ -211,6 +216,7 @@ def test_the_site_must_be_one_of_the_program():
 # -- fields and layers -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_field_shows_the_mean_and_the_data_in_its_colours():
     X, y = on_circle()
     trained = made_up(gp_regression, random_subset(5), X, y)
@@ -227,6 +233,7 @@ def test_a_field_shows_the_mean_and_the_data_in_its_colours():
     assert ax.get_xlabel() == "X, column 0" and "standard deviation of f" in words(ax)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_field_of_classes_marks_each_class(classes):
     X, y = on_circle()
@@ -238,6 +245,7 @@ def test_a_field_of_classes_marks_each_class(classes):
     assert ("border of the likeliest class" if classes == 3 else "probability 1/2") in words(ax)
 
 
+@pytest.mark.slow
 def test_layers_have_a_panel_each_along_the_inputs():
     X, y = sine(12)
     trained = made_up(deep, random_subset(4), X, y)
@@ -305,12 +313,14 @@ def test_lengthscales_with_a_posterior_have_intervals():
     assert container.has_xerr and words(ax)[-1] == "RBF of f"
 
 
+@pytest.mark.slow
 def test_one_lengthscale_serves_every_column_and_views_have_none():
     trained, X, labels = of_patches()
     ax = plots.lengthscales(trained, X, labels)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["every column"]
 
 
+@pytest.mark.slow
 def test_kernel_matrix_in_the_order_of_the_classes():
     X = np.arange(6.0)[:, None]
     labels = np.array([1, 0, 1, 0, 2, 2])
@@ -346,6 +356,7 @@ def test_inducing_patches_in_the_order_of_their_output():
     assert ax.get_title() == "4 of 9 inducing images, by the mean of u"
 
 
+@pytest.mark.slow
 def test_blocks_of_inducing_images_have_their_own_rows():
     X, _ = of_images()
     model, labels = partial(convolutional_plus_rbf_gp, patch_shape=(3, 3), num_classes=3), np.arange(7) % 3
@@ -373,6 +384,7 @@ def test_patch_weights_lie_at_their_places():
     assert image.get_clim() == (-8, 8)
 
 
+@pytest.mark.slow
 def test_patch_weights_of_channels():
     X, labels = of_images(channels=2)
     trained = made_up(partial(multi_channel_gp, patch_shape=(4, 4)), blocks(unique_patches(4)), X, labels)
@@ -383,6 +395,7 @@ def test_patch_weights_of_channels():
     np.testing.assert_allclose(second / first.max(), np.arange(4.0, 8).reshape(2, 2) / 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learned", [True, False], ids=["sampled", "orbit"])
 def test_augmentations_stand_beside_their_inputs(learned):
     X, _ = of_images()
@@ -497,6 +510,7 @@ def test_against_nuts_in_its_own_units():
 # -- surroundings ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_loaded_model_is_drawn_as_before(tmp_path):
     trained, X, y = of_one_input()
     trained.save(tmp_path / "model.gpzoo")
@@ -505,6 +519,7 @@ def test_a_loaded_model_is_drawn_as_before(tmp_path):
     np.testing.assert_array_equal(line(first, "mean of y"), line(second, "mean of y"))
 
 
+@pytest.mark.slow
 def test_pictures_leave_pyplot_alone_and_can_be_written(tmp_path):
     code = f"""
 import sys

@@ -212,6 +212,7 @@ def called(*args):
         return CliRunner().invoke(cli.main, args, catch_exceptions=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shown", "left_out"),
     [
@@ -291,6 +292,7 @@ def toy(monkeypatch, tmp_path):
     return call
 
 
+@pytest.mark.slow
 def test_inspect_writes_the_report_of_a_run(toy, tmp_path):
     assert toy("reproduce", "toy", "squares", "--output", "here").exit_code == 0
     assert (tmp_path / "here" / "model.gpzoo").is_file()

@@ -33,6 +33,7 @@ def around_level(X, y=None, shift=0.0, scale=1.0):
     numpyro.sample("level", dist.Normal(location, scale * spread))
 
 
+@pytest.mark.slow_but(scale=[0.5])
 @pytest.mark.parametrize(
     "shift, scale, expected",
     [(0.0, 1.0, None), (0.5, 1.0, "biased"), (0.0, 0.5, "guide too narrow"), (0.0, 2.0, "guide too wide")],
@@ -60,6 +61,7 @@ def test_draws_that_are_not_finite_are_refused():
         vsbc(random.key(0), svi, 1, X, Y, num_simulations=2, model_kwargs=options)
 
 
+@pytest.mark.slow
 def test_functions_have_ranks_too():
     def program(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))

@@ -22,7 +22,8 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
-from numpyro.infer import SVI
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
 
 from gpzoo import draws
 from gpzoo._checks import positional
@@ -148,6 +149,7 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(whole, stopped, tmp_pa
         train(29, directory)
 
 
+@pytest.mark.slow
 def test_a_sparse_gp_that_was_stopped_is_the_uninterrupted_one(tmp_path):
     train(7, tmp_path, svi=sparse())
     assert_same(train(20, tmp_path, svi=sparse()), train(20, svi=sparse()))
@@ -173,6 +175,7 @@ def test_checkpoints_are_written_on_the_way_and_two_are_kept(whole, tmp_path, mo
     assert names(tmp_path) == sorted(f"{step}.checkpoint" for step in sorted(set(steps))[-2:])
 
 
+@pytest.mark.slow
 def test_the_first_checkpoint_comes_within_thirty_seconds(tmp_path, monkeypatch):
     now, saved = [0.0], []
 
@@ -187,6 +190,7 @@ def test_the_first_checkpoint_comes_within_thirty_seconds(tmp_path, monkeypatch)
     assert 10 < first < 30 and 180 <= second - first < 190
 
 
+@pytest.mark.slow
 def test_keys_of_both_kinds_are_kept(tmp_path):
     old = jax.random.PRNGKey(3)
     train(2, tmp_path, key=old)
@@ -418,6 +422,7 @@ def files_up_to(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_a_disk_filled_during_a_write_costs_nothing_but_the_checkpoint(whole, stopped, tmp_path, monkeypatch):
     directory, save = copy(stopped[0], tmp_path), Checkpoints.save
 
@@ -479,6 +484,7 @@ def test_a_folder_that_is_gone_is_made_again(tmp_path):
     assert keeper.save(1, 0.0, np.zeros((1, 1)), {})
 
 
+@pytest.mark.slow
 def test_an_interrupt_says_when_no_checkpoint_could_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpoints, "save", lambda self, *args: False)
     with pytest.raises(KeyboardInterrupt, match="its last steps could not be written to a checkpoint"):
@@ -488,7 +494,7 @@ def test_an_interrupt_says_when_no_checkpoint_could_be_written(tmp_path, monkeyp
 # -- signals and kills ---------------------------------------------------------------------------------------------
 
 
-SCRIPT = """
+HERE_TOO = """
 import sys
 sys.path.insert(0, {root!r})
 import jax, tests.conftest
@@ -496,6 +502,8 @@ import jax, tests.conftest
 jax.config.update("jax_compilation_cache_dir", {cache!r})
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+"""
+SCRIPT = f"""{HERE_TOO}
 from tests.inference.training.test_checkpoints import train, training
 # Most of the time goes to writing.
 training._CHUNK_SECONDS = 0.001
@@ -503,11 +511,14 @@ train(int(sys.argv[1]), sys.argv[2], checkpoint_seconds=0.0)
 """
 
 
+def filled(script):
+    return script.format(root=str(ROOT), cache=jax.config.jax_compilation_cache_dir)
+
+
 @contextmanager
 def running(directory):
     """A process that trains and writes checkpoints all the time, once it has written a new one."""
-    script = SCRIPT.format(root=str(ROOT), cache=jax.config.jax_compilation_cache_dir)
-    command = [sys.executable, "-W", "ignore", "-c", script, "10000000", str(directory)]
+    command = [sys.executable, "-W", "ignore", "-c", filled(SCRIPT), "10000000", str(directory)]
     before = set(directory.glob("*.checkpoint"))
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -525,6 +536,7 @@ def newest(directory):
     return max(int(path.stem) for path in directory.glob("*.checkpoint"))
 
 
+@pytest.mark.slow
 def test_a_signal_writes_a_checkpoint_and_ends_the_process(whole, tmp_path):
     with running(tmp_path / "run") as process:
         process.send_signal(signal.SIGTERM)
@@ -564,9 +576,33 @@ def test_kills_at_random_moments_change_nothing(tmp_path):
     assert unfinished
 
 
+# -- another process ---------------------------------------------------------------------------------------------------
+
+
+def of_many_sites():
+    """A training by an objective of NumPyro, which sums over a set of names."""
+
+    def levels(X, y=None, *, num_data=None):
+        total = sum(numpyro.sample(name, dist.Normal(0.0, 1.0)) for name in "abcdefgh")
+        with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+            numpyro.sample("y", dist.Normal(total, 0.1), obs=y)
+
+    return SVI(levels, AutoNormal(levels), adam(0.02), Trace_ELBO())
+
+
+def test_a_training_goes_on_in_a_process_with_other_hashes(tmp_path):
+    names = "from tests.inference.training.test_checkpoints import of_many_sites, train"
+    script = f"{filled(HERE_TOO)}\n{names}\ntrain(3, sys.argv[1], svi=of_many_sites())"
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)]
+    subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": "1"}, check=True)
+    assert newest(tmp_path) == 3
+    assert_same(train(6, tmp_path, svi=of_many_sites()), train(6, svi=of_many_sites()))
+
+
 # -- hyperparameters in the optimiser's state --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_rate_that_the_optimiser_keeps_in_its_state_tells_trainings_apart(tmp_path):
     def run(steps, directory=None, rate=0.02):
         chained = optax.chain(optax.clip(1e3), optax.inject_hyperparams(optax.adam)(learning_rate=rate))
@@ -585,6 +621,7 @@ def test_a_rate_that_the_optimiser_keeps_in_its_state_tells_trainings_apart(tmp_
 # -- two trainings, one folder -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_second_training_into_the_folder_of_a_running_one_is_refused_and_takes_nothing(tmp_path):
     whole, refusals = train(12), []
 
@@ -601,6 +638,7 @@ def test_a_second_training_into_the_folder_of_a_running_one_is_refused_and_takes
     assert_same(train(12, tmp_path), whole)
 
 
+@pytest.mark.slow
 def test_a_killed_process_holds_no_folder(tmp_path):
     hold = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -620,6 +658,7 @@ def test_of_several_processes_only_the_one_that_writes_holds_the_folder(tmp_path
             pass
 
 
+@pytest.mark.slow
 def test_folders_that_cannot_be_locked_are_used_all_the_same(tmp_path, monkeypatch):
     import fcntl
 

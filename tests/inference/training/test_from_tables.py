@@ -90,6 +90,7 @@ def whole():
 # -- what is computed ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_training_takes_the_minibatches_of_its_key(whole):
     with Minibatches(ArrayTable(X, Y, block_size=BLOCK), BATCH, order_seed(KEY), window=24) as drawn:
         batches = drawn.take(0, 50)
@@ -149,6 +150,7 @@ def test_without_learning_the_losses_of_an_epoch_average_to_the_bound_of_all_row
     assert np.ptp(still.losses) > 1 and not np.array_equal(still.losses[:8], still.losses[8:])
 
 
+@pytest.mark.slow
 def test_initial_values_are_found_on_a_sample_and_training_lowers_the_bound():
     x, y = sine(200)
     table = ArrayTable(np.asarray(x), np.asarray(y), block_size=16)
@@ -163,6 +165,7 @@ def test_initial_values_are_found_on_a_sample_and_training_lowers_the_bound():
     assert bound(trained.params) < bound(start.params) - 100
 
 
+@pytest.mark.slow
 def test_a_standardised_table_in_single_precision(tmp_path):
     table = standardised(parquet(tmp_path, 1e3 * X + 1e6))
     assert [group.dtype for group in table.groups] == [np.float32, np.float32]
@@ -190,6 +193,7 @@ def test_a_table_may_have_no_target():
 # -- what is held --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_device_never_holds_all_rows(monkeypatch):
     rows = 4000
     monkeypatch.setattr(minibatches, "_SAMPLE_ROWS", rows // 2)
@@ -208,6 +212,7 @@ def test_the_device_never_holds_all_rows(monkeypatch):
     assert len(held) > 300 and max(held) < rows * 3 * 8 / 20
 
 
+@pytest.mark.slow
 def test_the_number_of_steps_does_not_retrace():
     def traces(steps):
         calls = []
@@ -234,6 +239,7 @@ def test_the_number_of_steps_does_not_retrace():
 # -- checkpoints ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(steps=[PER_EPOCH - 8])
 @pytest.mark.parametrize("steps", [1, PER_EPOCH - 8, 2 * PER_EPOCH, 2 * PER_EPOCH + 7])
 def test_resumed_in_an_epoch_is_uninterrupted_bit_for_bit(steps, whole, tmp_path):
     train(steps, checkpoint=tmp_path)
@@ -263,6 +269,7 @@ def stopped(tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_checkpoint_of_another_table_is_refused(name, stopped):
     table, changes, message = OTHERS[name]
@@ -286,6 +293,7 @@ def damaged(monkeypatch):
     return ArrayTable(bad, Y, block_size=BLOCK), block, int(ends[-2]) // BATCH
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_used_end_training_after_what_was_computed_is_kept(damaged, whole, tmp_path, monkeypatch):
     table, block, first = damaged
     taken, steps = [], Steps.take
@@ -306,11 +314,13 @@ def test_rows_that_cannot_be_used_end_training_after_what_was_computed_is_kept(d
     assert_same(train(50, checkpoint=tmp_path), whole)
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_used_are_an_error_without_a_checkpoint_too(damaged):
     with pytest.raises(ValueError, match="which is not finite"):
         train(50, damaged[0])
 
 
+@pytest.mark.slow
 def test_a_file_that_becomes_shorter_is_an_error(tmp_path, whole):
     table = mapped(tmp_path)
     path = tmp_path / "rows"
@@ -325,6 +335,7 @@ def test_a_file_that_becomes_shorter_is_an_error(tmp_path, whole):
     assert_same(train(50, mapped(tmp_path), checkpoint=tmp_path / "c"), whole)
 
 
+@pytest.mark.slow
 def test_a_callback_that_fails_leaves_no_thread():
     def fail(step, seconds, params):
         raise RuntimeError(f"step {step}")

@@ -88,6 +88,7 @@ def ended(case, dtype):
 ROOMY = {"inputs of 1e30", "noise of 1e-30", "constant targets"}
 
 
+@pytest.mark.slow_but(case=["targets of 1e30", "constant inputs"], dtype=[np.float32])
 @pytest.mark.parametrize(
     "case, dtype", [(c, d) for c in CASES for d in (np.float32, np.float64) if d is np.float32 or c not in ROOMY]
 )
@@ -162,6 +163,7 @@ def stopped(error):
     return error
 
 
+@pytest.mark.slow_but(kind=[GPZooError])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, GPZooError])
 def test_a_callback_that_raises_loses_nothing(kind):
     error = stopped(kind("mine"))
@@ -236,6 +238,7 @@ def test_a_deep_kernel_that_fails_keeps_the_phases_before(monkeypatch):
     assert list(caught.value.finished) == ["network"] and caught.value.finished["network"].losses.shape == (2,)
 
 
+@pytest.mark.slow
 def test_parameters_that_overflow_only_where_they_are_constrained_are_taken_back():
     def wide(X, y=None):
         # exp(100) overflows float32, while the bound of a constant function is finite.
@@ -273,6 +276,7 @@ def crowded(count, distinct, dtype, whiten=False, **process):
     return SVI(model, guide, relaxed(optax.adam(0.01)), GaussianProcessELBO()), *sine(12, dtype=dtype)
 
 
+@pytest.mark.slow_but(dtype=[np.float64])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_training_of_crowded_inducing_variables_that_are_not_whitened_cannot_begin(dtype):
     svi, X, y = crowded(60, 5, dtype)
@@ -303,6 +307,7 @@ CROWDED = {
 }
 
 
+@pytest.mark.slow_but(case=["whitened", "more jitter"])
 @pytest.mark.parametrize("case", CROWDED)
 def test_a_training_of_crowded_inducing_variables_with_a_way_out_gets_better(case):
     svi, X, y = CROWDED[case]()
@@ -310,6 +315,7 @@ def test_a_training_of_crowded_inducing_variables_with_a_way_out_gets_better(cas
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_forty_points_of_a_smooth_function_do_not_coincide():
     X, y = sine(200, dtype=np.float32)
     guide = InducingGuide(regression, InducingPoints(X[::5]), whiten=False)
@@ -324,7 +330,10 @@ def test_what_coincides_is_counted_by_block_and_output():
 
     one, other = covariance([0.0, 1.0, 1e-5, 2.0]), covariance([0.0, 1e-5, -1e-5, 1.0])
     assert [linalg.coinciding(K) for K in (one, other)] == [1, 2]
-    assert linalg.coinciding(jnp.stack([one, other])) == 2 and linalg.coinciding(linalg.BlockDiagonal(one, other)) == 3
+    assert (
+        linalg.coinciding(jnp.stack([one, other])) == 2
+        and linalg.coinciding(linalg.BlockDiagonalMatrix(one, other)) == 3
+    )
     # A chain is no crowd: each is near its neighbours, two steps are far.
     chain = covariance(1.2e-3 * np.arange(6))
     assert linalg.coinciding(chain) == 3 and linalg.coinciding(chain, jitter=1e-4) == 0

@@ -111,6 +111,7 @@ def many():
     return together(deep_svi(), np.float64)
 
 
+@pytest.mark.slow
 def test_each_of_several_deep_gps_has_the_numbers_that_it_has_alone(many):
     assert many.losses.shape == (SPLITS, STEPS) and np.ptp(many.losses[:, -1]) > 1
     assert many.losses[:, -10:].mean() < many.losses[:, :10].mean() - 10
@@ -120,6 +121,7 @@ def test_each_of_several_deep_gps_has_the_numbers_that_it_has_alone(many):
         assert_trees_close(member.params, params)
 
 
+@pytest.mark.slow
 def test_on_an_accelerator_members_step_together_with_the_same_numbers(many, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     vectorised = together(deep_svi(), np.float64)
@@ -129,6 +131,7 @@ def test_on_an_accelerator_members_step_together_with_the_same_numbers(many, mon
     assert not np.array_equal(vectorised.losses, many.losses)
 
 
+@pytest.mark.slow
 def test_in_single_precision_predictions_agree(monkeypatch):
     svi = deep_svi()
     with monkeypatch.context() as patch:
@@ -205,12 +208,14 @@ def test_members_are_trainings_of_one_key(whole):
         one.member(0)
 
 
+@pytest.mark.slow
 def test_keys_may_be_of_the_old_kind(whole):
     old = train(6, key=random.key_data(SOME))
     assert old.state.rng_key.dtype == jnp.uint32
     np.testing.assert_allclose(old.losses, whole.losses[:, :6], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [1, K])
 def test_keys_may_share_all_data(members, whole):
     result = train(6, X[0], Y[0], key=SOME[:members], in_axes=None)
@@ -224,6 +229,7 @@ def priors():
     return {k: train(6, X[0], Y[k], key=SOME[k], prior=jnp.array(k + 1.0)) for k in (0, K - 1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_arguments_are_shared_or_of_each(backend, priors, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
@@ -232,6 +238,7 @@ def test_arguments_are_shared_or_of_each(backend, priors, monkeypatch):
         np.testing.assert_allclose(mixed.losses[k], one.losses, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_all_rows_in_every_step_and_starting_values_for_each():
     start = {"w_loc": RNG.standard_normal((K, 2))}
     result = train(6, batch_size=None, num_data=None, init_params=start)
@@ -243,6 +250,7 @@ def test_all_rows_in_every_step_and_starting_values_for_each():
     assert still.losses.shape == (K, 0)
 
 
+@pytest.mark.slow
 def test_a_callback_sees_all_members(whole):
     seen = []
     watched = train(30, callback=lambda *now: seen.append(now), callback_steps=13)
@@ -278,6 +286,7 @@ def steps_of(result):
     return np.isfinite(result.losses).sum(axis=1)
 
 
+@pytest.mark.slow
 def test_members_that_fail_stop_and_the_others_go_on(failed):
     result = failed.result
     taken = steps_of(result)
@@ -305,6 +314,7 @@ def alone_until_failure(k, steps):
     return result, len(result.losses)
 
 
+@pytest.mark.slow
 def test_on_an_accelerator_members_that_fail_keep_the_same(failed, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     other = caught(40)
@@ -313,6 +323,7 @@ def test_on_an_accelerator_members_that_fail_keep_the_same(failed, monkeypatch):
     assert str(other) == str(failed)
 
 
+@pytest.mark.slow
 def test_a_failed_member_stays_where_it_is_when_the_others_are_resumed(failed, tmp_path):
     first = caught(25, checkpoint=tmp_path)
     assert steps_of(first.result).tolist() == np.minimum(steps_of(failed.result), 25).tolist()
@@ -321,6 +332,7 @@ def test_a_failed_member_stays_where_it_is_when_the_others_are_resumed(failed, t
     assert str(resumed) == str(failed)
 
 
+@pytest.mark.slow
 def test_when_all_fail_training_ends(tmp_path):
     settings = {"edge": jnp.array([0.35, 0.12, 0.2]), "member_kwargs": ["edge"], "checkpoint": tmp_path}
     errors = []
@@ -334,6 +346,7 @@ def test_when_all_fail_training_ends(tmp_path):
     assert_same(errors[0].result, errors[1].result)
 
 
+@pytest.mark.slow
 def test_a_factorisation_that_fails_is_explained_once_the_others_are_done():
     X, y = sine(12)
 
@@ -373,6 +386,7 @@ def poisoned(at):
     return optax.GradientTransformation(init, update)
 
 
+@pytest.mark.slow
 def test_what_fails_unseen_is_found_at_its_step(whole):
     with pytest.raises(NonFiniteError, match=r"3 of 3 trainings failed, 0 at step 18, 1 .* update is not finite"):
         train(25, svi=linear(poisoned(18)))
@@ -384,6 +398,7 @@ def test_what_fails_unseen_is_found_at_its_step(whole):
 # -- checkpoints ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(backend, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
@@ -394,6 +409,7 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(backend, whole, tmp_pa
     assert resumed.seconds > 0
 
 
+@pytest.mark.slow
 def test_a_signal_is_raised_once_the_checkpoint_is_written(failed, tmp_path):
     def stop(step, seconds, params):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -406,6 +422,7 @@ def test_a_signal_is_raised_once_the_checkpoint_is_written(failed, tmp_path):
     assert_same(caught(40, checkpoint=tmp_path).result, failed.result)
 
 
+@pytest.mark.slow
 def test_a_callback_that_fails_loses_nothing(whole, tmp_path):
     def stop(step, seconds, params):
         raise RuntimeError(f"step {step}")
@@ -415,6 +432,7 @@ def test_a_callback_that_fails_loses_nothing(whole, tmp_path):
     assert_same(train(30, checkpoint=tmp_path), whole)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_members_is_refused(tmp_path):
     train(2, checkpoint=tmp_path)
     others = [{"key": SOME[::-1]}, {"in_axes": None}, {"key": SOME[:2]}]
@@ -500,6 +518,7 @@ def traces(members, steps):
     return sum(calls), len(calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_neither_steps_nor_members_retrace(backend, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)

@@ -85,6 +85,7 @@ def on_eight(tmp_path_factory):
     return out, trained(out, *options, "--checkpoint", out / "runs", "--bytes", devices=8)
 
 
+@pytest.mark.slow
 def test_devices_exchange_gradients_and_the_bound_once_a_step(on_eight):
     found = json.loads((on_eight[0] / "bytes.json").read_text())
     assert found["exchanged"] == {"all-reduce": {"times": 1, "bytes": found["formula"]}}
@@ -93,6 +94,7 @@ def test_devices_exchange_gradients_and_the_bound_once_a_step(on_eight):
     assert found["formula"] == 8 * numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["resident", "table"])
 def test_eight_devices_give_the_numbers_of_one_which_goes_on_from_their_checkpoint(on_eight, way):
     out, found = on_eight

@@ -128,6 +128,7 @@ def test_minibatches_lower_the_bound_of_the_whole():
 # -- what is compiled ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_data_are_arguments_of_the_compiled_step():
     def size(n):
         X, y = sine(n)
@@ -157,6 +158,7 @@ def test_the_number_of_steps_does_not_retrace():
     assert counts == [4, 4]
 
 
+@pytest.mark.slow
 def test_a_program_that_draws_runs_once_more():
     calls = []
 
@@ -204,6 +206,7 @@ def student(f, rate):
     return dist.StudentT(4.0, f, rate)
 
 
+@pytest.mark.slow
 def test_how_expectations_are_taken_is_reported():
     X, y = sine(9)
     result = fit(KEY, make(several), 0, X, y, jnp.arange(9) % 3, progress=False)
@@ -421,6 +424,7 @@ def running_mean(state):
     return found
 
 
+@pytest.mark.slow
 def test_running_statistics_advance_once_a_step(standard_promotion):
     network, svi, X, y = network_program(7)
     before = np.asarray(network.norm.mean[...])
@@ -431,6 +435,7 @@ def test_running_statistics_advance_once_a_step(standard_promotion):
     np.testing.assert_array_equal(network.norm.mean[...], before)  # the user's own network is left alone
 
 
+@pytest.mark.slow
 def test_a_network_is_evaluated_once_a_step(standard_promotion):
     _, svi, X, y = network_program(37)
     state = train(svi, 0, X, y).state
@@ -489,6 +494,7 @@ def seen_by_step():
     return watched(25, 10, seen), seen
 
 
+@pytest.mark.slow
 def test_a_callback_sees_the_parameters_of_its_step_and_changes_nothing(seen_by_step, tmp_path):
     result, seen = seen_by_step
     assert [step for step, _, _ in seen] == [10, 20, 25]

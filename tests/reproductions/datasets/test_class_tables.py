@@ -67,6 +67,7 @@ def diabetes_zip():
     return texts, zipped(**texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "make"), [("adult", adult_zip), ("diabetes", diabetes_zip)])
 def test_the_published_files_hold_the_same(tmp_path, monkeypatch, name, make):
     texts, archive = make()
@@ -85,6 +86,7 @@ def test_the_published_files_hold_the_same(tmp_path, monkeypatch, name, make):
         datasets.load(name)
 
 
+@pytest.mark.slow
 def test_connect4_from_its_text(tmp_path, monkeypatch):
     import gzip
 
@@ -109,6 +111,7 @@ def test_covtype_text():
     assert categories == set() and len(arrays["columns"]) == 54
 
 
+@pytest.mark.slow_but(name=["adult", "connect4", "covtype-subset"])
 @pytest.mark.parametrize(
     ("name", "rows", "columns", "num_classes"),
     [
@@ -137,6 +140,7 @@ def test_tables(name, rows, columns, num_classes):
     np.testing.assert_allclose(both, other.X_train.sum(0) + other.X_test.sum(0), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_patients_are_not_on_both_sides():
     arrays = at_hand("diabetes130.npz")
     data = datasets.load("diabetes")

@@ -43,6 +43,7 @@ def test_rectangles_have_the_published_sizes(rectangles):
     assert rectangles.source == "generated"
 
 
+@pytest.mark.slow_but(part=["train"])
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_every_image_is_the_outline_of_one_rectangle_and_its_label_says_if_it_is_tall(rectangles, part):
     images, labels = getattr(rectangles, f"X_{part}"), getattr(rectangles, f"y_{part}")

@@ -505,6 +505,7 @@ def test_real_mnist_has_its_known_statistics():
     assert len(dataset.classes(0, 1).X_train) == 5923 + 6742
 
 
+@pytest.mark.slow
 def test_real_cifar10_has_its_known_statistics():
     real(*cifar10.CIFAR10_SHA256)
     dataset = datasets.load("cifar10")

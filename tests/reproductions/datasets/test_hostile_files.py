@@ -309,6 +309,7 @@ def bombs() -> dict[str, tuple[str, dict[str, bytes], str]]:
     return found
 
 
+@pytest.mark.slow
 def test_bombs_are_refused_within_bounds(folder, monkeypatch):
     monkeypatch.setattr(icml2007, "_MOST_AMAT", 2**18)
     monkeypatch.setattr(classes, "_MOST_TEXT", 2**18)

@@ -656,6 +656,7 @@ def relative_rmse(data) -> tuple[float, float]:
     return tuple(np.sqrt(np.mean(error**2) / np.mean(data.y_test**2)) for error in errors)
 
 
+@pytest.mark.slow_but(name=["airline", "taxi"])
 @pytest.mark.parametrize("name, linear, nonlinear", [("year", 0.92, 0.82), ("airline", 0.9, 0.75), ("taxi", 0.6, 0.4)])
 def test_targets_of_twins_can_be_learnt(name, linear, nonlinear):
     data = datasets.load(f"{name}-generated")
@@ -664,6 +665,7 @@ def test_targets_of_twins_can_be_learnt(name, linear, nonlinear):
     assert np.all(data.y_train == np.rint(data.y_train)) and len(np.unique(data.y_train)) > 30
 
 
+@pytest.mark.slow_but(name=["higgs", "susy", "airline-delayed"])
 @pytest.mark.parametrize(
     "name, accuracy", [("higgs", 0.65), ("susy", 0.6), ("rectangles-images", 0.7), ("airline-delayed", 0.7)]
 )

@@ -111,6 +111,7 @@ def test_grey_images_get_three_colours(images):
     np.testing.assert_allclose(first, 100 / 255, atol=0.01)
 
 
+@pytest.mark.slow
 def test_folders_that_are_no_data_set_are_refused(folder, images):
     broken = images["val", "n2"][1]
     content = broken.read_bytes()
@@ -141,6 +142,7 @@ def test_without_the_folder_the_message_says_where_images_are_had(folder):
 # -- twins -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(name=["svhn"])
 @pytest.mark.parametrize(("name", "shape", "classes"), [("svhn", (32, 32, 3), 10), ("imagenet20", (64, 64, 3), 20)])
 def test_twins_have_the_schema_and_follow_their_seed(folder, name, shape, classes):
     twin, same, other = (datasets.load(f"{name}-generated", rows=400, seed=seed) for seed in (0, 0, 1))
@@ -151,6 +153,7 @@ def test_twins_have_the_schema_and_follow_their_seed(folder, name, shape, classe
         datasets.load(f"{name}-generated", rows=19)
 
 
+@pytest.mark.slow
 def test_classes_of_twins_can_be_learnt(folder):
     from sklearn.neighbors import KNeighborsClassifier
 

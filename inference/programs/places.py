@@ -1,0 +1,138 @@
+"""Does a site change with the place of a row among the others, or with their number? Runs of the program tell.
+
+Rows of data are followed through a program, but no row of data is in ``jnp.arange(len(X))``, ``X * len(X)`` or a draw
+of the shape of ``X`` by a key of the program's own. In batches these are others than for all rows at once. So the
+program runs on as many rows as a batch has, and on a few of these in another order, where every latent site has the
+same values. What differs, and not for another random key too, goes by place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.program import concrete, parts_of
+from gpzoo.inference.programs.rows import Layout, SiteRows
+from gpzoo.inference.programs.runs import given_value, run, unmasked
+from gpzoo.processes.process import GaussianProcess
+
+#: The least number of rows of the larger run.
+_SOME = 8
+
+
+def sites_by_place(
+    model: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    values: Mapping[str, Any] | None,
+    rows: SiteRows,
+    batch_size: int,
+) -> dict[str, str]:
+    """Sites that change with the place or the number of the rows, and those after them: why, by name.
+
+    Args:
+        model: the program.
+        args: positional arguments, at all rows.
+        kwargs: keyword arguments.
+        values: of sites and parameters, where some are given.
+        rows: how the sites follow the rows of ``args``.
+        batch_size: number of rows of a batch.
+    """
+    args, kwargs = jax.tree.map(concrete, (args, dict(kwargs)))
+    of_each: dict[str, list[str]] = {}
+
+    @jax.jit
+    def numbers(args: tuple, given: dict[str, Any], key: Array) -> tuple[dict[str, Any], dict[str, list[Array]]]:
+        value = partial(_value, given | dict(values or {}), key)
+        found = run(key, args, kwargs, model=model, values=value, complete=False)
+        latent = {
+            name: site["value"]
+            for name, site in found.model.items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
+        arrays = {name: list(_arrays_of(site)) for name, site in found.model.items()}
+        of_each.update({name: [what for what, _ in of] for name, of in arrays.items()})
+        return latent, {name: [x for _, x in of] for name, of in arrays.items()}
+
+    size = max(batch_size, _SOME)
+    some = np.arange(size) % rows.count
+    few = np.arange(min(rows.count, 3))[::-1]
+    at = lambda of: jax.tree.map(lambda x: np.asarray(x)[of], args)  # noqa: E731
+    latent, whole = numbers(at(some), {}, random.key(0))
+    layouts = rows.layouts
+    taken = {
+        name: x[layouts[name].rows(few, size)] if name in layouts else x
+        for name, x in latent.items()
+        if name not in rows.untold
+    }
+    (_, part), (_, again) = (numbers(at(some[few]), taken, random.key(i)) for i in (0, 1))
+    reasons: dict[str, str] = {}
+    for name, arrays in part.items():
+        strided = name in layouts and layouts[name].strided
+        changed = (
+            what
+            for what, x, y, z in zip(of_each[name], whole[name], arrays, again[name], strict=True)
+            if _same(y, z) and not any(_same(_at_rows(x, y, few, size, how), y) for how in (strided, not strided))
+        )
+        if (what := next(changed, None)) is not None:
+            reasons[name] = (
+                f"the same row at another place, or among another number of rows, gives other numbers in "
+                f"{what} of {name!r}"
+            )
+        elif reasons:
+            reasons[name] = next(iter(reasons.values()))
+    return reasons
+
+
+def _value(given: Mapping[str, Any], key: Array, site: dict[str, Any]) -> Any:
+    """A given value, or for a latent GP site independent normal numbers."""
+    value, fn = given_value(given, site), site.get("fn")
+    if value is None and site["type"] == "sample" and site["value"] is None and isinstance(fn, GaussianProcess):
+        return random.normal(named_key(key, site["name"]), fn.event_shape, fn.X.dtype)
+    return value
+
+
+def _arrays_of(site: dict[str, Any]) -> Iterator[tuple[str, Array]]:
+    """The numbers that a site's law is made of, or its value, and what they are."""
+    if site["type"] == "deterministic":
+        found = [("the value", site["value"])]
+    elif site["type"] != "sample":
+        return
+    elif isinstance(fn := unmasked(site["fn"]), GaussianProcess):
+        found = [(f"the {what.rstrip(' 0123456789')}", x) for what, x in parts_of(fn).items()]
+    else:
+        found = [("a parameter", x) for x in jax.tree.leaves(fn)]
+    for what, x in found:
+        if isinstance(x, Array | np.ndarray) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            yield what, jnp.asarray(x)
+
+
+def _at_rows(x: Array, like: Array, few: np.ndarray, size: int, strided: bool) -> np.ndarray | None:
+    """The rows ``few`` of ``size`` along every axis that differs from that of ``like``; ``None`` if none are there."""
+    found = np.asarray(x)
+    if found.ndim != like.ndim:
+        return None
+    for axis, (whole, part) in enumerate(zip(found.shape, like.shape, strict=True)):
+        if whole != part:
+            if part % len(few) or whole * len(few) != part * size:
+                return None
+            found = found.take(Layout(part // len(few), strided).rows(few, size), axis)
+    return found
+
+
+def _same(x: Any, y: Any) -> bool:
+    """Whether two arrays are equal up to the rounding of other shapes."""
+    if x is None or np.shape(x) != np.shape(y):
+        return False
+    x, y = np.asarray(x), np.asarray(y)
+    if not np.issubdtype(x.dtype, np.floating):
+        return np.array_equal(x, y)
+    size = np.abs(y, where=np.isfinite(y), out=np.zeros_like(y)).max(initial=0)
+    return np.allclose(x, y, rtol=0, atol=np.finfo(x.dtype).eps ** 0.4 * size, equal_nan=True)
