@@ -162,7 +162,7 @@ def _classes(ax: Axes, probs: np.ndarray, extent: tuple) -> None:
     from scipy.ndimage import uniform_filter
 
     # Means of nine neighbours: likelihoods without a formula draw their probabilities for every input anew.
-    probs, K = uniform_filter(probs, (3, 3, 1), mode="nearest"), probs.shape[-1]
+    probs, K = uniform_filter(probs, 3, mode="nearest", axes=(0, 1)), probs.shape[-1]
     colours = np.array([to_rgb(draw.colour(k)) for k in range(K)])
     strength = 0.75 * np.clip((probs.max(axis=-1)[..., None] - 1 / K) / (1 - 1 / K), 0, 1)
     shown = 1 - strength * (1 - colours[probs.argmax(axis=-1)])
