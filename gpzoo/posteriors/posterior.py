@@ -238,7 +238,7 @@ class InducingPosterior(ProcessAtInputs):
     def inducing_moments(self) -> tuple[Float[Array, "M *D"], Any]:
         """Mean of ``u`` and its covariance ``[M, M]`` or ``[D, M, M]``: always of ``u``, never of the whitened ``v``.
 
-        On a grid of several axes the covariance is a :class:`~gpzoo.linalg.Kronecker` product.
+        On a grid of several axes the covariance is a :class:`~gpzoo.linalg.KroneckerProduct`.
         """
         mean, covariance = self.conditional.inducing_moments(*self._q())
         if self.num_outputs is None:

@@ -159,7 +159,7 @@ class Subject:
         key = ("places", batch_size, *self._shapes)
         if key not in self.compiled:
             found = sites_by_place(self.model, self.args, self.kwargs, self.values, self.follow, batch_size)
-            self.compiled[key] = replace(self.follow, untold=found | self.follow.untold)
+            self.compiled[key] = replace(self.follow, untold=found | dict(self.follow.untold))
         return self.compiled[key]
 
     def at(self, **others: Any) -> At:

@@ -103,14 +103,12 @@ def without_variance(path: Path) -> Path:
 def of_paths(each: Path, asked: Asked) -> SitePrediction:
     """The equal mixture over the leading axis: moments by the law of total variance, densities averaged (eq. 18)."""
     path, variance, density, quantiles = each.prediction, None, None, None
-    draws: Any = each.draws
     mean, probs, cdf = (None if x is None else jnp.mean(x, axis=0) for x in (path.mean, path.probs, path.cdf))
     if mean is not None and path.variance is not None:
         variance = jnp.mean(path.variance, axis=0) + jnp.var(path.mean, axis=0)
     if path.log_density is not None:
         density = logsumexp(path.log_density, axis=0) - jnp.log(len(path.log_density))
-    if draws is not None:
-        draws = draws.reshape(-1, *draws.shape[2:])
+    draws: Any = None if each.draws is None else each.draws.reshape(-1, *each.draws.shape[2:])
     if asked.quantiles is not None and mean is not None:
         if each.gaussian is None:
             quantiles = empirical_quantiles(draws, asked.quantiles)

@@ -131,7 +131,7 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
         """Terms of the bound, posteriors of GP sites, and data sites, as in a step of the training."""
         kwargs, bound = at.arrays | static, _Seen(sum_sites=False)
         # A copy: networks write their state into the dictionary that they are handed.
-        losses = bound.loss(key, jax.tree.map(lambda x: x, at.params), model, guide, *at.args, **kwargs)
+        losses: Any = bound.loss(key, jax.tree.map(lambda x: x, at.params), model, guide, *at.args, **kwargs)
         of_guide, of_model = (each.trace for each in bound.runs)
         fns = {name: site.get("fn") for name, site in of_guide.items()}
         posteriors = {name: fn for name, fn in fns.items() if isinstance(fn, InducingPosterior)}

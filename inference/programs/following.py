@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -109,7 +109,8 @@ class Follow:
     def __call__(self, variable: Any) -> Rows:
         """The rows of a variable, or of a constant."""
         found = None if isinstance(variable, Literal) else self.rows.get(variable)
-        return self.none(np.shape(variable.aval)) if found is None else found
+        kind: Any = variable.aval
+        return self.none(kind.shape) if found is None else found
 
     def number(self, variable: Any) -> Any:
         """The value of a variable, which is computed where an index depends on it."""
@@ -252,7 +253,10 @@ def _looked_up(follow: Follow, equation: Any, given: list[Rows], shapes: list) -
         own = [axis for axis in range(len(shapes[0])) if axis not in params["dimension_numbers"].offset_dims]
         by_place = placed(together(given[1], [given[1].ndim - 3]), own, len(shapes[0]))
     elif name.startswith("scatter-"):  # what is combined depends on all of it
-        bind, params = lax.scatter_min, {"dimension_numbers": params["dimension_numbers"], "mode": params["mode"]}
+        bind, params = (
+            cast(Any, lax.scatter_min),
+            {"dimension_numbers": params["dimension_numbers"], "mode": params["mode"]},
+        )
 
     def once(*numbers: Any) -> Any:
         each = dict(zip(moving, numbers, strict=True)) | at

@@ -16,6 +16,7 @@ from jax.core import eval_jaxpr
 from jaxtyping import Bool, PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import MaskedDistribution
+from numpyro.distributions.distribution import Unit
 from numpyro.primitives import default_process_message
 
 from gpzoo import _checks as checks
@@ -182,7 +183,7 @@ def terms_per_datum(trace: Trace, latents: Collection[str] | None = None) -> Tra
     return {
         name: site
         for name, site in (data_of(trace) if latents is None else others).items()
-        if not site["infer"].get("is_auxiliary") and not isinstance(unmasked(site["fn"]), GaussianProcess)
+        if not site["infer"].get("is_auxiliary") and not isinstance(unmasked(site["fn"]), Unit | GaussianProcess)
     }
 
 

@@ -151,7 +151,7 @@ def test_one_draw_is_a_function_of_jax_with_a_gradient():
     for axis, step in enumerate(1e-5 * jnp.eye(2)):
         np.testing.assert_allclose(gradient[axis], (at(NEW[0] + step) - at(NEW[0] - step)) / 2e-5, rtol=1e-6)
     assert not np.allclose(trained.function(KEY)(NEW)["f"], drawn)
-    with pytest.raises(ValueError, match="draw must be an integer of 0 or more, got -1"):
+    with pytest.raises(ValueError, match="draw must be an integer of at least 0, got -1"):
         trained.function(KEY, -1)
     with pytest.raises(ValueError, match="num_features must be an integer of at least 1, got 0"):
         trained.function(KEY, num_features=0)
