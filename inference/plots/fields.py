@@ -144,29 +144,32 @@ def surface(
 def _probability(ax: Axes, probs: np.ndarray, extent: tuple, name: str) -> None:
     # Paler than the marks of the data, which have the colours of the ends.
     drawn = draw.image(ax, probs, cmap=draw.DIVERGING, vmin=0, vmax=1, alpha=0.7, extent=extent, **draw.FIELD)
-    if probs.min() < 0.5 < probs.max():
-        ax.contour(probs, extent=extent, colors="k", levels=[0.5], linewidths=1)
-        ax.plot([], [], color="k", linewidth=1, label="probability 1/2")
+    _line(ax, probs - 0.5, extent, "probability 1/2" if probs.min() < 0.5 < probs.max() else None, 1)
     draw.colour_bar(ax, drawn, f"P({name} = 1)")
+
+
+def _line(ax: Axes, values: np.ndarray, extent: tuple, name: str | None, width: float) -> None:
+    """The line along which numbers are zero, if there is one, and its name in the legend."""
+    if values.min() < 0 < values.max():
+        ax.contour(values, extent=extent, colors="k", levels=[0.0], linewidths=width)
+    if name is not None:
+        ax.plot([], [], color="k", linewidth=width, label=name)
 
 
 def _classes(ax: Axes, probs: np.ndarray, extent: tuple) -> None:
     """The likeliest class in its colour, paler the less sure."""
     from matplotlib.colors import to_rgb
+    from scipy.ndimage import uniform_filter
 
     # Means of nine neighbours: likelihoods without a formula draw their probabilities for every input anew.
-    padded = np.pad(probs, ((1, 1), (1, 1), (0, 0)), mode="edge")
-    rows, columns, K = probs.shape
-    probs = np.mean([padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)], axis=0)
+    probs, K = uniform_filter(probs, 3, mode="nearest", axes=(0, 1)), probs.shape[-1]
     colours = np.array([to_rgb(draw.colour(k)) for k in range(K)])
     strength = 0.75 * np.clip((probs.max(axis=-1)[..., None] - 1 / K) / (1 - 1 / K), 0, 1)
     shown = 1 - strength * (1 - colours[probs.argmax(axis=-1)])
     draw.image(ax, shown, extent=extent, **draw.FIELD)
     for k in range(K):
         ahead = probs[..., k] - np.delete(probs, k, axis=-1).max(axis=-1)
-        if ahead.min() < 0 < ahead.max():
-            ax.contour(ahead, extent=extent, colors="k", levels=[0.0], linewidths=0.8)
-    ax.plot([], [], color="k", linewidth=0.8, label="border of the likeliest class")
+        _line(ax, ahead, extent, "border of the likeliest class" if k == 0 else None, 0.8)
 
 
 def _class_marks(ax: Axes, X: np.ndarray, values: np.ndarray | None) -> None:

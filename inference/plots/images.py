@@ -257,7 +257,7 @@ def augmentations(
         raise ValueError(f"The kernel of site {posterior.site!r} has no views of whole images.")
     if isinstance(view, FixedViews):
         # Prediction draws one set for all inputs; these are drawn for each, as in training.
-        each = min(count, int(min(view.sampled.orbit_size, count)))
+        each = int(min(view.sampled.orbit_size, count))
         drawn = list(np.asarray(_sampled(view.sampled, random.split(rng_key, len(images)), images, each)))
     else:
         drawn = [view.view(image[None])[0][:count] for image in images]

@@ -137,20 +137,17 @@ def _group(container: Any, name: str) -> Any:
 
 
 def _names(first: Any, second: Any, names: Sequence[str] | None, where: str, limit: int | None = _ENTRIES) -> list[str]:
-    if names is None:
-        common = [str(name) for name in first.data_vars if name in second.data_vars]
-        if limit is None:
-            at_inputs = [name for name in common if not any(str(d).endswith("_inducing_row") for d in first[name].dims)]
-            return sorted(at_inputs, key=lambda name: _per_draw(first[name]) > _ENTRIES)
-        return [n for n in common if max(_per_draw(group[n]) for group in (first, second)) <= limit]
-    for name in names:
-        if name not in first.data_vars or name not in second.data_vars:
-            raise ValueError(f"names has {name!r}, which is not in {where}; in both are {_both(first, second)}.")
-    return list(names)
-
-
-def _both(first: Any, second: Any) -> list[str]:
-    return sorted(str(name) for name in set(first.data_vars) & set(second.data_vars))
+    """The variables that are shown: those that are named, or those that both groups have, as far as they are small."""
+    common = [str(name) for name in first.data_vars if name in second.data_vars]
+    for name in names or ():
+        if name not in common:
+            raise ValueError(f"names has {name!r}, which is not in {where}; in both are {sorted(common)}.")
+    if names is not None:
+        return list(names)
+    if limit is not None:
+        return [name for name in common if max(_per_draw(group[name]) for group in (first, second)) <= limit]
+    at_inputs = [name for name in common if not any(str(d).endswith("_inducing_row") for d in first[name].dims)]
+    return sorted(at_inputs, key=lambda name: _per_draw(first[name]) > _ENTRIES)
 
 
 def _per_draw(variable: Any) -> int:

@@ -50,7 +50,7 @@ def sites_by_place(
 
     @jax.jit
     def numbers(args: tuple, given: dict[str, Any], key: Array) -> tuple[dict[str, Any], dict[str, list[Array]]]:
-        value = partial(_value, given | dict(values or {}), key)
+        value = partial(_value, given, values or {}, key)
         found = run(key, args, kwargs, model=model, values=value, complete=False)
         latent = {
             name: site["value"]
@@ -91,19 +91,19 @@ def sites_by_place(
     return reasons
 
 
-def _value(given: Mapping[str, Any], key: Array, site: dict[str, Any]) -> Any:
-    """A given value, or for a latent GP site independent normal numbers."""
+def _value(given: Mapping[str, Any], others: Mapping[str, Any], key: Array, site: dict[str, Any]) -> Any:
+    """A given value, or independent normal numbers for a latent GP site: ``others`` have it at other rows."""
     value, fn = given_value(given, site), site.get("fn")
     if value is None and site["type"] == "sample" and site["value"] is None and isinstance(fn, GaussianProcess):
         return random.normal(named_key(key, site["name"]), fn.event_shape, fn.X.dtype)
-    return value
+    return given_value(others, site) if value is None else value
 
 
 def _arrays_of(site: dict[str, Any]) -> Iterator[tuple[str, Array]]:
     """The numbers that a site's law is made of, or its value, and what they are."""
     if site["type"] == "deterministic":
         found = [("the value", site["value"])]
-    elif site["type"] != "sample":
+    elif site["type"] != "sample" or site["infer"].get("is_auxiliary"):
         return
     elif isinstance(fn := unmasked(site["fn"]), GaussianProcess):
         found = [(f"the {what.rstrip(' 0123456789')}", x) for what, x in parts_of(fn).items()]

@@ -89,4 +89,5 @@ def page(title: str, subtitle: str, parts: Iterable[Part]) -> str:
 
 def _printable(value: Any) -> Any:
     """Text without characters that control how it is shown, such as those that reverse its direction."""
-    return "\n".join(map(plain, value.split("\n"))) if type(value) is str else value
+    safe = not isinstance(value, str) or hasattr(value, "__html__")
+    return value if safe else "\n".join(map(plain, value.split("\n")))

@@ -85,14 +85,11 @@ def described(fn: Any) -> str:
     if isinstance(fn, GaussianProcess):
         mean = "" if fn.loc is None or (checks.is_concrete(fn.loc) and not np.any(fn.loc)) else ", with a mean function"
         return f"GP, kernel {described(fn.kernel)}{mean}"
-    if isinstance(fn, Fields):
-        own = [(name, getattr(fn, name)) for name in fn.data_fields + fn.static_fields]
-        return f"{type(fn).__name__}({', '.join(filter(None, (_argument(*each) for each in own)))})"
-    names = getattr(fn, "arg_constraints", None) or {}
-    own = [(name, getattr(fn, name, None)) for name in names]
+    fields = fn.data_fields + fn.static_fields if isinstance(fn, Fields) else getattr(fn, "arg_constraints", None) or ()
+    said = [_argument(name, getattr(fn, name, None)) for name in fields]
     base = getattr(fn, "base_dist", None)
-    inner = [described(base)] if base is not None and not names else []
-    return f"{type(fn).__name__}({', '.join([*inner, *filter(None, (_argument(*each) for each in own))])})"
+    said += [described(base)] if base is not None and not fields else []
+    return f"{type(fn).__name__}({', '.join(filter(None, said))})"
 
 
 def _argument(name: str, value: Any) -> str:

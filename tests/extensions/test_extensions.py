@@ -72,6 +72,7 @@ def test_kernel_as_a_class(built_in):
     same(outcome(SquaredExponential, InducingPoints(POINTS)), built_in)
 
 
+@pytest.mark.slow
 def test_kernel_as_a_function(built_in):
     def kernel(variance, lengthscale):
         return Pointwise(squared_exponential, variance=variance, lengthscale=lengthscale)

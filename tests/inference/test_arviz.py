@@ -218,6 +218,7 @@ def test_an_argument_may_be_named_like_its_masked_site():
     assert group(data, "log_likelihood")["counts"].dtype == np.float64
 
 
+@pytest.mark.slow
 def test_names_with_slashes_can_be_written(tmp_path):
     inner = scope(regression, prefix="a")
     guide = InducingGuide(inner, InducingPoints(X[::3]))

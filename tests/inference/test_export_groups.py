@@ -85,6 +85,7 @@ def test_axes_have_names(exported):
     assert list(posterior["feature"].values) == ["age"]
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_same_draws(trained, exported):
     # At an inducing input f is u, and what is predicted is what Trained.predict says.
     for name in "fg":

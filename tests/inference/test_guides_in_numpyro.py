@@ -51,6 +51,7 @@ def test_params_under_mcmc_must_be_lifted():
     assert set(run_mcmc(fixed, X, y, kernel=ONE_STEP)) == {"f"}
 
 
+@pytest.mark.slow
 def test_automatic_guides_may_train_params():
     X, y = sine(8)
     with jax.numpy_dtype_promotion("standard"):

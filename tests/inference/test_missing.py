@@ -94,6 +94,7 @@ def test_expectations_by_draws_leave_out_single_entries():
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(ours))
 
 
+@pytest.mark.slow
 def test_the_collapsed_bound_is_that_of_the_formula_by_output():
     ours, _ = value_and_gradient(CollapsedELBO(), program, X, Y)
     k = lambda a, b: rbf(*pairs(a, b), 1.3, 0.6)  # noqa: E731
@@ -220,6 +221,7 @@ def test_nan_among_test_data_and_an_observed_gp(trained):
         trained.predict(KEY, HOLED)
 
 
+@pytest.mark.slow
 def test_comparisons_score_what_was_observed():
     with pytest.raises(ValueError, match=r"^y has \d+ entries"):
         compare(KEY, {"refuses": (partial(program, missing=None), InducingPoints(Z))}, X, Y, num_steps=1)

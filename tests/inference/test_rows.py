@@ -328,6 +328,7 @@ def predicted(program, batch_size):
     return trained.predict(KEY, X, batch_size=batch_size)
 
 
+@pytest.mark.slow_but(what=["a parameter of 'y'"])
 @pytest.mark.parametrize(
     ("program", "what"),
     [
@@ -393,7 +394,7 @@ def bounds(program, change=lambda guide: None, **options):
     return found.mean(), found.std() / np.sqrt(PARTICLES)
 
 
-@pytest.mark.slow_but(strided=[True])
+@pytest.mark.slow
 @pytest.mark.parametrize("strided", [False, True])
 def test_the_bound_of_patches_under_a_second_layer_is_that_of_joint_draws(strided):
     def program(X, y=None):
@@ -474,6 +475,7 @@ def of_patches(X, y=None, *, several=True):
         numpyro.sample("y", gaussian(f, 0.1), obs=y)
 
 
+@pytest.mark.slow
 def test_options_under_which_rows_are_needed_together_are_refused_by_a_guide_that_draws_them_apart():
     points = {"h": InducingPoints(U), "f": InducingPoints(np.eye(4))}
     apart, together = (InducingGuide(of_patches, points) for _ in range(2))

@@ -207,6 +207,7 @@ def test_predictions_agree_with_exact_regression(draws):
     np.testing.assert_allclose(again["f"].mean, draws["f"].mean(0), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_numpyros_predictive_takes_its_draws(draws):
     few = {name: value[:3] for name, value in draws.items()}
     found = Predictive(HALF_SPARSE, few)(KEY, X)

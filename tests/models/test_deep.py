@@ -79,6 +79,7 @@ def test_without_inner_layers_it_is_sparse_regression():
     jax.tree.map(np.testing.assert_array_equal, *found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [(), LAYERS], ids=["one layer", "three layers"])
 def test_without_inner_variance_it_is_one_process_at_the_composed_means(layers):
     model = partial(deep_gp, layers=layers, layer_noise=None)
@@ -241,7 +242,7 @@ def traced(model, *args):
     return handlers.trace(handlers.seed(model, KEY)).get_trace(*args)
 
 
-@pytest.mark.slow_but(propagate=[True])
+@pytest.mark.slow
 @pytest.mark.parametrize("propagate", [False, True])
 def test_layers_see_the_layer_below_and_the_inputs(propagate):
     model = partial(deep_gp, layers=[2, 4], propagate_inputs=propagate)
@@ -308,6 +309,7 @@ def test_layer_noise_is_in_the_kernel():
     np.testing.assert_allclose(with_noise, params["layer_0_variance"] + 0.25, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single():
     data = X.astype(np.float32), y.astype(np.float32)
     layers = [np.asarray(W) for W in linear_layers(data[0], [2])]

@@ -83,6 +83,7 @@ def test_phases_train_what_they_should(trained, digits):
     assert alone < 0.1 and all(error < alone + 0.03 and nlp < 0.4 for error, nlp in shares)
 
 
+@pytest.mark.slow
 def test_features_and_where_they_start(trained, digits):
     network, result = trained
     X = digits[0]
@@ -96,6 +97,7 @@ def test_features_and_where_they_start(trained, digits):
     assert np.isfinite(constant["feature_scale"]).all() and (np.asarray(constant["feature_scale"]) > 0).all()
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_the_batch(trained, digits):
     _, result = trained
     X_test, y_test = digits[2:]

@@ -30,7 +30,7 @@ LIKELIHOODS = {
 }
 
 
-@pytest.mark.slow_but(name=["bernoulli"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_likelihoods_of_the_last_layer(name):
     likelihood, num_outputs, data, names = LIKELIHOODS[name]

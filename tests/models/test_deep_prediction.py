@@ -80,6 +80,7 @@ def test_three_layers_are_the_mixture_of_their_paths(three):
     check_quantiles(found["y"].quantiles, means, noisy)
 
 
+@pytest.mark.slow
 def test_draws_have_the_moments_that_are_reported(three):
     _, params, _, found = three
     for name, shape in {"layer_0": (S, 7, 2), "layer_1": (S, 7, 1), "f": (S, 7), "y": (S, 7)}.items():

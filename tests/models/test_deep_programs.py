@@ -58,6 +58,7 @@ def test_nuts_draws_every_layer():
     assert np.isfinite(found.mean).all() and (found.variance > 0.1).all()
 
 
+@pytest.mark.slow
 def test_predictive_draws_all_sites():
     model = partial(deep_gp, layers=LAYERS[:1])
     inducing = {"layer_0": InducingPoints(X[:4]), "f": InducingPoints(X[:4] @ LAYERS[0])}

@@ -94,7 +94,7 @@ ONLY_STARTED = ("fixed rotation", "deformation")
 EXPORTED = ("affine, one-hot", "three classes, single precision")
 
 
-@pytest.mark.slow_but(name=["deformation"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONLY_STARTED)
 def test_a_program_has_the_parameters_of_its_view(name):
     program, y, params = PROGRAMS[name]

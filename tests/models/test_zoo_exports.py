@@ -124,7 +124,7 @@ ALIKE = (
 )
 
 
-@pytest.mark.slow_but(name=["not whitened"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.stress) if n in ALIKE else n for n in PROGRAMS])
 def test_an_export_is_finite_and_complete(name, standard_promotion):
     if name in ALIKE and not os.environ.get("GPZOO_STRESS"):

@@ -383,6 +383,7 @@ def sum_of_channels(X, y=None):
         numpyro.sample("y", Gaussian(channels[0] + channels[1], 0.3), obs=y)
 
 
+@pytest.mark.slow
 def test_multi_channel_equals_the_sum_of_channel_processes():
     X = images(channels=2)
     y = jnp.asarray(np.sin(np.sum(np.asarray(X), axis=(1, 2, 3))))

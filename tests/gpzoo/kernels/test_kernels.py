@@ -406,6 +406,7 @@ def test_pytree_round_trips_keep_values(case):
 EAGER = ("periodic", "rbf-wide", "nested", "pointwise")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in CASES if c.name in EAGER], ids=lambda case: case.name)
 def test_values_are_the_same_without_jit(case):
     X, Z = inputs(case.columns)

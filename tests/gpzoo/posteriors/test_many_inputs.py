@@ -74,7 +74,7 @@ def close(ours, theirs, rtol=1e-11):
     jax.tree.map(compare, ours, theirs)
 
 
-@pytest.mark.slow_but(name=["standard deviations", "inputs per output"], N=[11])
+@pytest.mark.slow_but(name=["inputs per output"], N=[11])
 @on_cpu
 @pytest.mark.parametrize("name, N", [(name, 11) for name in POSTERIORS] + [("inputs per output", 8)])
 def test_inputs_in_chunks_are_inputs_at_once(name, N, monkeypatch):
@@ -141,7 +141,7 @@ def test_quadratic_form_against_einsum(shape):
     close(jax.jit(lambda: everything(ours))(), jax.jit(lambda: everything(by_einsum))())
 
 
-@pytest.mark.slow_but(name=["one kernel", "blocks"])
+@pytest.mark.slow_but(name=["one kernel"])
 @pytest.mark.parametrize("name", ["one function", "one kernel", "one kernel per output", "inputs per output", "blocks"])
 def test_many_inputs_have_the_marginals_of_few(name):
     # Beyond twice as many inputs as inducing variables the variance is computed on another route.

@@ -159,6 +159,7 @@ def test_one_draw_is_a_function_of_jax_with_a_gradient():
         function(NEW, jnp.zeros(5))
 
 
+@pytest.mark.slow
 def test_a_value_of_the_callers_own():
     """A representation may be a function of the posterior: here its mean."""
     guide, params = fitted(RBF(), POINTS)

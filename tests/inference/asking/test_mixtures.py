@@ -61,6 +61,7 @@ def test_one_component_has_exact_quantiles_and_its_own_draws():
     np.testing.assert_allclose(site.draws, go(batch_size=2)["y"].draws, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_samples_give_one_draw_each():
     model = handlers.lift(
         regression, prior={name: dist.LogNormal(0.0, 1.0) for name in ("variance", "lengthscale", "noise")}

@@ -226,6 +226,7 @@ def test_arguments_that_do_not_go_together_are_refused(samples):
             Trained(regression, guide, params).predict(KEY, NEW, num_draws=wrong)
 
 
+@pytest.mark.slow
 def test_numpyros_predictive_draws_functions():
     guide, params = prepared(regression, X, y)
     near = np.array([[0.0], [0.02], [0.5], [2.0]])
@@ -330,6 +331,7 @@ def test_labels_per_datum_are_not_classes():
     assert found.probs is None and found.mean.shape == (7, 3)
 
 
+@pytest.mark.slow
 def test_draws_and_quantiles_of_numpyros_bernoulli():
     """NumPyro draws it with types that strict promotion, which all tests have, refuses to mix."""
 
@@ -347,7 +349,7 @@ def test_draws_and_quantiles_of_numpyros_bernoulli():
     np.testing.assert_allclose(found.draws.mean(0), found.mean, atol=0.12)
 
 
-@pytest.mark.slow_but(model=[regression, deep], whiten=[True])
+@pytest.mark.slow_but(model=[regression], whiten=[True])
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("model", [regression, deep, softmax])
 def test_means_alone_are_the_same_means(model, whiten):

@@ -29,7 +29,6 @@ from tests.inference.diagnosis.planted_fits import (
     ROWS,
     SETS,
     deep_fits,
-    labels_shuffled,
     sparse,
     sparse_fits,
     waves,
@@ -50,7 +49,7 @@ def table(found, title):
     return [dict(zip(section.columns, row, strict=True)) for row in section.rows]
 
 
-@pytest.mark.slow_but(fault=[labels_shuffled])
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_is_called_by_its_name(fault):
     trained, new, kwargs, data = fault(SEED)
@@ -327,7 +326,9 @@ def test_khat_of_hyperparameters_sees_a_posterior_that_is_too_narrow(line, facto
     ],
 )
 def test_weights_are_said_to_change_what_they_change_and_nothing_else(shift, wider, at_least, words):
-    assert khat._moved("noise", shift, wider, at_least) == words
+    rows = [("noise", 1, None, None, None, shift, wider)]
+    said = khat._finding(rows, 0.9 if at_least else 0.5, None, 0.1).text
+    assert f"draws count. {words}: hyperparameters depend on each other" in said
 
 
 def exact_line(X, y=None):
@@ -335,6 +336,7 @@ def exact_line(X, y=None):
     numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0) + White(scale**2), X), obs=y)
 
 
+@pytest.mark.slow
 def test_khat_of_exact_regression_has_the_exact_evidence():
     X, y, *_ = waves(SEED, 40)
     guide = InducingGuide(exact_line, kmeans(5), hyperparameters="normal")

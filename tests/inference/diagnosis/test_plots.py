@@ -345,6 +345,7 @@ def captions(ax):
     return [text.get_text() for text in ax.texts]
 
 
+@pytest.mark.slow
 def test_inducing_patches_in_the_order_of_their_output():
     trained, X, labels = of_patches()
     ax = plots.inducing_images(trained, X[:1], labels[:1], count=4)

@@ -590,6 +590,7 @@ def of_many_sites():
     return SVI(levels, AutoNormal(levels), adam(0.02), Trace_ELBO())
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_in_a_process_with_other_hashes(tmp_path):
     names = "from tests.inference.training.test_checkpoints import of_many_sites, train"
     script = f"{filled(HERE_TOO)}\n{names}\ntrain(3, sys.argv[1], svi=of_many_sites())"

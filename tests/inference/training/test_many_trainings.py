@@ -497,6 +497,7 @@ def test_bad_data_of_a_member_name_it():
         fit(SOME[:2], svi, 3, x, y, in_axes=(None, 0), progress=False)
 
 
+@pytest.mark.slow
 def test_progress_counts_the_trainings_that_failed(capsys):
     with pytest.raises(NonFiniteError):
         fit(SOME, linear(), 40, X, STEEP, member_kwargs=["edge"], model_kwargs={"edge": EDGES})

@@ -79,6 +79,7 @@ def test_given_starting_values_are_used_and_others_found():
     assert np.ptp(result.params["f_inducing"]) > 2  # k-means of the data
 
 
+@pytest.mark.slow
 def test_other_guides_and_objectives_train_too():
     X, y = sine(4)
     svi = SVI(regression, AutoNormal(regression), adam(0.05), Trace_ELBO())
@@ -511,6 +512,7 @@ def test_a_callback_sees_the_parameters_of_its_step_and_changes_nothing(seen_by_
     assert [step for step, _, _ in again] == [20]
 
 
+@pytest.mark.slow
 def test_a_callback_that_fails_loses_nothing(seen_by_step, tmp_path):
     def fail(step, seconds, params):
         raise RuntimeError(f"step {step}")
