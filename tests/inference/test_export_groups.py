@@ -16,6 +16,7 @@ from gpzoo.inference import InducingGuide, Trained, draws_to_arviz, predict
 from gpzoo.inference.asking.container import Group, container
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian, RobustMax
+from gpzoo.models import gp_regression
 from tests.programs import KEY, sine
 
 az = pytest.importorskip("arviz")
@@ -183,6 +184,10 @@ def test_a_density_of_all_rows_does_not_come_in_batches():
     trained = Trained(summed, guide, guide.init_params(KEY, X, numbers))
     with pytest.raises(ValueError, match=r"site\(s\) \['f', 'level'\] is one of all 12 rows.*pass batch_size=12"):
         trained.to_arviz(KEY, X, numbers, num_draws=2, batch_size=6)
+    other = InducingGuide(gp_regression, InducingPoints(Z), joint={"f"})
+    together = Trained(gp_regression, other, other.init_params(KEY, X, numbers))
+    with pytest.raises(ValueError, match=r"site\(s\) \['f'\] is one of all 12 rows.*pass batch_size=12"):
+        together.to_arviz(KEY, X, numbers, num_draws=2, batch_size=6)
     data = trained.to_arviz(KEY, X, numbers, num_draws=2)
     total = draws(data, "log_likelihood", "y").sum(-1) + draws(data, "sample_stats", "log_p_f_u")
     total = total - draws(data, "posterior", "f").sum(-1) ** 2
