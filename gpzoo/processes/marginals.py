@@ -355,6 +355,8 @@ class GaussianMarginals(Fields):
             raise self._refused(f"f {symbol} g, of {_named(self.sites)} and {_named(other.sites)},")
         if not isinstance(other, (int, float, np.ndarray, np.generic, Array)):
             return NotImplemented
+        if not _is_real(other):
+            raise self._refused(f"f {symbol} c, where c is {_kind(other)},", "c must be real numbers. ")
         shape = jnp.shape(other)
         try:
             wanted = jnp.broadcast_shapes(shape, self.shape)
@@ -419,7 +421,7 @@ class GaussianMarginals(Fields):
     def __matmul__(self, A: Any) -> Any:
         if not isinstance(A, GaussianMarginals | np.ndarray | Array):
             return NotImplemented
-        if isinstance(A, GaussianMarginals) or self.ndim != 2 or jnp.ndim(A) not in (1, 2):
+        if isinstance(A, GaussianMarginals) or not _is_real(A) or self.ndim != 2 or jnp.ndim(A) not in (1, 2):
             raise self._refused("f @ A", "A must be a matrix or a vector of numbers, and f have a column per output. ")
         A = jnp.asarray(A)
         loading = A if self.loading is None else self.loading @ A
@@ -598,6 +600,18 @@ def _is_integer(index: Any) -> bool:
     if isinstance(index, np.ndarray | Array):
         return index.ndim == 0 and jnp.issubdtype(index.dtype, jnp.integer)
     return isinstance(index, int | np.integer) and not isinstance(index, bool)
+
+
+def _is_real(x: Any) -> bool:
+    """Whether numbers are real, none of them is masked, and JAX has them."""
+    if isinstance(x, int | float):
+        return True
+    real = any(jnp.issubdtype(x.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+    return real and x.dtype.itemsize <= 8 and not isinstance(x, np.ma.MaskedArray)
+
+
+def _kind(x: Any) -> str:
+    return "a masked array" if isinstance(x, np.ma.MaskedArray) else f"of type {x.dtype}"
 
 
 def _is_full(index: Any) -> bool:

@@ -259,6 +259,12 @@ REFUSED = {
     r"f \+ c, where f has shape \(6, 3\) and c \(2, 6, 3\)": [lambda f: f + jnp.ones((2, N, J))],
     r"f \* c, where f has shape \(6,\) and c \(6, 1\)": [lambda f: f[:, 0] * COLUMN],
     r"f - c, where f has shape \(6, 3\) and c \(5,\)": [lambda f: np.ones(5) - f],
+    r"f [-+*/] c, where c is a masked array": [
+        lambda f: f + np.ma.array(np.ones((N, J))),
+        lambda f: f * np.ma.array(np.ones((N, J))),
+    ],
+    r"f [-+*/] c, where c is of type complex128": [lambda f: np.complex128(1j) * f, lambda f: f - jnp.array(1j)],
+    r"f [-+*/] c, where c is of type object": [lambda f: f / np.array(2, object), lambda f: np.array(2, object) + f],
     r"f.sum\(axis=None\)": [lambda f: f.sum(), lambda f: np.sum(f)],
     r"f.sum\(axis=0\)": [lambda f: f.sum(axis=0)],
     "f.T": [lambda f: f.T],
