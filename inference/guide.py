@@ -24,7 +24,7 @@ from gpzoo.inference._calls import entry_point, removed
 from gpzoo.inference._finite import all_finite
 from gpzoo.inference._handler import _parameter, _PosteriorHandler, for_site
 from gpzoo.inference._keys import named_key
-from gpzoo.inference._program import Look, Sites, find_sites, look, parameters_of
+from gpzoo.inference._program import Look, Sites, find_sites, look, parameters_of, rows_of_sites
 from gpzoo.inference._runs import Trace, at_once, run, shapes_of
 from gpzoo.inference.gp_sites import Functions, Marginals, Missing, Start
 from gpzoo.inference.other_latents import OtherLatents
@@ -135,6 +135,8 @@ class InducingGuide:
         self.init_loc_fn = init_loc_fn
         self.sites: Sites | Any = None  # until the program is first traced
         self._others: OtherLatents | None = None  # likewise
+        #: The program's options with which rows of its sites are drawn together as they must be.
+        self._options: list[dict[str, Any]] = []
         #: Another object than ``model`` that was found to be the same program, and this guide in its handlers.
         self.compared: tuple[Callable, Any] | None = None
 
@@ -165,7 +167,24 @@ class InducingGuide:
             self._others = self._others_of(sites, args, kwargs)
             self._check_names(sites)
             self.sites = sites
+            self._options = [_options(kwargs)]
+        elif self.sites.drawn - self.joint:
+            self._refuse_other_rows(args, kwargs)
         return self.sites
+
+    def _refuse_other_rows(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Refuse options of the program under which something needs rows together that this guide draws apart."""
+        if (options := _options(kwargs)) in self._options:
+            return
+        rows = rows_of_sites(self.model, args, kwargs, None, self.joint, shapes=False)
+        apart = (self.sites.drawn - self.joint).difference(self.sites.within)
+        if names := sorted(apart.intersection(rows.within | rows.across.keys())):
+            raise ValueError(
+                f"With these arguments, unlike those with which the guide was set up, the program needs several rows "
+                f"of GP site(s) {names} together, which the guide draws one by one. Build a new guide for these "
+                "arguments, or name the site in InducingGuide(joint=...)."
+            )
+        self._options.append(options)
 
     def others_for(self, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
         """The guide of latent sites that are not GPs, where ``hyperparameters`` makes one; for checked arguments."""
@@ -447,3 +466,9 @@ def _start_of(trace: Trace) -> Trace:
 def _values_of(option: Any) -> tuple:
     """The values of an option, given for all sites or by name."""
     return tuple(option.values()) if isinstance(option, Mapping) else (option,)
+
+
+def _options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments that can change what a program does: whole numbers, names and functions, and none at all."""
+    known = lambda x: isinstance(x, int | str) or callable(x)  # noqa: E731
+    return {name: value for name, value in kwargs.items() if all(map(known, jax.tree.leaves(value)))}

@@ -379,6 +379,32 @@ def test_what_needs_several_rows_of_the_data_is_refused(program):
         guide.setup(X, np.zeros(9))
 
 
+def of_patches(X, y=None, *, several=True):
+    """A second layer on the values at all patches of a row, or at the first one."""
+    h = draws(numpyro.sample("h", GaussianProcess(kernels.RBF(), X.reshape(-1, 1)))).reshape(len(X), -1)
+    f = numpyro.sample("f", GaussianProcess(kernels.Linear(1.0), h if several else h[:, :1] * jnp.ones(4)))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+
+def test_options_under_which_rows_are_needed_together_are_refused_by_a_guide_that_draws_them_apart():
+    points = {"h": InducingPoints(U), "f": InducingPoints(np.eye(4))}
+    apart, together = (InducingGuide(of_patches, points) for _ in range(2))
+    params = apart.init_params(KEY, IMAGES, TARGETS, model_kwargs={"several": False})
+    together.setup(IMAGES, TARGETS)
+    message = r"unlike those with which the guide was set up, .* several rows of GP site\(s\) \['h'\] together"
+    with pytest.raises(ValueError, match=message):
+        GaussianProcessELBO().loss(KEY, params, of_patches, apart, IMAGES, TARGETS)
+    with pytest.raises(ValueError, match=message):
+        Trained(of_patches, apart, params).predict(KEY, IMAGES)
+    options = {"several": False}
+    for guide in (apart, together):  # drawn together is right for both
+        assert np.isfinite(GaussianProcessELBO().loss(KEY, params, of_patches, guide, IMAGES, TARGETS, **options))
+        assert np.isfinite(
+            Trained(of_patches, guide, params).predict(KEY, IMAGES, model_kwargs=options)["f"].mean
+        ).all()
+
+
 def test_rows_are_told_without_computing_anything():
     found = rows_of_sites(three_tasks, (X,), {"inputs": INPUTS, "targets": (None, None)})
     assert found.layouts == {"f0": Layout(), "y0": Layout()}
