@@ -156,7 +156,12 @@ class InducingGuide:
 
     @entry_point
     def setup(self, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> Sites:
-        """Find the program's latent sites and how it uses them; later calls return the same sites."""
+        """Find the program's latent sites and how it uses them; later calls return the same sites.
+
+        Raises:
+            ValueError: in a later call, naming GP sites that the guide draws row by row, where the program with these
+                ``model_kwargs`` needs several of their rows together.
+        """
         return self.sites_for(*arguments(self.model, args, model_kwargs))
 
     def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Look | None = None) -> Sites:
