@@ -1,6 +1,12 @@
 """Inference for programs with GP sites: guides, objectives, training, and what a trained model can be asked.
 
-The folder ``inference/`` is installed as ``gpzoo.inference``.
+The folder ``inference/`` is installed as ``gpzoo.inference``. From the lowest folder to the highest:
+
+* ``programs/``: what a program is and how it runs. ``gp_sites.py`` says which value a GP site has, ``rows.py`` which
+  rows of a site go with which rows of data, ``arguments.py`` which arguments pass.
+* ``guides/`` and ``bounds/``: posteriors of a program, and objectives.
+* ``training/``, which begins in ``fit.py``, and ``asking/``: every question to a trained model goes through ``ask.py``.
+* ``diagnosis/``, ``plots/``, ``reports/``: whether to believe it, how it looks, and both on a page.
 """
 
 from gpzoo.errors import CheckpointError, NonFiniteError

@@ -1,1 +1,1 @@
-"""Prediction: moments, densities and quantiles at new inputs, and draws of whole functions."""
+"""What can be asked of a trained model? Predictions, functions, posteriors, exports, new data, a file."""

@@ -4,17 +4,25 @@ A :class:`Subject` is a model at checked arguments. A :class:`Question` is a fun
 runs the guide or the program, and returns arrays by group and site.
 :func:`ask` compiles the question, or finds it compiled, maps it over draws and batches, and joins; its answer refuses
 numbers that are not finite, by the name of their site. Predictions, functions, exports and posteriors are questions. A
-new one is written so::
+new one is written so, in a method of :class:`~gpzoo.inference.Trained` with
+:func:`~gpzoo.inference.programs.calls.entry_point`::
 
     def moments(key, at):  # a draw, here its random key, and a batch; compiled
         shown = Marginals(at.rows_of(layouts), at.views)
         found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, representation=shown).guide
-        return {"means": {name: found[name]["value"].mean for name in guide.sites.processes}}
+        # Of the posterior, not of the value, which is an array where the program draws the site.
+        return {"means": {name: found[name]["fn"].marginals()[0] for name in guide.sites.processes}}
 
-    static, layouts = subject.static, subject.follow.layouts
-    answer = ask(Question("moments", moments), subject, random.split(key, num_draws), batch_size=1000)
+    subject = self._subject((X,), model_kwargs)  # with checked arguments
+    guide, static, layouts = subject.guide, subject.static, subject.follow.layouts
+    count_rows(subject, batch_size)  # refuses arguments whose rows disagree, and joint sites in several batches
+    keys, views = random.split(named_key(key, "draws"), num_draws), named_key(key, "views")
+    answer = ask(Question("moments", moments), subject, keys, batch_size=batch_size, views=views)
     answer.refuse_not_finite({"means": "means"}, guide.sites.processes)
     answer.found["means"]["f"]  # [num_draws, N], on the host
+
+A number that differs between calls, such as the best outcome so far, is given as ``others=`` and read from
+``at.others``.
 
 The function may close over anything that is the same for all calls with equal ``Question.options``, static keyword
 arguments and layouts of rows, but not over data, parameters or keys, which it is given: the first call compiles it for
@@ -85,13 +93,15 @@ class Question:
     """A function of a draw and a batch of rows.
 
     Attributes:
-        name: programs are kept by it.
+        name: compiled programs are kept by it: no two questions have the same.
         of_draw: ``of_draw(draw, at)`` gives arrays by group and site.
-        at_once: number of draws that are computed together; ``None`` for all, 0 if ``draw`` is all there is.
+        at_once: number of draws that are computed together; ``None`` for all; 0 if ``draws`` has no axis of draws and
+            is handed to ``of_draw`` whole.
         summary: a function of the arrays of all draws, which have an axis of draws in front; ``None`` for the arrays.
         row_axis: axis of the rows, by group; 1, behind the draws, where none is named.
         apart: whether sites that are the same in all batches are computed once, by a program of their own.
-        options: everything but static arguments and layouts that ``of_draw`` depends on.
+        options: whatever else ``of_draw`` closes over that may differ between calls, hashable; arrays belong into
+            ``at.others``.
         notes: kept by ``of_draw`` while it is traced.
     """
 

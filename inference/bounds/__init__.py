@@ -1,1 +1,1 @@
-"""Floor 2: objectives."""
+"""Objectives."""

@@ -1,1 +1,1 @@
-"""Floor 2: guides, made of the program that they approximate."""
+"""Guides, made of the program that they approximate."""

@@ -1,1 +1,1 @@
-"""Floor 1: what a program is, what happens in a run of it, and how its sites follow rows of data."""
+"""What a program is, what happens in a run of it, and how its sites follow rows of data."""

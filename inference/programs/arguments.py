@@ -1,4 +1,4 @@
-"""May an argument hold NaN? Where it is the data of sites with ``missing="mask"``, and nothing else."""
+"""Which arguments may a program have? What the gate lets through, and NaN only as data of ``missing="mask"``."""
 
 from __future__ import annotations
 

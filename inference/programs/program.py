@@ -271,7 +271,14 @@ def rows_of_sites(
     *,
     shapes: bool = True,
 ) -> SiteRows:
-    """Which rows of the program's sites go with which rows of its positional arguments; see :func:`rows_of`."""
+    """Which rows of the program's sites go with which rows of its positional arguments?
+
+    At its set-up a guide asks for what is needed together, without ``shapes``: densities of data are then among the
+    terms, and ``within`` and ``across`` are complete. Whatever is asked of a trained model asks how sites come in
+    batches, with ``shapes``: data may be absent, and ``layouts``, ``untold`` and ``sizes`` are complete. The program is
+    looked at in ``rows.py``, its operations in ``following.py``, and numbers that go by the place of a row in
+    ``places.py``.
+    """
     args, given = jax.tree.map(concrete, (args, dict(kwargs)))
 
     def parts(args: tuple) -> Iterator[Part]:

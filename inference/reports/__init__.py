@@ -1,1 +1,1 @@
-"""Floor 4: one HTML page of a trained model."""
+"""One HTML page of a trained model."""

@@ -1,4 +1,4 @@
-"""What has a training come to? Its members' states and losses, its steps, and the trained model that they make."""
+"""What is a training at any moment? Its members' states and losses, its steps, and the trained model that they make."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ from gpzoo.inference.training.start import Start
 class Training:
     """One call of :func:`~gpzoo.inference.fit`: everything on the device, losses ``[K, steps]``, and its steps.
 
+    Making one is the first half of a training, before anything is trained: data and program of each member are checked
+    and its initial state is found (:class:`Start`), one step is traced (:class:`Steps`), and plates of a wrong size are
+    refused.
+
     Args:
         svi: NumPyro's object.
         members: the trainings.
@@ -41,7 +45,7 @@ class Training:
         done: number of steps taken.
         seconds: time that they took.
         failed: of each member that failed, the number of its steps that are kept.
-        earlier: the state at the last visit but one of the host, and its step.
+        earlier: the state one visit of the host before the last, and its step.
         data: a description that tells these data from others, once it has been made.
     """
 

@@ -6,10 +6,10 @@ import numpyro
 import pytest
 from jax import random
 
-from gpzoo import InducingPoints
+from gpzoo import InducingPoints, draws, kmeans
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference import InducingGuide, Trained
-from gpzoo.inference.asking.ask import Question, ask
+from gpzoo.inference.asking.ask import Question, ask, count_rows
 from gpzoo.inference.programs.gp_sites import Marginals
 from gpzoo.inference.programs.runs import run
 from gpzoo.kernels import RBF
@@ -27,6 +27,13 @@ def regression(X, y=None, *, scale=1.0, of_others=None):
         numpyro.sample("g", GaussianProcess(RBF(1.0, 1.0), of_others))
     with numpyro.plate("data", len(X)):
         numpyro.sample("y", Gaussian(f, 0.1 * scale), obs=y)
+
+
+def deep(X, y=None):
+    f1 = numpyro.sample("f1", GaussianProcess(RBF(1.0, 1.0), X, mean=X[:, 0]))
+    f2 = numpyro.sample("f2", GaussianProcess(RBF(1.0, 1.0), draws(f1)[:, None]))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f2, 0.1), obs=y)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +54,27 @@ def means(subject, sign=1.0):
         return {"means": values, "numbers": {"f": jnp.full(len(at.rows), random.normal(key))}}
 
     return Question("means", of_draw, options=sign, notes=traced)
+
+
+def test_the_recipe_is_right_where_a_site_is_drawn():
+    layers = {"f1": kmeans(4), "f2": kmeans(4)}
+    guide = InducingGuide(deep, layers)
+    trained = Trained(deep, guide, guide.init_params(KEY, X, Y))
+
+    def moments(key, at):
+        shown = Marginals(at.rows_of(layouts), at.views)
+        found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, representation=shown).guide
+        return {"means": {name: found[name]["fn"].marginals()[0] for name in guide.sites.processes}}
+
+    subject = trained._subject((X,), None)
+    static, layouts = subject.static, subject.follow.layouts
+    count_rows(subject, 3)
+    whole, parts = (
+        ask(Question("moments", moments), subject, random.split(KEY, 2), batch_size=n).found for n in (7, 3)
+    )
+    for name in layers:
+        assert whole["means"][name].shape[:2] == (2, 7)
+        np.testing.assert_allclose(parts["means"][name], whole["means"][name], rtol=1e-10, atol=1e-12)
 
 
 def test_draws_and_batches_are_joined(trained):
