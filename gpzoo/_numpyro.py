@@ -6,7 +6,7 @@ has set, and so does a whitened site; a program asks whether MCMC runs it; our h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -25,16 +25,27 @@ except ImportError as error:
     ) from error
 
 __all__ = [
+    "PREVIOUS",
+    "TIME",
     "Handler",
     "Messenger",
     "Optimizer",
     "enumerated_axes",
     "handlers_around_mcmc",
+    "in_chain",
     "markov_factors",
+    "mask_of",
     "outside",
     "sites_in_order",
     "value_and_grad",
 ]
+
+
+#: Before the names of the first steps of a chain that :func:`numpyro.contrib.control_flow.scan` runs.
+PREVIOUS = "_PREV_"
+
+#: Before the name of the axis of its other steps.
+TIME = "_time"
 
 
 class Handler(Messenger):
@@ -91,6 +102,16 @@ def sites_in_order() -> Iterator[None]:
         names.pop("set", None)
 
 
+def in_chain(site: Mapping[str, Any]) -> bool:
+    """Whether ``numpyro.contrib.control_flow.scan`` ran a site."""
+    return bool(site.get("_control_flow_done"))
+
+
+def mask_of(fn: Any) -> Any:
+    """The mask of a ``MaskedDistribution``: an array, or a bool for all data at once."""
+    return fn._mask
+
+
 def enumerated_axes(shape: tuple[int, ...]) -> dict[int, str]:
     """The names of a batch shape's axes, from the right, where ``numpyro.contrib.funsor.enum`` runs the program."""
     from numpyro.contrib.funsor.enum_messenger import NamedMessenger
@@ -114,6 +135,6 @@ def markov_factors(
     import funsor
     from numpyro.contrib.funsor.infer_util import compute_markov_factors
 
-    history = max(name.count("_PREV_") for name in previous)
+    history = max(name.count(PREVIOUS) for name in previous)
     ops = funsor.ops.logaddexp, funsor.ops.add
     return compute_markov_factors({time: factors}, {time: previous}, {time: kept}, summed, plates, history, *ops)

@@ -35,6 +35,29 @@ def modules() -> list[str]:
     return sorted(names)
 
 
+def private_names(path: Path) -> set[tuple[str, str]]:
+    """Names with an underscore in front that a module imports from NumPyro, reads of objects, or has as texts."""
+    found = set[tuple[str, str]]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("numpyro"):
+            found |= {("import", alias.name) for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            found.add(("attribute", node.attr))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(("text", node.value))
+    return {(kind, name) for kind, name in found if re.fullmatch(r"_[A-Za-z]\w+", name)}
+
+
+def test_names_that_numpyro_does_not_promise_stand_in_one_module():
+    """A change of NumPyro then touches one file."""
+    one = ROOT / "gpzoo" / "_numpyro.py"
+    known = private_names(one)
+    assert known >= {("text", "_control_flow_done"), ("attribute", "_mask"), ("import", "_PYRO_STACK")}
+    for path in (path for folder, _ in LAYERS.values() for path in (ROOT / folder).rglob("*.py") if path != one):
+        others = private_names(path)
+        assert not known & others and not [name for kind, name in others if kind == "import"], path
+
+
 def test_no_string_stands_alone():
     """A string on a line of its own continues the one above it only within brackets, and is else lost."""
     lost = []

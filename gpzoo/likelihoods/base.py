@@ -15,6 +15,7 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.distribution import MaskedDistribution
 
 from gpzoo import _checks as checks
+from gpzoo._numpyro import mask_of
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.answers import Answers
 from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
@@ -396,9 +397,10 @@ class MaskedLikelihood(MaskedDistribution):
     def mask(self, mask: Any) -> Any:
         """As :meth:`Likelihood.mask`, of entries that count already."""
         rows = checks.fits_into(np.shape(mask), self.batch_shape)
-        if isinstance(mask, bool) or isinstance(self._mask, bool) or (rows and self.entries is None):
+        seen = mask_of(self)
+        if isinstance(mask, bool) or isinstance(seen, bool) or (rows and self.entries is None):
             return super().mask(cast(Any, mask))
-        own = self._mask[:, None] if self.entries is None else self.entries
+        own = seen[:, None] if self.entries is None else self.entries
         return self.base_dist.mask(own & (jnp.broadcast_to(mask, self.batch_shape)[:, None] if rows else mask))
 
 

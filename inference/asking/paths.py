@@ -15,6 +15,7 @@ from jaxtyping import Float, Integer, PRNGKeyArray, Shaped
 from numpyro import handlers
 from numpyro.distributions.distribution import Unit
 
+from gpzoo._numpyro import in_chain
 from gpzoo.inference.asking.ask import At
 from gpzoo.inference.asking.conditioned import Given, GivenProgram, given_at
 from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction, without_variance
@@ -90,7 +91,7 @@ class Paths(GivenProgram):
         chosen = {name: trace[name]["value"] for name in data if name in self.sites.enumerated}
         paths |= {name: _latent(data[name], x, tests.get(name)) for name, x in chosen.items()}
         # NumPyro hands the whole of the data to the first step of a chain: there, densities are given the draw.
-        chained = any(trace[name].get("_control_flow_done") for name in chosen)
+        chained = any(in_chain(trace[name]) for name in chosen)
         scores = {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()} if chosen else {}
         if scores and not chained:
             summed = scored(handlers.condition(self.model, scores), self.sites)

@@ -21,18 +21,12 @@ from jax.core import Tracer
 from jaxtyping import Float, PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, MaskedDistribution, Unit
 
-from gpzoo._numpyro import Handler, enumerated_axes, markov_factors
+from gpzoo._numpyro import PREVIOUS, TIME, Handler, enumerated_axes, in_chain, markov_factors
 from gpzoo.inference.programs.gp_sites import BatchRows
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, drawing, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.processes.process import GaussianProcess
-
-#: Before the names of the first steps of a chain that :func:`numpyro.contrib.control_flow.scan` runs.
-_PREVIOUS = "_PREV_"
-
-#: Before the name of the axis of its other steps.
-_TIME = "_time"
 
 
 def is_enumerated(site: Mapping[str, Any]) -> bool:
@@ -52,7 +46,7 @@ def check_mark(site: Mapping[str, Any], where: str) -> None:
         ValueError: naming the site; ``where`` its data could have been given.
     """
     if is_enumerated(site):
-        if not site.get("_control_flow_done"):
+        if not in_chain(site):
             _refuse_bare(site["name"], site["fn"].batch_shape, site["cond_indep_stack"])
         return
     name, fn, mark = site["name"], type(unmasked(site["fn"])).__name__, (site["infer"] or {}).get("enumerate")
@@ -155,7 +149,7 @@ class _Held(Handler):
         name, fn, value = msg["name"], msg["fn"], msg["value"]
         if isinstance(fn, GaussianProcess):
             return
-        summed, chained = is_enumerated(msg), bool(msg.get("_control_flow_done")) or name.startswith(_PREVIOUS)
+        summed, chained = is_enumerated(msg), in_chain(msg) or name.startswith(PREVIOUS)
         if summed:
             self._check_enumerated(msg)
         shape = fn.batch_shape
@@ -252,14 +246,14 @@ class _At(Handler):
 
 
 def _plain(name: str) -> str:
-    return name.replace(_PREVIOUS, "")
+    return name.replace(PREVIOUS, "")
 
 
 def _connected(sites: Iterable[_Site]) -> list[list[_Site]]:
     """Sites in groups that have no enumerated site in common."""
     groups: list[tuple[set[str], list[_Site]]] = []
     for site in sites:
-        names = {_plain(site.name)} | {_plain(name) for name in site.others if not name.startswith(_TIME)}
+        names = {_plain(site.name)} | {_plain(name) for name in site.others if not name.startswith(TIME)}
         apart = [group for group in groups if not group[0] & names]
         joined = [group for group in groups if group[0] & names]
         together = [other for _, others in joined for other in others]
@@ -311,16 +305,16 @@ def _factor(group: list[_Site], around: dict[str, int]) -> Float[Array, "*batch"
     summed = {site.name for site in group if site.summed}
     plates = set().union(*(site.plates for site in group))
     # A chain's steps depend on the one before; without that they are a plate.
-    previous = {axis for site in group for axis in site.others if axis.startswith(_PREVIOUS)}
-    plates |= set() if previous else {axis for site in group for axis in site.others if axis.startswith(_TIME)}
+    previous = {axis for site in group for axis in site.others if axis.startswith(PREVIOUS)}
+    plates |= set() if previous else {axis for site in group for axis in site.others if axis.startswith(TIME)}
     factors, steps = [], {}
     for site in group:
         factor = funsor.to_funsor(_log_prob(site), output=funsor.Real, dim_to_name=OrderedDict(site.names))
-        time = next((axis for axis in site.others - plates if axis.startswith(_TIME)), None)
+        time = next((axis for axis in site.others - plates if axis.startswith(TIME)), None)
         steps.setdefault(time, []).append(factor) if time else factors.append(factor)
     logsumexp, add = funsor.ops.logaddexp, funsor.ops.add
     for time, links in steps.items():
-        own = {axis for site in group if time in site.others for axis in site.others if axis.startswith(_PREVIOUS)}
+        own = {axis for site in group if time in site.others for axis in site.others if axis.startswith(PREVIOUS)}
         states = {_plain(axis) for axis in own}
         current = [site for site in group if site.name in states and own & site.others]
         kept = frozenset().union(*(site.names.values() for site in current))

@@ -21,7 +21,7 @@ from numpyro.primitives import default_process_message
 
 from gpzoo import _checks as checks
 from gpzoo import _platform
-from gpzoo._numpyro import Handler
+from gpzoo._numpyro import Handler, mask_of
 from gpzoo.inference.programs.gp_sites import Representation, representing
 from gpzoo.likelihoods import Likelihood
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -245,7 +245,7 @@ def observed(fn: Any, value: Any) -> Bool[Array, "..."]:
     """Which data of a site count, neither masked nor missing, of the shape of its log density."""
     found = jnp.ones(jax.eval_shape(fn.log_prob, value).shape, bool)
     while isinstance(fn, MaskedDistribution):
-        found, fn = found & fn._mask, fn.base_dist
+        found, fn = found & mask_of(fn), fn.base_dist
     seen = fn.seen_rows(value) if isinstance(fn, Likelihood) else None
     return found if seen is None else found & seen
 
