@@ -168,7 +168,8 @@ class Subject:
         """:attr:`follow`, with the sites that differ from those of all rows in batches of this size."""
         key = ("places", batch_size, *self._shapes)
         if key not in self.compiled:
-            found = sites_by_place(self.model, self.args, self.kwargs, self.values, self.follow, batch_size)
+            values = self.params | dict(self.values or {})  # parameters may start at random
+            found = sites_by_place(self.model, self.args, self.kwargs, values, self.follow, batch_size)
             self.compiled[key] = replace(self.follow, untold=found | dict(self.follow.untold))
         return self.compiled[key]
 
@@ -306,10 +307,19 @@ def ask(
         args = subject.args if size == num_rows else jax.tree.map(lambda x: x[rows], subject.args)  # noqa: B023
         own = {n: x[layouts[n].rows(rows, num_rows)] if n in layouts else x for n, x in (of_sites or {}).items()}
         at = subject.at(args=args, rows=rows, count=num_rows, number=number, of_sites=own, **others)
-        found: Found = program(draws, at, which)
+        try:
+            found: Found = program(draws, at, which)
+        except Exception as error:
+            if size < num_rows:  # it may be a program of one number of rows
+                try:
+                    subject.follow.refuse_untold(subject.follow.untold, size)
+                except ValueError as refusal:
+                    raise refusal from error
+            raise
         if size < num_rows and not number:
-            names = {name for sites in found.values() for name in sites}
-            subject.follow_in_batches(size).refuse_untold(names | program.fixed, size)
+            names = {name for sites in found.values() for name in sites} | program.fixed
+            subject.follow.refuse_untold(names, size)  # before the program runs on other numbers of rows
+            subject.follow_in_batches(size).refuse_untold(names, size)
             if which != "all" and program.fixed:
                 fixed = program(draws, at, "fixed")
                 found = {group: sites | fixed[group] for group, sites in found.items()}

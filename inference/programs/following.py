@@ -243,16 +243,18 @@ def _looked_up(follow: Follow, equation: Any, given: list[Rows], shapes: list) -
     first = {"dynamic_slice": 1, "dynamic_update_slice": 2}.get(name)
     places = [1] if first is None else list(range(first, len(given)))
     moving = [i for i in range(len(given)) if i not in places]
-    try:
-        at = {i: jnp.asarray(follow.number(equation.invars[i])) for i in places}
-    except (_NoNumber, KeyError):
-        return None
     by_place = union([together(given[i]) for i in places], ())
     if name == "gather":  # each entry has its own place
         params["fill_value"] = NONE
         own = [axis for axis in range(len(shapes[0])) if axis not in params["dimension_numbers"].offset_dims]
         by_place = placed(together(given[1], [given[1].ndim - 3]), own, len(shapes[0]))
-    elif name.startswith("scatter-"):  # what is combined depends on all of it
+    try:
+        at = {i: jnp.asarray(follow.number(equation.invars[i])) for i in places}
+    except (_NoNumber, KeyError):
+        # In a table that depends on no row it does not matter where an entry is found.
+        table = name == "gather" and (given[0] == NONE).all()
+        return [union([by_place], shapes[0])] if table else None
+    if name.startswith("scatter-"):  # what is combined depends on all of it
         bind, params = (
             cast(Any, lax.scatter_min),
             {"dimension_numbers": params["dimension_numbers"], "mode": params["mode"]},
@@ -287,6 +289,18 @@ def _called(follow: Follow, equation: Any, given: list[Rows], shapes: list) -> l
     if len(inner.jaxpr.invars) != len(given):
         return None
     return follow.inside(inner, given, _numbers(follow, equation.invars))
+
+
+def _linear_solve(follow: Follow, equation: Any, given: list[Rows], shapes: list) -> list[Rows]:
+    """Of ``jnp.linalg.solve``: its programs' constants come first, and only one of them computes the solution."""
+    lengths, program = equation.params["const_lengths"], equation.params["jaxprs"].solve
+    first, end = sum(lengths[:2]), sum(lengths)
+    numbers = _numbers(follow, equation.invars)
+    return follow.inside(
+        program,
+        [*given[first : first + lengths.solve], *given[end:]],
+        [*numbers[first : first + lengths.solve], *numbers[end:]],
+    )
 
 
 def _chosen(follow: Follow, equation: Any, given: list[Rows], shapes: list) -> list[Rows]:
@@ -390,6 +404,8 @@ _RULES: dict[str, Callable[..., Sequence[Rows] | None]] = {
     **dict.fromkeys((f"reduce_window_{how}" for how in ("sum", "max", "min")), _windowed),
     **dict.fromkeys((f"scatter-{how}" for how in ("add", "sub", "mul", "min", "max")), _looked_up),
     **dict.fromkeys(("gather", "dynamic_slice", "dynamic_update_slice", "scatter"), _looked_up),
+    "lu_pivots_to_permutation": _along(lambda params: [-1]),
+    "custom_linear_solve": _linear_solve,
     "optimization_barrier": lambda follow, equation, given, shapes: given,
     "cond": _chosen,
     "scan": _scan,

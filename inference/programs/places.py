@@ -2,8 +2,8 @@
 
 Rows of data are followed through a program, but no row of data is in ``jnp.arange(len(X))``, ``X * len(X)`` or a draw
 of the shape of ``X`` by a key of the program's own. In batches these are others than for all rows at once. So the
-program runs on as many rows as a batch has, and on a few of these in another order, where every latent site has the
-same values. What differs, and not for another random key too, goes by place.
+program runs on all rows, or on many of them, and on as many of these as a batch has in another order, where every
+latent site has the same values. What differs, and not for another random key too, goes by place.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gpzoo.inference.programs.rows import Layout, SiteRows
 from gpzoo.inference.programs.runs import given_value, run, unmasked
 from gpzoo.processes.process import GaussianProcess
 
-#: The least number of rows of the larger run.
-_SOME = 8
+#: Most numbers in the arguments of the larger run, unless a batch has more.
+_MOST = 2**17
 
 
 def sites_by_place(
@@ -61,9 +61,11 @@ def sites_by_place(
         of_each.update({name: [what for what, _ in of] for name, of in arrays.items()})
         return latent, {name: [x for _, x in of] for name, of in arrays.items()}
 
-    size = max(batch_size, _SOME)
-    some = np.arange(size) % rows.count
-    few = np.arange(min(rows.count, 3))[::-1]
+    most = _MOST * rows.count // max(sum(np.size(x) for x in jax.tree.leaves(args)), 1)
+    size = rows.count if rows.count <= most else max(most // batch_size, 1) * batch_size
+    some = np.arange(size)
+    # From everywhere: what goes by place may be the same at all of the first rows, such as an array of sorted groups.
+    few = np.linspace(size - 1, 0, batch_size if batch_size < size else min(size, 3)).astype(int)
     at = lambda of: jax.tree.map(lambda x: np.asarray(x)[of], args)  # noqa: E731
     latent, whole = numbers(at(some), {}, random.key(0))
     layouts = rows.layouts
@@ -134,5 +136,7 @@ def _same(x: Any, y: Any) -> bool:
     x, y = np.asarray(x), np.asarray(y)
     if not np.issubdtype(x.dtype, np.floating):
         return np.array_equal(x, y)
-    size = np.abs(y, where=np.isfinite(y), out=np.zeros_like(y)).max(initial=0)
-    return np.allclose(x, y, rtol=0, atol=np.finfo(x.dtype).eps ** 0.4 * size, equal_nan=True)
+    sizes, eps = np.abs(y, where=np.isfinite(y), out=np.zeros_like(y)), np.finfo(x.dtype).eps
+    # A large column does not hide what goes by place in a small one.
+    column = sizes.max(axis=tuple(range(max(x.ndim - 1, 1)))[: x.ndim], initial=0)
+    return np.allclose(x, y, rtol=0, atol=eps**0.4 * column + 10 * eps * sizes.max(initial=0), equal_nan=True)

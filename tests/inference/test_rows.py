@@ -12,6 +12,7 @@ from gpzoo import GaussianProcess, InducingPoints, draws, kernels
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose
 from gpzoo.inference.programs.following import Follow
 from gpzoo.inference.programs.gp_sites import DrawnWithin
+from gpzoo.inference.programs.places import _same
 from gpzoo.inference.programs.program import rows_of_sites
 from gpzoo.inference.programs.rows import Layout, _numbered
 from gpzoo.models import gaussian
@@ -85,6 +86,8 @@ FUNCTIONS = {
     "each alone": lambda x: jax.lax.map(lambda row: jnp.sort(row)[::-1].cumsum(), x),
     "mapped": jax.vmap(lambda row: jnp.where(row > 0, row, 0).max() + jnp.roll(row, 1)),
     "one hot": lambda x: jnp.zeros((3, 4)).at[:, 1].add(x[:, 0]),
+    "solved by LU": jax.vmap(lambda row: jnp.linalg.solve(jnp.eye(4) + jnp.outer(row, row), row)),
+    "between points": lambda x: jnp.interp(x, jnp.linspace(-2, 2, 5), jnp.linspace(0, 1, 5) ** 2),
     "split": lambda x: sum(jnp.split(x, 2, axis=1)),
     "padded": lambda x: jnp.pad(x, ((0, 0), (1, 2)))[:, 1:-1],
     "special": lambda x: jax.scipy.special.gammaln(jnp.abs(x) + 1) + jax.scipy.special.erf(x) + jnp.nan_to_num(x),
@@ -344,6 +347,46 @@ def test_programs_that_compute_with_places_or_numbers_of_rows_are_refused_in_bat
     reason = f"does not come in batches of 2 rows: the same row at another place, .* gives other numbers in {what}"
     with pytest.raises(ValueError, match=reason):
         predicted(program, 2)
+
+
+def shifted_by_a_random_start(X, y=None):
+    w = numpyro.param("w", lambda key: random.normal(key, (1,)))
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(), (X + jnp.arange(float(len(X)))[:, None]) * w))
+    with numpyro.plate("rows", len(X)):
+        numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+
+GROUPS = np.repeat([0, 1], [5, 4])
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        with_inputs(lambda X: X, lambda f, X: f + jnp.array([0.0, 5.0])[GROUPS[: len(X)]]),
+        with_inputs(lambda X: jnp.where((jnp.arange(len(X)) < 5)[:, None], X, X + 1)),
+        shifted_by_a_random_start,
+    ],
+    ids=["sorted groups", "the first rows", "a parameter that starts at random"],
+)
+def test_places_are_compared_over_all_rows_and_at_the_parameters(program):
+    with pytest.raises(ValueError, match="the same row at another place"):
+        predicted(program, 2)
+
+
+def test_a_large_column_does_not_hide_the_place_in_a_small_one():
+    whole = np.column_stack([[1e8, 2e8, 3e8], [0.1, 0.2, 0.3]])
+    assert _same(whole, whole * (1 + 1e-12))
+    assert not _same(whole, whole + np.array([0, 0.01]))
+
+
+def test_a_program_of_one_number_of_rows_is_refused_by_name_in_batches():
+    def fixed(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(kernels.RBF(), X))
+        with numpyro.plate("rows", 9):
+            numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+    with pytest.raises(ValueError, match="Site 'f' does not come in batches of 2 rows: the program does not run on 8"):
+        predicted(fixed, 2)
 
 
 def thinned(X, y=None):
