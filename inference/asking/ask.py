@@ -179,16 +179,16 @@ class Subject:
         fields = {"args": self.args, "arrays": self.arrays, "params": self.params}
         return At(**fields | {"rows": np.arange(count), "count": count} | others)
 
-    def compiled_for(self, question: Question, layouts: Mapping[str, Layout] | None = None) -> Program:
+    def compiled_for(self, question: Question, layouts: Mapping[str, Layout] | None = None) -> CompiledQuestion:
         """The question's compiled program: that of an equal question asked before, if there is one."""
         layouts = layouts or {}
         key = (question.name, identity_of(self.static), identity_of(layouts), question.options)
         if key not in self.compiled:
-            self.compiled[key] = Program(question, frozenset(layouts))
+            self.compiled[key] = CompiledQuestion(question, frozenset(layouts))
         return self.compiled[key]
 
 
-class Program:
+class CompiledQuestion:
     """A compiled question, of many draws.
 
     Attributes:
