@@ -41,7 +41,7 @@ RUNS = [
     ("deep_kernel", "cifar10", "all", "paper"),
 ]
 #: The run of a dry run.
-TINY = [("observations", "noisy-sine", "changing", "quick")]
+TINY = [("convolutional", "rectangles", "weighted", "quick")]
 
 #: Seconds that a run has to write its checkpoint once it is told to stop.
 TO_STOP = 40
@@ -148,7 +148,7 @@ def run(folder: Path, chosen: tuple[str, ...], seconds: float) -> dict[str, Any]
     begin = time.perf_counter()
     process = subprocess.Popen(command)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(max(seconds, 1))
+        process.wait(max(seconds, 15))
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
