@@ -33,9 +33,13 @@ def keep(path: Path, script: str, options: Sequence[object], **numbers: Any) -> 
 
 
 def made_by(script: str, options: Sequence[object]) -> dict[str, Any]:
-    """The command, the commit of the script's folder, and whether nothing there differs from it."""
-    git = ["git", "-C", str(Path(script).resolve().parent)]
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], check=True, capture_output=True, text=True).stdout
+    """The command, the commit of the script's folder, and whether nothing differs; both ``None`` without git."""
+    commit, changed = (_git(script, *given) for given in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno")))
     command = f"python benchmarks/{Path(script).name} {shlex.join(map(str, options))}"
-    return {"command": command, "commit": commit, "clean": not changed}
+    return {"command": command, "commit": commit, "clean": None if changed is None else not changed}
+
+
+def _git(script: str, *given: str) -> str | None:
+    command = ["git", "-C", str(Path(script).resolve().parent), *given]
+    found = subprocess.run(command, capture_output=True, text=True)
+    return found.stdout.strip() if found.returncode == 0 else None

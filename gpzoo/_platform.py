@@ -33,10 +33,10 @@ def inputs_at_a_time(num_inputs: int) -> int:
 def bytes_at_a_time() -> int:
     """Bytes of covariances between views that a sum over views holds at once.
 
-    On a CPU one large input at a time is as fast as several, and small ones go together; an accelerator needs many at
-    once to be busy.
+    On a CPU one large input at a time is as fast as several, and small ones go together. An accelerator needs many at
+    once to be busy: 50 digits of 576 patches, which are 17 million covariances; 2**28 would hold a minibatch of 200.
     """
-    return 2**18 if _on_cpu() else 2**28
+    return 2**18 if _on_cpu() else 2**26
 
 
 def batches_products() -> bool:

@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import hashlib
-import json
 import os
 import sys
 from importlib.metadata import version
@@ -27,7 +26,6 @@ os.environ.setdefault(
 
 import hypothesis
 import jax
-import numpy as np
 import numpyro
 import pytest
 import threadpoolctl
@@ -37,7 +35,6 @@ from tests.shapes import checked
 
 #: Of the source tree.
 ROOT = Path(__file__).resolve().parents[1]
-GOLDEN = ROOT / "tests" / "golden"
 
 # Before the first import of gpzoo. Other folders of it have no shapes in their annotations.
 CHECKED = ("linalg", "views", "kernels", "inducing", "processes", "posteriors", "likelihoods")
@@ -145,10 +142,6 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture(scope="session")
 def golden():
     """``golden(name)``: the arrays (``in_*``, ``out_*``) and the description of one golden case."""
+    from tests.programs import golden_case  # not before the import hook
 
-    def load(name: str) -> tuple[dict[str, np.ndarray], dict]:
-        with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-        return arrays, json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
-
-    return load
+    return golden_case

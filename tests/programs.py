@@ -1,6 +1,7 @@
 """Small programs and data that several test files share."""
 
 import inspect
+import json
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,13 @@ from gpzoo.likelihoods import Gaussian
 from gpzoo.processes.process import GaussianProcess
 
 KEY = random.key(0)
+
+
+def golden_case(name):
+    """The arrays (``in_*``, ``out_*``) and the description of one golden case."""
+    path = Path(__file__).parent / "golden" / name
+    with np.load(path.with_suffix(".npz"), allow_pickle=False) as archive:
+        return dict(archive), json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
 
 
 def relaxed(optimiser):

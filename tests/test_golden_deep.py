@@ -1,5 +1,6 @@
 """Deep GPs against numbers from the authors' own code, through ``deep_gp``, the guide, the objective and prediction."""
 
+from contextlib import contextmanager
 from functools import partial
 
 import jax
@@ -117,6 +118,15 @@ class Case:
         return (of_draw(marginals.key) * jnp.sqrt((variance + self.jitter) / variance))[None]
 
 
+@contextmanager
+def with_its_noise(case):
+    """The case, whose noise stands in place of random noise meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GaussianMarginals, "noise", lambda marginals, num_draws: case.noise(marginals, num_draws))
+        case.guide.setup(*case.data())
+        yield case
+
+
 #: In single precision one that is not whitened, and the hardest.
 SINGLE = ["dsdgp_01_2layer_unwhitened", "dsdgp_08_paper_init_zero_noise"]
 
@@ -128,15 +138,16 @@ SINGLE = ["dsdgp_01_2layer_unwhitened", "dsdgp_08_paper_init_zero_noise"]
 )
 def case(golden, request):
     name, dtype = request.param
-    case = Case(*golden(name), dtype)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GaussianMarginals, "noise", lambda marginals, num_draws: case.noise(marginals, num_draws))
-        case.guide.setup(*case.data())
+    with with_its_noise(Case(*golden(name), dtype)) as case:
         yield case
 
 
 @pytest.fixture(scope="module")
 def numbers(case):
+    return evaluate(case)
+
+
+def evaluate(case):
     """Terms of the bound, its gradients (in float64), and every layer's moments and draws, in one compiled program."""
     X, y = case.data()
     objective = GaussianProcessELBO(num_particles=case.S, sum_sites=False)

@@ -33,8 +33,8 @@ from tests.inference.diagnosis.planted_fits import (
     sparse_fits,
     waves,
 )
-from tests.models.test_zoo_exports import PROGRAMS
 from tests.programs import KEY, adam, around_constant, bayesian_regression, constant, sine
+from tests.zoo import PROGRAMS
 
 #: Not among those that thresholds were chosen on.
 SEED = 303

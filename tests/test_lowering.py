@@ -1,0 +1,100 @@
+"""Programs of the zoo, lowered for GPUs and TPUs on a CPU: nothing goes to the host, nothing is too large."""
+
+import inspect
+import math
+import re
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from numpyro.infer import SVI
+
+from gpzoo import models, unique_patches
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
+from gpzoo.inference.asking import export
+from gpzoo.inference.asking.ask import Program
+from gpzoo.models import convolutional_gp
+from tests.programs import KEY, adam
+from tests.zoo import OTHERS, PROGRAMS
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+ACCELERATORS = ("cuda", "tpu")
+#: Calls into libraries that stand in a program lowered for a GPU or TPU: no others are known there.
+KNOWN = re.compile(r"cu[a-z]+_\w+|Eigh|Qr|ProductOfElementaryHouseholderReflectors|Sharding|annotate_device_placement")
+
+
+def text_of(traced):
+    """A program for both at once: choices between them stand in it side by side."""
+    return traced.lower(lowering_platforms=ACCELERATORS).as_text()
+
+
+def foreign(text):
+    """Names of the calls out of a program that an accelerator does not know."""
+    return {name for name in re.findall(r"custom_call @([\w.$]+)", text) if not KNOWN.fullmatch(name)}
+
+
+def largest(text):
+    """The number of entries of the largest array of a program."""
+    shapes = {found for found in re.findall(r"tensor<((?:\d+x)+)", text)}
+    return max(math.prod(int(n) for n in shape.split("x")[:-1]) for shape in shapes)
+
+
+class Lowered:
+    """Texts of programs by name, while none is compiled or run."""
+
+    def __init__(self, monkeypatch):
+        self.texts = {}
+        monkeypatch.setattr("gpzoo._platform._on_cpu", lambda: False)
+        monkeypatch.setattr(export, "container", lambda *groups: None)
+        monkeypatch.setattr(Program, "__call__", lambda program, *given: self.ask(program, *given))
+
+    def ask(self, program, draws, at, which="all"):
+        """In place of a program's call: arrays of ones in the shapes of its answer."""
+        traced = program._compiled.trace(which, draws, at)
+        self.texts[program.question.name] = text_of(traced)
+        return jax.tree.map(lambda x: np.ones(x.shape, x.dtype), traced.out_info)
+
+    def all_of(self, program, X, y, inducing, options=None, start=None):
+        """A training step, a prediction and an export; parameters start with the first rows."""
+        guide = InducingGuide(program, inducing, **(options or {}))
+        params = guide.init_params(KEY, X[:start], y[:start])
+        svi = SVI(program, guide, adam(1e-3), GaussianProcessELBO())
+        state = jax.eval_shape(lambda params, X, y: svi.init(KEY, X, y, init_params=params), params, X, y)
+        self.texts["step"] = text_of(jax.jit(svi.update).trace(state, X, y))
+        trained = Trained(program, guide, params)
+        trained.predict(KEY, X, test_data={"y": y}, num_draws=2)
+        trained.to_arviz(KEY, X, y, num_draws=2)
+        assert self.texts.keys() == {"step", "predict", "export", "prior"}
+
+
+@pytest.fixture
+def lowered(monkeypatch):
+    return Lowered(monkeypatch)
+
+
+def test_the_table_has_every_program():
+    tables = [make()[0] for make in (PROGRAMS | OTHERS).values()]
+    found = {getattr(program, "func", program).__name__ for program in tables}
+    functions = {name: value for name, value in vars(models).items() if inspect.isfunction(value)}
+    programs = {name for name, f in functions.items() if list(inspect.signature(f).parameters)[1:2] == ["y"]}
+    # The network alone has no latent site, and no guide.
+    assert programs - {"network_classifier"} == found
+
+
+@pytest.mark.parametrize("name", PROGRAMS | OTHERS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_no_program_leaves_the_device(name, lowered):
+    lowered.all_of(*(PROGRAMS | OTHERS)[name]())
+    assert {at: found for at, text in lowered.texts.items() if (found := foreign(text))} == {}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_covariances_of_patches_are_never_held_for_a_whole_minibatch(lowered):
+    """Of 200 digits, each with 24 x 24 patches, as the papers have them."""
+    batch, patches = 200, 24**2
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(size=(batch, 28, 28, 1)).astype(np.float32), np.arange(batch) % 2
+    lowered.all_of(partial(convolutional_gp, patch_shape=(5, 5)), X, y, unique_patches(6), start=4)
+    assert {at: size for at, text in lowered.texts.items() if (size := largest(text)) >= batch * patches**2} == {}
