@@ -14,7 +14,7 @@ from numpyro.infer import SVI
 from gpzoo import models, unique_patches
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.inference.asking import export
-from gpzoo.inference.asking.ask import Program
+from gpzoo.inference.asking.ask import CompiledQuestion
 from gpzoo.models import convolutional_gp
 from tests.programs import KEY, adam
 from tests.zoo import OTHERS, PROGRAMS
@@ -49,7 +49,7 @@ class Lowered:
         self.texts = {}
         monkeypatch.setattr("gpzoo._platform._on_cpu", lambda: False)
         monkeypatch.setattr(export, "container", lambda *groups: None)
-        monkeypatch.setattr(Program, "__call__", lambda program, *given: self.ask(program, *given))
+        monkeypatch.setattr(CompiledQuestion, "__call__", lambda program, *given: self.ask(program, *given))
 
     def ask(self, program, draws, at, which="all"):
         """In place of a program's call: arrays of ones in the shapes of its answer."""
