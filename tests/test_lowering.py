@@ -86,6 +86,19 @@ def test_the_table_has_every_program():
     assert programs - {"network_classifier"} == found
 
 
+def test_calls_of_the_host_are_seen():
+    def talkative(x):
+        jax.debug.callback(lambda x: None, x)
+        return x
+
+    x = np.eye(3)
+    # JAX 0.10 lowers no callback for a device that is not there.
+    with pytest.raises((TypeError, ValueError)):
+        text_of(jax.jit(talkative).trace(x))
+    own = jax.jit(jax.numpy.linalg.cholesky).trace(x)
+    assert not foreign(text_of(own)) and foreign(own.lower(lowering_platforms=("cpu",)).as_text())
+
+
 @pytest.mark.parametrize("name", [name for name in PROGRAMS | OTHERS if name != "not whitened"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_no_program_leaves_the_device(name, lowered):
