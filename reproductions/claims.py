@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpzoo.reproductions.printed import Printed
 
@@ -142,6 +144,7 @@ class Paper:
         drawn_by_runs: words for pictures that runs draw of their trained models, by name.
         finding: says in a sentence what the page found besides its verdicts; empty without the runs for it.
         telling: names of the most telling figure, of which the first that is drawn is shown, and its words.
+        experiments: the facts of its experiments by name: description, presets, settings, and so on.
     """
 
     key: str
@@ -159,6 +162,7 @@ class Paper:
     drawn_by_runs: Mapping[str, str] = field(default_factory=dict)
     finding: Callable[[Records], str] | None = None
     telling: tuple[Sequence[str], str] = ((), "")
+    experiments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -171,4 +175,46 @@ class Paper:
         for claim in () if experiment in self.stands_in else self.claims:
             if claim.answer is not None and claim.answer.experiment == experiment and not claim.reading:
                 found[claim.answer.variant][claim.answer.metric] = claim.printed
+        for variant, other in self.experiments.get(experiment, {}).get("alike", {}).items():
+            found[variant] = found[other]
         return found
+
+
+def load(paper: str | Path) -> Paper:
+    """What a paper prints, and the facts of its experiments.
+
+    Args:
+        paper: the name of a paper of ``gpzoo``, or the path of a TOML file of one's own.
+    """
+    path = paper if isinstance(paper, Path) else Path(__file__).parent / "papers" / f"{paper}.toml"
+    found = tomllib.loads(path.read_text(encoding="utf-8"))
+    tables = [
+        Table(
+            **(
+                table
+                | {"answer": table.get("answer", ""), "columns": [Column(**column) for column in table["columns"]]}
+            )
+        )
+        for table in found.pop("tables", ())
+    ]
+    claims = []
+    for claim in found.pop("claims", ()):
+        known = {name: claim[name] for name in ("where", "what", "reading", "why") if name in claim}
+        if "printed" in claim:
+            known["printed"] = Printed(claim["printed"])
+        if "answer" in claim:
+            known["answer"] = Answer(*claim["answer"].split())
+        claims.append(Claim(**known))
+    telling = found.pop("telling", {"figures": (), "words": ""})
+    experiments = found.get("experiments", {})
+    stands_in = [name for name, each in experiments.items() if each.get("stands_in")]
+    words = {name: found.pop(name, "") for name in ("title", "source", "about")}
+    return Paper(
+        path.stem,
+        **words,
+        tables=tables,
+        others=claims,
+        stands_in=stands_in,
+        experiments=experiments,
+        telling=(telling["figures"], telling["words"]),
+    )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from gpzoo.inducing.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
 from gpzoo.inducing.variables import InducingPoints
@@ -29,13 +28,15 @@ from gpzoo.models import (
 )
 from gpzoo.models.parameters import rbf
 from gpzoo.reproductions import datasets, metrics
+from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand, subset
-from gpzoo.reproductions.papers.convolutional import CONVOLUTIONAL
-from gpzoo.reproductions.training import Rate, Setting, constant, train
+from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment, subset
+from gpzoo.reproductions.training import Setting, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+PAPER = load("convolutional")
 
 #: How our settings were chosen.
 _BY_HAND = by_hand("learning rate, its schedule, steps, where hyperparameters and inducing inputs start")
@@ -45,12 +46,6 @@ _VARIANCES = {"convolution": "variance", "rbf": "rbf_variance"}
 
 #: An initialiser by the number of inducing variables.
 Start = Callable[[int], Any]
-
-
-def _staircase(every: int) -> Rate:
-    """The authors' ``0.001 10^-(i // every / 3)``."""
-    rate = optax.exponential_decay(1e-3, every, 10 ** (-1 / 3), staircase=True)
-    return Rate(f"Adam, 0.001 * 10^-(step // {every} / 3)", rate)
 
 
 def _program(
@@ -142,6 +137,7 @@ def figure_patches(trained: Trained, data: Dataset) -> Figure:
     return cast("Figure", axes.figure)
 
 
+@experiment(PAPER, "rectangles", ("rbf", "invariant", "weighted"))
 def rectangles(run: Run) -> Outcome:
     """Wider or taller? Generated images under ``quick``, else the original files (section 4.1, fig. 1a).
 
@@ -150,20 +146,10 @@ def rectangles(run: Run) -> Outcome:
     """
     quick = run.preset == "quick"
     data = datasets.load("rectangles" if quick else "rectangles-original")
-    settings = {
-        ("rbf", "quick"): Setting(200, None, 300, 0.05, {"lengthscale": 5.0}),
-        ("rbf", "tuned"): Setting(400, None, 1200, start={"variance": 15.0, "lengthscale": 7.0}, line_search=True),
-        ("rbf", "paper"): Setting(400, None, 1200, start={"lengthscale": 3.0}, line_search=True),
-        ("invariant", "quick"): Setting(1000, 100, 16, 0.05),
-        ("invariant", "tuned"): Setting(16_000, 100, 16, 0.03, {"variance": 30.0}),
-        ("invariant", "paper"): Setting(16_000, 100, 16, constant(0.01)),
-        ("weighted", "quick"): Setting(1600, 100, 16, 0.05, {"variance": 10.0}),
-        ("weighted", "tuned"): Setting(16_000, 100, 16, 0.03, {"variance": 30.0}),
-        ("weighted", "paper"): Setting(16_000, 100, 16, constant(0.01)),
-    }
-    return _train(run, data, settings[run.variant, run.preset], (3, 3), uniform_patches, stands_in=quick)
+    return _train(run, data, Setting.of(run.options), (3, 3), uniform_patches, stands_in=quick)
 
 
+@experiment(PAPER, "mnist-0-vs-1", ("rbf", "invariant", "weighted"))
 def mnist_0_vs_1(run: Run) -> Outcome:
     """Zeros against ones of MNIST (section 4.1, figure 1b).
 
@@ -171,15 +157,7 @@ def mnist_0_vs_1(run: Run) -> Outcome:
     images, and its lengthscale starts at 3.
     """
     data = datasets.load("mnist").classes(0, 1)
-    if run.preset == "paper":
-        convolutional = Setting(4000, 100, 50, constant(0.01))
-        rbf = Setting(4000, 100, 100, constant(0.01), {"lengthscale": 3.0})
-    else:
-        quick = run.preset == "quick"
-        convolutional = Setting(600 if quick else 4000, 100, 50, 0.02)
-        rbf = Setting(300 if quick else 2000, 200, 50, 0.02, {"lengthscale": 5.0})
-    setting = rbf if run.variant == "rbf" else convolutional
-    return _train(run, data, setting, (5, 5), points=_images(run))
+    return _train(run, data, Setting.of(run.options), (5, 5), points=_images(run))
 
 
 def _images(run: Run) -> Start:
@@ -187,6 +165,7 @@ def _images(run: Run) -> Start:
     return random_subset if run.preset == "paper" else kmeans
 
 
+@experiment(PAPER, "mnist", ("rbf", "invariant", "weighted", "weighted-rbf", "weighted-rbf-full"))
 def mnist(run: Run) -> Outcome:
     """All ten digits (sections 4.1 to 4.3, table 1, figure 2).
 
@@ -194,21 +173,10 @@ def mnist(run: Run) -> Outcome:
     initial hyperparameters of the sum with an RBF.
     """
     data = datasets.load("mnist")
-    start = {"lengthscale": 5.0} if run.variant == "rbf" else {"variance": 10.0}
-    if run.preset == "quick":
-        setting = Setting(800, 100, 100, 0.02, start, evaluations=4)
-    elif run.preset == "cpu":
-        setting = Setting(22_000, 100, 250, 0.01, start, evaluations=11)
-    elif run.preset == "tuned":
-        setting = Setting(40_000, 100, 750, 0.01, start, evaluations=16)
-    else:
-        every = {"rbf": 60_000, "weighted-rbf": 20_000, "weighted-rbf-full": 20_000}.get(run.variant, 30_000)
-        summed = {"rbf_variance": 1.1, "rbf_lengthscale": 1.0, "white": 1e-2}
-        start = summed if run.variant.startswith("weighted-rbf") else {}
-        setting = Setting(3 * every, 200, 750, _staircase(every), start, evaluations=15)
-    return _train(run, data, setting, (5, 5), points=_images(run))
+    return _train(run, data, Setting.of(run.options), (5, 5), points=_images(run))
 
 
+@experiment(PAPER, "cifar10", ("rbf", "weighted", "colour-patch", "additive", "multi-channel"))
 def cifar10(run: Run) -> Outcome:
     """Colour photographs (section 4.4, figure 3).
 
@@ -216,64 +184,19 @@ def cifar10(run: Run) -> Outcome:
     code: a rate of 0.001, and additive lengthscales that start at 0.5.
     """
     whole = data = datasets.load("cifar10")
-    start = {"lengthscale": 10.0} if run.variant == "rbf" else {"variance": 10.0}
-    if run.preset == "quick":
-        data = whole.subset(num_test=1000)
-        setting = Setting(300, 40, 100, 0.02, start, evaluations=3)
-    elif run.preset == "tuned":
-        setting = Setting(90_000, 40, 1000, _staircase(30_000), start, evaluations=15)
-    else:
-        start = {"lengthscale": 0.5} if run.variant == "additive" else {}
-        batch_size = 40 if run.variant in ("weighted", "additive", "multi-channel") else 200
-        setting = Setting(90_000, batch_size, 1000, constant(1e-3), start, evaluations=15)
-    return _train(run, data, setting, (5, 5), points=_images(run), subset=subset(whole, data, "random, seed 0"))
+    if "num_test" in run.options:
+        data = whole.subset(num_test=run.options["num_test"])
+    return _train(
+        run,
+        data,
+        Setting.of(run.options),
+        (5, 5),
+        points=_images(run),
+        subset=subset(whole, data, "random, seed 0"),
+    )
 
 
-#: Table 1, which does not say whether ``q(u)`` of the sum with an RBF is full or block-diagonal.
-_MNIST = CONVOLUTIONAL.numbers("mnist", ("rbf", "invariant", "weighted", "weighted-rbf"))
-
-EXPERIMENTS = (
-    Experiment(
-        paper="convolutional",
-        name="rectangles",
-        description="Outlines of rectangles, wider or taller; 1,200 training images, 50,000 test images (section 4.1).",
-        variants=CONVOLUTIONAL.numbers("rectangles", ("rbf", "invariant", "weighted")),
-        run=rectangles,
-        default_variant="weighted",
-        data=("rectangles", "rectangles-original"),
-        presets=("quick", "tuned", "paper"),
-    ),
-    Experiment(
-        paper="convolutional",
-        name="mnist-0-vs-1",
-        description="Zeros against ones of MNIST, 5x5 patches (section 4.1).",
-        variants=CONVOLUTIONAL.numbers("mnist-0-vs-1", ("rbf", "invariant", "weighted")),
-        run=mnist_0_vs_1,
-        default_variant="invariant",
-        data=("mnist",),
-        presets=("quick", "tuned", "paper"),
-    ),
-    Experiment(
-        paper="convolutional",
-        name="mnist",
-        description="MNIST, ten classes, 5x5 patches (table 1, figure 2).",
-        variants=_MNIST | {"weighted-rbf-full": _MNIST["weighted-rbf"]},
-        run=mnist,
-        default_variant="weighted",
-        data=("mnist",),
-        presets=("quick", "cpu", "tuned", "paper"),
-    ),
-    Experiment(
-        paper="convolutional",
-        name="cifar10",
-        description="CIFAR-10, ten classes, 5x5 patches in colour (section 4.4, figure 3).",
-        variants=CONVOLUTIONAL.numbers("cifar10", ("rbf", "weighted", "colour-patch", "additive", "multi-channel")),
-        run=cifar10,
-        default_variant="multi-channel",
-        data=("cifar10",),
-        presets=("quick", "tuned", "paper"),
-    ),
-)
+EXPERIMENTS = (rectangles, mnist_0_vs_1, mnist, cifar10)
 
 
 if __name__ == "__main__":

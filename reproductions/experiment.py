@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from gpzoo.reproductions.claims import Paper, load
 
 if TYPE_CHECKING:
     from jax.typing import ArrayLike
@@ -121,6 +123,16 @@ class Run:
         }
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        """The settings of its preset in the paper's TOML, and over them those of its variant.
+
+        ``[experiments.NAME.settings.PRESET]`` holds the first, ``[experiments.NAME.settings.PRESET.variants.VARIANT]``
+        the second.
+        """
+        found = dict(load(self.paper).experiments[self.experiment]["settings"][self.preset])
+        return found | found.pop("variants", {}).get(self.variant, {})
+
+    @property
     def command(self) -> str:
         """The command that gives the same numbers, without the output folder."""
         return (
@@ -217,6 +229,43 @@ class Experiment:
                 f"default_variant {self.default_variant!r} of {self.paper} {self.name} is not among its variants: "
                 f"{', '.join(self.variants)}."
             )
+
+
+def experiment(
+    paper: Paper,
+    name: str,
+    variants: Iterable[str],
+    *,
+    figure: Callable[[Mapping[str, Mapping[str, Any]]], Figure] | None = None,
+    curves: bool = False,
+) -> Callable[[Callable[[Run], Outcome]], Experiment]:
+    """Make an experiment of a function that trains and evaluates one variant; its facts stand in the paper's TOML.
+
+    Args:
+        paper: the paper, from :func:`gpzoo.reproductions.claims.load`.
+        name: the experiment's name.
+        variants: its variants.
+        figure: draws the recorded results of several variants, by name, in one figure.
+        curves: whether that figure needs the results' curves.
+    """
+    facts = paper.experiments[name]
+
+    def made(run: Callable[[Run], Outcome]) -> Experiment:
+        return Experiment(
+            paper=paper.key,
+            name=name,
+            description=facts["description"],
+            variants=paper.numbers(name, variants),
+            run=run,
+            default_variant=facts["default"],
+            data=facts.get("data", ()),
+            presets=facts["presets"],
+            figure=figure,
+            curves=curves,
+            caption=facts.get("caption", ""),
+        )
+
+    return made
 
 
 def data_record(data: DataRecord) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +69,12 @@ def cosine(rate: float, steps: int) -> Rate:
     return Rate(f"Adam, cosine from {rate} to a hundredth of it", optax.cosine_decay_schedule(rate, steps, alpha=0.01))
 
 
+def staircase(rate: float, every: int) -> Rate:
+    """A rate that falls to ``10^(-1/3)`` of itself after every so many steps."""
+    schedule = optax.exponential_decay(rate, every, 10 ** (-1 / 3), staircase=True)
+    return Rate(f"Adam, {rate} * 10^-(step // {every} / 3)", schedule)
+
+
 def warmed(rate: float, steps: int) -> Rate:
     """A rate that rises from a fifth of ``rate`` in a tenth of the steps, and decays to a hundredth of it."""
     schedule = optax.warmup_cosine_decay_schedule(rate / 5, rate, steps // 10, steps, rate / 100)
@@ -104,6 +110,28 @@ class Setting:
     natural: float | None = None
     weighted: int | None = None
     decay: float = ADAM
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], **changes: Any) -> Setting:
+        """The settings among a run's options.
+
+        Args:
+            options: names of attributes to values, where a ``batch_size`` of ``"all"`` is all rows, and further ones,
+                which are left out. The rate is a number, or a mapping: ``{"constant": 0.01}``, ``{"warmed": 0.01}``, or
+                ``{"staircase": 0.001, "every": 30000}``.
+            **changes: attributes that replace those.
+        """
+        own = {each.name: options[each.name] for each in fields(cls) if each.name in options} | changes
+        match own.get("rate"):
+            case {"constant": rate}:
+                own["rate"] = constant(rate)
+            case {"warmed": rate}:
+                own["rate"] = warmed(rate, own["steps"])
+            case {"staircase": rate, "every": every}:
+                own["rate"] = staircase(rate, every)
+        if own["batch_size"] == "all":
+            own["batch_size"] = None
+        return cls(**own)
 
     @property
     def inducing(self) -> int:

@@ -13,7 +13,7 @@ from gpzoo.reproductions import convolutional as paper
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run
-from gpzoo.reproductions.training import Setting
+from gpzoo.reproductions.training import Setting, staircase
 
 KEY = random.key(0)
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
@@ -110,7 +110,7 @@ def test_every_variant_has_a_program_and_a_guide(variant):
 
 
 def test_the_schedule_of_the_authors():
-    rate = paper._staircase(30_000)
+    rate = staircase(0.001, 30_000)
     for step in (0, 29_999, 30_000, 89_999, 90_000):
         np.testing.assert_allclose(float(rate.schedule(step)), 0.001 * 10 ** -(step // 30_000 / 3), rtol=1e-5)
     assert "30000" in rate.name
