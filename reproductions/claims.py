@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gpzoo.reproductions.printed import Printed
-
-#: Why something was not run whose data ``gpzoo`` could download.
-NO_DATA = "its data are not at hand, and the machine of these runs had no network to download them"
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gpzoo.reproductions.records import Key, Records
 
 
 class Answer(NamedTuple):
@@ -25,20 +17,6 @@ class Answer(NamedTuple):
     experiment: str
     variant: str
     metric: str
-
-
-class Judged(NamedTuple):
-    """What the files say of a statement.
-
-    Attributes:
-        ours: it in numbers.
-        holds: whether it holds; ``None`` if that is undecided.
-        runs: the runs that were looked at.
-    """
-
-    ours: str
-    holds: bool | None
-    runs: Sequence[Key]
 
 
 @dataclass(frozen=True)
@@ -50,8 +28,13 @@ class Claim:
         what: the claim in words.
         printed: the number, ``None`` for a statement.
         answer: what of ours answers a number; ``None`` if nothing does.
-        judge: what says whether a statement holds, ``None`` without the runs for it.
-        needs: the experiment and the variants that answer a statement.
+        judge: the name of the function of :mod:`gpzoo.reproductions.judge`, or of the paper's module in
+            ``papers/``, that says whether a statement holds.
+        arguments: its keyword arguments.
+        needs: the runs that it looks at: ``experiment`` and ``variants``, or ``experiments`` with the variant ``all``.
+            ``mixed``: their presets may differ; ``some``: those that are recorded will do.
+        by: our reading of a statement's words, such as what "far" means.
+        baseline: whether it is of a method that the paper compares with, and not of its own.
         reading: whether the number is read off a figure or an axis; it is then never scored.
         why: the reason why nothing answers it.
     """
@@ -60,10 +43,22 @@ class Claim:
     what: str
     printed: Printed | None = None
     answer: Answer | None = None
-    judge: Callable[[Records], Judged | None] | None = None
-    needs: tuple[str, tuple[str, ...]] | None = None
+    judge: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    by: str = ""
+    baseline: bool = False
     reading: bool = False
     why: str = ""
+
+    @property
+    def runs(self) -> list[tuple[str, str]]:
+        """Experiment and variant of every run that answers it."""
+        if self.answer is not None:
+            return [self.answer[:2]]
+        if "experiments" in self.needs:
+            return [(name, "all") for name in self.needs["experiments"]]
+        return [(self.needs["experiment"], variant) for variant in self.needs.get("variants", ())]
 
 
 @dataclass(frozen=True)
@@ -76,6 +71,7 @@ class Column:
         percent: whether its numbers are per cent.
         why: the reason why nothing answers a number of the paper itself.
         metric: the metric of its numbers, in words, if its heading is one.
+        baseline: whether its numbers are of a method that the paper compares with.
     """
 
     title: str
@@ -83,6 +79,17 @@ class Column:
     percent: bool = False
     why: str = ""
     metric: str = ""
+    baseline: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a paper's table: its heading, its key, and its numbers as they are printed, ``-`` for none."""
+
+    title: str
+    key: str
+    numbers: str
+    baseline: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,42 +98,45 @@ class Table:
 
     Attributes:
         where: its number, or the section.
+        columns: its columns.
+        rows: its rows.
         title: what it is about.
         answer: experiment, variant and metric of a number, in which ``{row}`` and ``{column}`` stand for their keys.
-        columns: its columns.
-        rows: of every row the heading, the key, and the numbers as they are printed, ``-`` for none.
         metric: the metric of all numbers, in words, unless columns have their own.
+        note: what a reader must know of its numbers, such as a misprint.
     """
 
     where: str
-    title: str
-    answer: str
     columns: Sequence[Column]
-    rows: Sequence[tuple[str, str, str]]
+    rows: Sequence[Row]
+    title: str = ""
+    answer: str = ""
     metric: str = ""
+    note: str = ""
 
-    def cells(self, numbers: str, key: str) -> Iterator[tuple[Column, Printed | None, Answer | None]]:
+    def cells(self, row: Row) -> Iterator[tuple[Column, Printed | None, Answer | None]]:
         """The cells of a row: the column, the number, and what answers it."""
-        for column, text in zip(self.columns, numbers.split(), strict=True):
+        for column, text in zip(self.columns, row.numbers.split(), strict=True):
             printed = None if text == "-" else Printed(f"{text} %" if column.percent else text)
-            found = None
+            answer = None
             if column.key is not None:
-                found = Answer(*self.answer.format(row=key, column=column.key).split())
-            yield column, printed, found
+                answer = Answer(*self.answer.format(row=row.key, column=column.key).split())
+            yield column, printed, answer
 
     def claims(self) -> Iterator[Claim]:
         """The claims in it, without numbers of others."""
-        for title, key, numbers in self.rows:
-            for column, printed, answer in self.cells(numbers, key):
+        for row in self.rows:
+            for column, printed, answer in self.cells(row):
                 if printed is not None and (answer is not None or column.why):
-                    parts = (self.title, title, "" if column.metric else column.title)
+                    parts = (self.title, row.title, "" if column.metric else column.title)
                     said = f"{', '.join(filter(None, parts))}: {column.metric or self.metric}"
-                    yield Claim(self.where, said, printed, answer, why=column.why)
+                    baseline = row.baseline or column.baseline
+                    yield Claim(self.where, said, printed, answer, baseline=baseline, why=column.why)
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper, and what it claims.
+    """A paper, its claims, and the facts of its experiments.
 
     Attributes:
         key: its name on the command line.
@@ -135,34 +145,21 @@ class Paper:
         about: what it is about, in a sentence or two.
         tables: its tables.
         others: its claims that are in no table.
-        rows: numbers of rows of its data sets, training and test, by experiment.
-        folds: numbers of its random splits, by experiment.
-        stands_in: experiments whose data are not the paper's, wherever they are from; ``about`` says why.
-        reasons: why an experiment was not run.
-        beyond: writes further sections of its page.
-        pictures: what draws figures of several experiments, by name; without their runs it is ``None``.
+        experiments: the facts of its experiments by name: description, presets, settings, numbers of ``rows`` and
+            ``folds`` of the paper's data, whether data ``stands_in`` for the paper's, why it was ``not_run``.
+        telling: the most telling figure: ``figures``, of which the first that is drawn is shown, and its ``words``.
         drawn_by_runs: words for pictures that runs draw of their trained models, by name.
-        finding: says in a sentence what the page found besides its verdicts; empty without the runs for it.
-        telling: names of the most telling figure, of which the first that is drawn is shown, and its words.
-        experiments: the facts of its experiments by name: description, presets, settings, and so on.
     """
 
     key: str
     title: str
-    source: str
-    about: str
-    tables: Sequence[Table]
+    source: str = ""
+    about: str = ""
+    tables: Sequence[Table] = ()
     others: Sequence[Claim] = ()
-    rows: Mapping[str, int] = field(default_factory=dict)
-    folds: Mapping[str, int] = field(default_factory=dict)
-    stands_in: Collection[str] = ()
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    beyond: Callable[[Records], list[str]] | None = None
-    pictures: Mapping[str, Callable[[Records], Callable[[], Figure] | None]] = field(default_factory=dict)
-    drawn_by_runs: Mapping[str, str] = field(default_factory=dict)
-    finding: Callable[[Records], str] | None = None
-    telling: tuple[Sequence[str], str] = ((), "")
     experiments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    telling: Mapping[str, Any] = field(default_factory=dict)
+    drawn_by_runs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -172,10 +169,11 @@ class Paper:
     def numbers(self, experiment: str, variants: Iterable[str]) -> dict[str, dict[str, float | None]]:
         """The printed numbers of an experiment's variants, by metric: no readings, and none for other data."""
         found: dict[str, dict[str, float | None]] = {variant: {} for variant in variants}
-        for claim in () if experiment in self.stands_in else self.claims:
+        facts = self.experiments.get(experiment, {})
+        for claim in () if facts.get("stands_in") else self.claims:
             if claim.answer is not None and claim.answer.experiment == experiment and not claim.reading:
                 found[claim.answer.variant][claim.answer.metric] = claim.printed
-        for variant, other in self.experiments.get(experiment, {}).get("alike", {}).items():
+        for variant, other in facts.get("alike", {}).items():
             found[variant] = found[other]
         return found
 
@@ -188,33 +186,18 @@ def load(paper: str | Path) -> Paper:
     """
     path = paper if isinstance(paper, Path) else Path(__file__).parent / "papers" / f"{paper}.toml"
     found = tomllib.loads(path.read_text(encoding="utf-8"))
-    tables = [
-        Table(
-            **(
-                table
-                | {"answer": table.get("answer", ""), "columns": [Column(**column) for column in table["columns"]]}
-            )
-        )
-        for table in found.pop("tables", ())
-    ]
-    claims = []
-    for claim in found.pop("claims", ()):
-        known = {name: claim[name] for name in ("where", "what", "reading", "why") if name in claim}
-        if "printed" in claim:
-            known["printed"] = Printed(claim["printed"])
-        if "answer" in claim:
-            known["answer"] = Answer(*claim["answer"].split())
-        claims.append(Claim(**known))
-    telling = found.pop("telling", {"figures": (), "words": ""})
-    experiments = found.get("experiments", {})
-    stands_in = [name for name, each in experiments.items() if each.get("stands_in")]
-    words = {name: found.pop(name, "") for name in ("title", "source", "about")}
-    return Paper(
-        path.stem,
-        **words,
-        tables=tables,
-        others=claims,
-        stands_in=stands_in,
-        experiments=experiments,
-        telling=(telling["figures"], telling["words"]),
-    )
+    tables, claims = found.pop("tables", ()), found.pop("claims", ())
+    others = [_claim(**each) for each in claims]
+    return Paper(path.stem, tables=[_table(**each) for each in tables], others=others, **found)
+
+
+def _table(columns: Iterable[dict[str, Any]], rows: Iterable[Any], **facts: Any) -> Table:
+    """A table of a TOML file; a row is an array of heading, key and numbers, or has these names."""
+    rows = [Row(**row) if isinstance(row, dict) else Row(*row) for row in rows]
+    return Table(columns=[Column(**column) for column in columns], rows=rows, **facts)
+
+
+def _claim(printed: str = "", answer: str = "", **facts: Any) -> Claim:
+    """A claim of a TOML file."""
+    number = Printed(printed) if printed else None
+    return Claim(printed=number, answer=Answer(*answer.split()) if answer else None, **facts)

@@ -25,6 +25,7 @@ from gpzoo.likelihoods import Bernoulli, RobustMax
 from gpzoo.models import deep_gp
 from gpzoo.models.parameters import gaussian
 from gpzoo.reproductions import datasets, metrics
+from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
 from gpzoo.reproductions.deep_few_steps import few_steps
@@ -41,7 +42,6 @@ from gpzoo.reproductions.deep_models import (
 )
 from gpzoo.reproductions.deep_uci import UCI, figure_curves, uci, uci_natural
 from gpzoo.reproductions.experiment import Experiment, Outcome, Run, subset
-from gpzoo.reproductions.papers.deep import DEEP
 from gpzoo.reproductions.sweep import figure_1
 from gpzoo.reproductions.training import Setting, seconds_of_a_step, train
 from gpzoo.tables import ParquetTable, Table, hold_out, standardised
@@ -285,7 +285,7 @@ EXPERIMENTS = (
     _experiment(
         "rectangles-images",
         "Rectangles filled with images, taller or wider; 12,000 training images (table 1).",
-        DEEP.numbers("rectangles-images", tuple(MODELS)[:5]),
+        load("deep").numbers("rectangles-images", tuple(MODELS)[:5]),
         partial(_large, "rectangles-images"),
         data=("rectangles-images",),
     ),
@@ -293,7 +293,7 @@ EXPERIMENTS = (
         "mnist",
         "MNIST, ten classes, robust-max likelihood (section 4). Under `cpu` one layer takes 24,000 steps, a number "
         "chosen after its accuracy with 12,000 was seen, and the others 12,000.",
-        DEEP.numbers("mnist", tuple(MODELS)[:4]),
+        load("deep").numbers("mnist", tuple(MODELS)[:4]),
         mnist,
         data=("mnist",),
         presets=("quick", "cpu", "tuned", "paper"),
@@ -301,14 +301,14 @@ EXPERIMENTS = (
     _experiment(
         "year",
         "Year of a song from its timbre, 463,810 training rows, 90 columns (table 2).",
-        DEEP.numbers("year", MODELS),
+        load("deep").numbers("year", MODELS),
         partial(_large, "year"),
         data=("year",),
     ),
     _experiment(
         "airline",
         "Delay of a flight in minutes, 700,000 training rows, 8 columns (table 2).",
-        DEEP.numbers("airline", MODELS),
+        load("deep").numbers("airline", MODELS),
         partial(_large, "airline"),
         data=("airline",),
     ),
@@ -316,28 +316,28 @@ EXPERIMENTS = (
         "taxi",
         "Duration of a taxi journey in seconds, 9 columns, streamed; the paper has a billion rows of 2009 to 2015, of "
         "which 2009 and 2010 are still published with coordinates (table 2).",
-        DEEP.numbers("taxi", MODELS),
+        load("deep").numbers("taxi", MODELS),
         taxi,
         data=("taxi",),
     ),
     _experiment(
         "higgs",
         "Signals of a Higgs boson, 9.9 million training rows, 28 columns (section 4).",
-        DEEP.numbers("higgs", MODELS),
+        load("deep").numbers("higgs", MODELS),
         partial(_large, "higgs"),
         data=("higgs",),
     ),
     _experiment(
         "susy",
         "Signals of supersymmetric particles, 4.5 million training rows, 18 columns (section 4).",
-        DEEP.numbers("susy", MODELS),
+        load("deep").numbers("susy", MODELS),
         partial(_large, "susy"),
         data=("susy",),
     ),
     _experiment(
         "timing",
         "Seconds of one gradient step (table 3); the paper's numbers are those of its CPU of 2017.",
-        DEEP.numbers("timing", MODELS),
+        load("deep").numbers("timing", MODELS),
         timing,
         presets=("quick", "paper"),
     ),

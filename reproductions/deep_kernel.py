@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import Any
 
 from gpzoo.reproductions import datasets
+from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.deep_kernel_choice import SELECTION, choose
 from gpzoo.reproductions.deep_kernel_models import MODELS, Phases, connected, train
 from gpzoo.reproductions.deep_kernel_scaling import figure_2, scaling
 from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand, subset
-from gpzoo.reproductions.papers.deep_kernel import DEEP_KERNEL
 
 
 def _as_printed(setting: Phases) -> Phases:
@@ -89,8 +89,9 @@ def table(run: Run) -> Outcome:
         used = data.subset(rows, seed=split).standardised()
         part = subset(data, used, "random, seeded by the split")
         if name == "covtype-subset":
-            sizes, of_test = used.sizes, round(0.1 * DEEP_KERNEL.rows["covtype"])
-            of = {"of": DEEP_KERNEL.rows["covtype"] - of_test, "of_test": of_test}
+            rows = load("deep_kernel").experiments["covtype"]["rows"]
+            sizes, of_test = used.sizes, round(0.1 * rows)
+            of = {"of": rows - of_test, "of_test": of_test}
             part = {"train": sizes["train"], "test": sizes["test"], "rule": "a sample", **of}
         return used
 
@@ -266,7 +267,7 @@ _TABLES = {
 
 
 def _numbers(name: str) -> dict[str, dict[str, float | None]]:
-    return DEEP_KERNEL.numbers(name, ("all",))
+    return load("deep_kernel").numbers(name, ("all",))
 
 
 EXPERIMENTS = (

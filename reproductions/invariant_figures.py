@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.figures import test_curves
-from gpzoo.reproductions.papers.invariant import INVARIANT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ def figure_4(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Figure 4: test error and bound over time; the bounds of the Gaussian likelihood only, which has other targets."""
     figure = test_curves(_curves(results), metrics=("error", "bound_per_point"))
     error, bound = figure.axes
-    for claim in INVARIANT.claims:
+    for claim in load("invariant").claims:
         if claim.reading and claim.printed is not None and claim.answer is not None and claim.answer.variant in results:
             error.axhline(100 * claim.printed, color="0.5", linestyle="--", linewidth=1)
     error.set_ylim(bottom=0)

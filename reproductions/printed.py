@@ -4,6 +4,23 @@ from __future__ import annotations
 
 import math
 
+LOWER_IS_BETTER = frozenset({"error", "nlpp", "rmse"})
+HIGHER_IS_BETTER = frozenset({"accuracy", "test_log_likelihood", "auc", "elbo", "bound_per_point"})
+
+
+def kind(metric: str) -> str | None:
+    """The kind of a metric, if one direction is better: ``"accuracy"`` for a model's ``"dnn_accuracy"``."""
+    known = LOWER_IS_BETTER | HIGHER_IS_BETTER
+    if metric.endswith("_standard_error"):
+        return None
+    return next((kind for kind in known if metric == kind or metric.endswith(f"_{kind}")), None)
+
+
+def toward(metric: str) -> int:
+    """1 if higher values of a metric are better, -1 if lower ones are, 0 if neither."""
+    found = kind(metric)
+    return (found in HIGHER_IS_BETTER) - (found in LOWER_IS_BETTER)
+
 
 class Printed(float):
     """A number of a paper, which knows its last digit: ``Printed("1.22 %")`` is 0.0122, rounded by at most 0.00005.

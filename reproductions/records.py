@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, ReproductionError
 from gpzoo.reproductions.kept import read_json
-from gpzoo.reproductions.verdicts import kind
+from gpzoo.reproductions.printed import kind, toward
 
 #: Presets whose results are compared with the paper's, the paper's own settings first. ``quick`` runs are checks of the
 #: program.
@@ -25,6 +27,10 @@ _OLD_FIELDS = frozenset(FIELDS) - {
 _GENERATED = ("rectangles",)
 
 
+#: The probability that a normal variable exceeds its mean by more than two standard deviations.
+_BEYOND_TWO = 0.022750131948179195
+
+
 class Key(NamedTuple):
     """Which run a file holds."""
 
@@ -36,19 +42,84 @@ class Key(NamedTuple):
 
 
 class Ours(NamedTuple):
-    """Our number for a metric.
+    """A number of ours.
 
     Attributes:
-        value: the number, a mean where there are several seeds.
+        value: the number, a mean where there are several seeds or splits.
         error: its standard error, if it is known.
         source: where the error is from, such as ``"5 splits"``.
-        runs: the runs, of one preset.
+        degrees: degrees of freedom of that error.
     """
 
     value: float
-    error: float | None
-    source: str
-    runs: tuple[Key, ...]
+    error: float | None = None
+    source: str = ""
+    degrees: float = math.inf
+
+    def wide(self, among: int = 1) -> float | None:
+        """Two standard errors, by Student's t and for one of so many numbers; ``None`` if the error is not known."""
+        from scipy.special import ndtri, stdtrit
+
+        if self.error is None:
+            return None
+        share = 1 - _BEYOND_TWO / among
+        return self.error * float(ndtri(share) if math.isinf(self.degrees) else stdtrit(self.degrees, share))
+
+
+def mean_of(each: Sequence[float], source: str = "splits") -> Ours:
+    """A mean and its standard error, which is not known of a single number."""
+    if len(each) < 2:
+        return Ours(each[0])
+    error = statistics.stdev(each) / math.sqrt(len(each))
+    return Ours(statistics.fmean(each), error, f"{len(each)} {source}", len(each) - 1)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The runs of a variant by one preset, a seed each."""
+
+    keys: tuple[Key, ...]
+    results: tuple[Mapping[str, Any], ...]
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """The content of the first seed's file."""
+        return self.results[0]
+
+    def ours(self, metric: str) -> Ours | None:
+        """Our number for a metric; ``None`` if the files do not have it.
+
+        The error of several seeds is no smaller than that of one, because they share their test rows.
+        """
+        values = [result["metrics"][metric] for result in self.results if metric in result["metrics"]]
+        if not values:
+            return None
+        seeds, alone = mean_of(values, "seeds"), error_of(self.result, metric)
+        if len(values) == 1 or (alone.error or 0.0) > (seeds.error or 0.0):
+            return alone._replace(value=seeds.value)
+        return seeds
+
+    def lead(self, metric: str, model: str, other: str) -> Ours:
+        """By how much one model of the run is better than another, over the same splits where there are several."""
+        metrics, by = self.result["metrics"], self.result["settings"]
+        name, sign = f"{model}_{metric}", toward(metric)
+        if splits_of(self.result) == 1:
+            return lead(error_of(self.result, name), error_of(self.result, f"{other}_{metric}"), metric)
+        if "by_split" in by:
+            ours, theirs = ([split[f"{each}_{metric}"] for split in by["by_split"]] for each in (model, other))
+        elif "by_fold" in by:
+            ours, theirs = (by["by_fold"][each][metric] for each in (model, other))
+        else:
+            return Ours(sign * (metrics[name] - metrics[f"{other}_{metric}"]))
+        return mean_of([sign * (a - b) for a, b in zip(ours, theirs, strict=True)])
+
+
+def lead(ours: Ours, other: Ours, metric: str) -> Ours:
+    """By how much one number is better than another, as if they did not share their test rows."""
+    known = ours.error is not None and other.error is not None
+    error = math.hypot(ours.error or 0.0, other.error or 0.0) if known else None
+    value = toward(metric) * (ours.value - other.value)
+    return Ours(value, error, ours.source, min(ours.degrees, other.degrees))
 
 
 def result_path(folder: Path, paper: str, experiment: str, variant: str, preset: str, seed: int = 0) -> Path:
@@ -92,7 +163,7 @@ class Records:
             if key.paper == paper and experiment in (None, key.experiment):
                 yield key, result
 
-    def compared(self, paper: str, experiment: str, variant: str, presets: Sequence[str]) -> Iterator[tuple[Key, ...]]:
+    def compared(self, paper: str, experiment: str, variant: str, presets: Sequence[str]) -> Iterator[Recorded]:
         """The runs of a variant that can be compared with the paper's, by preset, the seeds of one together.
 
         Args:
@@ -102,66 +173,26 @@ class Records:
             presets: the experiment's; if ``quick`` is the only one, it is compared.
         """
         for preset in COMPARED if set(presets) != {"quick"} else presets:
-            if runs := tuple(key for key in self.found if key[:4] == (paper, experiment, variant, preset)):
-                yield runs
-
-    def together(
-        self, paper: str, experiment: str, variants: Sequence[str], presets: Sequence[str]
-    ) -> dict[str, Key] | None:
-        """A run of each of several variants, all of one preset and thus of the same data; ``None`` without them."""
-        found = [{runs[0].preset: runs[0] for runs in self.compared(paper, experiment, v, presets)} for v in variants]
-        for preset in found[0]:
-            if all(preset in of for of in found):
-                return {variant: of[preset] for variant, of in zip(variants, found, strict=True)}
-        return None
-
-    def ours(self, runs: tuple[Key, ...], metric: str) -> Ours | None:
-        """Our number for a metric from the seeds of one preset; ``None`` if they do not have it."""
-        found = [self.found[key]["metrics"].get(metric) for key in runs]
-        values = [value for value in found if value is not None]
-        if not values:
-            return None
-        mean, count = math.fsum(values) / len(values), len(values)
-        if count > 1:
-            spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-            return Ours(mean, spread / math.sqrt(count), f"{count} seeds", runs)
-        return Ours(mean, *error_of(self.found[runs[0]], metric), runs)
+            if keys := tuple(key for key in self.found if key[:4] == (paper, experiment, variant, preset)):
+                yield Recorded(keys, tuple(self.found[key] for key in keys))
 
 
-def error_of(result: Mapping[str, Any], metric: str) -> tuple[float | None, str]:
-    """The standard error of a metric of one run, and where it is from: its splits, or test rows of its one split."""
-    metrics, sizes = result["metrics"], result["data"]["sizes"]
-    if (error := metrics.get(f"{metric}_se")) is not None:
-        return error, f"{splits_of(result)} splits"
+def error_of(result: Mapping[str, Any], metric: str) -> Ours:
+    """A metric of one run with its standard error: over its splits, else over the test rows of its one split."""
+    metrics, sizes, splits = result["metrics"], result["data"]["sizes"], splits_of(result)
+    value, error = metrics[metric], metrics.get(f"{metric}_se")
+    if error is not None:
+        return Ours(value, error, f"{splits} splits", splits - 1) if splits > 1 else Ours(value, error, "test rows")
     tests = sizes.get("test") if isinstance(sizes, Mapping) else None
-    value = metrics[metric]
-    if kind(metric) in ("error", "accuracy") and tests and 0 <= value <= 1 and splits_of(result) == 1:
-        return math.sqrt(value * (1 - value) / tests), "binomial"
-    return None, ""
+    if kind(metric) in ("error", "accuracy") and tests and 0 <= value <= 1 and splits == 1:
+        return Ours(value, math.sqrt(value * (1 - value) / tests), "binomial")
+    return Ours(value)
 
 
 def splits_of(result: Mapping[str, Any]) -> int:
     """Number of random splits that a result's numbers average."""
     folds, settings = result.get("folds") or {}, result.get("settings") or {}
     return folds.get("count") or settings.get("splits") or settings.get("folds") or 1
-
-
-def paired(result: Mapping[str, Any], metric: str, model: str, other: str) -> tuple[float, float | None]:
-    """The mean over splits of a metric of one model less that of another on the same split, and its standard error."""
-    settings = result["settings"]
-    if "by_split" in settings:
-        ours, theirs = ([split[f"{name}_{metric}"] for split in settings["by_split"]] for name in (model, other))
-    else:
-        ours, theirs = (settings["by_fold"][name][metric] for name in (model, other))
-    return mean_of([a - b for a, b in zip(ours, theirs, strict=True)])
-
-
-def mean_of(each: Sequence[float]) -> tuple[float, float | None]:
-    """A mean and its standard error, ``None`` of a single number."""
-    mean = math.fsum(each) / len(each)
-    if len(each) < 2:
-        return mean, None
-    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in each) / (len(each) - 1) / len(each))
 
 
 def _read(path: Path, paper: str, experiment: str, variant: str, preset: str) -> tuple[Key, dict[str, Any]]:

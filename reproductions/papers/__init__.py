@@ -1,8 +1,5 @@
-"""What each paper claims, as data, and what of ours answers it."""
+"""What each paper claims, as data, and the statements that only one of them needs."""
 
-from gpzoo.reproductions.papers.convolutional import CONVOLUTIONAL
-from gpzoo.reproductions.papers.deep import DEEP
-from gpzoo.reproductions.papers.deep_kernel import DEEP_KERNEL
-from gpzoo.reproductions.papers.invariant import INVARIANT
+from gpzoo.reproductions.claims import load
 
-PAPERS = (CONVOLUTIONAL, DEEP, DEEP_KERNEL, INVARIANT)
+PAPERS = tuple(map(load, ("convolutional", "deep", "deep_kernel", "invariant")))

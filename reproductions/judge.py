@@ -1,0 +1,261 @@
+"""Does a number of ours match the paper's, and does a statement hold? One rule for numbers, a few kinds of statements.
+
+A statement of a paper's TOML names its kind as ``judge``, and its ``arguments``: a function of this module, or of
+``papers/NAME.py`` beside the TOML. It is called with the runs that the claim ``needs`` and returns a :class:`Judged`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from gpzoo.reproductions.claims import Claim, Paper
+from gpzoo.reproductions.printed import amount, as_printed, kind, toward
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, lead, splits_of
+
+MATCHED, EXCEEDED, SHORT, UNDECIDED = "matched", "exceeded", "short", "undecided"
+STAND_IN, SUBSET, FEWER_FOLDS = "stand-in", "subset", "fewer folds"
+READING, NOT_SCORED, NOT_RUN, NO_EXPERIMENT = "reading", "not scored", "not run", "no experiment"
+BASELINE = "baseline"
+
+#: The largest standard error with which a number can match the paper's: 0.15 points of a share, 0.02 nats.
+_LARGEST_ERROR = {"error": 0.0015, "accuracy": 0.0015, "auc": 0.0015, "nlpp": 0.02, "test_log_likelihood": 0.02}
+
+#: The same as a share of the printed number: where that is small, or in units of its data.
+_LARGEST_SHARE = {"nlpp": 0.1, "rmse": 0.02}
+
+#: Limits, the one that is nearest to the paper's data first.
+_LIMITS = (None, READING, FEWER_FOLDS, SUBSET, STAND_IN)
+
+
+class Verdict(NamedTuple):
+    """What is said of a claim.
+
+    Attributes:
+        word: one of matched, exceeded, short and undecided; empty if the two cannot be compared.
+        distance: how far ours is from the paper's, where it is short or exceeded.
+        limit: what keeps it from being scored.
+    """
+
+    word: str = ""
+    distance: str = ""
+    limit: str | None = None
+
+    def __str__(self) -> str:
+        """``"short by 0.51 points"``, or ``"subset, short by 0.51 points"``."""
+        said = f"{self.word} by {self.distance}" if self.distance else self.word
+        return ", ".join(filter(None, (self.limit, said)))
+
+
+def largest_error(metric: str, paper: float) -> float:
+    """The largest standard error of ours with which it can match a number of the paper."""
+    found = kind(metric) or ""
+    share = _LARGEST_SHARE.get(found)
+    caps = [_LARGEST_ERROR.get(found), None if share is None else share * abs(paper)]
+    return min(cap for cap in caps if cap is not None) if any(caps) else 0.0
+
+
+def verdict(metric: str, ours: Ours, paper: float, limit: str | None = None) -> Verdict:
+    """The verdict on a number of ours.
+
+    Args:
+        metric: its name.
+        ours: our number.
+        paper: the paper's; the rounding of a :class:`gpzoo.reproductions.printed.Printed` is allowed for.
+        limit: what keeps it from being scored, a word such as :data:`SUBSET`.
+    """
+    if limit in (STAND_IN, READING) or not toward(metric):
+        return Verdict(limit=limit or NOT_SCORED)
+    printed, wide = as_printed(paper), ours.wide()
+    better = toward(metric) * (ours.value - paper)
+    if wide is None:
+        return Verdict(UNDECIDED, limit=limit)
+    if abs(better) > printed.rounding + wide:
+        return Verdict(EXCEEDED if better > 0 else SHORT, amount(better, printed), limit)
+    return Verdict(MATCHED if wide <= 2 * largest_error(metric, paper) else UNDECIDED, limit=limit)
+
+
+def limit_of(result: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> str | None:
+    """What keeps a result from being scored against the paper's: the first that holds, ``None`` if nothing does.
+
+    Args:
+        result: the content of a result file.
+        facts: those of its experiment: numbers of ``rows`` and ``folds`` of the paper's data, by which files without
+            ``subset`` and ``folds`` are judged, and whether its data ``stands_in`` for the paper's.
+    """
+    facts = facts or {}
+    sizes, own = result["data"]["sizes"], result.get("folds") or {}
+    used = sizes.get("train", 0) + sizes.get("test", 0) if isinstance(sizes, Mapping) else 0
+    part = result.get("subset") or result["data"].get("name", "").endswith("-subset")
+    count, of = splits_of(result), own.get("of") or facts.get("folds") or 0
+    if facts.get("stands_in") or (result.get("stands_in") and not part) or result.get("preset") == "quick":
+        return STAND_IN
+    if part or used < facts.get("rows", 0):
+        return SUBSET
+    return FEWER_FOLDS if count < of else None
+
+
+# -- statements --------------------------------------------------------------------------------------------------------
+
+
+class Value(NamedTuple):
+    """A number that a statement was judged by; its metric says how it is written, such as in per cent."""
+
+    name: str
+    ours: Ours
+    metric: str = ""
+
+
+class Judged(NamedTuple):
+    """What the files say of a statement.
+
+    Attributes:
+        holds: whether it holds; ``None`` if that is undecided.
+        values: the numbers that say so; of many comparisons those that speak against it, or decide nothing.
+        pairs: the number of comparisons, if ``values`` are differences between pairs.
+        runs: the runs that were looked at; empty for all that the claim needs.
+    """
+
+    holds: bool | None
+    values: Sequence[Value] = ()
+    pairs: int = 0
+    runs: Sequence[Key] = ()
+
+
+class Found(dict[str, Recorded]):
+    """The runs that a claim needs, by variant (or experiment); ``records`` are all that there are."""
+
+    def __init__(self, runs: Mapping[str, Recorded], records: Records) -> None:
+        super().__init__(runs)
+        self.records = records
+
+    def all(self, metric: str, names: Iterable[str] | None = None) -> list[Value]:
+        """A metric of every run, or of some of them."""
+        return [Value(name, self[name].ours(metric) or Ours(float("nan")), metric) for name in names or self]
+
+
+def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "") -> bool | None:
+    """Whether all leads are positive by more than two standard errors; ``None`` if that is undecided.
+
+    It fails if one is negative by more than chance explains in so many.
+
+    Args:
+        leads: by how much the one is better than the other.
+        tie: leads whose error is not known decide if they are larger than this.
+        allow: ``"level"`` asks that none is negative, ``"equal"`` that none is far from zero either way.
+    """
+    leads = list(leads)
+
+    def clear(value: Ours, among: int = 1) -> int:
+        wide = tie if (known := value.wide(among)) is None else max(known, tie or 0.0)
+        return 0 if wide is None or abs(value.value) <= wide else 1 if value.value > 0 else -1
+
+    if allow == "equal":
+        return None if any(each.error is None for each in leads) else not any(map(clear, leads))
+    if any(clear(each, len(leads)) < 0 for each in leads):
+        return False
+    signs = [clear(each) for each in leads]
+    return True if min(signs, default=1) >= (0 if allow else 1) else None
+
+
+def better(
+    found: Found, metric: str, than: str, share: float = 0.0, tie: float | None = None, allow: str = ""
+) -> Judged:
+    """Every other variant is better than one; by at least a share of its number where ``share`` is given."""
+    base = found.all(metric, [than])[0].ours
+    leads = [lead(value.ours, base, metric) for value in found.all(metric) if value.name != than]
+    holds = holding(leads, tie=tie, allow=allow)
+    far = min(each.value for each in leads) >= share * abs(base.value) if share else True
+    return Judged(holds and far, found.all(metric))
+
+
+def order(found: Found, metric: str, variants: Sequence[str], tie: float | None = None, allow: str = "") -> Judged:
+    """Each variant is better than the next one."""
+    values = found.all(metric, variants)
+    leads = [lead(a.ours, b.ours, metric) for a, b in pairwise(values)]
+    return Judged(holding(leads, tie=tie, allow=allow), values)
+
+
+def pairs(
+    found: Found, metric: str, models: Sequence[str], than: str = "", allow: str = "", tie: float | None = None
+) -> Judged:
+    """In every run each of its models is better than one of them, or without ``than`` than the model before it."""
+    leads = [
+        Value(f"{model} on {name}" if len(found) > 1 else model, run.lead(metric, model, other), "lead")
+        for name, run in found.items()
+        for model, other in ([(each, than) for each in models] if than else [(b, a) for a, b in pairwise(models)])
+        if f"{model}_{metric}" in run.result["metrics"] and f"{other}_{metric}" in run.result["metrics"]
+    ]
+    holds = holding([each.ours for each in leads], allow=allow, tie=tie)
+    one = [each for each in leads if holding([each.ours], allow=allow, tie=tie) is not True]
+    return Judged(holds, one if len(leads) > 4 else leads, len(leads))
+
+
+def same_order(found: Found, by: str, metric: str, tie: float = 0.0) -> Judged:
+    """One metric orders the variants as another does; numbers that differ by less than ``tie`` are in no order."""
+    by_first = sorted(found, key=lambda name: -toward(by) * found.all(by, [name])[0].ours.value)
+    first, second = found.all(by, by_first), found.all(metric, by_first)
+    close = any(abs(a.ours.value - b.ours.value) < tie for a, b in pairwise(first))
+    holds = holding([lead(a.ours, b.ours, metric) for a, b in pairwise(second)], allow="level")
+    return Judged(None if close and holds else holds, [*first, *second])
+
+
+def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
+    """Metrics of every run are at most so large."""
+    values = [
+        Value(f"{metric} {name}" if len(metrics) * len(found) > 1 else "", ours, metric)
+        for name, run in found.items()
+        for metric in metrics
+        if (ours := run.ours(metric)) is not None
+    ]
+    largest = max(values, key=lambda each: each.ours.value)
+    named = largest._replace(name=f"largest: {largest.name}".strip(": "))
+    return Judged(largest.ours.value <= limit, [named], len(values))
+
+
+def near(found: Found, metric: str, value: float, within: float) -> Judged:
+    """A metric of every run is near a value."""
+    values = found.all(metric)
+    return Judged(all(abs(each.ours.value - value) <= within for each in values), values)
+
+
+def judged(claim: Claim, paper: Paper, records: Records, presets: Mapping[str, Sequence[str]]) -> Judged | None:
+    """What the files say of a statement; ``None`` without the runs that it needs.
+
+    Args:
+        claim: the statement.
+        paper: its paper.
+        records: all recorded results.
+        presets: those of every experiment.
+    """
+    by = [list(records.compared(paper.key, *run, presets.get(run[0], ()))) for run in claim.runs]
+    if not claim.needs.get("mixed") and "experiment" in claim.needs:
+        shared = [each.keys[0].preset for each in by[0] if all(each.keys[0].preset in _presets(of) for of in by)]
+        by = [[each for each in of if each.keys[0].preset in shared[:1]] for of in by]
+    names = [variant if variant != "all" else name for name, variant in claim.runs]
+    runs = {name: of[0] for name, of in zip(names, by, strict=True) if of}
+    if (len(runs) < len(by) and not claim.needs.get("some")) or (by and not runs):
+        return None
+    found = judge_of(claim, paper)(Found(runs, records), **claim.arguments)
+    if len(runs) < len(by) and found.holds:
+        # What holds on all that is recorded may fail on the others.
+        found = found._replace(holds=None)
+    return found._replace(runs=found.runs or [key for run in runs.values() for key in run.keys])
+
+
+def _presets(runs: Iterable[Recorded]) -> set[str]:
+    return {each.keys[0].preset for each in runs}
+
+
+def module_of(paper: str) -> Any:
+    """The module of a paper's own statements and figures, ``None`` if it has none."""
+    name = f"gpzoo.reproductions.papers.{paper}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+
+
+def judge_of(claim: Claim, paper: Paper) -> Callable[..., Judged]:
+    """The function that judges a statement."""
+    return getattr(module_of(paper.key), claim.judge, None) or globals()[claim.judge]
