@@ -28,13 +28,6 @@ _PUBLISHED: Mapping[str, Sequence[tuple[float, float]]] = {
 }
 
 
-def above(found: Found, metric: str, numbers: Mapping[str, float], tie: float | None = None) -> Judged:
-    """A metric of each run is above a number of others."""
-    values = found.all(metric, numbers)
-    leads = [each.ours._replace(value=each.ours.value - numbers[each.name]) for each in values]
-    return Judged(holding(leads, tie=tie), values)
-
-
 def _against(records: Records, name: str, model: str, longer: str, preset: str = "cpu") -> Ours | None:
     """By how much a model leads one that was trained for longer, over the splits that both have."""
     both = [records.found.get(Key("deep", *run)) for run in (("uci", name, preset), ("uci-natural", name, "cpu"))]
@@ -44,27 +37,28 @@ def _against(records: Records, name: str, model: str, longer: str, preset: str =
     return mean_of([a - b for a, b in zip(ours, theirs, strict=False)])
 
 
-def _had_converged(found: Found, name: str, model: str) -> bool:
-    """Whether a model is not below the same one trained for longer, as far as the files tell."""
-    longer = _LONGER.get(model.removesuffix("-500") if model == "sgp-500" else model)
-    lead = _against(found.records, name, "sgp" if longer == "sgpr" else model, longer) if longer else None
-    return lead is None or holding([lead], allow="level") is True
+def _not_converged(found: Found, name: str, model: str) -> Value | None:
+    """By how much a model is below the same one trained for longer; ``None`` if it is not, or the files do not tell."""
+    short, longer = "sgp" if model == "sgp-500" else model, _LONGER.get(model)
+    lead = _against(found.records, name, short, longer) if longer else None
+    if lead is None or holding([lead], allow="level"):
+        return None
+    return Value(f"{short} less {longer} for longer on {name}", lead, "lead")
 
 
 def converged(found: Found, models: Sequence[str], than: str, allow: str = "") -> Judged:
     """In every run each model is better than one; a difference that more training would change decides nothing."""
-    leads, doubtful = [], []
+    leads, unsure, doubts = [], [], {}
     for name, run in found.items():
         for model in models:
             lead = run.lead(_LL, model, than)
-            behind = than if lead.value > 0 else model
-            kept = doubtful if not _had_converged(found, name, behind) else leads
-            kept.append(Value(f"{model} on {name}", lead, "lead"))
+            doubt = _not_converged(found, name, than if lead.value > 0 else model)
+            (unsure if doubt else leads).append(Value(f"{model} on {name}", lead, "lead"))
+            doubts |= {doubt.name: doubt} if doubt else {}
     holds = holding([each.ours for each in leads], allow=allow)
-    against = [each for each in [*leads, *doubtful] if holding([each.ours], allow=allow) is not True]
-    few = len(leads) + len(doubtful) <= 4
-    return Judged(None if holds and doubtful else holds, [*leads, *doubtful] if few else against,
-                  len(leads) + len(doubtful))  # fmt: skip
+    against = [each for each in [*leads, *unsure] if holding([each.ours], allow=allow) is not True]
+    shown = [*leads, *unsure] if len(leads) + len(unsure) <= 4 else against
+    return Judged(None if holds and doubts else holds, [*shown, *doubts.values()], len(leads) + len(unsure))
 
 
 def deepest_is_best(found: Found, least: int) -> Judged:
@@ -75,15 +69,15 @@ def deepest_is_best(found: Found, least: int) -> Judged:
         values.append(Value(name, min(leads, key=lambda each: each.value), "lead"))
         best |= {name} if all(each.value > 0 for each in leads) else set()
         close |= {name} if all(each.value + (each.error or 0.0) >= 0 for each in leads) else set()
-    sure = [name for name in best if _had_converged(found, name, "sgp")]
-    holds = True if len(sure) >= least else None if len(close | best) >= least else False
-    return Judged(holds, values, len(values))
+    doubts = [_not_converged(found, name, "sgp") for name in sorted(best)]
+    holds = True if doubts.count(None) >= least else None if len(close | best) >= least else False
+    return Judged(holds, [*values, *filter(None, doubts)], len(values))
 
 
 # -- what the page shows besides its claims ----------------------------------------------------------------------------
 
 
-def sections(records: Records) -> dict[str, Any]:
+def facts(records: Records) -> dict[str, Any]:
     """Tables of our own for ``pages/deep.md.jinja``: numbers with their errors, ``None`` where there is none."""
     return {
         "figure_1": [_of_set(records, name) for name in _SETS if Key("deep", "uci", name, "cpu") in records.found],
@@ -120,7 +114,8 @@ def _paired(result: Mapping[str, Any], model: str, other: str) -> Ours:
 
 def _published(name: str) -> list[Ours | None]:
     """SGPR and two layers as others publish them; a standard deviation over ten splits gives the standard error."""
-    found = [Ours(mean, spread / 10**0.5 if spread else None, "10 splits", 9) for mean, spread in _PUBLISHED.get(name, ())]
+    each = _PUBLISHED.get(name, ())
+    found = [Ours(mean, spread / 10**0.5 if spread else None, "10 splits", 9) for mean, spread in each]
     return [*found, None, None][:2]
 
 

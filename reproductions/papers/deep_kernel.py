@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpzoo.inference import plots
 from gpzoo.reproductions.judge import Found, Judged, Value, holding, pairs
-from gpzoo.reproductions.papers.deep import above as above
 from gpzoo.reproductions.records import Ours, Recorded, Records
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def not_always(found: Found, **arguments: Any) -> Judged:
 
 def grows(found: Found) -> Judged:
     """SV-DKL is better than the network at every number of rows, and both improve with rows."""
-    (name, run), *_ = found.items()
+    (_, run), *_ = found.items()
     by_rows, tests = run.result["settings"]["by_rows"], run.result["data"]["sizes"]["test"]
 
     def number(value: float) -> Ours:
@@ -46,7 +45,8 @@ def flat(found: Found, points: int, most: float) -> Judged:
     (_, run), *_ = found.items()
     grid = [each for each in run.result["settings"]["by_grid"] if each["points"] <= points]
     ratio = grid[-1]["svdkl_seconds"] / grid[0]["svdkl_seconds"]
-    return Judged(ratio <= most, [Value(f"{grid[-1]['points']} points as a multiple of {grid[0]['points']}", Ours(ratio))])
+    said = f"{grid[-1]['points']} points as a multiple of {grid[0]['points']}"
+    return Judged(ratio <= most, [Value(said, Ours(ratio))])
 
 
 def with_few_rows(found: Found, share: float, accuracy: float) -> Judged:
@@ -67,7 +67,7 @@ def _first(records: Records) -> dict[str, Recorded]:
     return {name: run for name, run in found.items() if run is not None}
 
 
-def sections(records: Records) -> dict[str, Any]:
+def facts(records: Records) -> dict[str, Any]:
     """Tables of our own for ``pages/deep_kernel.md.jinja``.
 
     ``gain`` has by how much SV-DKL is better than the network, as the paper compares them and after as many steps, and
@@ -95,9 +95,8 @@ def _dead(metrics: Mapping[str, float]) -> bool:
 
 def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
     """The gain in nlpp of SV-DKL over the network before, and over the network after as many steps."""
-    found = {
-        name: [run.lead("nlpp", "svdkl", other) for other in ("dnn", "dnn-long")] for name, run in _first(records).items()
-    }
+    first, others = _first(records), ("dnn", "dnn-long")
+    found = {name: [run.lead("nlpp", "svdkl", other) for other in others] for name, run in first.items()}
     return {"gain": partial(_gain, found)} if found else {}
 
 
