@@ -2,154 +2,158 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpzoo.reproductions.claims import Answer, Claim, Paper
-from gpzoo.reproductions.convergence import convergence
 from gpzoo.reproductions.experiment import Experiment
-from gpzoo.reproductions.printed import Printed, beside
-from gpzoo.reproductions.records import Key, Ours, Records, splits_of
-from gpzoo.reproductions.verdicts import (
-    FEWER_FOLDS,
-    HOLDS,
+from gpzoo.reproductions.judge import (
+    BASELINE,
+    EXCEEDED,
+    LIMITS,
+    MATCHED,
     NO_EXPERIMENT,
     NOT_RUN,
-    REACHED,
     READING,
     SHORT,
-    STAND_IN,
-    SUBSET,
     UNDECIDED,
+    Judged,
     Verdict,
+    judged,
     limit_of,
     verdict,
 )
+from gpzoo.reproductions.printed import Printed, toward
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, splits_of
 
-#: Results that are nearer to the paper's data come first, and of those the ones that reach it.
-_LIMITS = (None, READING, FEWER_FOLDS, SUBSET, STAND_IN)
-_WORDS = (REACHED, UNDECIDED, SHORT)
+#: The verdicts on results that can be scored, the best first.
+SCORED = (MATCHED, EXCEEDED, UNDECIDED, SHORT)
+
+
+class Trained(NamedTuple):
+    """Whether a training had converged: how much better a metric was at its best than before, and at which step."""
+
+    word: str
+    change: float
+    step: int = 0
+    steps: int = 0
 
 
 class Answered(NamedTuple):
-    """A claim beside ours.
-
-    Attributes:
-        claim: the claim.
-        ours: ours in words, with its error and where that is from; empty if there is none.
-        size: the data's size, the number of splits, and the settings; empty if there is none.
-        verdict: the verdict.
-        number: our number, if the claim is one and there is one.
-        runs: the runs that ours is from.
-        trained: whether the training had converged, if ours is worse and the file tells.
-    """
+    """A claim beside ours: the verdict, our number or what was judged, the runs, their size, and their training."""
 
     claim: Claim
-    ours: str
-    size: str
     verdict: Verdict
-    number: Ours | None = None
+    ours: Ours | None = None
+    judged: Judged | None = None
     runs: Sequence[Key] = ()
-    trained: str = ""
+    size: str = ""
+    trained: Trained | None = None
+
+    @property
+    def counted(self) -> str:
+        """The word under which it is counted."""
+        word = self.verdict.limit or self.verdict.word
+        return BASELINE if self.claim.baseline and word in SCORED else word
 
 
 class Answers:
-    """The answers to a paper's claims.
-
-    Args:
-        paper: the paper.
-        records: the recorded results.
-        experiments: all experiments.
-    """
+    """The answers to a paper's claims, from the recorded results of all experiments."""
 
     def __init__(self, paper: Paper, records: Records, experiments: Sequence[Experiment]) -> None:
         self.paper, self.records = paper, records
-        self._experiments = {each.name: each for each in experiments if each.paper == paper.key}
+        self.presets = {each.name: each.presets for each in experiments if each.paper == paper.key}
         self.all = [self._of(claim) for claim in paper.claims]
         self._by_answer = {each.claim.answer: each for each in self.all if each.claim.answer is not None}
 
     @property
     def counts(self) -> Counter[str]:
-        """The number of claims with each verdict."""
-        return Counter(each.verdict.word for each in self.all)
+        """The number of claims with each verdict; baselines that are scored are counted as such."""
+        return Counter(each.counted for each in self.all)
 
     def to(self, answer: Answer) -> Answered | None:
         """What there is of a metric, whether or not the paper has a number for it."""
-        if answer in self._by_answer:
-            return self._by_answer[answer]
-        return self._number(Claim("", "", None, answer))
-
-    def _of(self, claim: Claim) -> Answered:
-        found = None
-        if claim.judge is not None:
-            found = self._statement(claim)
-        elif claim.answer is not None:
-            found = self._number(claim)
-        if found is not None:
-            return found
-        none = claim.answer is None and claim.needs is None
-        return Answered(claim, "", "", Verdict(NO_EXPERIMENT if none else NOT_RUN))
+        return self._by_answer.get(answer) or self._number(Claim("", "", None, answer))
 
     def limit(self, key: Key) -> str | None:
         """What keeps a run from being scored."""
-        if key.experiment in self.paper.stands_in or key.preset == "quick":
-            return STAND_IN
-        rows, folds = (sizes.get(key.experiment) for sizes in (self.paper.rows, self.paper.folds))
-        return limit_of(self.records.found[key], rows=rows, folds=folds)
+        return limit_of(self.records.found[key], self.paper.experiments.get(key.experiment))
+
+    def _of(self, claim: Claim) -> Answered:
+        found = self._statement(claim) if claim.judge else self._number(claim) if claim.answer else None
+        answerable = claim.judge or claim.answer
+        return found or Answered(claim, Verdict(limit=NOT_RUN if answerable else NO_EXPERIMENT))
 
     def _statement(self, claim: Claim) -> Answered | None:
-        judged = claim.judge(self.records) if claim.judge is not None else None
-        if judged is None:
+        found = judged(claim, self.paper, self.records, self.presets)
+        if found is None:
             return None
-        limits = {self.limit(key) for key in judged.runs}
-        limit = next((word for word in reversed(_LIMITS) if word in limits), None)
-        said = {True: HOLDS, False: "it does not hold", None: "undecided"}[judged.holds]
-        word = {True: REACHED, False: SHORT, None: UNDECIDED}[judged.holds]
-        found = Verdict(limit, said) if limit else Verdict(word, said if word == SHORT else "")
-        return Answered(claim, judged.ours, self.size(judged.runs), found, runs=tuple(judged.runs))
+        limits = {self.limit(key) for key in found.runs}
+        word = {True: MATCHED, False: SHORT, None: UNDECIDED}[found.holds]
+        limit = next((each for each in reversed(LIMITS) if each in limits), None)
+        return Answered(claim, Verdict(word, limit=limit), None, found, tuple(found.runs), self.size(found.runs))
 
     def _number(self, claim: Claim) -> Answered | None:
         answer, found = claim.answer, []
         if answer is None:
             return None
-        experiment = self._experiments[answer.experiment]
-        for runs in self.records.compared(self.paper.key, answer.experiment, answer.variant, experiment.presets):
-            ours = self.records.ours(runs, answer.metric)
+        for run in self.records.compared(self.paper.key, *answer[:2], self.presets.get(answer.experiment, ())):
+            ours = run.ours(answer.metric)
             if ours is None:
                 continue
-            limit = READING if claim.reading else self.limit(runs[0])
-            printed = claim.printed
-            said, trained = Verdict(""), ""
-            if printed is not None:
-                said = verdict(answer.metric, ours.value, printed, ours.error, limit)
-                if said.word in (SHORT, UNDECIDED) or said.distance.startswith(SHORT):
-                    trained = convergence(self.records.found[runs[0]], answer.metric, printed, ours.error)
-            text = beside(ours.value, ours.error, printed if printed is not None else Printed("0.000"))
-            if ours.source:
-                text += f" ({ours.source})"
-            found.append(Answered(claim, text, self.size(runs), said, ours, runs, trained))
-        found.sort(key=lambda each: (_LIMITS.index(self.limit(each.runs[0])), *_rank(each.verdict)))
-        return found[0] if found else None
+            limit, said, trained = self.limit(run.keys[0]), Verdict(), None
+            if claim.printed is not None:
+                said = verdict(answer.metric, ours, claim.printed, READING if claim.reading else limit)
+                trained = training(run, answer.metric, claim.printed) if said.word in (SHORT, UNDECIDED) else None
+            found.append(Answered(claim, said, ours, None, run.keys, self.size(run.keys), trained))
+        return min(found, key=self._rank, default=None)
+
+    def _rank(self, each: Answered) -> tuple[int, int]:
+        """Results that are nearer to the paper's data come first, and of those the ones that match it."""
+        word = each.verdict.word
+        return LIMITS.index(self.limit(each.runs[0])), SCORED.index(word) if word in SCORED else len(SCORED)
 
     def size(self, runs: Sequence[Key]) -> str:
         """The size of the data of runs, and whose settings they have if those are the paper's."""
-        key = runs[0]
-        result = self.records.found[key]
-        rows = {rows_of(self.records.found[each], self.paper.rows.get(each.experiment)) for each in runs}
+        if not runs:
+            return ""
+        key, result = runs[0], self.records.found[runs[0]]
+        facts = self.paper.experiments
+        rows = {rows_of(self.records.found[each], facts.get(each.experiment, {}).get("rows")) for each in runs}
         parts = [*rows] if len(rows) == 1 else [f"{len(rows)} data sets"]
-        folds = (result.get("folds") or {}).get("of") or self.paper.folds.get(key.experiment)
-        if folds:
+        if folds := (result.get("folds") or {}).get("of") or facts.get(key.experiment, {}).get("folds"):
             parts.append(f"{splits_of(result)} of {folds} splits")
         if M := (result.get("settings") or {}).get("num_inducing"):
             parts.append(f"M {M:,}")
-        if len(rows) == 1 and len({each.variant for each in runs}) > 1:
-            parts.append(f"{len(runs)} runs")
         return ", ".join([*parts, *([PAPERS] if settings_of(result) == PAPERS else [])])
 
 
-def _rank(found: Verdict) -> tuple[int]:
-    return (_WORDS.index(found.word) if found.word in _WORDS else len(_WORDS),)
+def training(run: Recorded, metric: str, printed: Printed) -> Trained | None:
+    """Whether a training had converged, by its curve or by the same network for more steps; ``None`` if unknown.
+
+    It had not if the best of the metric's last quarter is better than the best before by more than the rounding and
+    two standard errors of such a difference; past its best it was if the end is worse than the best by as much.
+    """
+    result, sign = run.result, toward(metric)
+    model, _, name = metric.rpartition("_")
+    if f"{model}-long_{name}" in result["metrics"]:
+        change = run.lead(name, f"{model}-long", model)
+        least = printed.rounding + (change.wide() or 0.0)
+        return Trained("not converged" if change.value > least else "level", change.value)
+    curve = [point for point in result.get("curve") or () if metric in point]
+    early = [point for point in curve if point["step"] <= 0.75 * result["steps"]]
+    if not early:
+        return None
+    wide = error_of(result, metric).wide()
+    least = printed.rounding + math.sqrt(2) * (wide or 0.0)
+    before, best = (max(points, key=lambda point: sign * point[metric]) for points in (early, curve))
+    gained = sign * (best[metric] - before[metric])
+    fallen = sign * (best[metric] - curve[-1][metric])
+    word = "not converged" if gained > least else "past its best" if fallen > least else "level"
+    change = fallen if word == "past its best" else gained
+    return Trained(word, change, best["step"], result["steps"])
 
 
 #: The settings of a run of the preset ``paper``.

@@ -58,7 +58,7 @@ class Claim:
             return [self.answer[:2]]
         if "experiments" in self.needs:
             return [(name, "all") for name in self.needs["experiments"]]
-        return [(self.needs["experiment"], variant) for variant in self.needs.get("variants", ())]
+        return [(self.needs["experiment"], variant) for variant in self.needs["variants"]] if self.needs else []
 
 
 @dataclass(frozen=True)

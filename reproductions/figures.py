@@ -14,6 +14,7 @@ from gpzoo.inference.plots._axes import curve
 from gpzoo.inference.programs.files import replacing
 from gpzoo.reproductions.claims import Paper
 from gpzoo.reproductions.experiment import Experiment
+from gpzoo.reproductions.judge import module_of
 from gpzoo.reproductions.records import Records
 
 if TYPE_CHECKING:
@@ -140,9 +141,9 @@ def drawable(
                 printed = {} if preset == "quick" else experiment.variants
                 found[figure_name(experiment, preset)] = partial(test_curves, curves, printed)
     for paper in papers:
-        for name, of in paper.pictures.items():
-            if (draw := of(records)) is not None:
-                found[f"{paper.key}/{name}"] = draw
+        module = module_of(paper.key)
+        for name, draw in (module.pictures(records) if hasattr(module, "pictures") else {}).items():
+            found[f"{paper.key}/{name}"] = draw
     return found
 
 

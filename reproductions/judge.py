@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -28,7 +28,26 @@ _LARGEST_ERROR = {"error": 0.0015, "accuracy": 0.0015, "auc": 0.0015, "nlpp": 0.
 _LARGEST_SHARE = {"nlpp": 0.1, "rmse": 0.02}
 
 #: Limits, the one that is nearest to the paper's data first.
-_LIMITS = (None, READING, FEWER_FOLDS, SUBSET, STAND_IN)
+LIMITS = (None, READING, FEWER_FOLDS, SUBSET, STAND_IN)
+
+
+#: What the words mean, for the pages.
+WORDS = {
+    MATCHED: "no further from the paper's number, either way, than its rounding and two standard errors of ours; the "
+    "error is known and small enough. A statement holds",
+    EXCEEDED: "better by more than that",
+    SHORT: "worse by more than that. A statement does not hold",
+    UNDECIDED: "within that distance, but the error is too large to call it a match; or the error is not known, as that "
+    "of an nlpp of one run in files that do not hold it",
+    BASELINE: "any of the four above, for a method that the paper compares with",
+    FEWER_FOLDS: "on fewer random splits than the paper's; never counts",
+    SUBSET: "on a part of the paper's data; never counts",
+    STAND_IN: "on other data, or another problem, than the paper's, or by a `quick` run; never counts",
+    READING: "the paper's value is read off a figure; never counts",
+    NOT_SCORED: "neither direction is better, or it depends on the machine",
+    NOT_RUN: "an experiment is there, and no result of it is recorded",
+    NO_EXPERIMENT: "nothing here answers it",
+}
 
 
 class Verdict(NamedTuple):
@@ -266,6 +285,6 @@ def module_of(paper: str) -> Any:
     return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
-def judge_of(claim: Claim, paper: Paper) -> Callable[..., Judged]:
-    """The function that judges a statement."""
-    return getattr(module_of(paper.key), claim.judge, None) or globals()[claim.judge]
+def judge_of(claim: Claim, paper: Paper) -> Any:
+    """The function that judges a statement; ``None`` if there is none of its name."""
+    return getattr(module_of(paper.key), claim.judge, None) or globals().get(claim.judge)

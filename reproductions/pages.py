@@ -1,47 +1,27 @@
-"""All pages of results: one for each paper, one for the other models, their list, and the summary of a screen."""
+"""All pages of results, by the templates in ``pages/``: one for each paper, the other models, their list, a summary."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gpzoo.reproductions.answers import Answered, Answers
-from gpzoo.reproductions.claims import Paper
-from gpzoo.reproductions.experiment import Experiment
-from gpzoo.reproductions.figures import drawable
-from gpzoo.reproductions.markdown import folded, joined, markdown, together
-from gpzoo.reproductions.page import listed, page_of, uncounted, without_counting
-from gpzoo.reproductions.page_parts import (
-    numbers_of,
-    picture,
-    pictures_of,
-    provenance_of,
-    telling_of,
-)
-from gpzoo.reproductions.printed import number
-from gpzoo.reproductions.records import Records, splits_of
-from gpzoo.reproductions.verdicts import (
-    FEWER_FOLDS,
-    NO_EXPERIMENT,
-    NOT_RUN,
-    NOT_SCORED,
-    REACHED,
-    READING,
-    SHORT,
-    STAND_IN,
-    SUBSET,
-    UNDECIDED,
-    WORDS,
-)
+from gpzoo.reproductions.answers import Answered, Answers, rows_of, settings_of
+from gpzoo.reproductions.claims import Table
+from gpzoo.reproductions.experiment import NOT_RECORDED, Experiment
+from gpzoo.reproductions.figures import drawable, figure_name
+from gpzoo.reproductions.judge import BASELINE, EXCEEDED, MATCHED, NO_EXPERIMENT, NOT_RUN, WORDS, module_of
+from gpzoo.reproductions.printed import Printed, beside, kind, number
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, splits_of
+from gpzoo.reproductions.terminal import duration
 
-#: The folder of the pages in a checkout, and the page of experiments without a paper's numbers.
-FOLDER, MORE = PurePosixPath("docs/results"), "more"
-
-_WRITTEN = "Written by `gpzoo results` from the files in `reproductions/results/`: do not edit."
+#: The folder of the pages in a checkout.
+FOLDER = PurePosixPath("docs/results")
 
 
-def pages(folder: Path, experiments: Sequence[Experiment], papers: Sequence[Paper]) -> dict[str, str]:
+def pages(folder: Path, experiments: Sequence[Experiment], papers: Sequence[Any]) -> dict[str, str]:
     """All pages: ``RESULTS.md``, and those of ``docs/results/``, by path in the checkout.
 
     Args:
@@ -55,176 +35,190 @@ def pages(folder: Path, experiments: Sequence[Experiment], papers: Sequence[Pape
     records = Records(folder, experiments)
     answers = [Answers(paper, records, experiments) for paper in papers]
     known, figures = {paper.key for paper in papers}, drawable(records, experiments, papers).keys()
-    found = {f"{FOLDER}/{each.paper.key}.md": page_of(each, experiments, figures) for each in answers}
-    rest = [experiment for experiment in experiments if experiment.paper not in known]
-    found[f"{FOLDER}/{MORE}.md"] = _more(records, rest, figures)
-    found[f"{FOLDER}/index.md"] = _index(answers)
-    return {"RESULTS.md": _summary(answers, figures), **found}
+    rest = [each for each in experiments if each.paper not in known]
+    env = _environment(records)
 
+    def written(template: str, **context: Any) -> str:
+        return env.get_template(f"{template}.md.jinja").render(figures=figures, answers=answers, **context)
 
-def _more(records: Records, experiments: Sequence[Experiment], figures: Collection[str]) -> str:
-    lines = [
-        "# More models",
-        "",
-        "Experiments of models that no paper here has numbers for. Most are small runs of one seed, which show that a "
-        "program works and not which model is better in general. All settings were chosen by hand, and where the "
-        "tables of all runs at the end do not say on which data, perhaps with the test set in sight.",
-        "",
-    ]
-    for experiment in experiments:
-        # Without a paper's sizes, small runs are results too; the largest recorded is shown.
-        recorded = {key.preset for key, _ in records.of(experiment.paper, experiment.name)}
-        presets = [preset for preset in experiment.presets if preset in recorded][-1:]
-        if presets:
-            found = {
-                key.variant: result
-                for key, result in records.of(experiment.paper, experiment.name)
-                if key.preset == presets[0]
-            }
-            lines += [f"## {experiment.name}", *numbers_of(records, experiment, presets), "", *outcome(found), ""]
-            lines += pictures_of(experiment, figures, presets)
-    keys = dict.fromkeys(experiment.paper for experiment in experiments)
-    for paper in keys:
-        lines += ["", *folded(f"Provenance: {paper}", provenance_of(records, paper))]
-    return joined(lines)
-
-
-#: Metrics by which variants are compared, the first that all have, and what makes lower ones better.
-_JUDGES = {"test_log_likelihood": -1, "nlpp": 1, "error": 1}
-
-
-def outcome(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A sentence on which variant is the best, or on the difference that an experiment is about."""
-    metrics = {variant: result["metrics"] for variant, result in found.items()}
-    if all("difference" in own for own in metrics.values()):
-        parts = [f"{own['difference']:+.3f} ± {own['difference_se']:.3f} on {name}" for name, own in metrics.items()]
-        return [f"In nats of nlpp, one pass less all at once, with the standard error over splits: {together(parts)}."]
-    name = next((name for name in _JUDGES if all(name in own for own in metrics.values())), "")
-    if not name or len(found) < 2:
-        return []
-    ranked = sorted(metrics, key=lambda variant: _JUDGES[name] * metrics[variant][name])
-    scale = 100 if name == "error" else 1
-
-    def said(variant: str) -> str:
-        value, spread = metrics[variant][name], metrics[variant].get(f"{name}_standard_error")
-        return number(scale * value) + ("" if spread is None else f" ± {number(scale * spread)}")
-
-    splits = {splits_of(result) for result in found.values()}
-    runs = "One run of each." if splits == {1} else f"Means over {together([str(n) for n in sorted(splits)])} splits."
-    title, (best, *others) = name.replace("_", " ") + " (%)" * (name == "error"), ranked
-    if all(said(variant) == said(best) for variant in others):
-        return [f"All have the same {title}, {said(best)}. {runs}"]
-    own, next_ = metrics[best], metrics[others[0]]
-    unsure = abs(own[name] - next_[name]) <= sum(each.get(f"{name}_standard_error", 0.0) for each in (own, next_))
-    rest = "; ".join(f"{variant} {said(variant)}" for variant in others)
-    return [f"Best {title}: {best} {said(best)}{', within the errors of the next' * unsure}; {rest}. {runs}"]
-
-
-def _index(answers: Sequence[Answers]) -> str:
-    words = markdown(("verdict", "means that"), WORDS.items())
-    lines = [
-        "# Results",
-        "",
-        totals(answers),
-        "",
-        *_table_of_counts(answers, ""),
-        "",
-        "## Verdicts",
-        "",
-        *words,
-        "",
-        _RULES,
-        "",
-    ]
-    names = [each.paper.key for each in answers] + [MORE]
-    return joined([*lines, "```{toctree}", ":maxdepth: 1", "", *names, "```"])
-
-
-_RULES = (
-    "*Reached* is one-sided: a number that is better by much is reached too, though it is then no reproduction of the "
-    "paper's, whose network, training or data must differ from ours in something. "
-    "The nlpp is the mean negative log predictive probability of a test point, in nats: lower is better. 0.02 nats are "
-    "much where the nlpp is as small itself, so that *undecided* says little there. 0.15 points "
-    "are about the binomial error of one run on 10,000 test images at an accuracy of 98 %; with a larger error much "
-    "would be reached by chance. The same rule says *within* or *short by* of a number on fewer splits or a part of "
-    "the data. Standard errors are over seeds or splits where there are several, and binomial for the error of one "
-    "run, which leaves out how trainings differ: most runs have one seed, and the tables of all runs say which. Where "
-    "runs by the paper's settings and by ours answer a claim, it counts as reached if one of them reaches it; the "
-    "other is among the numbers without a claim. Statements are judged on differences over the same splits where "
-    "models share them; a claim about many pairs fails only by more than chance explains in so many."
-    " `gpzoo results --check` compares all of this with the files."
-)
-
-
-def totals(answers: Sequence[Answers]) -> str:
-    """All verdicts in two sentences."""
-    count = {word: sum(each.counts[word] for each in answers) for word in WORDS}
-    uncounted = {
-        FEWER_FOLDS: "on fewer splits",
-        SUBSET: "on a part of the data",
-        STAND_IN: "on other data, another problem or by quick runs",
-        READING: "beside a value that is read off a figure",
-        NOT_SCORED: "of seconds, which depend on the machine",
-    }
-    parts = ", ".join(f"{count[word]} {said}" for word, said in uncounted.items() if count[word])
-    return (
-        f"**Of the {sum(len(each.all) for each in answers)} numbers and statements in {len(answers)} papers, "
-        f"{count[REACHED]} are reached, {count[SHORT]} fall short, {count[UNDECIDED]} are undecided, and "
-        f"{count[NOT_RUN]} were not run; {count[NO_EXPERIMENT]} have no experiment.** The other "
-        f"{sum(count[word] for word in uncounted)} have results that never count as reached: {parts or 'none'}. Of "
-        "those on fewer splits, a part of the data or other data: "
-        f"{without_counting([each.verdict for answer in answers for each in answer.all])}."
-    )
-
-
-def _summary(answers: Sequence[Answers], figures: Collection[str]) -> str:
-    lines = ["# Results", "", f"{_WRITTEN}", ""]
-    lines += [
-        f"What the verdicts mean: [docs/results/index.md]({FOLDER}/index.md). Each paper's page says why something "
-        "was not run: data that are not at hand, hours, or an accelerator.",
-        "",
-    ]
-    lines += [totals(answers), "", *_table_of_counts(answers, f"{FOLDER}/"), ""]
+    found = {"RESULTS.md": written("summary"), f"{FOLDER}/index.md": written("index")}
     for each in answers:
-        paper = each.paper
-        lines += [f"## [{paper.title}]({FOLDER}/{paper.key}.md)", "", paper.source + ". " + _shortest(each), ""]
-        lines += picture(telling_of(paper, figures), paper.telling[1], figures, up="")
-    return joined([*lines, f"Other models, which no paper here has numbers for: [{MORE}]({FOLDER}/{MORE}.md)."])
+        own = [experiment for experiment in experiments if experiment.paper == each.paper.key]
+        name = each.paper.key if f"{each.paper.key}.md.jinja" in env.list_templates() else "paper"
+        found[f"{FOLDER}/{each.paper.key}.md"] = written(name, **_context(each, own))
+    found[f"{FOLDER}/more.md"] = written(
+        "more", experiments=rest, keys=dict.fromkeys(each.paper for each in rest), last=_last(records)
+    )
+    return {name: re.sub(r"\n{3,}", "\n\n", text).strip() + "\n" for name, text in found.items()}
 
 
-def _table_of_counts(answers: Sequence[Answers], links: str) -> list[str]:
-    words = [word for word in WORDS if any(each.counts[word] for each in answers)]
-    rows = [
-        (
-            f"[{each.paper.source}]({links}{each.paper.key}.md)",
-            str(len(each.all)),
-            *(str(each.counts[word]) for word in words),
-        )
-        for each in answers
+def _environment(records: Records) -> Any:
+    """Templates, with what they call: numbers as they are written, tables of runs."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    env = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "pages"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    env.filters |= {"together": together, "number": number, "duration": duration}
+    env.globals |= {
+        "WORDS": WORDS,
+        "MATCHED": MATCHED,
+        "EXCEEDED": EXCEEDED,
+        "BASELINE": BASELINE,
+        "num": num,
+        "lead": _lead,
+        "numbers_of": lambda experiment, presets: list(_numbers_of(records, experiment, presets)),
+        "runs_of": lambda paper: [_run(records, key, result) for key, result in records.of(paper)],
+        "pictures_of_runs": lambda experiment: _pictures_of_runs(records, experiment),
+        "figure_name": figure_name,
+        "good": lambda each: each.verdict.word in (MATCHED, EXCEEDED),
+    }
+    return env
+
+
+def together(parts: Iterable[str]) -> str:
+    """``a``, ``a and b``, or ``a, b and c``."""
+    parts = list(parts)
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def num(ours: Ours, metric: str = "", printed: Printed | None = None) -> str:
+    """A number with its standard error; errors and accuracies without a printed number are in per cent."""
+    if metric == "lead":
+        return _lead(ours)
+    if printed is None:
+        printed = Printed("0.00 %" if kind(metric) in ("error", "accuracy") else "0.000")
+        if ours.error is None and printed.scale == 1:
+            return number(ours.value)
+    return beside(ours.value, ours.error, printed)
+
+
+def _lead(ours: Ours) -> str:
+    return f"{'+' if ours.value >= 0 else ''}{beside(ours.value, ours.error, Printed('0.000'))}"
+
+
+def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, Any]:
+    """The facts of a paper's page."""
+    paper, records, module = answers.paper, answers.records, module_of(answers.paper.key)
+    claimed = {key for each in answers.all for key in each.runs}
+    left = {key[1:4:2] for key, _ in records.of(paper.key) if key not in claimed}
+    groups: dict[tuple[str, str], list[Answered]] = {}
+    for each in answers.all:
+        if each.counted in (NOT_RUN, NO_EXPERIMENT):
+            name = each.claim.runs[0][0] if each.claim.answer or each.claim.needs else ""
+            why = each.claim.why or paper.experiments.get(name, {}).get("not_run", "not done")
+            groups.setdefault((name, why), []).append(each)
+    return {
+        "paper": paper,
+        "own": answers,
+        "experiments": experiments,
+        "facts": module.facts(records) if hasattr(module, "facts") else {},
+        "answered": [each for each in answers.all if each.counted not in (NOT_RUN, NO_EXPERIMENT)],
+        "not_run": groups,
+        "tables": [(table, list(_rows(answers, table))) for table in paper.tables],
+        "besides": [(each, [p for p in each.presets if (each.name, p) in left and p != "quick"]) for each in experiments],
+    }
+
+
+def _rows(answers: Answers, table: Table) -> Iterator[list[str]]:
+    """The cells of a table of the paper: ours, and the paper's in brackets."""
+    for row in table.rows:
+        cells = [row.title]
+        for column, printed, answer in table.cells(row):
+            paper = "" if printed is None else printed.text.removesuffix("%").strip().replace("±", " ± ")
+            each = None if answer is None else answers.to(answer)
+            if each is None or each.ours is None:
+                cells.append(f"– ({paper})" if paper and (answer or column.why) else paper or "–")
+                continue
+            scale, most = (100, 2) if column.percent else (1, 4)
+            digits = most if printed is None else min(printed.decimals + 1, most)
+            ours = f"{each.ours.value * scale:.{digits}f}"
+            mark = {"fewer folds": "†", "subset": "‡", "stand-in": "§"}.get(answers.limit(each.runs[0]) or "", "")
+            bold = not mark and each.verdict.word in (MATCHED, EXCEEDED)
+            cells.append(f"{f'**{ours}**' if bold else ours + mark} ({paper or '–'})")
+        yield cells
+
+
+def _last(records: Records) -> Mapping[tuple[str, str], str]:
+    """Of every experiment the preset of its largest recorded runs."""
+    presets = ("quick", "cpu", "tuned", "paper")
+    found: dict[tuple[str, str], str] = {}
+    for key in sorted(records.found, key=lambda key: presets.index(key.preset)):
+        found[key[:2]] = key.preset
+    return found
+
+
+def _numbers_of(records: Records, experiment: Experiment, presets: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Tables of an experiment's numbers by runs of these presets, variants by metrics; seeds are taken together."""
+    for preset in presets:
+        seeds: dict[str, list[Key]] = {}
+        for key, _ in records.of(experiment.paper, experiment.name):
+            if key.preset == preset:
+                seeds.setdefault(key.variant, []).append(key)
+        runs = {name: Recorded(tuple(keys), tuple(records.found[k] for k in keys)) for name, keys in seeds.items()}
+        every = dict.fromkeys(name for run in runs.values() for name in run.result["metrics"])
+        metrics = [name for name in every if name.removesuffix("_se") == name or name.removesuffix("_se") not in every]
+        cells = {name: [_cell(run.ours(name), name) for run in runs.values()] for name in metrics}
+        rows = list(zip(runs, *cells.values(), strict=True))
+        headings = ["variant", *map(_worded, metrics)]
+        if len(metrics) > 8:
+            headings, *rows = zip(headings, *rows, strict=True)
+        worse = [
+            name
+            for name, run in runs.items()
+            if isinstance(sizes := run.result["data"]["sizes"], Mapping)
+            and run.result["metrics"].get("nlpp", 0.0) > math.log(sizes.get("classes") or math.inf)
+        ]
+        if runs:
+            yield {"preset": preset, "headings": headings, "rows": rows, "worse": worse, "experiment": experiment}
+
+
+def _worded(metric: str) -> str:
+    """A metric's name in words, after that of its model if a run has several; errors are in per cent."""
+    known = kind(metric) or metric
+    model = metric.removesuffix(known).removesuffix("_")
+    return f"{model}: ".replace("_", " ") * bool(model) + known.replace("_", " ") + " (%)" * (metric == "error")
+
+
+def _cell(ours: Ours | None, metric: str) -> str:
+    if ours is None:
+        return number(None)
+    scale = 100 if metric == "error" else 1
+    if not ours.error:
+        return number(scale * ours.value)
+    return beside(scale * ours.value, scale * ours.error, Printed("0"))
+
+
+def _pictures_of_runs(records: Records, experiment: Experiment) -> Iterator[tuple[str, str, Key]]:
+    """Pictures that runs drew of their trained models, which lie beside their files: ``STEM_NAME.png``."""
+    for key, _ in records.of(experiment.paper, experiment.name):
+        path = records.paths[key]
+        for found in sorted(path.parent.glob(f"{path.stem}_*.png")):
+            yield found.stem.removeprefix(f"{path.stem}_"), f"{experiment.paper}/{found.stem}", key
+
+
+def _run(records: Records, key: Key, result: Mapping[str, Any]) -> list[str]:
+    """The row of a run in the table of all: data, cost, machine, versions and commit."""
+    settings, splits, chosen = result.get("settings") or {}, splits_of(result), result.get("selection")
+    models = settings.get("models") or ()
+    parts = [f"{len(models)} models"] * bool(models) + [f"{splits} splits"] * (splits > 1)
+    by = "" if not chosen else f", chosen {chosen['rule']}"
+    by += f", on {chosen['data']}" if chosen and chosen["data"] != NOT_RECORDED else ""
+    mark, per_step = "" if result.get("clean") else "+", result["seconds_per_step"]
+    commits = [f"{each[:7]}{mark}" if each else "unknown" for each in result.get("commits", ())]
+    return [
+        f"`{records.paths[key].relative_to(records.folder).as_posix()}`",
+        str(key.seed),
+        f"{result['data']['name']}, {rows_of(result)}" + ", stands in" * bool(result.get("stands_in")),
+        f"{result['steps']:,}" + (f" in all ({', '.join(parts)})" if parts else ""),
+        duration(result["seconds_training"]),
+        "–" if per_step is None else f"{1000 * per_step:.3g} ms",
+        f"{result['peak_memory_bytes'] / 2**30:.1f} GiB",
+        f"{result['device']}, {result['dtype']}",
+        settings_of(result) + by,
+        ", ".join(f"{name} {value}" for name, value in result["versions"].items() if name in ("gpzoo", "jax")),
+        ", ".join(commits) if "schema" in result else "not kept",
     ]
-    total = [
-        str(sum(len(each.all) for each in answers)),
-        *(str(sum(each.counts[word] for each in answers)) for word in words),
-    ]
-    return markdown(("paper", "claims", *words), [*rows, ("all", *total)])
-
-
-def _distance(each: Answered) -> str:
-    """How far a number is off, and whether its training had converged."""
-    more = ", not converged" if each.trained.startswith("not converged") else ""
-    return f"({each.verdict.distance}{more})" if each.verdict.distance else ""
-
-
-def _shortest(answers: Answers) -> str:
-    """The first few claims that hold, and all that fall short."""
-    told = []
-    for word in (REACHED, SHORT):
-        found = [each for each in answers.all if each.verdict.word == word]
-        said = [(each.claim, _distance(each)) for each in found]
-        if word == REACHED and not said:
-            told.append("Reached: none.")
-        if said:
-            shown = said[:6] if word == REACHED else said
-            more = f"; {len(said) - len(shown)} more" if len(said) > len(shown) else ""
-            told.append(f"{word[:1].upper()}{word[1:]}: {listed(shown)}{more}.")
-    return " ".join([*told, *filter(None, uncounted(answers))])

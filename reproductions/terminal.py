@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpzoo.reproductions.printed import number
+from gpzoo.reproductions.judge import EXCEEDED, MATCHED, SHORT, Verdict, limit_of, verdict
+from gpzoo.reproductions.printed import kind, number
 from gpzoo.reproductions.records import error_of
-from gpzoo.reproductions.verdicts import REACHED, SHORT, Verdict, kind, limit_of, verdict
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -48,7 +48,7 @@ def beside_paper(result: Mapping[str, Any], printed: Numbers) -> list[tuple[str,
     for metric, ours in result["metrics"].items():
         paper, found = None if result.get("stands_in") else printed.get(metric), None
         if paper is not None and result["preset"] != "quick" and kind(metric) is not None:
-            found = verdict(metric, ours, paper, error_of(result, metric)[0], limit)
+            found = verdict(metric, error_of(result, metric), paper, limit)
         rows.append((metric, ours, paper, found))
     return rows
 
@@ -76,7 +76,7 @@ def table(result: Mapping[str, Any], printed: Numbers) -> Group:
     if judged:
         view.add_column("verdict")
     for metric, ours, paper, found in rows:
-        style = "bold red" if found and found.word == SHORT else "green" if found and found.word == REACHED else ""
+        style = "bold red" if found and found.word == SHORT else "green" if found and found.word in (MATCHED, EXCEEDED) else ""
         against = [number(paper)] if compared else []
         view.add_row(metric, number(ours), *against, *([Text(str(found or ""), style=style)] if judged else []))
     lines = [*explained(result["metrics"]), *sizes(result), *notes(result)]
