@@ -103,14 +103,17 @@ def limit_of(result: Mapping[str, Any], facts: Mapping[str, Any] | None = None) 
     Args:
         result: the content of a result file.
         facts: those of its experiment: numbers of ``rows`` and ``folds`` of the paper's data, by which files without
-            ``subset`` and ``folds`` are judged, and whether its data ``stands_in`` for the paper's.
+            ``subset`` and ``folds`` are judged, and whether its data stand in for the paper's, all or those of a list of variants:
+            ``stands_in``, without which the file decides.
     """
     facts = facts or {}
     sizes, own = result["data"]["sizes"], result.get("folds") or {}
     used = sizes.get("train", 0) + sizes.get("test", 0) if isinstance(sizes, Mapping) else 0
-    part = result.get("subset") or result["data"].get("name", "").endswith("-subset")
+    part, stands_in = result.get("subset"), facts.get("stands_in", result.get("stands_in"))
     count, of = splits_of(result), own.get("of") or facts.get("folds") or 0
-    if facts.get("stands_in") or (result.get("stands_in") and not part) or result.get("preset") == "quick":
+    if isinstance(stands_in, list):
+        stands_in = result["variant"] in stands_in
+    if stands_in or result.get("preset") == "quick":
         return STAND_IN
     if part or used < facts.get("rows", 0):
         return SUBSET
@@ -240,6 +243,13 @@ def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
     largest = max(values, key=lambda each: each.ours.value)
     named = largest._replace(name=f"largest: {largest.name}".strip(": "))
     return Judged(largest.ours.value <= limit, [named], len(values))
+
+
+def above(found: Found, metric: str, numbers: Mapping[str, float], tie: float | None = None) -> Judged:
+    """A metric of each run is better than a number of others."""
+    values = found.all(metric, numbers)
+    leads = [each.ours._replace(value=toward(metric) * (each.ours.value - numbers[each.name])) for each in values]
+    return Judged(holding(leads, tie=tie), values)
 
 
 def near(found: Found, metric: str, value: float, within: float) -> Judged:
