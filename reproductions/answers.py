@@ -33,10 +33,10 @@ SCORED = (MATCHED, EXCEEDED, UNDECIDED, SHORT)
 
 
 class Trained(NamedTuple):
-    """Whether a training had converged: how much better a metric was at its best than before, and at which step."""
+    """Whether a training had converged: a word, and the best of its curve at which of its steps, if it has one."""
 
     word: str
-    change: float
+    best: Ours | None = None
     step: int = 0
     steps: int = 0
 
@@ -141,7 +141,7 @@ def training(run: Recorded, metric: str, printed: Printed) -> Trained | None:
     if f"{model}-long_{name}" in result["metrics"]:
         change = run.lead(name, f"{model}-long", model)
         least = printed.rounding + (change.wide() or 0.0)
-        return Trained("not converged" if change.value > least else "level", change.value)
+        return Trained("not converged" if change.value > least else "level")
     curve = [point for point in result.get("curve") or () if metric in point]
     early = [point for point in curve if point["step"] <= 0.75 * result["steps"]]
     if not early:
@@ -151,9 +151,8 @@ def training(run: Recorded, metric: str, printed: Printed) -> Trained | None:
     before, best = (max(points, key=lambda point: sign * point[metric]) for points in (early, curve))
     gained = sign * (best[metric] - before[metric])
     fallen = sign * (best[metric] - curve[-1][metric])
-    word = "not converged" if gained > least else "past its best" if fallen > least else "level"
-    change = fallen if word == "past its best" else gained
-    return Trained(word, change, best["step"], result["steps"])
+    word = "past its best" if fallen > least else "not converged" if gained > least else "level"
+    return Trained(word, Ours(best[metric]), best["step"], result["steps"])
 
 
 #: The settings of a run of the preset ``paper``.
