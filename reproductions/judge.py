@@ -194,6 +194,13 @@ def better(
     return Judged(holds and far, found.all(metric))
 
 
+def best(found: Found, metric: str, name: str, tie: float | None = None) -> Judged:
+    """One variant is better than every other."""
+    own = found.all(metric, [name])[0].ours
+    leads = [lead(own, value.ours, metric) for value in found.all(metric) if value.name != name]
+    return Judged(holding(leads, tie=tie), found.all(metric))
+
+
 def order(found: Found, metric: str, variants: Sequence[str], tie: float | None = None, allow: str = "") -> Judged:
     """Each variant is better than the next one."""
     values = found.all(metric, variants)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gpzoo.reproductions.answers import Answered, Answers, rows_of, settings_of
-from gpzoo.reproductions.claims import Table
+from gpzoo.reproductions.claims import Answer, Table
 from gpzoo.reproductions.experiment import NOT_RECORDED, Experiment
 from gpzoo.reproductions.figures import drawable, figure_name
 from gpzoo.reproductions.judge import BASELINE, EXCEEDED, MATCHED, NO_EXPERIMENT, NOT_RUN, WORDS, module_of
@@ -115,6 +115,7 @@ def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, A
         "paper": paper,
         "own": answers,
         "experiments": experiments,
+        "of": lambda text: num(answers.to(Answer(*text.split())).ours, text),
         "facts": module.facts(records) if hasattr(module, "facts") else {},
         "answered": [each for each in answers.all if each.counted not in (NOT_RUN, NO_EXPERIMENT)],
         "not_run": groups,
