@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from gpzoo.reproductions.experiment import all_experiments
 from gpzoo.reproductions.judge import Found, Judged, Value, holding
 from gpzoo.reproductions.kept import read_json
-from gpzoo.reproductions.records import Key, Ours, Records, lead, mean_of
+from gpzoo.reproductions.records import Key, Ours, Records, lead, mean_of, splits_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine_red")
 _MODELS = ("sgp", "sgp-500", "dgp2", "dgp3", "dgp4", "dgp5")
@@ -106,6 +111,20 @@ def facts(records: Records) -> dict[str, Any]:
         "beside": [each for each in beside if holding([each["difference"]], allow="equal") is False],
         "their_task": _their_task(records),
     }
+
+
+def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
+    """Figure 1 with our own SGPR over the same splits, on the sets that have one."""
+    (experiment,) = [each for each in all_experiments() if (each.paper, each.name) == ("deep", "uci")]
+    found = {}
+    for name in _SETS:
+        uci, longer = (records.found.get(Key("deep", each, name, "cpu")) for each in ("uci", "uci-natural"))
+        if uci is not None:
+            each = longer["settings"]["by_fold"]["sgpr"][_LL][: splits_of(uci)] if longer is not None else []
+            sgpr = mean_of(each) if each else None
+            of = {f"sgpr_{_LL}": sgpr.value, f"sgpr_{_LL}_se": sgpr.error} if sgpr is not None else {}
+            found[name] = {**uci, "metrics": of | uci["metrics"]}
+    return {"figure-1": partial(experiment.figure, found)} if found else {}
 
 
 def _of_set(records: Records, name: str) -> dict[str, Any]:
