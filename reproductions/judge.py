@@ -103,8 +103,8 @@ def limit_of(result: Mapping[str, Any], facts: Mapping[str, Any] | None = None) 
     Args:
         result: the content of a result file.
         facts: those of its experiment: numbers of ``rows`` and ``folds`` of the paper's data, by which files without
-            ``subset`` and ``folds`` are judged, and whether its data stand in for the paper's, all or those of a list of variants:
-            ``stands_in``, without which the file decides.
+            ``subset`` and ``folds`` are judged, and whether its data ``stands_in`` for the paper's, or which variants
+            do; the file decides without it.
     """
     facts = facts or {}
     sizes, own = result["data"]["sizes"], result.get("folds") or {}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from gpzoo.reproductions.experiment import all_experiments
 from gpzoo.reproductions.judge import Found, Judged, Value, holding
 from gpzoo.reproductions.kept import read_json
-from gpzoo.reproductions.records import Key, Ours, Records, mean_of
+from gpzoo.reproductions.records import Key, Ours, Records, lead, mean_of, splits_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine_red")
 _MODELS = ("sgp", "sgp-500", "dgp2", "dgp3", "dgp4", "dgp5")
@@ -43,7 +48,7 @@ def _not_converged(found: Found, name: str, model: str) -> Value | None:
     lead = _against(found.records, name, short, longer) if longer else None
     if lead is None or holding([lead], allow="level"):
         return None
-    return Value(f"{short} less {longer} for longer on {name}", lead, "lead")
+    return Value(f"{short.upper()} less {longer.upper()} trained for longer on {name}", lead, "lead")
 
 
 def converged(found: Found, models: Sequence[str], than: str, allow: str = "") -> Judged:
@@ -53,7 +58,7 @@ def converged(found: Found, models: Sequence[str], than: str, allow: str = "") -
         for model in models:
             lead = run.lead(_LL, model, than)
             doubt = _not_converged(found, name, than if lead.value > 0 else model)
-            (unsure if doubt else leads).append(Value(f"{model} on {name}", lead, "lead"))
+            (unsure if doubt else leads).append(Value(f"{model.upper()} on {name}", lead, "lead"))
             doubts |= {doubt.name: doubt} if doubt else {}
     holds = holding([each.ours for each in leads], allow=allow)
     against = [each for each in [*leads, *unsure] if holding([each.ours], allow=allow) is not True]
@@ -78,19 +83,48 @@ def deepest_is_best(found: Found, least: int) -> Judged:
 
 
 def facts(records: Records) -> dict[str, Any]:
-    """Tables of our own for ``pages/deep.md.jinja``: numbers with their errors, ``None`` where there is none."""
+    """Numbers for ``pages/deep.md.jinja``, with their errors, ``None`` where there is none."""
+    figure_1 = [_of_set(records, name) for name in _SETS if Key("deep", "uci", name, "cpu") in records.found]
+    sides = {model: [each for each in figure_1 if each[model]] for model in ("sgp", "deep")}
+    natural = [
+        {"set": key.variant, "preset": key.preset, "experiment": experiment, "published": _published(key.variant)}
+        | {model: _number(result, model) for model in ("sgpr", "dgp2", "dgp2-natural")}
+        | {"gain": _paired(result, "dgp2-natural", "dgp2")}
+        for experiment in ("uci-natural", "uci-few-steps")
+        for key, result in records.of("deep", experiment)
+        if key.preset != "quick"
+    ]
+    beside = [
+        {"set": each["set"], "model": model.upper(), "difference": lead(each[model], theirs, _LL)}
+        for each in natural
+        if each["preset"] == "cpu" and each["experiment"] == "uci-natural"
+        for model, theirs in zip(("sgpr", "dgp2-natural"), each["published"], strict=True)
+        if theirs is not None and theirs.error is not None
+    ]
     return {
-        "figure_1": [_of_set(records, name) for name in _SETS if Key("deep", "uci", name, "cpu") in records.found],
-        "natural": [
-            {"set": key.variant, "preset": key.preset, "experiment": key.experiment}
-            | {model: _number(result, model) for model in ("sgpr", "dgp2", "dgp2-natural")}
-            | {"gain": _paired(result, "dgp2-natural", "dgp2"), "published": _published(key.variant)}
-            for experiment in ("uci-natural", "uci-few-steps")
-            for key, result in records.of("deep", experiment)
-            if key.preset != "quick"
-        ],
+        "figure_1": figure_1,
+        "above": [each["set"] for each in sides["deep"] if holding([each["deep"]])],
+        "below": {
+            model: [e["set"] for e in of if holding([e[model]], allow="level") is False] for model, of in sides.items()
+        },
+        "natural": natural,
+        "beside": [each for each in beside if holding([each["difference"]], allow="equal") is False],
         "their_task": _their_task(records),
     }
+
+
+def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
+    """Figure 1 with our own SGPR over the same splits, on the sets that have one."""
+    (experiment,) = [each for each in all_experiments() if (each.paper, each.name) == ("deep", "uci")]
+    found = {}
+    for name in _SETS:
+        uci, longer = (records.found.get(Key("deep", each, name, "cpu")) for each in ("uci", "uci-natural"))
+        if uci is not None:
+            each = longer["settings"]["by_fold"]["sgpr"][_LL][: splits_of(uci)] if longer is not None else []
+            sgpr = mean_of(each) if each else None
+            of = {f"sgpr_{_LL}": sgpr.value, f"sgpr_{_LL}_se": sgpr.error} if sgpr is not None else {}
+            found[name] = {**uci, "metrics": of | uci["metrics"]}
+    return {"figure-1": partial(experiment.figure, found)} if found else {}
 
 
 def _of_set(records: Records, name: str) -> dict[str, Any]:

@@ -68,24 +68,26 @@ def _first(records: Records) -> dict[str, Recorded]:
 
 
 def facts(records: Records) -> dict[str, Any]:
-    """Tables of our own for ``pages/deep_kernel.md.jinja``.
+    """Numbers for ``pages/deep_kernel.md.jinja``.
 
-    ``gain`` has by how much SV-DKL is better than the network, as the paper compares them and after as many steps, and
-    whether that is by more than chance; ``lengths`` the epochs of each phase.
+    ``gain`` has by how much SV-DKL is better than the network, as the paper compares them and after as many steps; the
+    lists of sets are by nlpp after as many steps; ``lengths`` has the epochs of each phase.
     """
-    gain, lengths = [], []
+    gain, lengths, told = [], [], {name: [] for name in ("better", "worse", "level", "ahead", "behind")}
     for name, run in _first(records).items():
         each = {
             f"{other} {metric}": run.lead(metric, "svdkl", other)
             for other in ("dnn", "dnn-long")
             for metric in ("accuracy", "nlpp")
         }
-        told = each["dnn-long nlpp"].error is not None and holding([each["dnn-long nlpp"]])
-        gain.append({"set": name, "better": told, "dead": _dead(run.result["metrics"]), **each})
+        lead = each["dnn-long nlpp"]
+        one = ("ahead" if lead.value > 0 else "behind") if lead.error is None else ""
+        told[one or {True: "better", False: "worse", None: "level"}[holding([lead])]].append(name)
+        gain.append({"set": name, "dead": _dead(run.result["metrics"]), **each})
         settings, train = run.result["settings"], run.result["data"]["sizes"]["train"]
         epochs = [steps * settings["batch_size"] / train for steps in settings["steps_network_features_joint"]]
         lengths.append({"set": name, "epochs": epochs, "longer": run.lead("accuracy", "dnn-long", "dnn")})
-    return {"gain": gain, "lengths": lengths}
+    return {"gain": gain, "lengths": lengths, **told}
 
 
 def _dead(metrics: Mapping[str, float]) -> bool:
@@ -109,7 +111,7 @@ def _gain(found: Mapping[str, list[Ours]]) -> Figure:
         each = [of[i] for of in found.values()]
         bars = {"xerr": [one.error or 0.0 for one in each], "fmt": "o", "markersize": 5, "capsize": 2}
         axes.errorbar([-one.value for one in each], rows, color=colour, label=label, **bars)
-        alone = [(-one.value, row) for one, row in zip(each, rows, strict=True) if not one.degrees < 1e9]
+        alone = [(-one.value, row) for one, row in zip(each, rows, strict=True) if one.error is None]
         open_ = {"color": colour, "markerfacecolor": "white", "markersize": 5, "linestyle": "none", "zorder": 3}
         if alone:
             axes.plot(*zip(*alone, strict=True), marker="o", **open_)
