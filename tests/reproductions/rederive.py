@@ -132,7 +132,32 @@ def differences(root):
             yield f"{name}: '{what}' says {said}, and its files say {words}"
 
 
+def miscounted(root):
+    """Every page whose line of counts is not that of its rows and of its paper's TOML."""
+    for name in PAPERS:
+        page = (root / f"docs/results/{name}.md").read_text()
+        total, counted = re.search(r"\*\*Of (\d+) claims: (.*?)\.\*\*", page).groups()
+        counts = {word: int(number) for number, word in (part.split(" ", 1) for part in counted.split(", "))}
+        own = page.partition("## The paper's own methods")[2].partition("Standard errors are ours")[0]
+        cells = [line.split(" | ")[-1].strip("* |") for line in own.splitlines()[4:] if line.startswith("| ")]
+        for word, said in (("matched", "matched|it holds"), ("exceeded", "exceeded"),
+                           ("short", "short|it does not hold"), ("undecided", "undecided")):  # fmt: skip
+            rows = sum(bool(re.match(said, cell)) for cell in cells)
+            if rows != counts.get(word, 0):
+                yield f"{name}: {rows} rows are {word}, and the page counts {counts.get(word, 0)}"
+        paper = tomllib.loads((root / f"reproductions/papers/{name}.toml").read_text())
+        claims = len(paper["claims"])
+        for table in paper["tables"] if "tables" in paper else ():
+            for row in table["rows"]:
+                texts = (row["numbers"] if isinstance(row, dict) else row[2]).split()
+                claims += sum(text != "-" and bool({"key", "why"} & {*column})
+                              for column, text in zip(table["columns"], texts, strict=True))  # fmt: skip
+        if not int(total) == claims == sum(counts.values()):
+            yield f"{name}: {claims} claims, the page has {total}, and its counts add up to {sum(counts.values())}"
+
+
 if __name__ == "__main__":
-    found = list(differences(Path(sys.argv[1] if sys.argv[1:] else ".")))
-    print("\n".join(found) or f"{len(list(rederived(Path('.'))))} rows agree")
+    root = Path(sys.argv[1] if sys.argv[1:] else ".")
+    found = [*differences(root), *miscounted(root)]
+    print("\n".join(found) or f"{len(list(rederived(root)))} rows agree")
     sys.exit(bool(found))

@@ -1,168 +1,146 @@
-"""When has a number of ours reached the paper's? The rule, at its edges."""
+"""One rule decides whether a number of ours matches the paper's."""
 
-import copy
 import math
 
 import pytest
 
-from gpzoo.reproductions.convergence import convergence
-from gpzoo.reproductions.printed import Printed, as_printed, beside
-from gpzoo.reproductions.records import error_of, paired
-from gpzoo.reproductions.verdicts import FEWER_FOLDS, READING, STAND_IN, SUBSET, behind, limit_of, verdict
+from gpzoo.reproductions.answers import training
+from gpzoo.reproductions.judge import FEWER_FOLDS, READING, STAND_IN, SUBSET, limit_of, verdict
+from gpzoo.reproductions.printed import Printed, as_printed, beside, kind, toward
+from gpzoo.reproductions.records import Key, Ours, Recorded, error_of
 
 
 @pytest.mark.parametrize(
-    ("text", "value", "rounding"),
+    ("text", "value", "scale", "decimals", "rounding"),
     [
-        ("1.22 %", 0.0122, 5e-5),
-        ("0.9920", 0.992, 5e-5),
-        ("0.781±0.001", 0.781, 5e-4),
-        ("-0.460", -0.46, 5e-4),
-        ("5 %", 0.05, 5e-3),
+        ("1.22 %", 0.0122, 100, 2, 0.00005),
+        ("0.781±0.001", 0.781, 1, 3, 0.0005),
+        ("10.67", 10.67, 1, 2, 0.005),
+        ("-0.493", -0.493, 1, 3, 0.0005),
+        ("10", 10.0, 1, 0, 0.5),
     ],
 )
-def test_a_printed_number_knows_its_last_digit(text, value, rounding):
-    printed = Printed(text)
-    assert printed == value and printed.rounding == pytest.approx(rounding) and copy.deepcopy(printed).text == text
+def test_printed_numbers_know_their_last_digit(text, value, scale, decimals, rounding):
+    found = Printed(text)
+    assert (found, found.scale, found.decimals) == (value, scale, decimals)
+    assert found.rounding == pytest.approx(rounding) and as_printed(found) is found
+    assert as_printed(0.0122).rounding == pytest.approx(0.00005)
 
 
-def test_a_plain_number_has_the_digits_that_are_shown():
-    assert as_printed(0.02).rounding == pytest.approx(0.005) and as_printed(Printed("0.020")).rounding < 0.001
-    assert as_printed(1e-3).rounding == pytest.approx(5e-4)
-
-
-@pytest.mark.parametrize(
-    ("ours", "error", "text", "shown"),
-    [
-        (0.0173, 0.0013, "1.22 %", "1.73 ± 0.13 %"),
-        (8e-5, 4e-5, "0.0 %", "0.0080 ± 0.0040 %"),
-        (0.0762, None, "0.048", "0.0762"),
-        (0.9915, 0.00092, "0.9920", "0.99150 ± 0.00092"),
-    ],
-)
-def test_ours_has_the_papers_unit_and_two_digits_of_its_error(ours, error, text, shown):
-    assert beside(ours, error, Printed(text)) == shown
+def test_ours_is_written_with_as_many_digits_as_its_error_supports():
+    assert beside(0.0157, 0.00124, Printed("1.22 %")) == "1.57 ± 0.12 %"
+    assert beside(0.2552, None, Printed("0.258")) == "0.2552"
 
 
 @pytest.mark.parametrize(
     ("metric", "ours", "paper", "error", "said"),
     [
-        # Better counts, whatever the error.
-        ("error", 0.011, "1.22 %", 0.01, "reached"),
-        ("svdkl_accuracy", 0.9, "0.85", None, "reached"),
-        # Rounding: 4 of 50,000 images against a printed 0.0 %.
-        ("error", 8e-5, "0.0 %", 4e-5, "reached"),
-        ("nlpp", 0.0484, "0.048", None, "reached"),
-        # One standard error, if it is small enough.
-        ("accuracy", 0.9795, "98.06 %", 0.0014, "reached"),
-        ("accuracy", 0.9795, "98.06 %", 0.0016, "undecided"),
-        ("accuracy", 0.97, "98.06 %", 0.0016, "short by 1.06 points"),
-        ("nlpp", 0.05, "0.048", 0.001, "short by 0.0020"),
-        ("test_log_likelihood", -0.51, "-0.5", 0.03, "reached"),
-        # An error that is not known could be 0.02 nats at most.
-        ("nlpp", 0.0314, "0.028", None, "undecided"),
-        ("nlpp", 0.0762, "0.048", None, "short by 0.0282"),
-        ("rmse", 9.0, "8.87", None, "short by 0.130"),
+        ("error", 0.0122, "1.22 %", 0.0005, "matched"),
+        ("error", 0.0130, "1.22 %", 0.0005, "matched"),
+        ("error", 0.0157, "1.22 %", 0.0012, "short by 0.35 points"),
+        ("error", 0.0110, "1.22 %", 0.0005, "exceeded by 0.12 points"),
+        # Two standard errors either way, and an error that is small enough.
+        ("error", 0.0140, "1.22 %", 0.0012, "matched"),
+        ("error", 0.0140, "1.22 %", 0.0016, "undecided"),
+        ("accuracy", 0.78, "0.85", 0.02, "short by 0.070"),
+        # An error that is not known decides nothing.
+        ("nlpp", 0.028, "0.028", None, "undecided"),
+        ("rmse", 9.0, "8.87", None, "undecided"),
+        # A tolerance is a share of what is small, or in units of the data.
+        ("nlpp", 0.019, "0.018", 0.0015, "matched"),
+        ("nlpp", 0.019, "0.018", 0.0020, "undecided"),
+        ("nlpp", 0.312, "0.312", 0.019, "matched"),
+        ("rmse", 8.9, "8.87", 0.15, "matched"),
+        ("rmse", 8.9, "8.87", 0.20, "undecided"),
         ("seconds_per_step", 9.0, "0.14", None, "not scored"),
         ("learned_angle_degrees", 10.0, "90", None, "not scored"),
     ],
 )
 def test_the_rule(metric, ours, paper, error, said):
-    if said == "reached" and metric == "test_log_likelihood":
-        # -0.5 is printed to one digit, so that -0.51 is within its rounding.
-        assert Printed(paper).rounding == pytest.approx(0.05)
-    assert str(verdict(metric, ours, Printed(paper), error)) == said
+    assert str(verdict(metric, Ours(ours, error), Printed(paper))) == said
 
 
 @pytest.mark.parametrize("ours", [0.5, 0.0])
 @pytest.mark.parametrize("limit", [FEWER_FOLDS, SUBSET, STAND_IN, READING])
 def test_what_cannot_be_compared_is_never_scored(limit, ours):
-    found = verdict("error", ours, Printed("1.22 %"), 0.001, limit)
-    assert found.word == limit
-    words = {
-        FEWER_FOLDS: ["short by 48.78 points", "as good or better"],
-        SUBSET: ["short by 48.78 points", "as good or better"],
-    }
-    assert found.distance == words.get(limit, ["", ""])[ours == 0.0]
+    found = verdict("error", Ours(ours, 0.001), Printed("1.22 %"), limit)
+    assert found.limit == limit and bool(found.word) == (limit in (FEWER_FOLDS, SUBSET))
+    if found.word:
+        assert str(found) == f"{limit}, " + ("short by 48.78 points" if ours else "exceeded by 1.22 points")
 
 
-@pytest.mark.parametrize(
-    ("ours", "error", "said"),
-    [
-        (0.312, 0.003, "as good or better"),
-        (0.3124, 0.003, "within the rounding"),
-        (0.3138, 0.0033, "within one standard error"),
-        (0.3138, None, "undecided"),
-        (0.333, 0.03, "undecided"),
-        (0.3159, 0.0033, "short by 0.0039"),
-    ],
-)
-def test_what_is_not_scored_is_judged_by_the_same_rule(ours, error, said):
-    paper = Printed("0.312±0.003")
-    assert verdict("nlpp", ours, paper, error, FEWER_FOLDS).distance == said
-    scored = said.partition(" ")[0] if said.startswith(("short", "undecided")) else "reached"
-    assert verdict("nlpp", ours, paper, error).word == scored
+def test_few_splits_use_students_t():
+    """Three splits of covtype: 3.4 standard errors are not significant with two degrees of freedom."""
+    assert Ours(0.0, 1.0).wide() == pytest.approx(2.0)
+    assert Ours(0.0, 1.0, "3 splits", 2).wide() == pytest.approx(4.527, abs=1e-3)
+    assert Ours(0.0, 1.0).wide(among=32) == pytest.approx(3.19, abs=0.02) and Ours(0.0).wide() is None
+    assert str(verdict("accuracy", Ours(0.7, 0.01, "3 splits", 2), Printed("0.734"))) == "undecided"
 
 
-def test_whether_a_training_had_converged():
-    curve = [{"step": step, "error": error} for step, error in ((5, 0.05), (7, 0.04), (8, 0.031), (10, 0.03))]
-    result = {"metrics": {"error": 0.03}, "steps": 10, "curve": curve}
-    printed = Printed("1.2 %")
-    said = "not converged: better by 1.00 points in the last 3 of 10 steps"
-    assert convergence(result, "error", printed, 0.005) == said
-    falls = {"settings": {"learning_rate": "Adam, cosine from 0.01 to a hundredth of it"}}
-    told = convergence(result | falls, "error", printed, 0.005)
-    assert told == "better by 1.00 points in the last 3 of 10 steps, as the rate fell"
-    assert convergence(result, "error", printed, 0.007) == "level, within the error, in the last 3 of 10 steps"
-    told = convergence(result | falls, "error", printed, 0.007)
-    assert told == "level, within the error, in the last 3 of 10 steps, where the rate is small"
-    assert convergence(result | {"curve": curve[2:]}, "error", printed, None) == ""
-    assert convergence(result | {"curve": []}, "error", printed, None) == ""
-    longer = {"metrics": {"dnn_accuracy": 0.9, "dnn-long_accuracy": 0.92, "svdkl_accuracy": 0.9}, "steps": 10}
-    printed = Printed("0.95")
-    assert convergence(longer, "dnn_accuracy", printed, 0.01) == "not converged: better by 0.020 with more steps"
-    assert convergence(longer, "dnn_accuracy", printed, 0.015) == "level, within the error, with more steps"
-    assert convergence(longer, "svdkl_accuracy", printed, 0.01) == ""
-    built = {"metrics": {"dnn_accuracy": 0.9, "dnn-long_accuracy": 0.92, "dnn+gp_accuracy": 0.9}, "steps": 10}
-    assert convergence(built, "dnn+gp_accuracy", printed, 0.01).startswith("built on a network which is not converged")
-    # Of an unknown error nothing is concluded, and what gets worse is not level.
-    assert convergence(longer, "dnn_accuracy", printed, None) == "better by 0.020 with more steps, error not known"
-    longer["metrics"]["dnn-long_accuracy"] = 0.88
-    assert convergence(longer, "dnn_accuracy", printed, 0.01) == "worse by 0.020 with more steps"
-
-
-def test_the_better_direction():
-    assert behind("dnn_nlpp", 0.8, 0.9) == pytest.approx(-0.1) and behind("accuracy", 0.8, 0.9) == pytest.approx(0.1)
-    assert behind("dnn_seconds", 1.0, 2.0) is None
-
-
-def result(train=10, test=5, **changes):
-    return {"metrics": {}, "data": {"sizes": {"train": train, "test": test}}, "settings": {}, **changes}
-
-
-@pytest.mark.parametrize(
-    ("content", "sizes", "limit"),
-    [
-        (result(), {}, None),
-        (result(), {"rows": 15, "folds": 5}, None),
-        (result(), {"rows": 16}, SUBSET),
-        (result(subset={"train": 10}), {}, SUBSET),
-        (result(settings={"splits": 3}), {"folds": 5}, FEWER_FOLDS),
-        (result(settings={"folds": 5}), {"folds": 5}, None),
-        (result(folds={"count": 5, "of": 20}), {}, FEWER_FOLDS),
-        (result(stands_in=True, subset={"train": 10}), {}, STAND_IN),
-    ],
-)
-def test_what_limits_a_result(content, sizes, limit):
-    assert limit_of(content, **sizes) == limit
+def recorded(*results):
+    base = {"data": {"name": "a", "sizes": {"train": 1, "test": 10_000}}, "settings": {}, "steps": 10, "curve": []}
+    keys = tuple(Key("p", "e", "v", "paper", seed) for seed in range(len(results)))
+    return Recorded(keys, tuple(base | result for result in results))
 
 
 def test_standard_errors():
-    one = result(test=10_000) | {"metrics": {"error": 0.02, "nlpp": 0.1, "sgp_rmse": 1.0, "sgp_rmse_se": 0.2}}
-    assert error_of(one, "error") == (pytest.approx(math.sqrt(0.02 * 0.98 / 10_000)), "binomial")
-    assert error_of(one, "nlpp") == (None, "")
-    assert error_of(one | {"folds": {"count": 3, "of": 5}}, "error") == (None, "")
-    assert error_of(one | {"folds": {"count": 3, "of": 5}}, "sgp_rmse") == (0.2, "3 splits")
+    one = recorded({"metrics": {"error": 0.02, "nlpp": 0.1, "sgp_rmse": 1.0, "sgp_rmse_se": 0.2}}).result
+    assert error_of(one, "error")[1:3] == (pytest.approx(math.sqrt(0.02 * 0.98 / 10_000)), "binomial")
+    assert error_of(one, "nlpp").error is None and error_of(one, "sgp_rmse").source == "test rows"
+    splits = one | {"folds": {"count": 3, "of": 5}}
+    assert error_of(splits, "error").error is None and error_of(splits, "sgp_rmse")[1:] == (0.2, "3 splits", 2)
+
+
+def test_seeds_share_their_test_rows_and_are_no_surer_than_one():
+    near = recorded({"metrics": {"error": 0.00012}}, {"metrics": {"error": 0.00014}}).ours("error")
+    assert near.value == pytest.approx(0.00013) and near.source == "binomial" and near.error > 1e-4
+    far = recorded({"metrics": {"error": 0.02}}, {"metrics": {"error": 0.04}}).ours("error")
+    assert (far.source, far.degrees, far.error) == ("2 seeds", 1, pytest.approx(0.01))
+
+
+def test_whether_a_training_had_converged():
+    printed = Printed("1.2 %")
+
+    def told(errors, value, metric="error"):
+        curve = [{"step": step, metric: error} for step, error in zip((5, 7, 8, 10), errors, strict=True)]
+        return training(recorded({"metrics": {metric: value}, "curve": curve}), metric, printed)
+
+    assert told((0.05, 0.04, 0.031, 0.03), 0.03).word == "not converged"
+    assert told((0.05, 0.031, 0.031, 0.03), 0.03).word == "level"
+    past = told((0.08, 0.074, 0.0671, 0.0691), 0.0691, "nlpp")
+    assert past.word == "past its best" and (past.best.value, past.step) == (0.0671, 8)
+    assert training(recorded({"metrics": {"error": 0.1}}), "error", printed) is None
+    longer = recorded({"metrics": {"dnn_accuracy": 0.9, "dnn-long_accuracy": 0.92}})
+    assert training(longer, "dnn_accuracy", Printed("0.95")).word == "not converged"
+
+
+def test_the_better_direction():
+    assert toward("dnn_nlpp") == -1 and toward("accuracy") == 1 and toward("dnn_seconds") == 0
+    assert kind("nlpp_standard_error") is None
+
+
+def result(train=10, test=5, name="all", **changes):
+    return {"metrics": {}, "data": {"name": name, "sizes": {"train": train, "test": test}}, "settings": {}, **changes}
+
+
+@pytest.mark.parametrize(
+    ("content", "facts", "limit"),
+    [
+        (result(), {}, None),
+        (result(), {"rows": 15, "folds": 1}, None),
+        (result(), {"rows": 16}, SUBSET),
+        (result(subset={"train": 10}), {}, SUBSET),
+        (result(name="covtype-subset", stands_in=True), {}, SUBSET),
+        (result(settings={"splits": 3}), {"folds": 5}, FEWER_FOLDS),
+        (result(settings={"folds": 5}), {"folds": 5}, None),
+        (result(folds={"count": 5, "of": 20}), {}, FEWER_FOLDS),
+        (result(stands_in=True), {}, STAND_IN),
+        (result(), {"stands_in": True}, STAND_IN),
+        (result(preset="quick"), {}, STAND_IN),
+    ],
+)
+def test_what_limits_a_result(content, facts, limit):
+    assert limit_of(content, facts) == limit
 
 
 @pytest.mark.parametrize("key", ["by_split", "by_fold"])
@@ -172,5 +150,5 @@ def test_differences_are_paired(key):
         "by_split": [{"a_nlpp": a, "b_nlpp": b} for a, b in zip(ours, theirs, strict=True)],
         "by_fold": {"a": {"nlpp": ours}, "b": {"nlpp": theirs}},
     }
-    mean, error = paired({"settings": {key: by[key]}}, "nlpp", "a", "b")
-    assert mean == pytest.approx(0.5) and error == pytest.approx(0.1 / math.sqrt(3))
+    run = recorded({"metrics": {}, "settings": {key: by[key]}, "folds": {"count": 3, "of": 3}})
+    assert run.lead("nlpp", "a", "b")[:2] == (pytest.approx(-0.5), pytest.approx(0.1 / math.sqrt(3)))
