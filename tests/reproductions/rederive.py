@@ -66,9 +66,10 @@ def ndtri_of_two():
 def limit(result, facts, reading):
     """What keeps a result from being scored."""
     sizes, folds, settings = result["data"]["sizes"], result.get("folds") or {}, result.get("settings") or {}
-    part = result.get("subset") or result["data"]["name"].endswith("-subset")
+    part, stands_in = result.get("subset"), facts.get("stands_in", result.get("stands_in"))
     count = folds.get("count") or settings.get("splits") or settings.get("folds") or 1
-    other = facts.get("stands_in") or (result.get("stands_in") and not part) or result["preset"] == "quick"
+    other = result["variant"] in stands_in if isinstance(stands_in, list) else stands_in
+    other = other or result["preset"] == "quick"
     few = count < (folds.get("of") or facts.get("folds") or 0)
     small = part or sizes["train"] + sizes["test"] < facts.get("rows", 0)
     own = "stand-in" if other else "subset" if small else "fewer folds" if few else ""

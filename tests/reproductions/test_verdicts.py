@@ -119,8 +119,8 @@ def test_the_better_direction():
     assert kind("nlpp_standard_error") is None
 
 
-def result(train=10, test=5, name="all", **changes):
-    return {"metrics": {}, "data": {"name": name, "sizes": {"train": train, "test": test}}, "settings": {}, **changes}
+def result(train=10, test=5, **changes):
+    return {"metrics": {}, "data": {"name": "all", "sizes": {"train": train, "test": test}}, "settings": {}, **changes}
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,14 @@ def result(train=10, test=5, name="all", **changes):
         (result(), {"rows": 15, "folds": 1}, None),
         (result(), {"rows": 16}, SUBSET),
         (result(subset={"train": 10}), {}, SUBSET),
-        (result(name="covtype-subset", stands_in=True), {}, SUBSET),
+        (result(stands_in=True), {"stands_in": False, "rows": 16}, SUBSET),
         (result(settings={"splits": 3}), {"folds": 5}, FEWER_FOLDS),
         (result(settings={"folds": 5}), {"folds": 5}, None),
         (result(folds={"count": 5, "of": 20}), {}, FEWER_FOLDS),
         (result(stands_in=True), {}, STAND_IN),
         (result(), {"stands_in": True}, STAND_IN),
+        (result(variant="a"), {"stands_in": ["a"]}, STAND_IN),
+        (result(variant="b"), {"stands_in": ["a"]}, None),
         (result(preset="quick"), {}, STAND_IN),
     ],
 )
