@@ -126,7 +126,9 @@ def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, A
         "answered": [each for each in answers.all if each.counted not in (NOT_RUN, NO_EXPERIMENT)],
         "not_run": groups,
         "tables": [(table, list(_rows(answers, table))) for table in paper.tables],
-        "besides": [(each, [p for p in each.presets if (each.name, p) in left and p != "quick"]) for each in experiments],
+        "besides": [
+            (each, [p for p in each.presets if (each.name, p) in left and p != "quick"]) for each in experiments
+        ],
     }
 
 

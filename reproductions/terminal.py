@@ -76,7 +76,13 @@ def table(result: Mapping[str, Any], printed: Numbers) -> Group:
     if judged:
         view.add_column("verdict")
     for metric, ours, paper, found in rows:
-        style = "bold red" if found and found.word == SHORT else "green" if found and found.word in (MATCHED, EXCEEDED) else ""
+        style = (
+            "bold red"
+            if found and found.word == SHORT
+            else "green"
+            if found and found.word in (MATCHED, EXCEEDED)
+            else ""
+        )
         against = [number(paper)] if compared else []
         view.add_row(metric, number(ours), *against, *([Text(str(found or ""), style=style)] if judged else []))
     lines = [*explained(result["metrics"]), *sizes(result), *notes(result)]
