@@ -242,7 +242,7 @@ def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
     ]
     largest = max(values, key=lambda each: each.ours.value)
     named = largest._replace(name=f"largest: {largest.name}".strip(": "))
-    return Judged(largest.ours.value <= limit, [named], len(values))
+    return Judged(largest.ours.value <= limit, [named], len(values) if len(values) > 1 else 0)
 
 
 def above(found: Found, metric: str, numbers: Mapping[str, float], tie: float | None = None) -> Judged:

@@ -35,18 +35,18 @@ _PUBLISHED: Mapping[str, Sequence[tuple[float, float]]] = {
 
 def _against(records: Records, name: str, model: str, longer: str, preset: str = "cpu") -> Ours | None:
     """By how much a model leads one that was trained for longer, over the splits that both have."""
-    both = [records.found.get(Key("deep", *run)) for run in (("uci", name, preset), ("uci-natural", name, "cpu"))]
-    if None in both:
+    uci, own = (records.found.get(Key("deep", *run)) for run in (("uci", name, preset), ("uci-natural", name, "cpu")))
+    if uci is None or own is None:
         return None
-    ours, theirs = (each["settings"]["by_fold"][key][_LL] for each, key in zip(both, (model, longer), strict=True))
+    ours, theirs = (each["settings"]["by_fold"][key][_LL] for each, key in ((uci, model), (own, longer)))
     return mean_of([a - b for a, b in zip(ours, theirs, strict=False)])
 
 
 def _not_converged(found: Found, name: str, model: str) -> Value | None:
     """By how much a model is below the same one trained for longer; ``None`` if it is not, or the files do not tell."""
     short, longer = "sgp" if model == "sgp-500" else model, _LONGER.get(model)
-    lead = _against(found.records, name, short, longer) if longer else None
-    if lead is None or holding([lead], allow="level"):
+    lead = None if longer is None else _against(found.records, name, short, longer)
+    if longer is None or lead is None or holding([lead], allow="level"):
         return None
     return Value(f"{short.upper()} less {longer.upper()} trained for longer on {name}", lead, "lead")
 
@@ -86,7 +86,7 @@ def facts(records: Records) -> dict[str, Any]:
     """Numbers for ``pages/deep.md.jinja``, with their errors, ``None`` where there is none."""
     figure_1 = [_of_set(records, name) for name in _SETS if Key("deep", "uci", name, "cpu") in records.found]
     sides = {model: [each for each in figure_1 if each[model]] for model in ("sgp", "deep")}
-    natural = [
+    natural: list[dict[str, Any]] = [
         {"set": key.variant, "preset": key.preset, "experiment": experiment, "published": _published(key.variant)}
         | {model: _number(result, model) for model in ("sgpr", "dgp2", "dgp2-natural")}
         | {"gain": _paired(result, "dgp2-natural", "dgp2")}
@@ -124,7 +124,7 @@ def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
             sgpr = mean_of(each) if each else None
             of = {f"sgpr_{_LL}": sgpr.value, f"sgpr_{_LL}_se": sgpr.error} if sgpr is not None else {}
             found[name] = {**uci, "metrics": of | uci["metrics"]}
-    return {"figure-1": partial(experiment.figure, found)} if found else {}
+    return {"figure-1": partial(experiment.figure, found)} if found and experiment.figure is not None else {}
 
 
 def _of_set(records: Records, name: str) -> dict[str, Any]:

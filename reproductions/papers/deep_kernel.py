@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpzoo.inference import plots
 from gpzoo.reproductions.judge import Found, Judged, Value, holding, pairs
-from gpzoo.reproductions.records import Ours, Recorded, Records
+from gpzoo.reproductions.records import Ours, Recorded, Records, lead
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ def grows(found: Found) -> Judged:
 
     ours = {model: [number(each[f"{model}_accuracy"]) for each in by_rows] for model in ("dnn", "svdkl")}
     steps = [*zip(ours["svdkl"], ours["dnn"], strict=True), *((b, a) for of in ours.values() for a, b in pairwise(of))]
-    leads = [Ours(a.value - b.value, (a.error**2 + b.error**2) ** 0.5) for a, b in steps]
+    leads = [lead(a, b, "accuracy") for a, b in steps]
     at = [f"{model}, {each['rows']:,} rows" for model in ours for each in by_rows]
     values = [Value(name, each, "accuracy") for name, each in zip(at, [*ours["dnn"], *ours["svdkl"]], strict=True)]
     return Judged(holding(leads), values)
@@ -80,9 +80,9 @@ def facts(records: Records) -> dict[str, Any]:
             for other in ("dnn", "dnn-long")
             for metric in ("accuracy", "nlpp")
         }
-        lead = each["dnn-long nlpp"]
-        one = ("ahead" if lead.value > 0 else "behind") if lead.error is None else ""
-        told[one or {True: "better", False: "worse", None: "level"}[holding([lead])]].append(name)
+        nlpp = each["dnn-long nlpp"]
+        one = ("ahead" if nlpp.value > 0 else "behind") if nlpp.error is None else ""
+        told[one or {True: "better", False: "worse", None: "level"}[holding([nlpp])]].append(name)
         gain.append({"set": name, "dead": _dead(run.result["metrics"]), **each})
         settings, train = run.result["settings"], run.result["data"]["sizes"]["train"]
         epochs = [steps * settings["batch_size"] / train for steps in settings["steps_network_features_joint"]]
