@@ -37,8 +37,8 @@ WORDS = {
     "error is known and small enough. A statement holds",
     EXCEEDED: "better by more than that",
     SHORT: "worse by more than that. A statement does not hold",
-    UNDECIDED: "within that distance, but the error is too large to call it a match; or the error is not known, as that "
-    "of an nlpp of one run in files that do not hold it",
+    UNDECIDED: "within that distance, but the error is too large to call it a match; or the error is not known, as "
+    "that of an nlpp of one run in files that do not hold it",
     BASELINE: "any of the four above, for a method that the paper compares with",
     FEWER_FOLDS: "on fewer random splits than the paper's; never counts",
     SUBSET: "on a part of the paper's data; never counts",

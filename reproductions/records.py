@@ -89,7 +89,8 @@ class Recorded:
     def ours(self, metric: str) -> Ours | None:
         """Our number for a metric; ``None`` if the files do not have it.
 
-        ``hours`` are those of the training. The error of several seeds is no smaller than that of one, because they share their test rows.
+        ``hours`` are those of the training.
+        The error of several seeds is no smaller than that of one, because they share their test rows.
         """
         if metric == "hours":
             return Ours(self.result["seconds_training"] / 3600)

@@ -38,7 +38,7 @@ def numbers(paper):
 
 
 def ours(results, metric):
-    """The mean over seeds and two standard errors of it, ``None`` if they are not known; ``None`` without the metric."""
+    """The mean over seeds, and two standard errors of it if they are known; ``None`` without the metric."""
     first, values = results[0], [result["metrics"].get(metric) for result in results]
     if metric == "hours":
         return first["seconds_training"] / 3600, None

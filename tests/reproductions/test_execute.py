@@ -399,7 +399,7 @@ def test_table_shows_shortfalls(run):
     rows = {line.split()[0]: line.split()[1:] for line in text(result, PAPER).splitlines() if line.strip()}
     assert rows["metric"] == ["ours", "paper", "verdict"]
     assert rows["error"] == ["0.03", "0.02", "short", "by", "0.010"]
-    assert rows["nlpp"] == ["0.1", "0.2", "reached"]
+    assert rows["nlpp"] == ["0.1", "0.2", "undecided"]
     assert rows["angle_degrees"] == ["90", "80"]
 
 

@@ -105,7 +105,7 @@ def test_a_page_has_claims_tables_and_what_was_not_run(toy):
     row = "| squares, plain: error | table 1 | 3.1 % | 3.000 ± 0.076 % (binomial) | "
     assert f"{row}{size} | **matched** |" in lines
     assert (
-        f"| squares are square | figure 1 |  | 1 comparisons: largest 3.000 ± 0.076 % | {size} | **it holds** |"
+        f"| squares are square | figure 1 |  | largest 3.000 ± 0.076 % | {size} | **it holds** |"
         in lines
     )
     assert f"| nlpp of plain | figure 2 | 0.05 | 0.100 | {size} | reading |" in lines
@@ -210,3 +210,14 @@ def test_files_that_cannot_be_placed_are_refused(toy, tmp_path):
     path.rename(path.with_name("squares-plane-quick.json"))
     with pytest.raises(ReproductionError, match=r"squares-plane-quick\.json"):
         Records(tmp_path / "out", [experiment()])
+
+
+def test_files_without_a_schema_are_settings_of_ours(toy, tmp_path, paper):
+    toy()
+    path = result_path(tmp_path / "out", "toy", "squares", "plain", "paper")
+    new = {"schema", "commit", "clean", "commits", "command", "resumed_from", "subset", "folds", "selection"}
+    kept.write_json(path, {key: value for key, value in kept.read_json(path).items() if key not in {*new, "stands_in"}})
+    lines = pages(tmp_path / "out", [experiment()], [paper])["docs/results/toy.md"].splitlines()
+    (row,) = [line for line in lines if line.startswith("| squares, plain: error")]
+    assert row.endswith("12 + 50,000 rows | **matched** |")
+    assert sum(line.endswith("| not kept |") for line in lines) == 1
