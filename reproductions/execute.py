@@ -124,7 +124,7 @@ def make_result(
         "subset": outcome.subset,
         "folds": outcome.folds,
         "selection": outcome.selection,
-        "curve": [dict(point) for point in outcome.curve],
+        "curve": [dict(point) for point in outcome.curve] if len(outcome.curve) > 1 else [],
         "settings": dict(outcome.settings),
         "steps": int(outcome.steps),
         "seconds_training": float(outcome.seconds_training),
@@ -254,7 +254,7 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
             made.to_netcdf(str(temporary), engine="h5netcdf")
 
     figures = {**outcome.figures, "learning_curve": lambda: learning_curve(outcome.elbo)}
-    if outcome.curve:
+    if len(outcome.curve) > 1:
         figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve})
     jobs: list[tuple[Path, Callable, Any]] = [
         (run.output / f"{name}.png", save, figure) for name, figure in figures.items()

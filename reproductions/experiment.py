@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from gpzoo.reproductions.claims import Paper, load
 
@@ -91,6 +91,7 @@ class Run:
         seed: seed of all random keys of the run.
         output: folder of all files of the run.
         finished: whether the run has ended and is only looked at: its model is read from ``model``, nothing is trained.
+        split: number of the random split of the data, of a run's part on one of several splits.
     """
 
     paper: str
@@ -100,6 +101,7 @@ class Run:
     seed: int
     output: Path
     finished: bool = False
+    split: int | None = None
 
     @property
     def model(self) -> Path:
@@ -109,7 +111,18 @@ class Run:
     @property
     def checkpoint(self) -> Path:
         """Folder for checkpoints; a later run with the same output folder resumes from the last one."""
-        return self.output / "checkpoint"
+        whole = self.output / "checkpoint"
+        return whole if self.split is None else whole / str(self.split)
+
+    @property
+    def curve(self) -> Path:
+        """File of the test metrics during training."""
+        return (self.output if self.split is None else self.checkpoint) / "curve.json"
+
+    @property
+    def title(self) -> str:
+        """The variant, and the split if there are several, for bars of progress."""
+        return self.variant if self.split is None else f"{self.variant}, split {self.split + 1}"
 
     @property
     def identity(self) -> dict[str, str | int]:
@@ -159,7 +172,8 @@ class Outcome:
         data: the training data.
         dtype: floating type of training, such as ``"float32"``.
         elbo: the learning curve: the bound at every step ``[steps]``, or a pair of step numbers and values.
-        curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training.
+        curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training; a single
+            point, at the end, is not recorded beside the metrics.
         figures: file name without suffix to a figure, or to a function that makes one.
         posterior: a function that makes the posterior for ArviZ, if the experiment exports one.
         inspected: the trained model, kept as ``model.gpzoo``, and what a report looks at; ``None`` without a report.
@@ -186,6 +200,21 @@ class Outcome:
     subset: Mapping[str, Any] | None = None
     folds: Mapping[str, Any] | None = None
     selection: Mapping[str, Any] | None = None
+
+    @property
+    def trained(self) -> Trained:
+        """The trained model, of an outcome that is ``inspected``."""
+        return cast("Inspected", self.inspected).trained
+
+    @property
+    def outcome(self) -> Outcome:
+        """Itself: the old result of ``train`` had the outcome in it."""
+        return self
+
+    @property
+    def points(self) -> Sequence[Mapping[str, float]]:
+        """The curve, by its old name."""
+        return self.curve
 
 
 @dataclass(frozen=True)
