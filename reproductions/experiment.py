@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpzoo.reproductions.claims import Paper, load
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gpzoo.inference import Trained
+    from gpzoo.reproductions.datasets import Dataset
 
 #: The presets: minutes on two CPU cores; an hour on them; the paper's sizes with our settings; the settings of the
 #: paper and its authors' code, else the programs' defaults.
@@ -33,32 +34,6 @@ FIELDS = (
 
 class ReproductionError(RuntimeError):
     """A reproduction cannot be run, finished or written; the message is one line and says what to do."""
-
-
-class DataRecord(Protocol):
-    """The record of the training data in a result; :class:`gpzoo.reproductions.datasets.Dataset` is one."""
-
-    @property
-    def name(self) -> str:
-        """See :class:`gpzoo.reproductions.datasets.Dataset`."""
-        ...
-
-    @property
-    def sha256(self) -> Any:
-        """See :class:`gpzoo.reproductions.datasets.Dataset`."""
-        ...
-
-    @property
-    def sizes(self) -> Any:
-        """See :class:`gpzoo.reproductions.datasets.Dataset`."""
-        ...
-
-
-class Posterior(Protocol):
-    """An ArviZ posterior: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since."""
-
-    def to_netcdf(self, path: str, *, engine: str) -> Any:
-        """Write every group to one netCDF file."""
 
 
 class Inspected(NamedTuple):
@@ -92,6 +67,7 @@ class Run:
         output: folder of all files of the run.
         finished: whether the run has ended and is only looked at: its model is read from ``model``, nothing is trained.
         split: number of the random split of the data, of a run's part on one of several splits.
+        source: the paper, if it is none of ``gpzoo``; :func:`experiment` sets it.
     """
 
     paper: str
@@ -102,6 +78,7 @@ class Run:
     output: Path
     finished: bool = False
     split: int | None = None
+    source: Paper | None = field(default=None, compare=False, repr=False)
 
     @property
     def model(self) -> Path:
@@ -142,7 +119,7 @@ class Run:
         ``[experiments.NAME.settings.PRESET]`` holds the first, ``[experiments.NAME.settings.PRESET.variants.VARIANT]``
         the second.
         """
-        found = dict(load(self.paper).experiments[self.experiment]["settings"][self.preset])
+        found = dict((self.source or load(self.paper)).experiments[self.experiment]["settings"][self.preset])
         return found | found.pop("variants", {}).get(self.variant, {})
 
     @property
@@ -153,7 +130,7 @@ class Run:
             f"--seed {self.seed}"
         )
 
-    def made_by(self, settings: Mapping[str, Any], data: DataRecord) -> dict[str, Any]:
+    def made_by(self, settings: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
         """All that an intermediate result of this run depends on, besides the program."""
         return {"run": self.identity, "settings": settings, "data": data_record(data)}
 
@@ -189,12 +166,12 @@ class Outcome:
     settings: Mapping[str, Any]
     steps: int
     seconds_training: float
-    data: DataRecord
+    data: Dataset
     dtype: str
     elbo: ArrayLike | tuple[ArrayLike, ArrayLike]
     curve: Sequence[Mapping[str, float]] = ()
     figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
-    posterior: Callable[[], Posterior] | None = None
+    posterior: Callable[[], Any] | None = None
     inspected: Inspected | None = None
     stands_in: bool = False
     subset: Mapping[str, Any] | None = None
@@ -285,7 +262,7 @@ def experiment(
             name=name,
             description=facts["description"],
             variants=paper.numbers(name, variants),
-            run=run,
+            run=lambda own: run(replace(own, source=paper)),
             default_variant=facts["default"],
             data=facts.get("data", ()),
             presets=facts["presets"],
@@ -297,12 +274,12 @@ def experiment(
     return made
 
 
-def data_record(data: DataRecord) -> dict[str, Any]:
+def data_record(data: Dataset) -> dict[str, Any]:
     """The record of data in a result."""
     return {"name": data.name, "sha256": data.sha256, "sizes": data.sizes}
 
 
-def subset(whole: DataRecord, used: DataRecord, rule: str) -> dict[str, Any] | None:
+def subset(whole: Dataset, used: Dataset, rule: str) -> dict[str, Any] | None:
     """The numbers of training and test rows, used and available, and the rule; ``None`` if all were used.
 
     Args:

@@ -27,7 +27,7 @@ from gpzoo.inference import (
     load,
 )
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import DataRecord, Inspected, Outcome, Posterior, Run
+from gpzoo.reproductions.experiment import Inspected, Outcome, Run
 from gpzoo.reproductions.kept import keep_content, kept_content, read_json
 from gpzoo.reproductions.metrics import Score, means, score_of
 from gpzoo.tables import Table
@@ -391,7 +391,7 @@ def exported(
     y: Array,
     num_draws: int = 200,
     model_kwargs: Mapping[str, Any] | None = None,
-) -> Posterior:
+) -> Any:
     """The posterior at the first training rows, for ArviZ.
 
     Args:
@@ -406,7 +406,7 @@ def exported(
     return trained.to_arviz(key, X[few], y[few], num_draws=num_draws, model_kwargs=model_kwargs)
 
 
-def left(run: Run, data: DataRecord, found: Inspected) -> Outcome:
+def left(run: Run, data: Dataset, found: Inspected) -> Outcome:
     """The outcome of a run that is finished, as it was written; figures and posterior lie beside it.
 
     Args:
