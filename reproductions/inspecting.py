@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -273,12 +273,9 @@ def _absent(*args: Any, **kwargs: Any) -> None:
 
 
 def _imported(program: str) -> Callable:
-    module, _, name = program.partition(":")
     sys.path.append(os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found = pkgutil.resolve_name(program)
     except (ImportError, AttributeError, ValueError) as error:
         raise ReproductionError(f"There is no program {program!r}: {error}.") from error
     if not callable(found):
