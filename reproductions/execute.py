@@ -22,7 +22,6 @@ import gpzoo
 from gpzoo._extras import needs
 from gpzoo.inference import Trained
 from gpzoo.inference.programs.files import alone_in, replacing
-from gpzoo.reproductions import provenance
 from gpzoo.reproductions.experiment import (
     FIELDS,
     SCHEMA,
@@ -32,7 +31,7 @@ from gpzoo.reproductions.experiment import (
     Run,
     data_record,
 )
-from gpzoo.reproductions.kept import as_json, read_json, write_json
+from gpzoo.reproductions.kept import as_json, read_json, recorded, write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -180,7 +179,7 @@ def _now() -> str:
 def _start(run: Run, steps: int) -> dict[str, Any]:
     """The record of a start of a run, with the ``steps`` taken before it."""
     # Read when a run starts, because files may be changed while it trains.
-    return {**provenance.recorded(), "command": run.command, "steps": steps, "time": _now()}
+    return {**recorded(), "command": run.command, "steps": steps, "time": _now()}
 
 
 def _steps_taken(folder: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -308,18 +309,14 @@ def by_hand(what: str, data: str = NOT_RECORDED, rule: str = "by hand") -> dict[
     return {"what": what, "rule": rule, "data": data, "candidates": None}
 
 
+#: Modules with the experiments of a paper, in the order of the list.
+_MODULES = (
+    *("convolutional", "deep", "invariant", "deep_kernel"),
+    *("latent_inputs", "observations", "several_functions", "streaming"),
+)
+
+
 def all_experiments() -> tuple[Experiment, ...]:
     """Every experiment of every paper, in the order of the list."""
-    from gpzoo.reproductions import (
-        convolutional,
-        deep,
-        deep_kernel,
-        invariant,
-        latent_inputs,
-        observations,
-        several_functions,
-        streaming,
-    )
-
-    papers = (convolutional, deep, invariant, deep_kernel, latent_inputs, observations, several_functions, streaming)
+    papers = (import_module(f"gpzoo.reproductions.{name}") for name in _MODULES)
     return tuple(experiment for paper in papers for experiment in paper.EXPERIMENTS)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gpzoo.reproductions import figures, kept, provenance
+from gpzoo.reproductions import figures, kept
 from gpzoo.reproductions import terminal as report
 from gpzoo.reproductions.execute import device, execute, make_result
 from gpzoo.reproductions.experiment import (
@@ -297,8 +297,8 @@ def checkpointed(run, step, name=""):
 
 
 def at_commit(monkeypatch, commit, clean=True):
-    monkeypatch.setattr(provenance, "commit", lambda: commit)
-    monkeypatch.setattr(provenance, "clean", lambda: clean)
+    monkeypatch.setattr(kept, "commit", lambda: commit)
+    monkeypatch.setattr(kept, "clean", lambda: clean)
 
 
 def test_a_result_names_the_commit_of_its_training_and_where_it_was_taken_up(run, monkeypatch):
@@ -341,7 +341,7 @@ def test_a_training_whose_commit_was_not_recorded_is_refused(run, monkeypatch):
 
 def test_a_result_has_the_commit_of_its_checkout_or_the_version_of_its_package(run, monkeypatch, tmp_path):
     at_commit(monkeypatch, None, None)
-    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
+    monkeypatch.setattr(kept, "_ROOT", tmp_path)
     found = execute(experiment(), run)
     assert (found["commit"], found["clean"]) == (None, None) and found["versions"]["gpzoo"]
     (tmp_path / ".git").mkdir()
@@ -381,11 +381,11 @@ def test_one_outcome_is_made_of_several_splits(run):
 
 def test_outside_a_checkout_there_is_no_commit(monkeypatch, tmp_path):
     for where in ("commit", "clean"):
-        monkeypatch.setattr(provenance, where, getattr(provenance, where).__wrapped__)
-    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
-    assert provenance.commit() is None and provenance.clean() is None
+        monkeypatch.setattr(kept, where, getattr(kept, where).__wrapped__)
+    monkeypatch.setattr(kept, "_ROOT", tmp_path)
+    assert kept.commit() is None and kept.clean() is None
     monkeypatch.setenv("PATH", "")
-    assert provenance._git("--version") is None
+    assert kept._git("--version") is None
 
 
 def test_what_a_run_says_of_its_data_is_recorded(run):
@@ -418,7 +418,7 @@ def test_an_intermediate_result_is_used_again_only_where_the_same_things_made_it
     assert again({"rate": 0.2}) == 2
     assert again({"rate": 0.2}, Data(sha256="1" * 64)) == 3
     assert again({"rate": 0.2}, seed=4) == 4
-    monkeypatch.setattr(provenance, "program", lambda: "another program")
+    monkeypatch.setattr(kept, "program", lambda: "another program")
     assert again({"rate": 0.2}, seed=4) == again({"rate": 0.2}, seed=4) == 5
     for damage in (b"{", b"[1]", b"null", b"\xff", b'{"error": 5.0}'):
         path.write_bytes(damage)
@@ -427,10 +427,10 @@ def test_an_intermediate_result_is_used_again_only_where_the_same_things_made_it
 
 
 def test_the_source_of_every_package_makes_the_program(monkeypatch):
-    program = provenance.program.__wrapped__
-    assert program() == program() == provenance.program()
-    monkeypatch.setattr(provenance, "_PACKAGES", provenance._PACKAGES[:3])
-    assert program() != provenance.program()
+    program = kept.program.__wrapped__
+    assert program() == program() == kept.program()
+    monkeypatch.setattr(kept, "_PACKAGES", kept._PACKAGES[:3])
+    assert program() != kept.program()
 
 
 def test_default_variant_must_exist():
