@@ -219,14 +219,15 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
                 described = " ".join(f"{key}={value}" for key, value in held.items())
                 raise ReproductionError(f"{run.output} holds another run ({described}): choose another --output.")
         steps = _steps_taken(run.checkpoint)
+        start = _start(run, steps)
         if not steps:
             started = []
-        elif not started:
+        elif start["commit"] and not (started and started[0]["commit"]):
             raise ReproductionError(
                 f"{run.checkpoint} is of a training whose commit was not recorded: choose another --output, or delete "
                 "the folder."
             )
-        started.append(_start(run, steps))
+        started.append(start)
         write_json(path, {**run.identity, "starts": started})
     except OSError as error:
         raise ReproductionError(
