@@ -182,10 +182,10 @@ def main() -> None:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_disable_most_optimizations", True)
 
-    from gpzoo.reproductions import provenance
+    from gpzoo.reproductions.kept import program
 
     options = ["--output", "FOLDER", "--minutes", minutes] + ["--dry-run"] * dry
-    about = {"accelerator": jax.devices()[0].device_kind, "program": provenance.program()}
+    about = {"accelerator": jax.devices()[0].device_kind, "program": program()}
     for part in (steps, golden):
         path = folder / f"{part.__name__}.json"
         cases = known_in(path)

@@ -9,6 +9,8 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -152,20 +154,24 @@ def find(experiments: Sequence[Experiment], paper: str, name: str) -> Experiment
     Raises:
         click.UsageError: naming the choices.
     """
-    _choose("paper", paper, (experiment.paper for experiment in experiments))
-    of_paper = {experiment.name: experiment for experiment in experiments if experiment.paper == paper}
+    of_paper = {experiment.name: experiment for experiment in _of_paper(experiments, paper)}
     _choose(f"experiment of {paper}", name, of_paper)
     return of_paper[name]
 
 
-def default_folder(experiment: Experiment, variant: str, preset: str, seed: int) -> str:
-    """Name of the folder of a run, where none is given."""
-    return f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}"
-
-
-def _names_of(experiments: Sequence[Experiment], paper: str) -> list[str]:
+def _of_paper(experiments: Sequence[Experiment], paper: str) -> list[Experiment]:
     _choose("paper", paper, (experiment.paper for experiment in experiments))
-    return [experiment.name for experiment in experiments if experiment.paper == paper]
+    return [experiment for experiment in experiments if experiment.paper == paper]
+
+
+def _run(experiment: Experiment, variant: str, preset: str, seed: int, runs: Path = Path("runs")) -> Run:
+    """A run in a folder of its own below ``runs``."""
+    name = f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}"
+    return Run(experiment.paper, experiment.name, variant, preset, seed, runs / name)
+
+
+def _split(variants: str | None) -> list[str] | None:
+    return None if variants is None else [name.strip() for name in variants.split(",")]
 
 
 def reproduce(
@@ -186,37 +192,37 @@ def reproduce(
     variant = experiment.default_variant if variant is None else variant
     _choose(f"variant of {experiment.paper} {experiment.name}", variant, experiment.variants)
     _choose(f"preset of {experiment.paper} {experiment.name}", preset, experiment.presets)
-    if output is None:
-        output = Path("runs") / default_folder(experiment, variant, preset, seed)
+    run = _run(experiment, variant, preset, seed)
+    run = run if output is None else replace(run, output=output)
     with known_failures(debug):
         from gpzoo.inference.training._progress import on_device
         from gpzoo.reproductions.execute import execute
 
-        run = Run(experiment.paper, experiment.name, variant, preset, seed, output)
         result = execute(experiment, run)
         console = Console()
         console.print(report.table(result, experiment.variants[variant]), highlight=False)
         time = report.duration(result["seconds_training"])
-        files = ", ".join(sorted(path.name for path in output.iterdir() if path.is_file()))
+        files = ", ".join(sorted(path.name for path in run.output.iterdir() if path.is_file()))
         for line in (
             f"Trained for {result['steps']:,} steps in {time} on {on_device()}.",
-            f"Written to {output}: {files}",
+            f"Written to {run.output}: {files}",
             *(["posterior.nc opens with arviz.from_netcdf."] if "posterior.nc" in files else []),
         ):
             console.print(line, markup=False, highlight=False, soft_wrap=False)
 
 
+DEBUG = click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
+PRESET = click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True)
+SEED = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+VARIANTS = click.option("--variants", help="Variants, separated by commas; all unless given.")
+RUNS = click.option("--output", type=Folder(file_okay=False), default=Path("runs"), show_default=True)
+
+
 def run_options(command: Any) -> Any:
     """The options of a run, shared by ``gpzoo reproduce`` and the papers' own scripts."""
-    for option in (
-        click.option("--debug", is_flag=True, help="Show the traceback of a failure."),
-        click.option("--output", type=Folder(file_okay=False), help="Folder for the results."),
-        click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
-        click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True),
-        click.option("--variant", help="The variant; each experiment has a default."),
-    ):
-        command = option(command)
-    return command
+    output = click.option("--output", type=Folder(file_okay=False), help="Folder for the results.")
+    variant = click.option("--variant", help="The variant; each experiment has a default.")
+    return variant(PRESET(SEED(output(DEBUG(command)))))
 
 
 def script_main(experiments: Sequence[Experiment], args: Sequence[str] | None = None) -> None:
@@ -261,11 +267,11 @@ def reproduce_command(paper: str, experiment: str, **options: Any) -> None:
 @main.command("compare")
 @click.argument("paper")
 @click.argument("experiment")
-@click.option("--variants", help="Variants, separated by commas; all unless given.")
-@click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True)
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
-@click.option("--output", type=Folder(file_okay=False), default=Path("runs"), show_default=True)
-@click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
+@VARIANTS
+@PRESET
+@SEED
+@RUNS
+@DEBUG
 def compare_command(
     paper: str, experiment: str, variants: str | None, preset: str, seed: int, output: Path, debug: bool
 ) -> None:
@@ -277,36 +283,34 @@ def compare_command(
 
     chosen = find(all_experiments(), paper, experiment)
     _choose(f"preset of {paper} {experiment}", preset, chosen.presets)
-    names = list(chosen.variants) if variants is None else [name.strip() for name in variants.split(",")]
+    names = _split(variants) or list(chosen.variants)
     for name in names:
         _choose(f"variant of {paper} {experiment}", name, chosen.variants)
-    results, folders = [], []
+    runs, results = [_run(chosen, name, preset, seed, output) for name in names], []
     with known_failures(debug):
         from gpzoo.reproductions.execute import execute
         from gpzoo.reproductions.inspecting import report_of_runs
 
-        for count, name in enumerate(names, 1):
-            click.echo(f"Variant {name}, {count} of {len(names)}")
-            folder = output / default_folder(chosen, name, preset, seed)
-            results.append(execute(chosen, Run(paper, experiment, name, preset, seed, folder)))
-            folders.append(folder)
+        for count, run in enumerate(runs, 1):
+            click.echo(f"Variant {run.variant}, {count} of {len(runs)}")
+            results.append(execute(chosen, run))
         console = Console()
         console.print(report.comparison(results, console.width))
         path = output / f"{paper}-{experiment}-{preset}-seed{seed}.html"
-        report_of_runs(folders, path)
+        report_of_runs([run.output for run in runs], path)
         click.echo(f"Report: {path}")
 
 
 @main.command("sweep")
 @click.argument("paper")
 @click.argument("names", metavar="[EXPERIMENT]...", nargs=-1)
-@click.option("--variants", help="Variants, separated by commas; all unless given.")
-@click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True)
+@VARIANTS
+@PRESET
 @click.option("--seeds", type=Seeds(), default="0", show_default=True, help="Such as 0,1,5 or 0-9.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes at a time.")
 @click.option("--cluster", help="Address of a Dask scheduler, whose workers see OUTPUT; in place of local processes.")
-@click.option("--output", type=Folder(file_okay=False), default=Path("runs"), show_default=True)
-@click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
+@RUNS
+@DEBUG
 def sweep_command(
     paper: str,
     names: Sequence[str],
@@ -323,12 +327,12 @@ def sweep_command(
     The same command goes on where it was stopped: what has a result is not run again, what has a checkpoint resumes.
     """
     experiments = all_experiments()
-    chosen = [find(experiments, paper, name) for name in names or _names_of(experiments, paper)]
-    wanted = None if variants is None else [name.strip() for name in variants.split(",")]
+    chosen = [find(experiments, paper, name) for name in names] or _of_paper(experiments, paper)
+    wanted = _split(variants)
     for name in wanted or ():
         _choose(f"variant of {paper}", name, (v for experiment in chosen for v in experiment.variants))
     runs = [
-        Run(paper, experiment.name, variant, preset, seed, output / default_folder(experiment, variant, preset, seed))
+        _run(experiment, variant, preset, seed, output)
         for experiment in chosen
         if preset in experiment.presets
         for variant in experiment.variants
@@ -355,7 +359,7 @@ def sweep_command(
 @click.option(
     "--data", type=Folder(exists=True, dir_okay=False), help="Of a model: an .npz of the program's arguments."
 )
-@click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
+@DEBUG
 def inspect_command(what: Path, output: Path | None, program: str | None, data: Path | None, debug: bool) -> None:
     """Write a report on WHAT, the folder of a run or the file of a saved model, as one HTML file.
 
@@ -381,22 +385,17 @@ def inspect_command(what: Path, output: Path | None, program: str | None, data: 
 def list_command(paper: str | None, everything: bool) -> None:
     """List the papers' experiments, a line each; of one PAPER, or with --all, every variant as well."""
     experiments = all_experiments()
-    papers = tuple(dict.fromkeys(experiment.paper for experiment in experiments))
-    if paper is not None:
-        _choose("paper", paper, papers)
-    width = _width()
+    shown = experiments if paper is None else _of_paper(experiments, paper)
     column = 2 + max(len(experiment.name) for experiment in experiments)
-    for each in papers if paper is None else (paper,):
+    for each, of_paper in groupby(shown, lambda experiment: experiment.paper):
         click.echo(each)
-        for experiment in experiments:
-            if experiment.paper == each:
-                name = f"  {experiment.name:{column}}"
-                if everything or paper is not None:
-                    for line in _described(experiment):
-                        click.echo(line)
-                else:
-                    told = textwrap.shorten(experiment.description, max(width - len(name), 20), placeholder=" ...")
-                    click.echo(name + told)
+        for experiment in of_paper:
+            name = f"  {experiment.name:{column}}"
+            if everything or paper is not None:
+                click.echo("\n".join(_described(experiment)))
+            else:
+                room = max(_width() - len(name), 20)
+                click.echo(name + textwrap.shorten(experiment.description, room, placeholder=" ..."))
     if paper is None and not everything:
         hint = "'gpzoo list PAPER' shows variants, presets and the paper's numbers; '--all' those of all papers."
         click.echo("\n" + "\n".join(_wrapped(hint)))
@@ -426,7 +425,7 @@ def _described(experiment: Experiment) -> Iterator[str]:
 
 @main.command("data")
 @click.argument("name", required=False)
-@click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
+@DEBUG
 def data_command(name: str | None, debug: bool) -> None:
     """List the data sets and whether they are here, or fetch the one called NAME."""
     from gpzoo.reproductions import datasets
@@ -459,7 +458,7 @@ def data_command(name: str | None, debug: bool) -> None:
 @click.option(
     "--check", "only_check", is_flag=True, help="Write nothing: fail unless the pages are those of the files."
 )
-@click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
+@DEBUG
 def results_command(folder: Path, output: Path, only_check: bool, debug: bool) -> None:
     """Write the pages of results, and their figures, from the recorded result files; or check them.
 

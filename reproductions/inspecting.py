@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -49,7 +49,8 @@ def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Pa
     experiment = find(run.paper, run.experiment)
     of_model, looked_at, reason = _of_model(run, result, experiment)
     title = f"Report: {run.paper} {run.experiment}, variant {run.variant}"
-    said = f"Preset {run.preset}, seed {run.seed}, finished {_time(result['finished'])}. {looked_at}"
+    ended = str(result["finished"]).replace("T", " ").replace("+00:00", " UTC")
+    said = f"Preset {run.preset}, seed {run.seed}, finished {ended}. {looked_at}"
     numbers = _metrics(result, experiment.variants.get(run.variant, {}))
     first = Part("Result", [numbers, *_sentences(result), *([reason] if reason else [])])
     pictures = [] if of_model else list(_curve(folder, "Bound"))
@@ -92,17 +93,12 @@ def _metrics(result: Mapping[str, Any], printed: Mapping[str, float | None]) -> 
     rows = results.beside_paper(result, printed)
     if all(paper is None for _, _, paper, _ in rows):
         return Section("This run", ("metric", "value"), tuple(result["metrics"].items()), note)
-    compared = tuple((name, ours, paper, None if said is None else str(said)) for name, ours, paper, said in rows)
+    columns = ("metric", "this run", "paper", "verdict")
+    compared = [(name, ours, paper, None if said is None else str(said)) for name, ours, paper, said in rows]
     if all(said is None for *_, said in compared):
         note += " A small run checks the program: it is not meant to reach the paper's numbers."
-        plain = tuple(row[:3] for row in compared)
-        return Section("This run beside the paper", ("metric", "this run", "paper"), plain, note)
-    return Section("This run beside the paper", ("metric", "this run", "paper", "verdict"), compared, note)
-
-
-def _time(stamp: str) -> str:
-    """A time of a result in words."""
-    return str(stamp).replace("T", " ").replace("+00:00", " UTC")
+        columns, compared = columns[:3], [row[:3] for row in compared]
+    return Section("This run beside the paper", columns, tuple(compared), note)
 
 
 def _sentences(result: Mapping[str, Any]) -> list[str]:
@@ -273,12 +269,9 @@ def _absent(*args: Any, **kwargs: Any) -> None:
 
 
 def _imported(program: str) -> Callable:
-    module, _, name = program.partition(":")
     sys.path.append(os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found = pkgutil.resolve_name(program)
     except (ImportError, AttributeError, ValueError) as error:
         raise ReproductionError(f"There is no program {program!r}: {error}.") from error
     if not callable(found):

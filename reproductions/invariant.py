@@ -72,12 +72,10 @@ def _train(
         data,
         model,
         guide,
-        setting,
+        replace(setting, test_rows=500, num_draws=100),
         score=score,
         settings=dict(zip(("views_training", "views_prediction"), views, strict=True)),
         watched={"learned_angle_degrees": "angle"},
-        test_rows=500,
-        num_draws=100,
         selection=_BY_HAND,
         **outcome,
     )
@@ -86,7 +84,7 @@ def _train(
     def bound(step: int) -> float:
         return float(-finished.trained.losses[max(0, step - window) : step].mean() / N)
 
-    points = [point | {"bound_per_point": bound(int(point["step"]))} for point in finished.points]
+    points = [{**point, "bound_per_point": bound(int(point["step"]))} for point in finished.points]
     last = {name: value for name, value in points[-1].items() if name not in ("step", "seconds")}
     learned = ("angle", "affine_below", "affine_above", "amplitude", "smoothness")
     figures, params = {}, finished.trained.params

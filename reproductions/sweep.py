@@ -15,7 +15,7 @@ from jax import Array, random
 
 from gpzoo.inference import InducingGuide, Trained, plots
 from gpzoo.reproductions.datasets.in_memory import Dataset
-from gpzoo.reproductions.metrics import of_numbers
+from gpzoo.reproductions.metrics import means, of_numbers
 from gpzoo.reproductions.training import Curve, Setting, last_bound, optimise, predicted
 
 if TYPE_CHECKING:
@@ -67,16 +67,6 @@ class Scores:
     def summary(self) -> dict[str, float]:
         """Means over folds, and their standard errors; see :func:`means`."""
         return means({name: getattr(self, name) for name in ("test_log_likelihood", "rmse")})
-
-
-def means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Means over folds by metric, each followed by its standard error (``..._se``) if there are several folds."""
-    found = {}
-    for name, of_folds in values.items():
-        found[name] = float(np.mean(of_folds))
-        if len(of_folds) > 1:
-            found[f"{name}_se"] = float(np.std(of_folds, ddof=1) / np.sqrt(len(of_folds)))
-    return found
 
 
 class Watch(NamedTuple):
