@@ -47,7 +47,7 @@ from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows
 from gpzoo.inference.programs.places import sites_by_place
-from gpzoo.inference.programs.program import rows_of_sites
+from gpzoo.inference.programs.program import Look, look, rows_of_sites
 from gpzoo.inference.programs.rows import Layout, SiteRows, number_of_rows
 
 #: Arrays by group and site.
@@ -152,21 +152,30 @@ class Subject:
         return self._split[1]
 
     @cached_property
-    def _shapes(self) -> tuple:
+    def shapes(self) -> tuple:
+        """What of the arguments compiled programs depend on."""
         shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), (self.args, self.arrays))
         return identity_of(self.static), identity_of({"shapes": shapes})
 
     @cached_property
+    def look(self) -> Look:
+        """The program at these arguments, not computed; likelihoods check their data."""
+        found = look(self.model, self.args, self.kwargs, self.values)
+        self.compiled["sites", *self.shapes] = found.shapes
+        return found
+
+    @cached_property
     def follow(self) -> SiteRows:
         """How the program's sites follow the rows of its arguments; kept for other arguments of these shapes."""
-        key = ("rows", *self._shapes)
+        key = ("rows", *self.shapes)
         if key not in self.compiled:
-            self.compiled[key] = rows_of_sites(self.model, self.args, self.kwargs, self.values)
+            seen = self.compiled.get(("sites", *self.shapes))
+            self.compiled[key] = rows_of_sites(self.model, self.args, self.kwargs, self.values, at_all=seen)
         return self.compiled[key]
 
     def follow_in_batches(self, batch_size: int) -> SiteRows:
         """:attr:`follow`, with the sites that differ from those of all rows in batches of this size."""
-        key = ("places", batch_size, *self._shapes)
+        key = ("places", batch_size, *self.shapes)
         if key not in self.compiled:
             values = self.params | dict(self.values or {})  # parameters may start at random
             found = sites_by_place(self.model, self.args, self.kwargs, values, self.follow, batch_size)
