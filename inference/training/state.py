@@ -86,7 +86,7 @@ class Training:
         self.steps = Steps(svi, members, source, self.arrays, self.array_axes, self.static, self.state)
         check_scales(self.steps.seen, source.size, source.num_rows)
         lines = svi.guide.sites.lines if isinstance(svi.guide, InducingGuide) else {}
-        self.ways = expectations(self.steps.seen, start.needs, lines)
+        self.expectations = expectations(self.steps.seen, start.needs, lines)
 
     def arrays_of(self, k: int) -> dict[str, Any]:
         """Keyword arguments of a member that are arrays, for programs that the host calls."""
@@ -117,7 +117,9 @@ class Training:
         svi, state = self.svi, self.placement.here(self.state)
         report = of_optimizer(svi.optim).backed_off
         backed_off = {} if report is None else report(state.optim_state)
-        return Trained(svi.model, svi.guide, self.params, losses, state, self.seconds, self.ways, self.data, backed_off)
+        return Trained(
+            svi.model, svi.guide, self.params, losses, state, self.seconds, self.expectations, self.data, backed_off
+        )
 
     def describe(self) -> None:
         """Describe the data, which are hashed."""

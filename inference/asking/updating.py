@@ -119,7 +119,7 @@ def updated(subject: Subject, rng_key: PRNGKeyArray, options: Updating) -> Updat
     seen = whole.look
     _check_data(seen if len(cuts) == 2 else first.look)
     if len(cuts) > 2:
-        _refuse_counted_often(seen, whole.follow)
+        _refuse_counted_often(seen, whole.site_rows)
     processes = guide.sites.processes
     if not processes:
         raise ValueError("The program has no latent GP site, whose q(u) could take in new data.")
