@@ -18,7 +18,8 @@ from gpzoo.errors import GPZooError
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_rows, identity_of
 from gpzoo.inference.asking.paths import Paths
-from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, checked_quantiles, of_paths
+from gpzoo.inference.asking.quantiles import checked_quantiles
+from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, of_paths
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
 from gpzoo.inference.programs.arrays import split_arrays

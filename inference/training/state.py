@@ -16,12 +16,12 @@ from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import RUNNING
-from gpzoo.inference.training._diagnose import check_scales, expectations
 from gpzoo.inference.training._sources import Resident, Streamed, described
 from gpzoo.inference.training._steps import Steps
 from gpzoo.inference.training.checkpoints import Checkpoints, Restored, kept_in_state
 from gpzoo.inference.training.members import Members, member_of
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
+from gpzoo.inference.training.seen_step import check_scales, expectations
 from gpzoo.inference.training.start import Start
 
 
