@@ -14,7 +14,7 @@ new one is written so, in a method of :class:`~gpzoo.inference.Trained` with
         return {"means": {name: found[name]["fn"].marginals()[0] for name in guide.sites.processes}}
 
     subject = self._subject((X,), model_kwargs)  # with checked arguments
-    guide, static, layouts = subject.guide, subject.static, subject.follow.layouts
+    guide, static, layouts = subject.guide, subject.static, subject.site_rows.layouts
     count_rows(subject, batch_size)  # refuses arguments whose rows disagree, and joint sites in several batches
     keys, views = random.split(named_key(key, "draws"), num_draws), named_key(key, "views")
     answer = ask(Question("moments", moments), subject, keys, batch_size=batch_size, views=views)
@@ -47,7 +47,7 @@ from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows
 from gpzoo.inference.programs.places import sites_by_place
-from gpzoo.inference.programs.program import rows_of_sites
+from gpzoo.inference.programs.program import Look, look, rows_of_sites
 from gpzoo.inference.programs.rows import Layout, SiteRows, number_of_rows
 
 #: Arrays by group and site.
@@ -152,25 +152,34 @@ class Subject:
         return self._split[1]
 
     @cached_property
-    def _shapes(self) -> tuple:
+    def shapes(self) -> tuple:
+        """What of the arguments compiled programs depend on."""
         shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), (self.args, self.arrays))
         return identity_of(self.static), identity_of({"shapes": shapes})
 
     @cached_property
-    def follow(self) -> SiteRows:
+    def look(self) -> Look:
+        """The program at these arguments, not computed; likelihoods check their data."""
+        found = look(self.model, self.args, self.kwargs, self.values)
+        self.compiled["sites", *self.shapes] = found.shapes
+        return found
+
+    @cached_property
+    def site_rows(self) -> SiteRows:
         """How the program's sites follow the rows of its arguments; kept for other arguments of these shapes."""
-        key = ("rows", *self._shapes)
+        key = ("rows", *self.shapes)
         if key not in self.compiled:
-            self.compiled[key] = rows_of_sites(self.model, self.args, self.kwargs, self.values)
+            seen = self.compiled.get(("sites", *self.shapes))
+            self.compiled[key] = rows_of_sites(self.model, self.args, self.kwargs, self.values, at_all=seen)
         return self.compiled[key]
 
-    def follow_in_batches(self, batch_size: int) -> SiteRows:
-        """:attr:`follow`, with the sites that differ from those of all rows in batches of this size."""
-        key = ("places", batch_size, *self._shapes)
+    def site_rows_in_batches(self, batch_size: int) -> SiteRows:
+        """:attr:`site_rows`, with the sites that differ from those of all rows in batches of this size."""
+        key = ("places", batch_size, *self.shapes)
         if key not in self.compiled:
             values = self.params | dict(self.values or {})  # parameters may start at random
-            found = sites_by_place(self.model, self.args, self.kwargs, values, self.follow, batch_size)
-            self.compiled[key] = replace(self.follow, untold=found | dict(self.follow.untold))
+            found = sites_by_place(self.model, self.args, self.kwargs, values, self.site_rows, batch_size)
+            self.compiled[key] = replace(self.site_rows, untold=found | dict(self.site_rows.untold))
         return self.compiled[key]
 
     def at(self, **others: Any) -> At:
@@ -296,7 +305,7 @@ def ask(
     Raises:
         ValueError: in several batches, naming a site whose rows cannot be told from those of the inputs.
     """
-    layouts, num_rows = subject.follow.layouts, max(subject.follow.count, 1)
+    layouts, num_rows = subject.site_rows.layouts, max(subject.site_rows.count, 1)
     size = min(batch_size, num_rows)
     program = subject.compiled_for(question, layouts)
     which = "of rows" if question.apart and size < num_rows else "all"
@@ -312,14 +321,14 @@ def ask(
         except Exception as error:
             if size < num_rows:  # it may be a program of one number of rows
                 try:
-                    subject.follow.refuse_untold(subject.follow.untold, size)
+                    subject.site_rows.refuse_untold(subject.site_rows.untold, size)
                 except ValueError as refusal:
                     raise refusal from error
             raise
         if size < num_rows and not number:
             names = {name for sites in found.values() for name in sites} | program.fixed
-            subject.follow.refuse_untold(names, size)  # before the program runs on other numbers of rows
-            subject.follow_in_batches(size).refuse_untold(names, size)
+            subject.site_rows.refuse_untold(names, size)  # before the program runs on other numbers of rows
+            subject.site_rows_in_batches(size).refuse_untold(names, size)
             if which != "all" and program.fixed:
                 fixed = program(draws, at, "fixed")
                 found = {group: sites | fixed[group] for group, sites in found.items()}

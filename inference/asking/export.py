@@ -18,7 +18,7 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking.ask import Answer, At, Found, Question, Subject, ask, identity_of
 from gpzoo.inference.asking.container import Group, container
-from gpzoo.inference.asking.draws import Draw, Draws, Notes
+from gpzoo.inference.asking.exported_draws import Draw, Draws, Notes
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple
 from gpzoo.inference.programs.calls import entry_point
@@ -117,7 +117,7 @@ def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
         return {group: found[group] for group in _DENSITIES}
 
     # A loop compiles in less time than vmap, and of few rows factors cost nothing.
-    alone = subject.guide.draws_anything or subject.follow.count <= _FEW
+    alone = subject.guide.draws_anything or subject.site_rows.count <= _FEW
     question = _of_data("densities", of_draw, alone, source.notes)
     draws = random.split(named_key(rng_key, "export"), num_draws), {}
     found = _at_data(question, subject, rng_key, draws, Exporting.batch_size).found
@@ -295,7 +295,7 @@ def _computed(
     """
     # Where kernels are the same for all draws, so are their factors: vmap forms those once.
     alone = source.guide is None or source.guide.draws_anything
-    rows = subject.follow.count
+    rows = subject.site_rows.count
     most = max(rows, 1) if source.guide is None else batch_size
     answer = _at_data(_of_data("export", source.at_data, alone, source.notes), subject, rng_key, draws, most)
     found, source, few = answer.found, replace(source, notes=answer.question.notes), min(rows, most)
@@ -306,7 +306,7 @@ def _computed(
     _warn_not_finite(found)
     found["predictions"] = {}
     if new is not None:
-        at_new = partial(replace(source, static=new.static, layouts=new.follow.layouts).at_new, source)
+        at_new = partial(replace(source, static=new.static, layouts=new.site_rows.layouts).at_new, source)
         of_data = identity_of(source.static), identity_of(source.layouts)
         question = Question("predictions", at_new, 1 if alone else None, apart=False, options=of_data)
         known = {"views": named_key(rng_key, "views"), "others": (subject.args, subject.arrays)}
@@ -347,7 +347,7 @@ def _at_data(question: Question, subject: Subject, rng_key: Array, draws: Draw, 
 
 def _even(subject: Subject, most: int) -> int:
     """The number of rows in each of the fewest batches, all of one length."""
-    rows = max(subject.follow.count, 1)
+    rows = max(subject.site_rows.count, 1)
     return -(-rows // -(-rows // min(most, rows)))
 
 
@@ -386,10 +386,10 @@ def _refuse_batches(subject: Subject, found: Found, most: int) -> None:
     Raises:
         ValueError: naming the site.
     """
-    rows = subject.follow.count
+    rows = subject.site_rows.count
     if rows <= most:
         return
-    together = {name for name in found["others"] if name not in subject.follow.layouts}
+    together = {name for name in found["others"] if name not in subject.site_rows.layouts}
     if subject.guide is not None:
         together |= subject.guide.joint
     if together:
@@ -425,7 +425,7 @@ def _warn_not_finite(found: Found) -> None:
 def _said_of_prior(subject: Subject, few: int) -> dict[str, str]:
     fixed = sorted(subject.params if subject.guide is None else subject.guide.sites.parameters)
     said = {"parameters": f"drawn at the trained values of {', '.join(fixed)}"} if fixed else {}
-    rows = subject.follow.count
+    rows = subject.site_rows.count
     return said | ({"rows": f"the first {few} of {rows}"} if few < rows else {})
 
 

@@ -39,7 +39,7 @@ def values_of_functions(
     for name, value in counts.items():
         checks.positive_int(name, value)
     count_rows(subject, batch_size)
-    guide, static, layouts = subject.guide, subject.static, subject.follow.layouts
+    guide, static, layouts = subject.guide, subject.static, subject.site_rows.layouts
     value_of = partial(pathwise, num_features=num_features)
 
     def values(key: PRNGKeyArray, at: At) -> Found:

@@ -17,7 +17,7 @@ from numpyro.distributions.distribution import Unit
 
 from gpzoo._numpyro import in_chain
 from gpzoo.inference.asking.ask import At
-from gpzoo.inference.asking.conditioned import Given, GivenProgram, given_at
+from gpzoo.inference.asking.given import Given, GivenProgram, given_at
 from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction, without_variance
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Means

@@ -18,7 +18,8 @@ from gpzoo.errors import GPZooError
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_rows, identity_of
 from gpzoo.inference.asking.paths import Paths
-from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, checked_quantiles, of_paths
+from gpzoo.inference.asking.quantiles import checked_quantiles
+from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, of_paths
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
 from gpzoo.inference.programs.arrays import split_arrays
@@ -156,7 +157,7 @@ def predictions(
     draws = options.num_draws if several else len(next(iter(samples.values()))) if samples else 1
     per_path = 1 if samples or several else options.num_draws
     asked = Asked(checked_quantiles(options.quantiles), options.keep_draws, per_path, bool(options.mean_only))
-    _check_rows(test_data, subject.follow, num_rows)
+    _check_rows(test_data, subject.site_rows, num_rows)
     paths = Paths.of(subject, inducing=inducing, sites=sites, asked=asked, train_static=train_static)
     of_training = (asked, identity_of(train_static))
     question = Question(
@@ -172,7 +173,7 @@ def predictions(
     training = None
     if train is not None and options.batch_size < num_rows:
         before = Question("at training", paths.at_training, at_once=_AT_ONCE, options=of_training)
-        at_training = subject.compiled_for(before, subject.follow.layouts)
+        at_training = subject.compiled_for(before, subject.site_rows.layouts)
         at = At((), {}, subject.params, (), 0, **known)
         if _bytes(at_training, (keys, samples), at) <= _MOST_KEPT:
             training = at_training((keys, samples), at)

@@ -18,18 +18,18 @@ from gpzoo._platform import refuse_fork
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking import saved as _saved
 from gpzoo.inference.asking.ask import At, Question, Subject
-from gpzoo.inference.asking.condition import Updating, updated
 from gpzoo.inference.asking.export import Exporting, exported
 from gpzoo.inference.asking.functions import one_function, values_of_functions
 from gpzoo.inference.asking.predict import Predicting, predictions
 from gpzoo.inference.asking.summaries import SitePrediction
+from gpzoo.inference.asking.updating import Updating, updated
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import extended
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
 
 
@@ -230,7 +230,7 @@ class Trained:
             subject, rng_key, num_draws=num_draws, num_features=num_features, batch_size=batch_size
         )
 
-    @entry_point
+    @traceable_entry_point
     def function(
         self, rng_key: Array, draw: int = 0, *, num_features: int = 2048, model_kwargs: Mapping[str, Any] | None = None
     ) -> Callable[..., dict[str, Array]]:
@@ -255,7 +255,7 @@ class Trained:
         guide = self._usable_guide(seen=True)
         return one_function(rng_key, guide, self.params, draw, model_kwargs, num_features=num_features)
 
-    @entry_point
+    @traceable_entry_point
     def posterior(
         self, rng_key: Array, *args: Argument, model_kwargs: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import Around, Marginals, Start, representing
 from gpzoo.inference.programs.runs import data_of, parts_of_plates, run, unmasked
@@ -107,7 +107,7 @@ class CollapsedELBO(GaussianProcessELBO):
         loss = -jnp.where(data.quadratic & data.separate, best.bound, jnp.nan)
         return {"loss": loss, "mutable_state": data.mutable_state}
 
-    @entry_point
+    @traceable_entry_point
     def optimal(
         self,
         params: Mapping[str, Any],

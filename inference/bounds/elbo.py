@@ -157,20 +157,20 @@ class _ModelChecks(Handler):
         likelihood = unmasked(fn)
         if not (isinstance(likelihood, Likelihood) and likelihood.is_marginal):
             drawn = [n for n, s in self.record.items() if isinstance(s["fn"], InducingPosterior) and _is_array(s)]
-            if drawn and not isinstance(likelihood, GaussianProcess | Unit):
-                raise ValueError(
-                    f"GaussianProcessELBO(tight=True): data site {name!r} is given an array, and the program draws "
-                    f"{drawn}. Draws have their full variance, so that nothing is tighter. Give the marginals of a "
-                    "GP site to a likelihood of gpzoo.likelihoods, or leave tight=True out."
-                )
+            checks.refuse(
+                drawn and not isinstance(likelihood, GaussianProcess | Unit),
+                f"GaussianProcessELBO(tight=True): data site {name!r} is given an array, and the program draws "
+                f"{drawn}. Draws have their full variance, so that nothing is tighter. Give the marginals of a "
+                "GP site to a likelihood of gpzoo.likelihoods, or leave tight=True out.",
+            )
             return fn
         parts = likelihood.f.parts
-        if any(part.residual is not None for part in parts) and not likelihood.takes_residual:
-            raise ValueError(
-                f"GaussianProcessELBO(tight=True): {type(likelihood).__name__} at data site {name!r} has no best "
-                f"residual variance in closed form for GP site(s) {sorted(likelihood.f.sites)}. Learn a factor of "
-                f"each: InducingGuide(..., residual={sorted(likelihood.f.sites)})."
-            )
+        checks.refuse(
+            any(part.residual is not None for part in parts) and not likelihood.takes_residual,
+            f"GaussianProcessELBO(tight=True): {type(likelihood).__name__} at data site {name!r} has no best "
+            f"residual variance in closed form for GP site(s) {sorted(likelihood.f.sites)}. Learn a factor of "
+            f"each: InducingGuide(..., residual={sorted(likelihood.f.sites)}).",
+        )
         divergences = [jnp.sum(part.divergence) for part in parts if part.divergence is not None]
         return _LessDivergence(fn, total(divergences)) if divergences else fn
 
@@ -178,19 +178,19 @@ class _ModelChecks(Handler):
         if msg["type"] != "sample" or msg["is_observed"]:
             return
         name, fn = msg["name"], msg["fn"]
-        if is_enumerated(msg) and self.sites is None:
-            raise ValueError(
-                f"Discrete site {name!r} is summed out only beside an InducingGuide, which knows the program's plates. "
-                "Use InducingGuide(model, ...) as the guide, or NumPyro's TraceEnum_ELBO."
-            )
+        checks.refuse(
+            is_enumerated(msg) and self.sites is None,
+            f"Discrete site {name!r} is summed out only beside an InducingGuide, which knows the program's plates. "
+            "Use InducingGuide(model, ...) as the guide, or NumPyro's TraceEnum_ELBO.",
+        )
         guide_site = self.record.get(name)
         guide_fn = None if guide_site is None else guide_site["fn"]
         support = getattr(unmasked(guide_fn), "support", None)
-        if support is not None and support.is_discrete:
-            raise ValueError(
-                f"The guide has the discrete site {name!r}, for which the bound has no gradient: leave it out of the "
-                "guide, and have the program sum it out, infer={'enumerate': 'parallel'}."
-            )
+        checks.refuse(
+            support is not None and support.is_discrete,
+            f"The guide has the discrete site {name!r}, for which the bound has no gradient: leave it out of the "
+            "guide, and have the program sum it out, infer={'enumerate': 'parallel'}.",
+        )
         if not isinstance(fn, GaussianProcess) and not isinstance(guide_fn, InducingPosterior):
             return
         if not (isinstance(fn, GaussianProcess) and isinstance(guide_fn, InducingPosterior)):
@@ -200,11 +200,11 @@ class _ModelChecks(Handler):
                 "very model as the guide."
             )
         ours, theirs = scale_of(guide_site), scale_of(msg)
-        if not same_scale(ours, theirs):
-            raise ValueError(
-                f"GP site {name!r} has scale {ours} in the guide and {theirs} in the model, so its KL would be "
-                "weighted wrongly. Apply handlers.scale to both, or to neither."
-            )
+        checks.refuse(
+            not same_scale(ours, theirs),
+            f"GP site {name!r} has scale {ours} in the guide and {theirs} in the model, so its KL would be "
+            "weighted wrongly. Apply handlers.scale to both, or to neither.",
+        )
 
 
 class _LessDivergence(MaskedDistribution):

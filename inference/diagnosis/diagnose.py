@@ -2,12 +2,13 @@
 
 A new diagnostic is a function in a file of its own that returns a :class:`Diagnosis` of :func:`finding` and
 :func:`table`. Its words stand in ``words.toml``, numbers that it needs of the model are fields of :class:`Process` or
-:class:`Outcomes` in ``measure.py``, and :func:`diagnose` calls it. What can be said before training is in ``check.py``.
+:class:`Outcomes` in ``measure.py``, and :func:`diagnosed` calls it. What can be said before training is in
+``check.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,6 @@ from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.training._sources import described
 
@@ -80,16 +80,19 @@ def diagnose(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
     """
     rng_key = checks.rng_key(rng_key)
-    several, (trained, bounds) = trained, restarts.best(trained)
-    subject = trained._subject(args, model_kwargs, seen=False)
-    guide, args, kwargs = subject.guide, subject.args, subject.kwargs
-    inner, seen = guide.sites_for(args, kwargs).inner, look(trained.model, args, kwargs)
-    if absent := without_data(seen.trace):
-        raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
+    subject = restarts.best(trained)[0]._subject(args, model_kwargs, seen=False)
+    return diagnosed(rng_key, trained, subject, train_args)
+
+
+def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tuple | None) -> Diagnosis:
+    """:func:`diagnose` of one training or several, of which ``subject`` is the best at its checked arguments."""
+    (trained, bounds), args, kwargs = restarts.best(several), subject.args, subject.kwargs
+    inner, numbers = subject.guide.sites.inner, _described(trained.model, args)
+    needs, places = _of_data(subject, numbers)
     measured = measure(named_key(rng_key, "measure"), subject)
-    reached = approximation.reached(measured, inner, seen.needs)
+    reached = approximation.reached(measured, inner, needs)
     # A guide of one's own may read the data, which a prediction must not.
-    hidden = set(places_of_data(seen.trace, args).values()) if callable(guide.hyperparameters) else set()
+    hidden = places if callable(subject.guide.hyperparameters) else frozenset()
     new = tuple(None if i in hidden else x for i, x in enumerate(args))
 
     def predicted(of: Trained) -> dict[str, SitePrediction]:
@@ -106,9 +109,9 @@ def diagnose(
     effects = Diagnosis.joined(
         judge(name, site, at_rows[name], reached[name]) for name, site in measured.outcomes.items()
     )
-    sites = sorted(guide.sites.processes - inner)
+    sites = sorted(subject.guide.sites.processes - inner)
     held = restarts.compare(named_key(rng_key, "restarts"), several, bounds, predicted, sites)
-    rows = _rows_of_training(trained, args)
+    rows, of_training = _rows_of_training(trained, args), bool(numbers) and numbers.items() <= trained.data.items()
     causes = Diagnosis.joined(
         [
             approximation.course(trained.losses, rows or number_of_rows(args), trained.backed_off),
@@ -116,7 +119,7 @@ def diagnose(
             approximation.inducing(measured, inner),
             approximation.layers(measured, inner),
             approximation.parameters(subject.params, measured.starts),
-            *_of_posterior(rng_key, trained, subject, train_args, rows, measured, effects),
+            *_of_posterior(rng_key, subject, train_args, rows, of_training, measured, effects),
         ]
     )
     # What is wrong with the approximation explains what is wrong with its predictions, which are of more interest.
@@ -125,18 +128,36 @@ def diagnose(
     return Diagnosis.joined([held, one])
 
 
+def _of_data(subject: Subject, numbers: Mapping[str, str]) -> tuple[Mapping[str, frozenset[str]], frozenset[int]]:
+    """The latent sites on which each data site depends, and which positional arguments are data.
+
+    Kept for the same numbers, which likelihoods have then checked.
+
+    Raises:
+        ValueError: naming a site without data.
+    """
+    numbers = dict(numbers) | described("", subject.arrays)
+    kept = subject.compiled.get(key := ("data", *subject.shapes))
+    if kept is None or kept[0] != numbers:
+        seen = subject.look
+        if absent := without_data(seen.trace):
+            raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
+        kept = numbers, seen.needs, frozenset(places_of_data(seen.trace, subject.args).values())
+        subject.compiled[key] = kept
+    return kept[1:]
+
+
 def _of_posterior(
     rng_key: Array,
-    trained: Trained,
     subject: Subject,
     train_args: tuple | None,
     rows: int | None,
+    of_training: bool,
     measured: Measured,
     effects: Diagnosis,
 ) -> tuple[Diagnosis, Diagnosis]:
     """What is said of ``q`` as a posterior given the data of training: of its hyperparameters, and of all its draws."""
-    of_training, reason = _is_trained_on(trained, subject.args), ""
-    data = subject.args if train_args is None else arguments(trained.model, train_args)[0]
+    reason, data = "", subject.args if train_args is None else arguments(subject.model, train_args)[0]
     if train_args is None and not of_training:
         reason = "it is about the training's data: pass train_args=(X, y)"
     elif rows not in (None, number_of_rows(data)):
@@ -157,15 +178,14 @@ def _of_posterior(
     )
 
 
-def _is_trained_on(trained: Trained, args: tuple) -> bool:
-    """Whether these are the arrays of the training."""
-    names = checks.positional(trained.model, len(args))[0]
-    wanted = {
+def _described(model: Callable, args: tuple) -> dict[str, str]:
+    """Shapes and hashes of arguments, as a training describes its data."""
+    names = checks.positional(model, len(args))[0]
+    return {
         key: said
         for name, x in zip(names, args, strict=True)
         for key, said in described(f"argument {name}", jax.tree.map(jnp.asarray, x)).items()
     }
-    return bool(wanted) and wanted.items() <= dict(trained.data).items()
 
 
 def _same(args: tuple, others: tuple) -> bool:

@@ -247,7 +247,7 @@ def _evidences(subject: Subject, gaussian: bool) -> Iterator[_Evidence]:
     yield _Evidence(estimated, f"an importance estimate over u, of {size} dimensions, with {_OF_U} draws", True)
 
 
-class _Weighted(Marginals):
+class _GivenU(Marginals):
     """A draw of ``u ~ q(u)`` and the marginals given it; ``<site>_log_weight`` is ``log p(u) - log q(u)``."""
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
@@ -274,7 +274,7 @@ def _joint(
         return value
 
     options = {"guide": guide, "model": model, "values": value_of, "complete": False}
-    runs = run(key, at.args, at.arrays | static, representation=_Weighted() if guide else Marginals(), **options)
+    runs = run(key, at.args, at.arrays | static, representation=_GivenU() if guide else Marginals(), **options)
     prior, data = linalg.total(jacobians.values()), jnp.zeros(())
     for name, site in runs.model.items():
         if site["type"] == "sample" and name in theta:

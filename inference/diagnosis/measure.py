@@ -141,12 +141,14 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
         data = terms_per_datum(of_model)
         notes["processes"] = tuple(posteriors)
         notes["outcomes"] = {name: _kind(site) for name, site in data.items()}
-        start = run(named_key(at.others, "start"), at.args, kwargs, model=model, values={}, complete=False).model
+        if (starts := _starts(of_model)) is None:
+            untrained = run(named_key(at.others, "start"), at.args, kwargs, model=model, values={}, complete=False)
+            starts = {name: site["value"] for name, site in untrained.model.items() if site["type"] == "param"}
         return {
             "terms": {name: -loss for name, loss in losses.items()},
             "posteriors": posteriors,
             "outcomes": {name: _outcomes(site) for name, site in data.items()},
-            "starts": {name: site["value"] for name, site in start.items() if site["type"] == "param"},
+            "starts": starts,
             "views": at.views,
         }
 
@@ -168,6 +170,13 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
         {name: Outcomes(**found["outcomes"][name], **kind) for name, kind in notes["outcomes"].items()},
         found["starts"],
     )
+
+
+def _starts(trace: Trace) -> dict[str, Any] | None:
+    """What parameters are before training; ``None`` where only a run without their values knows, as of networks."""
+    given = {name: site["args"] for name, site in trace.items() if site["type"] == "param"}
+    known = all(args and args[0] is not None for args in given.values())
+    return {name: args[0] for name, args in given.items()} if known else None
 
 
 def _with_views(posterior: InducingPosterior, key: Array) -> InducingPosterior:

@@ -22,7 +22,7 @@ from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
 from gpzoo.inference.guides.options import Options, for_site
 from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.arguments import arguments, refuse_unknown
-from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.gp_sites import Functions, Marginals, Missing, Start
 from gpzoo.inference.programs.keys import named_key
@@ -114,7 +114,7 @@ class InducingGuide(Options):
             self.model(*args, **kwargs)
         return handler.values
 
-    @entry_point
+    @traceable_entry_point
     def setup(self, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> Sites:
         """Find the program's latent sites and how it uses them; later calls return the same sites.
 
@@ -162,7 +162,7 @@ class InducingGuide(Options):
             self._others = OtherLatents(self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs)
         return self._others
 
-    @entry_point
+    @traceable_entry_point
     def init_params(
         self,
         rng_key: Array,

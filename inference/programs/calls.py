@@ -22,9 +22,6 @@ R = TypeVar("R")
 #: NumPyro has one stack of handlers for all threads: programs are run by one thread at a time.
 RUNNING = RLock()
 
-#: Entry points that run under a transformation too; all others look at numbers.
-_TRACEABLE = {"setup", "init_params", "optimal", "function", "posterior"}
-
 #: At the end of the docstring of each entry point.
 _NOTE = """Note:
     The first such call of a process has JAX keep compiled programs in the user's cache: it sets
@@ -62,12 +59,21 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
             under ``jax.jit`` and other transformations, where it looks at numbers.
         RuntimeError: in a process that was forked after JAX had run.
     """
+    return _called(function)
+
+
+def traceable_entry_point(function: Callable[P, R]) -> Callable[P, R]:
+    """An :func:`entry_point` that runs under ``jax.jit`` and other transformations too; all others look at numbers."""
+    return _called(function, traceable=True)
+
+
+def _called(function: Callable[P, R], traceable: bool = False) -> Callable[P, R]:
     parameters, name = inspect.signature(function).parameters, function.__name__
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         refuse_fork(name)
-        if name not in _TRACEABLE and (is_traced() or not all(map(checks.is_concrete, tree.leaves((args, kwargs))))):
+        if not traceable and (is_traced() or not all(map(checks.is_concrete, tree.leaves((args, kwargs))))):
             raise TypeError(
                 f"{name} looks at numbers, which there are none of under jax.jit, vmap or grad: call it outside. "
                 "trained.function(key) and trained.posterior run inside."

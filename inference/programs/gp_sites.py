@@ -18,7 +18,7 @@ run                      used for             value of a GP site                
 In training an objective's loss sets it, by :func:`representing`; elsewhere :func:`~gpzoo.inference.programs.runs.run`
 does. The guide's handler reads it, by :func:`current`, and samples the site from ``representation.posterior(q, use)``,
 whose ``value(q, key)`` is the site's value. Two more stand beside their only use, importance weights and k-hat. A site
-that no guide has, such as one whose draws MCMC gave, has ``p(f | u)`` in place of ``q``: ``asking/conditioned.py``.
+that no guide has, such as one whose draws MCMC gave, has ``p(f | u)`` in place of ``q``: ``asking/given.py``.
 
 (*) A draw where the program draws the site anywhere, which the guide found out when it was set up, or where
 ``InducingGuide(joint=...)`` names it (then jointly). The draw is joint over the inputs of one row of the data where

@@ -44,6 +44,11 @@ class Look:
         """Names of the GP sites whose value the program uses as an array."""
         return frozenset(self.lines)
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the values of sample and deterministic sites, by name."""
+        return {name: np.shape(value) for name, value in _values(self.trace)}
+
 
 def look(
     model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] | None = None, *, arrays: bool = False
@@ -242,6 +247,14 @@ def run_of_marginals(model: Callable, args: tuple, kwargs: Mapping[str, Any]) ->
     return _run(model, args, dict(kwargs), None, lambda name, fn: _unit_marginals(name, fn, None)).model
 
 
+def _values(trace: Trace) -> Iterator[tuple[str, Any]]:
+    """The arrays that sites have for values; of marginals their means."""
+    for name, site in trace.items():
+        value = site["value"].mean if isinstance(site["value"], GaussianMarginals) else site["value"]
+        if site["type"] in ("sample", "deterministic") and isinstance(value, Array | np.ndarray):
+            yield name, value
+
+
 def _terms(trace: Trace, data: bool = True) -> dict[tuple[str, str], Array]:
     """All terms that a draw can enter, by site and part: log densities, and a GP site's inputs, mean and kernel.
 
@@ -270,29 +283,28 @@ def rows_of_sites(
     joint: frozenset[str] = frozenset(),
     *,
     shapes: bool = True,
+    at_all: Mapping[str, tuple[int, ...]] | None = None,
 ) -> SiteRows:
     """Which rows of the program's sites go with which rows of its positional arguments?
 
     At its set-up a guide asks for what is needed together, without ``shapes``: densities of data are then among the
     terms, and ``within`` and ``across`` are complete. Whatever is asked of a trained model asks how sites come in
-    batches, with ``shapes``: data may be absent, and ``layouts``, ``untold`` and ``sizes`` are complete. The program is
-    looked at in ``rows.py``, its operations in ``following.py``, and numbers that go by the place of a row in
-    ``places.py``.
+    batches, with ``shapes``: data may be absent, and ``layouts``, ``untold`` and ``sizes`` are complete; ``at_all`` has
+    these shapes at all rows, where the program has been looked at there. The program is looked at in ``rows.py``, its
+    operations in ``following.py``, and numbers that go by the place of a row in ``places.py``.
     """
     args, given = jax.tree.map(concrete, (args, dict(kwargs)))
 
     def parts(args: tuple) -> Iterator[Part]:
         of = _unit_marginals if not shapes else partial(_unit_marginals, estimated=False)
         trace = _run(model, args, given, values, lambda name, fn: of(name, fn, None)).model
-        for name, site in trace.items():
-            value = site["value"].mean if isinstance(site["value"], GaussianMarginals) else site["value"]
-            if site["type"] in ("sample", "deterministic") and isinstance(value, Array | np.ndarray):
-                yield Part(name, "value", value)
+        for name, value in _values(trace):
+            yield Part(name, "value", value)
         for (name, what), term in _terms(trace, data=not shapes).items():
             own = what == "inputs" and trace[name]["fn"].kernel.has_outputs(term)
             yield Part(name, what, term, own)
 
-    return rows_of(parts, args, joint=joint, shapes=shapes)
+    return rows_of(parts, args, joint=joint, shapes=shapes, at_all=at_all)
 
 
 def _check_observed(name: str, fn: Any, value: Any) -> None:

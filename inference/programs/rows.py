@@ -108,6 +108,7 @@ def rows_of(
     *,
     joint: frozenset[str] = frozenset(),
     shapes: bool = True,
+    at_all: Mapping[str, tuple[int, ...]] | None = None,
 ) -> SiteRows:
     """Look at a program on a few rows of its data, and on all of them for shapes alone.
 
@@ -116,6 +117,7 @@ def rows_of(
         args: with one row per datum, if they have as many rows; concrete.
         joint: names of GP sites that are drawn jointly.
         shapes: whether to ask how shapes grow with the rows; without it only what depends on rows has a layout.
+        at_all: shapes of sites at all rows by name, where they are known.
     """
     count = number_of_rows(args)
     few = min(count, _FEW)
@@ -127,11 +129,11 @@ def rows_of(
     layouts: dict[str, Layout] = {}
     untold: dict[str, str] = {}
     seen = {site: x.shape for site, x in looked.values.items()}
-    grown: dict[str, tuple[int, ...]] = {}
+    grown: Mapping[str, tuple[int, ...]] = {}
     other = count if few < count else max(count - 1, 3 - count)
     if count and shapes:
         try:
-            grown = _shapes(parts_of, _taken(args, other))
+            grown = _shapes(parts_of, _taken(args, other)) if at_all is None or other != count else at_all
         except Exception as error:
             words = str(error).splitlines()[0] if str(error) else type(error).__name__
             untold = dict.fromkeys(seen, f"the program does not run on {other} rows ({words:.200})")

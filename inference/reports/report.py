@@ -18,12 +18,11 @@ import gpzoo
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.diagnosis.diagnose import diagnose
+from gpzoo.inference.diagnosis.diagnose import diagnosed
 from gpzoo.inference.diagnosis.findings import Section, shown
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.program import look
 from gpzoo.inference.reports.document import Block, Code, Folded, Part, page
 from gpzoo.inference.reports.pictures import pictures_of, rows_in
 from gpzoo.inference.reports.program import named, parameters_of, sites_of
@@ -109,9 +108,9 @@ def parts(
     """
     rng_key = checks.rng_key(rng_key)
     subject = trained._subject(args, model_kwargs, seen=False)
-    args, kwargs = subject.args, subject.kwargs
-    found = diagnose(named_key(rng_key, "diagnose"), trained, *args, train_args=train_args, model_kwargs=kwargs)
-    seen = look(subject.model, args, kwargs)
+    args, kwargs, seen = subject.args, subject.kwargs, subject.look
+    with checks.each_once():
+        found = diagnosed(named_key(rng_key, "diagnose"), trained, subject, train_args)
     pictures, left_out = pictures_of(named_key(rng_key, "pictures"), trained, subject, seen, found.arrays)
     folded = [Folded("Pictures that do not fit this model", left_out)] if left_out else []
     bound = [table for table in found.sections if table.title in ("The bound by site", "Training")]

@@ -20,9 +20,9 @@ from numpyro.infer.util import transform_fn
 
 from gpzoo import _devices, _platform
 from gpzoo._numpyro import sites_in_order
-from gpzoo.inference.training._diagnose import Watch
 from gpzoo.inference.training._sources import Resident, Streamed
 from gpzoo.inference.training.members import Members, member_of
+from gpzoo.inference.training.seen_step import Watch
 
 
 def one_step(svi: SVI, static: dict[str, Any], source: Resident | Streamed) -> Callable:

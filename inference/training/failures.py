@@ -10,7 +10,7 @@ from numpyro.infer.svi import SVIState
 
 from gpzoo.errors import FactorisationError
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.training._diagnose import Failed, explain_failure
+from gpzoo.inference.training.explain import Failed, explain_failure
 from gpzoo.inference.training.state import Training
 
 

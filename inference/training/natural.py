@@ -22,7 +22,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.runs import unmasked
-from gpzoo.inference.training._diagnose import Watch
+from gpzoo.inference.training.seen_step import Watch
 from gpzoo.likelihoods.answers import answers
 from gpzoo.posteriors.forms import Form, Full
 

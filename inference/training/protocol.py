@@ -34,7 +34,7 @@ class Objective(NamedTuple):
     finisher: Callable[[Any, dict[str, Any]], Callable[[Mapping[str, Any], tuple, dict], dict]] | None = None
 
 
-class Driver(NamedTuple):
+class Optimiser(NamedTuple):
     """Attributes that an optimiser may have beside NumPyro's methods; optax's and NumPyro's own have none.
 
     Attributes:
@@ -58,12 +58,12 @@ def of_objective(objective: Any) -> Objective:
     return Objective(**_said(objective, Objective))
 
 
-def of_optimizer(optimizer: Any) -> Driver:
+def of_optimizer(optimizer: Any) -> Optimiser:
     """The attributes of an optimiser."""
-    return Driver(**_said(optimizer, Driver))
+    return Optimiser(**_said(optimizer, Optimiser))
 
 
-def _said(by: Any, of: type[Objective] | type[Driver]) -> dict[str, Any]:
+def _said(by: Any, of: type[Objective] | type[Optimiser]) -> dict[str, Any]:
     defaults = {"name": type(by).__name__} | of._field_defaults
     return {name: getattr(by, name, default) for name, default in defaults.items()}
 

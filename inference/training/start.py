@@ -20,8 +20,8 @@ from gpzoo.inference.programs.gp_sites import representing
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Trace, values_of
-from gpzoo.inference.training._diagnose import extreme_data
 from gpzoo.inference.training._sources import Resident, Streamed
+from gpzoo.inference.training.explain import extreme_data
 from gpzoo.inference.training.protocol import of_objective
 
 

@@ -16,12 +16,12 @@ from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import RUNNING
-from gpzoo.inference.training._diagnose import check_scales, expectations
 from gpzoo.inference.training._sources import Resident, Streamed, described
 from gpzoo.inference.training._steps import Steps
 from gpzoo.inference.training.checkpoints import Checkpoints, Restored, kept_in_state
 from gpzoo.inference.training.members import Members, member_of
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
+from gpzoo.inference.training.seen_step import check_scales, expectations
 from gpzoo.inference.training.start import Start
 
 
@@ -86,7 +86,7 @@ class Training:
         self.steps = Steps(svi, members, source, self.arrays, self.array_axes, self.static, self.state)
         check_scales(self.steps.seen, source.size, source.num_rows)
         lines = svi.guide.sites.lines if isinstance(svi.guide, InducingGuide) else {}
-        self.ways = expectations(self.steps.seen, start.needs, lines)
+        self.expectations = expectations(self.steps.seen, start.needs, lines)
 
     def arrays_of(self, k: int) -> dict[str, Any]:
         """Keyword arguments of a member that are arrays, for programs that the host calls."""
@@ -117,7 +117,9 @@ class Training:
         svi, state = self.svi, self.placement.here(self.state)
         report = of_optimizer(svi.optim).backed_off
         backed_off = {} if report is None else report(state.optim_state)
-        return Trained(svi.model, svi.guide, self.params, losses, state, self.seconds, self.ways, self.data, backed_off)
+        return Trained(
+            svi.model, svi.guide, self.params, losses, state, self.seconds, self.expectations, self.data, backed_off
+        )
 
     def describe(self) -> None:
         """Describe the data, which are hashed."""

@@ -34,7 +34,7 @@ from gpzoo.inference import (
     lbfgs,
 )
 from gpzoo.inference.bounds import collapsed
-from gpzoo.inference.training._diagnose import _way_out
+from gpzoo.inference.training.explain import _way_out
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.processes.process import GaussianProcess

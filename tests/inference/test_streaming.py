@@ -17,7 +17,7 @@ from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import kmeans, random_subset, unique_patches
 from gpzoo.inducing.variables import InducingPatches, InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, OnlineELBO, Trained, fit, load
-from gpzoo.inference.asking import condition
+from gpzoo.inference.asking import updating
 from gpzoo.kernels import RBF, Convolutional
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.processes.process import GaussianProcess
@@ -343,8 +343,8 @@ def test_result_is_saved_loaded_predicted_exported_and_conditioned_again(tmp_pat
 def test_float32_and_no_second_compilation(monkeypatch):
     x, y = sine(64, dtype=np.float32)
     start = untrained(regression, kmeans(10), x, y)
-    traced, search = [], condition._Update.search
-    monkeypatch.setattr(condition._Update, "search", lambda *args: (traced.append(1), search(*args))[1])
+    traced, search = [], updating._Update.search
+    monkeypatch.setattr(updating._Update, "search", lambda *args: (traced.append(1), search(*args))[1])
     found = start.condition(KEY, x, y, batch_size=16)
     found = found.condition(KEY, x[:16], y[:16])
     assert len(traced) == 1

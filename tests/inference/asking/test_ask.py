@@ -44,7 +44,7 @@ def trained():
 
 def means(subject, sign=1.0):
     """The means of GP sites and a random number for each draw, as a question that notes when it is traced."""
-    guide, static, layouts, traced = subject.guide, subject.static, subject.follow.layouts, []
+    guide, static, layouts, traced = subject.guide, subject.static, subject.site_rows.layouts, []
 
     def of_draw(key, at):
         traced.append(len(at.rows))
@@ -67,7 +67,7 @@ def test_the_recipe_is_right_where_a_site_is_drawn():
         return {"means": {name: found[name]["fn"].marginals()[0] for name in guide.sites.processes}}
 
     subject = trained._subject((X,), None)
-    static, layouts = subject.static, subject.follow.layouts
+    static, layouts = subject.static, subject.site_rows.layouts
     count_rows(subject, 3)
     whole, parts = (
         ask(Question("moments", moments), subject, random.split(KEY, 2), batch_size=n).found for n in (7, 3)

@@ -12,7 +12,7 @@ from jax import Array, random
 from gpzoo import linalg
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.ask import At, Found
-from gpzoo.inference.asking.conditioned import Given, GivenProgram, given_at
+from gpzoo.inference.asking.given import Given, GivenProgram, given_at
 from gpzoo.inference.programs.enumeration import summed_out
 from gpzoo.inference.programs.gp_sites import Recorded
 from gpzoo.inference.programs.keys import named_key

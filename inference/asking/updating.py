@@ -24,7 +24,7 @@ from gpzoo.inference.guides.more_inducing import check_forms
 from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import Start
-from gpzoo.inference.programs.program import Look, look
+from gpzoo.inference.programs.program import Look
 from gpzoo.inference.programs.rows import SiteRows
 from gpzoo.inference.programs.runs import data_of, parts_of_plates, plates_of, run
 from gpzoo.inference.training._sources import Resident
@@ -116,10 +116,10 @@ def updated(subject: Subject, rng_key: PRNGKeyArray, options: Updating) -> Updat
     batch_size = min(options.batch_size or num_rows, num_rows)
     cuts = np.linspace(0, num_rows, -(-num_rows // batch_size) + 1).astype(int).tolist()
     whole, first = of_rows(0, num_rows), of_rows(0, cuts[1])
-    seen = look(guide.model, whole.args, whole.kwargs)
-    _check_data(seen if len(cuts) == 2 else look(guide.model, first.args, first.kwargs))
+    seen = whole.look
+    _check_data(seen if len(cuts) == 2 else first.look)
     if len(cuts) > 2:
-        _refuse_counted_often(seen, whole.follow)
+        _refuse_counted_often(seen, whole.site_rows)
     processes = guide.sites.processes
     if not processes:
         raise ValueError("The program has no latent GP site, whose q(u) could take in new data.")

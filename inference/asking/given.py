@@ -66,7 +66,7 @@ class GivenProgram:
     def of(cls, subject: Subject, **more: Any) -> Self:
         """The program of a subject; it holds none of its data and parameters."""
         known = {"model": subject.model, "guide": subject.guide, "static": subject.static}
-        return cls(**known, layouts=subject.follow.layouts, **more)
+        return cls(**known, layouts=subject.site_rows.layouts, **more)
 
     def given_u(self, samples: Mapping[str, Any]) -> dict[str, Given]:
         """Sites that are conditioned on samples of ``u``."""

@@ -1,21 +1,17 @@
-"""How are a training's expectations computed and, if it fails, where and why?"""
+"""Why did a step of a training fail, at which site, and what is there to try?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
-from jax import Array, random
-from jax.core import Tracer
+from jax import random
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
-from gpzoo._numpyro import Handler
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
@@ -83,92 +79,6 @@ class Failed(NamedTuple):
             values=self.values(self.params),
             representation=of_objective(svi.loss).representation,
         )
-
-
-class Watch(Handler):
-    """A handler around a traced step that records its draws, data sites and plates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: The guide's sites by name, in its order: whether their values are draws.
-        self.guide: dict[str, bool] = {}
-        self.data: dict[str, dict[str, Any]] = {}
-        self.plates: dict[str, tuple[int, int]] = {}
-
-    def postprocess_message(self, msg: dict[str, Any]) -> None:
-        """Record a site; guides run before their programs."""
-        if msg["type"] == "plate":
-            self.plates[msg["name"]] = msg["args"]
-        elif msg["type"] == "sample" and msg["is_observed"]:
-            self.data[msg["name"]] = msg
-        elif msg["type"] == "sample":
-            self.guide.setdefault(msg["name"], _is_drawn(msg))
-
-
-def expectations(
-    step: Watch, needs: Mapping[str, frozenset[str]], lines: Mapping[str, tuple[str, ...]]
-) -> dict[str, str]:
-    """How each data site's expectation is computed, by name.
-
-    Args:
-        step: a step that was watched.
-        needs: as in a look at the program.
-        lines: the lines that draw GP sites, by site.
-    """
-    found: dict[str, str] = {}
-    for name, site in step.data.items():
-        fn = unmasked(site["fn"])
-        exact = isinstance(fn, GaussianProcess)
-        found[name] = "closed form" if exact else answers(fn).expectation
-        given = [other for other, drawn in step.guide.items() if drawn and other in needs.get(name, ())]
-        if given:
-            integrates = exact or answers(fn).is_marginal
-            said = [f"{other} ({' and '.join(lines[other])})" if other in lines else other for other in given]
-            found[name] += f"{' given draws' if integrates else ''} of {', '.join(said)}"
-    return found
-
-
-def _is_drawn(site: dict[str, Any]) -> bool:
-    """Whether the value of a guide's site is a draw: neither a parameter nor marginals."""
-    if isinstance(unmasked(site["fn"]), dist.Delta):
-        return False
-    return isinstance(site["value"], Array) and jnp.issubdtype(site["value"].dtype, jnp.floating)
-
-
-def check_scales(step: Watch, rows: int, num_rows: int) -> None:
-    """Refuse a bound whose data terms, from ``rows`` rows per step, are not scaled to all ``num_rows``.
-
-    Raises:
-        ValueError: if the size of a plate over the rows is not the number of rows of the data; with minibatches, if no
-            observed site is scaled from the minibatch to all rows, a GP site is observed, or rows share discrete sites.
-    """
-    for name, site in step.data.items():
-        over = site["infer"].get("summed_out")
-        checks.refuse(
-            over and not site["cond_indep_stack"] and rows < num_rows,
-            f"The data {name!r} of different rows depend on each other through the discrete site(s) {over}, so "
-            "that no minibatch estimates their density. Train without batch_size.",
-        )
-        checks.refuse(
-            isinstance(site["fn"], GaussianProcess) and rows < num_rows,
-            f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates it. "
-            "Train without batch_size.",
-        )
-    for name, (size, taken) in step.plates.items():
-        message = (
-            f"Plate {name!r} has size {size}, but there are {num_rows} rows: each would count "
-            f"{size / num_rows:.4g} times. Pass model_kwargs={{'num_data': {num_rows}}} to fit, or leave it out."
-        )
-        checks.refuse(taken == rows and size not in (rows, num_rows), message)
-    factor = num_rows / rows
-    known = [1.0 if site["scale"] is None else site["scale"] for site in step.data.values()]
-    scaled = factor == 1 or any(isinstance(scale, Tracer) or np.isclose(scale, factor) for scale in known)
-    message = (
-        f"No data site of {sorted(step.data)} is scaled from the minibatch to all {num_rows} rows, so the KL would "
-        "outweigh the data. Put the data sites into numpyro.plate('data', num_data, subsample_size=len(X)) and give "
-        "the program an argument num_data=None, which fit fills in."
-    )
-    checks.refuse(not scaled, message)
 
 
 def explain_failure(step: Failed, result: Trained, *, where: str, kept: str, initial: bool) -> None:
