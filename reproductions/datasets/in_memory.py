@@ -151,6 +151,15 @@ class Dataset:
         return replace(self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test, groups=groups)
 
 
+def random_split(X: np.ndarray, y: np.ndarray, seed: int, most_test: int | None = None) -> dict[str, Any]:
+    """Draw a tenth of the rows, rounded up, for testing, or ``most_test`` if that is fewer; parts keep their order."""
+    test = len(y) - len(y) * 9 // 10
+    test = test if most_test is None else min(test, most_test)
+    drawn = np.zeros(len(y), bool)
+    drawn[np.random.RandomState(operator.index(seed)).permutation(len(y))[:test]] = True
+    return {"X_train": X[~drawn], "y_train": y[~drawn], "X_test": X[drawn], "y_test": y[drawn]}
+
+
 def _floating(dtype: np.dtype) -> np.dtype:
     return dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
 

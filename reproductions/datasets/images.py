@@ -1,0 +1,112 @@
+"""Small images with classes: the digits of scikit-learn, MNIST, CIFAR-10 and SVHN."""
+
+from __future__ import annotations
+
+import lzma
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpzoo.reproductions.datasets.files import Files
+from gpzoo.reproductions.datasets.in_memory import Dataset
+from gpzoo.reproductions.datasets.readers import idx, npz
+from gpzoo.reproductions.datasets.registry import dataset, published
+from gpzoo.tables.files import fingerprint
+
+_CIFAR10_TRAIN = 50_000
+
+
+@dataset(
+    "digits",
+    "handwritten digits, 8x8, 10 classes, 1,437 / 360, part of scikit-learn",
+    location="scikit-learn",
+)
+def digits() -> Dataset:
+    """Read the 8x8 digits that come with scikit-learn, scaled to [0, 1]: float32 ``[N, 8, 8, 1]``, int32 labels.
+
+    Images are sorted by class and shuffled within each class; then every fifth is for testing. This gives 1,437 and 360
+    images, with the same share of every class to within one image.
+    """
+    from sklearn.datasets import load_digits
+
+    bunch: Any = load_digits()
+    X = (bunch.images[..., None] / 16).astype(np.float32)
+    y = bunch.target.astype(np.int32)
+    shuffled = np.random.RandomState(0).permutation(len(y))
+    test = np.sort(shuffled[np.argsort(y[shuffled], kind="stable")][::5])
+    train = np.setdiff1d(np.arange(len(y)), test)
+    arrays: dict[str, Any] = {"X_train": X[train], "y_train": y[train], "X_test": X[test], "y_test": y[test]}
+    return Dataset("digits", **arrays, source="scikit-learn", sha256={"digits": fingerprint(arrays)})
+
+
+@published("mnist")
+def mnist(files: Files) -> dict[str, Any]:
+    """Read MNIST from four IDX files: 60,000 and 10,000 images, float32 ``[N, 28, 28, 1]`` in [0, 1]; int32 labels."""
+    with files.paths() as paths:
+        X_train, y_train, X_test, y_test = (idx(path) for path in paths)
+    return _images("train", X_train[..., None], y_train) | _images("test", X_test[..., None], y_test)
+
+
+@published("cifar10")
+def cifar10(files: Files) -> dict[str, Any]:
+    """Read CIFAR-10: 50,000 and 10,000 images, float32 ``[N, 32, 32, 3]``, red, green, blue in [0, 1]; int32 labels.
+
+    The files are ``cifar10_images.xz`` and ``cifar10_labels.npz``, or the published ``cifar-10-binary.tar.gz``.
+    Unpacking takes several seconds, so its result is kept in the user's cache folder (184 MB).
+    """
+    records = files.table(_records)
+    train, test = records[:_CIFAR10_TRAIN], records[_CIFAR10_TRAIN:]
+    return _images("train", train[:, 1:].reshape(-1, 32, 32, 3), train[:, 0]) | _images(
+        "test", test[:, 1:].reshape(-1, 32, 32, 3), test[:, 0]
+    )
+
+
+def _records(paths: list[Path]) -> np.ndarray:
+    """Records ``[60000, 3073]`` of CIFAR-10: label, then the pixels of ``[32, 32, 3]``."""
+    if len(paths) == 1:
+        # The published records: label, then the red, green and blue planes of an image.
+        names = [
+            f"cifar-10-batches-bin/{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+        ]
+        with tarfile.open(paths[0]) as archive:
+            batches = {member.name: archive.extractfile(member).read() for member in archive if member.name in names}
+        records = np.frombuffer(b"".join(batches[name] for name in names), np.uint8).reshape(-1, 3073)
+        y, pixels = records[:, 0], np.moveaxis(records[:, 1:].reshape(-1, 3, 32, 32), 1, -1)
+    else:
+        # The planes are green, red minus green and blue minus green, each as differences along rows and columns.
+        with lzma.open(paths[0]) as stream:
+            planes = np.frombuffer(stream.read(), np.uint8).reshape(3, -1, 32, 32)
+        green, red, blue = np.cumsum(np.cumsum(planes, axis=-1, dtype=np.uint8), axis=-2, dtype=np.uint8)
+        pixels = np.stack([red + green, green, blue + green], axis=-1)
+        labels = npz(paths[1])
+        y = np.concatenate([labels["y_train"], labels["y_test"]]).astype(np.uint8)
+    return np.concatenate([y[:, None], pixels.reshape(len(pixels), -1)], axis=1)
+
+
+@published("svhn")
+def svhn(files: Files) -> dict[str, Any]:
+    """Read the house numbers of Netzer et al. (2011), each digit cut out: 73,257 and 26,032 images.
+
+    Returns:
+        float32 ``[N, 32, 32, 3]``, red, green, blue in [0, 1]; int32 labels, the digits.
+
+    Raises:
+        DatasetError: if a file is damaged or cannot be downloaded.
+    """
+    from scipy.io import loadmat
+
+    arrays = {}
+    with files.paths() as paths:
+        for part, path in zip(("train", "test"), paths, strict=True):
+            found = loadmat(path, variable_names=("X", "y"))
+            # In the files the digit 0 is class 10.
+            arrays |= _images(part, np.moveaxis(found["X"], -1, 0), found["y"].ravel() % 10)
+    return arrays
+
+
+def _images(part: str, pixels: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """Bytes as float32 in [0, 1], and int32 labels."""
+    X = np.empty(pixels.shape, np.float32)
+    return {f"X_{part}": np.divide(pixels, np.float32(255), out=X), f"y_{part}": labels.astype(np.int32)}
