@@ -1,9 +1,9 @@
 """The files of data sets: found, or downloaded by pooch, checked before they are read, and parsed once.
 
-Beside pooch stand the search in two folders, either of which may be read-only; refusals of anything but a regular file of
-the stated size, and of a damaged one, which pooch would replace although it may be the user's own; and the parsed table in
-the cache folder. Archives are read in place by the standard library, so that no member's path can leave a folder;
-pooch's processors would unpack beside the archive, and before Python 3.12 without a filter.
+Beside pooch stand the search in two folders, either of which may be read-only; refusals of anything but a regular file
+of the stated size, and of a damaged one, which pooch would replace although it may be the user's own; and the parsed
+table in the cache folder. Archives are read in place by the standard library, so that no member's path can leave a
+folder; pooch's processors would unpack beside the archive, and before Python 3.12 without a filter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +22,7 @@ import numpy as np
 from gpzoo._extras import needs
 from gpzoo.errors import DatasetError, plain
 from gpzoo.inference.programs.files import replacing
-from gpzoo.tables.files import checksum, damaged, opened, reason, unlike, unreadable
+from gpzoo.tables.files import checksum, damaged, opened, reason, unlike
 
 VARIABLE = "GPZOO_DATA"
 
@@ -53,30 +52,6 @@ def folders() -> list[Path]:
 def find(name: str) -> Path | None:
     """The first path with this name in :func:`folders`, or ``None``; it may be of any kind."""
     return next((path for folder in folders() if os.path.lexists(path := folder / name)), None)
-
-
-@contextlib.contextmanager
-def parsing(path: Path, expected: str) -> Iterator[None]:
-    """Turn every error of parsing a file into one that names the file.
-
-    Args:
-        path: the file, or the folder of several.
-        expected: its expected content, in words.
-
-    Raises:
-        DatasetError: in place of every other error but of a missing library.
-    """
-    try:
-        yield
-    except (DatasetError, ImportError):
-        raise
-    except MemoryError as error:
-        raise unreadable(path, "it takes more memory than is free", "Free some, or replace the file") from error
-    # Parsers raise errors of every kind for unexpected content: struct.error, NotImplementedError, ...
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise unreadable(path, reason(error)) from error
-        raise unlike(path, expected, f"a file that cannot be read ({reason(error)})") from error
 
 
 def choices(facts: Mapping[str, Any]) -> list[list[str]]:
@@ -115,8 +90,14 @@ class Files:
         paths = [path for path, _ in found]
         self._place = paths[0] if len(paths) == 1 else paths[0].parent
         self.sha256 = {file["path"]: _sha256(file, path) for file, path in zip(files, paths, strict=True)}
-        with parsing(self._place, f"the published {self.name}"):
+        try:
             yield paths
+        except (DatasetError, ImportError):
+            raise
+        # Parsers raise errors of every kind for unexpected content: struct.error, NotImplementedError, ...
+        except Exception as error:
+            found = f"a file that cannot be read ({reason(error)})"
+            raise unlike(self._place, f"the published {self.name}", found) from error
 
     def check(self, sha256: str) -> None:
         """Refuse files whose arrays have another sha256 than the published ones."""
@@ -124,7 +105,7 @@ class Files:
             raise damaged(self._place, f"{self.facts['content']} of the arrays", sha256)
 
     def table(self, parse: Callable[[list[Path]], np.ndarray]) -> np.ndarray:
-        """The table that ``parse`` makes of the files, which is kept in the cache folder, mapped from there if it is."""
+        """The table that ``parse`` makes of the files, kept in the cache folder and mapped from there."""
         kept = folders()[-1] / self.facts["kept"]
         with contextlib.suppress(Exception):  # Whatever is wrong with it, it can be made again.
             content = self.facts.get("content")
@@ -180,13 +161,14 @@ def _obtained(file: Mapping[str, Any], advice: str) -> tuple[Path, str]:
         import pooch
         import requests
 
+    # Pooch reports every file and advises to pin hashes, which are checked here.
+    pooch.get_logger().setLevel("WARNING")
     folder = next((folder for folder in folders() if os.access(folder, os.W_OK)), folders()[-1])
     path = folder / name
     failures, cause = [], None
     for url in file["urls"]:
         try:
-            with _quiet(pooch.get_logger()):
-                pooch.retrieve(url, known, path.name, path.parent)
+            pooch.retrieve(url, known, path.name, path.parent)
         except (requests.RequestException, ConnectionError, TimeoutError, ValueError) as error:
             # Other errors describe a failed connection at length; they are left to the cause of the exception.
             detail = f": {error}" if isinstance(error, (requests.HTTPError, ValueError)) else ""
@@ -204,14 +186,3 @@ def _obtained(file: Mapping[str, Any], advice: str) -> tuple[Path, str]:
         f"cannot download {name}; tried {'; '.join(failures)}. Without a network, get the file{wanted} elsewhere "
         f"and put it at {path}, or set the environment variable {VARIABLE} to the folder that holds {name}.{advice}"
     ) from cause
-
-
-@contextlib.contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Silence pooch, which reports every file and advises to pin hashes; they are checked elsewhere."""
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

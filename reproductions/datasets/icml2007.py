@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpzoo.reproductions.datasets.files import Files, choices
-from gpzoo.reproductions.datasets.in_memory import Dataset
+from gpzoo.reproductions.datasets.in_memory import Dataset, first_rows
 from gpzoo.reproductions.datasets.readers import member, npz, numbers
 from gpzoo.reproductions.datasets.registry import FACTS, dataset, load, published
 from gpzoo.tables.files import fingerprint
@@ -75,15 +75,19 @@ def _interval(start: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.nda
 def rectangles_original(files: Files) -> dict[str, Any]:
     """Read the images that :func:`rectangles` imitates, from ``rectangles.npz`` or the published ``rectangles.zip``."""
     with files.paths() as paths:
-        if paths[0].suffix == ".npz":
-            packed = npz(paths[0])
-            arrays = {}
-            for part in ("train", "test"):
-                arrays |= _images_of(part, np.unpackbits(packed[f"X_{part}_bits"], axis=1), packed[f"y_{part}"])
-        else:
-            arrays = _split(_text(files.facts, paths), files.facts)
+        table = _unpacked(paths[0]) if paths[0].suffix == ".npz" else _text(files.facts, paths)
+        arrays = _split(table, files.facts)
         files.check(fingerprint(arrays))
     return arrays
+
+
+def _unpacked(path: Path) -> np.ndarray:
+    """The rows of an npz file, as those of :func:`_text`."""
+    packed = npz(path)
+    bits, labels = (
+        np.concatenate([packed[name.format(part)] for part in ("train", "test")]) for name in ("X_{}_bits", "y_{}")
+    )
+    return np.column_stack([np.unpackbits(bits, axis=1), labels])
 
 
 @published("rectangles-images", "mnist-rot")
@@ -101,7 +105,7 @@ def images(files: Files) -> dict[str, Any]:
 
 
 def _text(facts: dict[str, Any], paths: list[Path]) -> np.ndarray:
-    """The rows of an archive, training rows first, one image a row: 784 pixels, then the label; float32 ``[N, 785]``."""
+    """The rows of an archive, training rows first: 784 pixels of an image, then its label; float32 ``[N, 785]``."""
     parts = []
     for name, rows in zip(facts["members"], facts["rows"], strict=True):
         with member(paths[0], name) as text:
@@ -110,13 +114,9 @@ def _text(facts: dict[str, Any], paths: list[Path]) -> np.ndarray:
 
 
 def _split(table: np.ndarray, facts: dict[str, Any]) -> dict[str, Any]:
-    train, test = np.split(table, [facts["rows"][0]])
-    return _images_of("train", train[:, :-1], train[:, -1]) | _images_of("test", test[:, :-1], test[:, -1])
-
-
-def _images_of(part: str, pixels: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Rows of 784 pixels as ``X_<part>``, float32 ``[N, 28, 28, 1]``, and labels as ``y_<part>``, int32 ``[N]``."""
-    return {f"X_{part}": pixels.reshape(-1, 28, 28, 1).astype(np.float32), f"y_{part}": labels.astype(np.int32)}
+    """Images, float32 ``[N, 28, 28, 1]``, and int32 labels ``[N]``."""
+    X, y = table[:, :-1].reshape(-1, 28, 28, 1).astype(np.float32), table[:, -1].astype(np.int32)
+    return first_rows(X, y, facts["rows"][0])
 
 
 @dataset(
@@ -141,8 +141,7 @@ def mnist_rot_generated(seed: int = 0) -> Dataset:
     X, y = np.concatenate([data.X_train, data.X_test]), np.concatenate([data.y_train, data.y_test])
     rng = np.random.RandomState(seed)
     chosen = rng.permutation(len(X))[: train + test]
-    X, y = rotated(X[chosen], rng.uniform(0, 360, len(chosen))), y[chosen]
-    arrays: dict[str, Any] = {"X_train": X[:train], "y_train": y[:train], "X_test": X[train:], "y_test": y[train:]}
+    arrays = first_rows(rotated(X[chosen], rng.uniform(0, 360, len(chosen))), y[chosen], train)
     return Dataset(name, **arrays, source=f"rotated MNIST, {data.source}", sha256={name: fingerprint(arrays)})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpzoo.reproductions.datasets.files import Files
-from gpzoo.reproductions.datasets.in_memory import Dataset
+from gpzoo.reproductions.datasets.in_memory import Dataset, divided, first_rows
 from gpzoo.reproductions.datasets.readers import idx, npz
 from gpzoo.reproductions.datasets.registry import dataset, published
 from gpzoo.tables.files import fingerprint
@@ -18,11 +18,7 @@ from gpzoo.tables.files import fingerprint
 _CIFAR10_TRAIN = 50_000
 
 
-@dataset(
-    "digits",
-    "handwritten digits, 8x8, 10 classes, 1,437 / 360, part of scikit-learn",
-    location="scikit-learn",
-)
+@dataset("digits", "handwritten digits, 8x8, 10 classes, 1,437 / 360, part of scikit-learn", location="scikit-learn")
 def digits() -> Dataset:
     """Read the 8x8 digits that come with scikit-learn, scaled to [0, 1]: float32 ``[N, 8, 8, 1]``, int32 labels.
 
@@ -37,7 +33,7 @@ def digits() -> Dataset:
     shuffled = np.random.RandomState(0).permutation(len(y))
     test = np.sort(shuffled[np.argsort(y[shuffled], kind="stable")][::5])
     train = np.setdiff1d(np.arange(len(y)), test)
-    arrays: dict[str, Any] = {"X_train": X[train], "y_train": y[train], "X_test": X[test], "y_test": y[test]}
+    arrays = divided(X, y, train, test)
     return Dataset("digits", **arrays, source="scikit-learn", sha256={"digits": fingerprint(arrays)})
 
 
@@ -45,8 +41,9 @@ def digits() -> Dataset:
 def mnist(files: Files) -> dict[str, Any]:
     """Read MNIST from four IDX files: 60,000 and 10,000 images, float32 ``[N, 28, 28, 1]`` in [0, 1]; int32 labels."""
     with files.paths() as paths:
-        X_train, y_train, X_test, y_test = (idx(path) for path in paths)
-    return _images("train", X_train[..., None], y_train) | _images("test", X_test[..., None], y_test)
+        images, labels, test_images, test_labels = (idx(path) for path in paths)
+    (X, y), (X_test, y_test) = _scaled(images[..., None], labels), _scaled(test_images[..., None], test_labels)
+    return {"X_train": X, "y_train": y, "X_test": X_test, "y_test": y_test}
 
 
 @published("cifar10")
@@ -57,10 +54,8 @@ def cifar10(files: Files) -> dict[str, Any]:
     Unpacking takes several seconds, so its result is kept in the user's cache folder (184 MB).
     """
     records = files.table(_records)
-    train, test = records[:_CIFAR10_TRAIN], records[_CIFAR10_TRAIN:]
-    return _images("train", train[:, 1:].reshape(-1, 32, 32, 3), train[:, 0]) | _images(
-        "test", test[:, 1:].reshape(-1, 32, 32, 3), test[:, 0]
-    )
+    X, y = _scaled(records[:, 1:].reshape(-1, 32, 32, 3), records[:, 0])
+    return first_rows(X, y, _CIFAR10_TRAIN)
 
 
 def _records(paths: list[Path]) -> np.ndarray:
@@ -102,11 +97,12 @@ def svhn(files: Files) -> dict[str, Any]:
         for part, path in zip(("train", "test"), paths, strict=True):
             found = loadmat(path, variable_names=("X", "y"))
             # In the files the digit 0 is class 10.
-            arrays |= _images(part, np.moveaxis(found["X"], -1, 0), found["y"].ravel() % 10)
+            X, y = _scaled(np.moveaxis(found["X"], -1, 0), found["y"].ravel() % 10)
+            arrays |= {f"X_{part}": X, f"y_{part}": y}
     return arrays
 
 
-def _images(part: str, pixels: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+def _scaled(pixels: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Bytes as float32 in [0, 1], and int32 labels."""
     X = np.empty(pixels.shape, np.float32)
-    return {f"X_{part}": np.divide(pixels, np.float32(255), out=X), f"y_{part}": labels.astype(np.int32)}
+    return np.divide(pixels, np.float32(255), out=X), labels.astype(np.int32)

@@ -18,22 +18,12 @@ import numpy as np
 
 from gpzoo._extras import needs
 from gpzoo.reproductions.datasets.files import Files
-from gpzoo.reproductions.datasets.in_memory import random_split
+from gpzoo.reproductions.datasets.in_memory import first_rows, random_split
 from gpzoo.reproductions.datasets.readers import member, numbers
 from gpzoo.reproductions.datasets.registry import published
 
 YEAR_PUBLISHED_TRAIN = 463_715
 AIRLINE_TRAIN, AIRLINE_TEST = 700_000, 100_000
-AIRLINE_FEATURES = (
-    "month",
-    "day of month",
-    "day of week",
-    "departure time",
-    "arrival time",
-    "air time",
-    "distance",
-    "plane age",
-)
 _AIRLINE_COLUMNS = ("Month", "DayofMonth", "DayOfWeek", "DepTime", "ArrTime", "AirTime", "Distance", "ArrDelay")
 
 
@@ -59,7 +49,7 @@ def year(files: Files, split: str = "random", seed: int = 0) -> dict[str, Any]:
     table = files.table(partial(_numbers, files.facts))
     if split == "random":
         return random_split(table[:, 1:], table[:, 0], seed)
-    return _first(table[:, 1:], table[:, 0], YEAR_PUBLISHED_TRAIN)
+    return first_rows(np.ascontiguousarray(table[:, 1:]), np.ascontiguousarray(table[:, 0]), YEAR_PUBLISHED_TRAIN)
 
 
 @published("higgs", "susy")
@@ -85,12 +75,6 @@ def _numbers(facts: dict[str, Any], paths: list[Path]) -> np.ndarray:
     """Float32 ``[rows, columns]``, the target first, from text in a zip archive or packed by gzip."""
     with member(paths[0], facts["member"]) if "member" in facts else gzip.open(paths[0]) as text:
         return numbers(text, facts["rows"], facts["columns"])
-
-
-def _first(X: np.ndarray, y: np.ndarray, train: int) -> dict[str, Any]:
-    """The first rows for training, the others for testing."""
-    X, y = np.ascontiguousarray(X), np.ascontiguousarray(y)
-    return {"X_train": X[:train], "y_train": y[:train], "X_test": X[train:], "y_test": y[train:]}
 
 
 @published("airline")
@@ -120,11 +104,9 @@ def airline(files: Files, seed: int | None = None) -> dict[str, Any]:
         DatasetError: if a file is damaged or cannot be downloaded.
     """
     table, count = files.table(partial(_flights, files.facts)), AIRLINE_TRAIN + AIRLINE_TEST
-    if seed is None:
-        rows = table[:count]
-    else:
-        rows = table[np.random.RandomState(operator.index(seed)).permutation(len(table))[:count]]
-    return _first(rows[:, :-1], rows[:, -1], AIRLINE_TRAIN)
+    order = np.arange(count) if seed is None else np.random.RandomState(operator.index(seed)).permutation(len(table))
+    rows = table[order[:count]]
+    return first_rows(np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, -1]), AIRLINE_TRAIN)
 
 
 @published("airline-delayed")

@@ -62,12 +62,7 @@ def imagenet20(size: int = 64) -> Dataset:
     arrays: dict[str, Any] = {}
     for part, key in (("train", "train"), ("val", "test")):
         paths = [path for name in names for path in files[part][name]]
-        try:
-            images = np.empty((len(paths), size, size, 3), np.float32)
-        except (MemoryError, ValueError) as error:
-            raise DatasetError(
-                f"{len(paths):,} photographs of {size} x {size} pixels do not fit into memory: choose a smaller size."
-            ) from error
+        images = np.empty((len(paths), size, size, 3), np.float32)
         with ThreadPoolExecutor() as pool:
             for place, image in enumerate(pool.map(partial(_photograph, size), paths)):
                 images[place] = image

@@ -1,4 +1,4 @@
-"""Readers of formats that several data sets share: members of zip archives, npz files, and tables of numbers in text."""
+"""Readers of formats that data sets share: members of zip archives, npz and IDX files, and numbers in text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def member(path: Path, name: str) -> Iterator[IO[bytes]]:
             yield content
 
 
-def numbers(text: Any, rows: int, columns: int, delimiter: str | None = ",", header: int = 0) -> np.ndarray:
+def numbers(text: Any, rows: int, columns: int, delimiter: str | None = ",") -> np.ndarray:
     """A table of finite numbers in text, one row a line: float32 ``[rows, columns]``.
 
     Args:
@@ -47,14 +47,11 @@ def numbers(text: Any, rows: int, columns: int, delimiter: str | None = ",", hea
         rows: number of rows.
         columns: number of columns.
         delimiter: separator of numbers; ``None`` for blanks.
-        header: number of lines before the first row.
 
     Raises:
         ValueError: if the text is not such a table.
     """
-    table = np.loadtxt(
-        text, np.float32, comments=None, delimiter=delimiter, skiprows=header, ndmin=2, max_rows=rows + 1
-    )
+    table = np.loadtxt(text, np.float32, comments=None, delimiter=delimiter, ndmin=2, max_rows=rows + 1)
     if table.shape != (rows, columns):
         more = "or more " if len(table) > rows else ""
         raise ValueError(f"it has {len(table):,} {more}rows of {table.shape[1]} numbers, not {rows:,} of {columns}")

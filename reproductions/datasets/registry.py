@@ -7,14 +7,13 @@ import inspect
 import tomllib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpzoo.reproductions.datasets.files import Files, choices, find
 from gpzoo.reproductions.datasets.in_memory import Dataset
 
-Loader = Callable[..., Dataset]
+Loader = TypeVar("Loader", bound=Callable[..., Any])
 
 #: What is known of published data sets, by name.
 FACTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("datasets.toml").read_text("utf-8"))
@@ -43,11 +42,10 @@ class Entry:
 @dataclass(frozen=True)
 class _Known:
     description: str
-    loader: Loader
-    options: Collection[str]
+    loader: Callable[..., Any]
     files: Collection[Collection[str]]
-    folder: str = ""
-    location: str = ""
+    folder: str
+    location: str
 
 
 _KNOWN: dict[str, _Known] = {}
@@ -77,42 +75,27 @@ def dataset(
     """
 
     def enter(loader: Loader) -> Loader:
-        _enter(name, _Known(description, loader, tuple(inspect.signature(loader).parameters), files, folder, location))
+        if name in _KNOWN:
+            raise ValueError(f"there is a data set {name!r} already: choose another name.")
+        _KNOWN[name] = _Known(description, loader, files, folder, location)
         return loader
 
     return enter
 
 
-Reader = TypeVar("Reader", bound=Callable[..., dict[str, Any]])
-
-
-def published(*names: str) -> Callable[[Reader], Reader]:
+def published(*names: str) -> Callable[[Loader], Loader]:
     """Add data sets that one function reads from published files, whose facts are in ``datasets.toml``.
 
     The function takes :class:`~gpzoo.reproductions.datasets.files.Files`, then the options as in :func:`dataset`. It
     returns the arrays of a :class:`Dataset`, by field.
     """
 
-    def enter(read: Reader) -> Reader:
-        options = tuple(inspect.signature(read).parameters)[1:]
+    def enter(read: Loader) -> Loader:
         for name in names:
-            facts = FACTS[name]
-            _enter(name, _Known(facts["description"], partial(_read, read, name), options, choices(facts)))
+            dataset(name, FACTS[name]["description"], files=choices(FACTS[name]))(read)
         return read
 
     return enter
-
-
-def _read(read: Callable[..., dict[str, Any]], name: str, **options: Any) -> Dataset:
-    files = Files(name, FACTS[name])
-    arrays = read(files, **options)
-    return Dataset(name, **arrays, source=files.source, sha256=files.sha256)
-
-
-def _enter(name: str, known: _Known) -> None:
-    if name in _KNOWN:
-        raise ValueError(f"there is a data set {name!r} already: choose another name.")
-    _KNOWN[name] = known
 
 
 def available() -> list[Entry]:
@@ -154,9 +137,14 @@ def load(name: str, **options: Any) -> Dataset:
         close = difflib.get_close_matches(str(name), _KNOWN, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"there is no data set {name!r}.{hint} Choose from: {', '.join(sorted(_KNOWN))}.")
-    known = _KNOWN[name]
+    loader, facts = _KNOWN[name].loader, FACTS.get(name)
+    known = list(inspect.signature(loader).parameters)[facts is not None :]
     for option in options:
-        if option not in known.options:
-            takes = f"its options are: {', '.join(known.options)}" if known.options else "it has no options"
+        if option not in known:
+            takes = f"its options are: {', '.join(known)}" if known else "it has no options"
             raise TypeError(f"data set {name!r} has no option {option!r}; {takes}.")
-    return known.loader(**options)
+    if facts is None:
+        return loader(**options)
+    files = Files(name, facts)
+    arrays = loader(files, **options)
+    return Dataset(name, **arrays, source=files.source, sha256=files.sha256)

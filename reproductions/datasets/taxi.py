@@ -21,17 +21,7 @@ from gpzoo.reproductions.datasets.in_memory import random_split
 from gpzoo.reproductions.datasets.registry import FACTS, published
 from gpzoo.tables.files import reason
 
-FEATURES = (
-    "time_of_day",
-    "day_of_week",
-    "day_of_month",
-    "month",
-    "pickup_latitude",
-    "pickup_longitude",
-    "dropoff_latitude",
-    "dropoff_longitude",
-    "distance",
-)
+FEATURES: tuple[str, ...] = tuple(FACTS["taxi"]["features"])
 TARGET = "duration"
 FIRST, LAST = "2009-01", "2016-06"
 SHORTEST, LONGEST = 10.0, 5 * 3600.0
@@ -39,25 +29,10 @@ CENTRE = (40.7128, -74.0060)
 SQUARED_RADIUS = 5.0
 MOST_TEST = 1_000_000
 
-_LAST_PARQUET_WITH_COORDINATES = "2010-12"
-_OLD_COPY = (
-    "Those months need a copy of the CSV file that the commission offered until May 2022; "
-    f"months up to {_LAST_PARQUET_WITH_COORDINATES} do not."
-)
 _BATCH = 262_144
 # Every text can be read in this encoding, with the right numbers and times; a byte order mark becomes letters.
 _ENCODING = "latin-1"
 _MARK = codecs.BOM_UTF8.decode(_ENCODING)
-# The published names of each column, in lower case: 2009, 2010 to 2014, and since 2015.
-_COLUMNS = {
-    "pickup": ("trip_pickup_datetime", "pickup_datetime", "tpep_pickup_datetime"),
-    "dropoff": ("trip_dropoff_datetime", "dropoff_datetime", "tpep_dropoff_datetime"),
-    "pickup_latitude": ("start_lat", "pickup_latitude"),
-    "pickup_longitude": ("start_lon", "pickup_longitude"),
-    "dropoff_latitude": ("end_lat", "dropoff_latitude"),
-    "dropoff_longitude": ("end_lon", "dropoff_longitude"),
-    "distance": ("trip_distance",),
-}
 _TIMES = ("pickup", "dropoff")
 
 
@@ -66,14 +41,10 @@ def _facts(month: str) -> dict[str, Any]:
     name, home = f"yellow_tripdata_{month}", FACTS["taxi"]
     parquet = {"path": f"{name}.parquet", "bytes": 2**30, "urls": [f"{home['parquet_home']}/{name}.parquet"]}
     text = {"path": f"{name}.csv", "bytes": 2**32, "urls": [f"{home['csv_home']}/{name}.csv"]}
-    offered = month <= _LAST_PARQUET_WITH_COORDINATES
+    offered = month <= home["last_parquet"]
     first, second = (parquet, text) if offered else (text, parquet)
-    return {
-        "files": [first],
-        "at_hand": [second],
-        "kept": f"taxi_{month}.npy",
-        "advice": "" if offered else f" {_OLD_COPY}",
-    }
+    advice = "" if offered else home["old_copy"]
+    return {"files": [first], "at_hand": [second], "kept": f"taxi_{month}.npy", "advice": advice}
 
 
 def _files(month: str) -> Files:
@@ -165,25 +136,21 @@ def taxi_parquet(months: Sequence[str], folder: str | Path) -> list[Path]:
 
 
 def _checked(months: Sequence[str]) -> list[str]:
-    if isinstance(months, str):
-        raise ValueError(f"months must be a sequence, such as [{months!r}], got the text {months!r}.")
-    months = list(months)
-    for month in months:
-        if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", str(month)) or not FIRST <= month <= LAST:
-            raise ValueError(
-                f"months must be from '{FIRST}' to '{LAST}', which were published with coordinates, got {month!r}."
-            )
-    if not months or len(set(months)) < len(months):
-        raise ValueError(f"months must be at least one, and each given once, got {months}.")
-    return months
+    listed = [] if isinstance(months, str) else list(months)
+    known = (re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", str(month)) and FIRST <= month <= LAST for month in listed)
+    if not listed or not all(known) or len(set(listed)) < len(listed):
+        raise ValueError(
+            f"months must be a sequence of one or more from '{FIRST}' to '{LAST}', which were published with "
+            f"coordinates, each given once, such as ['{FIRST}']; got {months!r}."
+        )
+    return listed
 
 
 def _journeys(paths: list[Path]) -> np.ndarray:
     """The journeys of a published file that pass the filters, in its order: float32 ``[n, 10]``.
 
     Raises:
-        DatasetError: if the file has no coordinates.
-        ValueError: if it has other columns, another number of journeys than published, or none that passes.
+        ValueError: if the file has other columns, another number of journeys than published, or none that passes.
     """
     with needs("parquet", "Reading taxi journeys"):
         import pyarrow  # noqa: F401
@@ -192,11 +159,11 @@ def _journeys(paths: list[Path]) -> np.ndarray:
     for batch in _text_batches(path) if path.suffix == ".csv" else _parquet_batches(path):
         read += batch.num_rows
         pieces.append(_filtered(batch))
-    known = FACTS["taxi"]["rows"].get(path.stem.rpartition("_")[2], read) if path.suffix == ".csv" else read
+    known = FACTS["taxi"]["rows"].get(path.stem.rpartition("_")[2]) if path.suffix == ".csv" else None
     left = sum(map(len, pieces))
-    if read != known or not left:
+    if read != (known or read) or not left:
         raise ValueError(
-            f"it has {read:,} journeys, not {known:,}" if left else "it has no journey that passes the filters"
+            f"it has {read:,} journeys, {left:,} of which pass the filters; {known or 'more'} are expected"
         )
     return np.concatenate(pieces)
 
@@ -231,15 +198,12 @@ def _text_batches(path: Path) -> Iterator[Any]:
 def _names(path: Path, header: Sequence[str]) -> dict[str, str]:
     """This file's name of each column; some published names have blanks around them."""
     plain = {name.removeprefix(_MARK).strip().lower(): name for name in header}
-    names = {key: plain[known] for key, candidates in _COLUMNS.items() for known in candidates if known in plain}
-    missing = [key for key in _COLUMNS if key not in names]
-    if missing and all(key.endswith("itude") for key in missing):
-        raise DatasetError(
-            f"{path} has no columns for {', '.join(missing)}: Parquet files of months after "
-            f"{_LAST_PARQUET_WITH_COORDINATES} hold zones instead. {_OLD_COPY}"
-        )
+    columns = FACTS["taxi"]["columns"]
+    names = {key: plain[known] for key, candidates in columns.items() for known in candidates if known in plain}
+    missing = [key for key in columns if key not in names]
     if missing:
-        raise ValueError(f"it has no columns for {', '.join(missing)}")
+        zones = f": Parquet files of months after {FACTS['taxi']['last_parquet']} hold zones instead of coordinates"
+        raise ValueError(f"it has no columns for {', '.join(missing)}{zones if path.suffix == '.parquet' else ''}")
     return names
 
 

@@ -1,32 +1,32 @@
-"""Regression benchmarks of the UCI collection, in the fixed splits of Gal and Ghahramani (2016)."""
+"""Tables of the UCI collection: regression in the fixed splits of Gal and Ghahramani (2016), and classes."""
 
 from __future__ import annotations
 
+import csv
+import gzip
 import operator
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpzoo.reproductions.datasets.files import Files
-from gpzoo.reproductions.datasets.readers import npz
+from gpzoo.reproductions.datasets.in_memory import divided
+from gpzoo.reproductions.datasets.readers import member, npz, numbers
 from gpzoo.reproductions.datasets.registry import FACTS, published
 from gpzoo.tables.files import fingerprint
 
 UCI = [name for name in FACTS if name.startswith("uci/")]
 
 for _name in UCI:
-    # A table was published as 8 or 23 texts: its numbers, which columns are features and target, the rows of each split.
+    # A table was published as 8 or 23 texts: its numbers, the columns of features and target, the rows of each split.
     _facts = FACTS[_name]
     _stems = ["data", "index_features", "index_target", *(f"index_test_{k}" for k in range(_facts["splits"]))]
     _facts["files"] = [
         {"path": f"{_name.replace('/', '_')}/{stem}.txt", "bytes": 2**25, "urls": [f"{_facts['home']}/{stem}.txt"]}
         for stem in _stems
     ]
-    _facts["advice"] = (
-        " All of data.txt, index_features.txt, index_target.txt and "
-        f"index_test_0.txt to {_stems[-1]}.txt are needed there."
-    )
 
 
 @published(*UCI)
@@ -51,7 +51,7 @@ def uci(files: Files, split: int = 0) -> dict[str, Any]:
         files.check(fingerprint(arrays))
     X, y, test = arrays["X"], arrays["y"], arrays[f"test_{split}"].astype(int)
     train = np.setdiff1d(np.arange(len(y)), test)
-    return {"X_train": X[train], "y_train": y[train], "X_test": X[test], "y_test": y[test]}
+    return divided(X, y, train, test)
 
 
 def _from_text(paths: list[Path]) -> dict[str, np.ndarray]:
@@ -60,3 +60,137 @@ def _from_text(paths: list[Path]) -> dict[str, np.ndarray]:
     # Indices are written as integers in some texts, as floating numbers in others.
     features, target, *tests = (np.loadtxt(path, ndmin=1).astype(np.uint16) for path in paths[1:])
     return {"X": data[:, features], "y": data[:, target.item()]} | {f"test_{k}": test for k, test in enumerate(tests)}
+
+
+# -- tables with classes ----------------------------------------------------------------------------------------------
+
+#: The text of a missing value.
+_MISSING = "?"
+
+#: Numbers and codes ``X``, classes ``y`` and names ``columns``; and the names of columns of categories.
+Table = tuple[dict[str, np.ndarray], Collection[str]]
+
+
+@published("adult", "connect4", "diabetes", "covtype", "covtype-subset")
+def table(files: Files, split: int = 0) -> dict[str, Any]:
+    """Read a table with classes: categories become columns of zeros and ones; a missing value is a category too.
+
+    Of the facts, ``dropped`` are columns that are not features, ``codes`` integer columns that are codes of categories,
+    and ``by`` is the column whose values are kept together when rows are held out. Categories of a column with fewer
+    rows than ``rare`` are merged.
+
+    Args:
+        files: its files; ``covtype-subset`` has 16 % of the rows of ``covtype``.
+        split: seed of the draw of the 10 % of rows for testing.
+
+    Returns:
+        float32 features ``[N, D]``, which should be standardised, and int32 labels.
+
+    Raises:
+        ValueError: if ``split`` is negative.
+        DatasetError: if a file is damaged or cannot be downloaded.
+    """
+    split = operator.index(split)
+    if split < 0:
+        raise ValueError(f"split must be 0 or more, it seeds the draw of the test rows; got {split}.")
+    with files.paths() as (path,):
+        if path.suffix == ".npz":
+            arrays = npz(path)
+            categories = {key.removeprefix("cat_") for key in arrays if key.startswith("cat_")}
+        else:
+            arrays, categories = _READERS[files.name](path, files.facts)
+        if "content" in files.facts:
+            files.check(content_of(arrays, categories))
+    columns = [str(column) for column in arrays["columns"]]
+    X, y, by = (
+        _features(arrays["X"], columns, files.facts, categories),
+        arrays["y"].astype(np.int32),
+        files.facts.get("by"),
+    )
+    groups = np.arange(len(y)) if by is None else np.unique(arrays["X"][:, columns.index(by)], return_inverse=True)[1]
+    number = groups.max() + 1
+    held = np.zeros(number, bool)
+    held[np.random.RandomState(split).permutation(number)[: round(0.1 * number)]] = True
+    test = held[groups]
+    parts = divided(X, y, ~test, test)
+    return parts if by is None else parts | {"groups": groups[~test]}
+
+
+def content_of(arrays: Mapping[str, np.ndarray], categories: Collection[str]) -> str:
+    """The hash of a table's values, column names and columns of categories, the same for either file."""
+    names = [f"{column}{' (category)' if column in categories else ''}\n" for column in arrays["columns"]]
+    columns = np.frombuffer("".join(names).encode(), np.uint8)
+    return fingerprint({"X": arrays["X"].astype(np.int32), "y": arrays["y"].astype(np.uint8), "columns": columns})
+
+
+def _features(X: np.ndarray, columns: list[str], facts: Mapping[str, Any], categories: Collection[str]) -> np.ndarray:
+    parts = []
+    for column, values in zip(columns, X.T, strict=True):
+        if column in facts.get("dropped", ()):
+            continue
+        if column not in categories and column not in facts.get("codes", ()):
+            parts.append(values[:, None].astype(np.float32))
+            continue
+        _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+        common = counts >= facts.get("rare", 0)
+        # The last column stands for all rare categories.
+        place = np.where(common, np.cumsum(common) - 1, common.sum())[place]
+        width = int(common.sum()) + (not common.all())
+        parts.append((place[:, None] == np.arange(width)).astype(np.float32))
+    return np.concatenate(parts, axis=1)
+
+
+# -- the published files -----------------------------------------------------------------------------------------------
+
+
+def _coded(rows: Iterable[list[str]], columns: list[str], label: Callable[[str], Any]) -> Table:
+    """Integer columns unchanged; others as indices into their sorted values, -1 for a missing value."""
+    cells = np.array(list(rows))
+    X, categories = np.empty((len(cells), len(columns)), np.int32), set()
+    for i, (column, values) in enumerate(zip(columns, cells[:, :-1].T, strict=True)):
+        try:
+            X[:, i] = values.astype(np.int64)
+        except ValueError:
+            categories.add(column)
+            kinds, place = np.unique(values, return_inverse=True)
+            present = kinds != _MISSING
+            X[:, i] = np.where(present, np.cumsum(present) - 1, -1)[place]
+    y = np.array([label(word) for word in cells[:, -1]], np.uint8)
+    return {"X": X, "y": y, "columns": np.array(columns)}, categories
+
+
+def _read_adult(path: Path, facts: Mapping[str, Any]) -> Table:
+    columns = facts["columns"]
+    with member(path, "adult.data") as train, member(path, "adult.test") as test:
+        text = csv.reader((line.decode("ascii") for stream in (train, test) for line in stream), skipinitialspace=True)
+        # A few lines are not rows of the table: the first one of the second text, and empty ones.
+        rows = (row for row in text if len(row) == len(columns) + 1)
+        return _coded(rows, columns, lambda word: word.rstrip(".") == ">50K")
+
+
+def _read_diabetes(path: Path, facts: Mapping[str, Any]) -> Table:
+    with member(path, "diabetic_data.csv") as stream:
+        text = csv.reader(line.decode("ascii") for line in stream)
+        columns = next(text)[:-1]
+        return _coded(text, columns, ("NO", "<30", ">30").index)
+
+
+def _read_connect4(path: Path, facts: Mapping[str, Any]) -> Table:
+    columns = facts["codes"]
+    with gzip.open(path) as stream:
+        # The digest of the file is unknown, so that no more is unpacked than the table has.
+        text = stream.read(4 * facts["rows"] * (len(columns) + 1)).splitlines()
+    target = text[0].decode().split("\t").index("target")
+    values = numbers(text[1:], facts["rows"], len(columns) + 1, "\t").astype(np.int32)
+    X, y = np.delete(values, target, axis=1), values[:, target].astype(np.uint8)
+    return {"X": X, "y": y, "columns": np.array(columns)}, ()
+
+
+def _read_covtype(path: Path, facts: Mapping[str, Any]) -> Table:
+    with gzip.open(path) as stream:
+        values = numbers(stream, facts["rows"], 55).astype(np.int32)
+    columns = np.array([f"column {i}" for i in range(values.shape[1] - 1)])
+    return {"X": values[:, :-1], "y": (values[:, -1] - 1).astype(np.uint8), "columns": columns}, ()
+
+
+_READERS = {"adult": _read_adult, "connect4": _read_connect4, "diabetes": _read_diabetes, "covtype": _read_covtype}
