@@ -85,11 +85,14 @@ class Files:
         files = self.facts.get("at_hand", [])
         if not files or not all(find(file["path"]) for file in files):
             files = self.facts["files"]
-        found = [_obtained(file, self.facts.get("advice", "")) for file in files]
-        self.source = ", ".join(dict.fromkeys(origin for _, origin in found))
-        paths = [path for path, _ in found]
+        paths, origins, self.sha256 = [], [], {}
+        for file in files:
+            path, origin = _obtained(file, self.facts.get("advice", ""))
+            self.sha256[file["path"]] = _sha256(file, path)
+            paths.append(path)
+            origins.append(origin)
+        self.source = ", ".join(dict.fromkeys(origins))
         self._place = paths[0] if len(paths) == 1 else paths[0].parent
-        self.sha256 = {file["path"]: _sha256(file, path) for file, path in zip(files, paths, strict=True)}
         try:
             yield paths
         except (DatasetError, ImportError):
