@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gpzoo.reproductions.datasets.files import Files, choices
+from gpzoo.reproductions.datasets.files import Files, choices, member, npz, numbers
 from gpzoo.reproductions.datasets.in_memory import Dataset, first_rows
-from gpzoo.reproductions.datasets.readers import member, npz, numbers
 from gpzoo.reproductions.datasets.registry import FACTS, dataset, load, published
 from gpzoo.tables.files import fingerprint
 

@@ -90,15 +90,8 @@ class Dataset:
         y_mean, y_std = (float(v) for v in _mean_and_std(self.y_train))
         y_std = y_std or 1.0
         y_train, y_test = (((y - y_mean) / y_std).astype(y.dtype) for y in (self.y_train, self.y_test))
-        return replace(
-            self,
-            X_train=X_train,
-            y_train=y_train,
-            X_test=X_test,
-            y_test=y_test,
-            y_mean=self.y_mean + self.y_std * y_mean,
-            y_std=self.y_std * y_std,
-        )
+        units = {"y_mean": self.y_mean + self.y_std * y_mean, "y_std": self.y_std * y_std}
+        return replace(self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test, **units)
 
     def subset(self, num_train: int | None = None, num_test: int | None = None, seed: int = 0) -> Dataset:
         """Keep random rows of each part, drawn without replacement, in their original order.
@@ -132,20 +125,14 @@ class Dataset:
         if absent:
             raise ValueError(f"labels {absent} do not occur in {self.name}; its classes are {present}.")
         kept = self._rows(np.isin(self.y_train, labels), np.isin(self.y_test, labels))
-        y_train, y_test = (
-            (y[:, None] == np.asarray(labels)).argmax(axis=1).astype(y.dtype) for y in (kept.y_train, kept.y_test)
-        )
+        matches = (y[:, None] == np.asarray(labels) for y in (kept.y_train, kept.y_test))
+        y_train, y_test = (match.argmax(axis=1).astype(kept.y_train.dtype) for match in matches)
         return replace(kept, y_train=y_train, y_test=y_test)
 
     def _rows(self, train: np.ndarray | slice, test: np.ndarray | slice) -> Dataset:
-        X_train, y_train, X_test, y_test = (
-            self.X_train[train],
-            self.y_train[train],
-            self.X_test[test],
-            self.y_test[test],
-        )
-        groups = None if self.groups is None else self.groups[train]
-        return replace(self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test, groups=groups)
+        rows = {"train": train, "test": test}
+        parts: dict[str, Any] = {f"{n}_{part}": getattr(self, f"{n}_{part}")[rows[part]] for part in rows for n in "Xy"}
+        return replace(self, **parts, groups=None if self.groups is None else self.groups[train])
 
 
 def divided(X: np.ndarray, y: np.ndarray, train: Any, test: Any) -> dict[str, Any]:

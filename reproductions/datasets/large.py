@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from gpzoo._extras import needs
-from gpzoo.reproductions.datasets.files import Files
+from gpzoo.reproductions.datasets.files import Files, member, numbers
 from gpzoo.reproductions.datasets.in_memory import first_rows, random_split
-from gpzoo.reproductions.datasets.readers import member, numbers
 from gpzoo.reproductions.datasets.registry import published
 
 YEAR_PUBLISHED_TRAIN = 463_715

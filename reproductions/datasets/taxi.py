@@ -50,9 +50,7 @@ def _facts(month: str) -> dict[str, Any]:
 def _files(month: str) -> Files:
     facts = _facts(month)
     # Where both files are there, the one that is offered now is read.
-    if find(facts["files"][0]["path"]):
-        del facts["at_hand"]
-    return Files("taxi", facts)
+    return Files("taxi", facts | {"at_hand": []} if find(facts["files"][0]["path"]) else facts)
 
 
 FACTS["taxi"].update(_facts(FIRST))

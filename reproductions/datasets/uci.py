@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gpzoo.reproductions.datasets.files import Files
+from gpzoo.reproductions.datasets.files import Files, member, npz, numbers
 from gpzoo.reproductions.datasets.in_memory import divided
-from gpzoo.reproductions.datasets.readers import member, npz, numbers
 from gpzoo.reproductions.datasets.registry import FACTS, published
 from gpzoo.tables.files import fingerprint
 
@@ -102,11 +101,8 @@ def table(files: Files, split: int = 0) -> dict[str, Any]:
         if "content" in files.facts:
             files.check(content_of(arrays, categories))
     columns = [str(column) for column in arrays["columns"]]
-    X, y, by = (
-        _features(arrays["X"], columns, files.facts, categories),
-        arrays["y"].astype(np.int32),
-        files.facts.get("by"),
-    )
+    X, y = _features(arrays["X"], columns, files.facts, categories), arrays["y"].astype(np.int32)
+    by = files.facts.get("by")
     groups = np.arange(len(y)) if by is None else np.unique(arrays["X"][:, columns.index(by)], return_inverse=True)[1]
     number = groups.max() + 1
     held = np.zeros(number, bool)

@@ -16,7 +16,7 @@ from PIL import Image
 from gpzoo.errors import DatasetError
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.cli import main
-from gpzoo.reproductions.datasets import files, photographs, registry
+from gpzoo.reproductions.datasets import files, images, registry
 from tests.reproductions.datasets import made
 
 MNIST = registry.FACTS["mnist"]["files"]
@@ -95,7 +95,7 @@ def test_a_download_that_fails_is_explained_and_not_kept(folder, monkeypatch, er
 
 
 def test_a_cache_that_cannot_be_written_is_named(folder, put, monkeypatch):
-    contents, table, facts = made.images("rectangles_images.zip", "train", "test")
+    contents, _, facts = made.images("rectangles_images.zip", "train", "test")
     put("rectangles-images", contents, **facts)
     (folder / "blocker").touch()
     monkeypatch.setattr(pooch, "os_cache", lambda project: folder / "blocker" / project)
@@ -174,7 +174,7 @@ def test_nothing_is_unpickled(put, folder, cache):
     ],
 )
 def test_a_damaged_cache_is_made_again(put, folder, cache, damage):
-    contents, table, facts = made.images("rectangles_images.zip", "train", "test")
+    contents, _, facts = made.images("rectangles_images.zip", "train", "test")
     put("rectangles-images", contents, **facts)
     data = datasets.load("rectangles-images")
     array, note = cache / "rectangles_images.npy", cache / "rectangles_images.npy.json"
@@ -227,7 +227,7 @@ def test_the_list_says_what_is_present(folder):
 
 
 @pytest.fixture
-def images(folder):
+def photographs(folder):
     """``images[part, class]``: paths of photographs, red left and blue right, wider than high."""
     pixels = np.zeros((40, 60, 3), np.uint8)
     pixels[:, :30, 0] = pixels[:, 30:, 2] = 200
@@ -244,7 +244,7 @@ def images(folder):
     return found
 
 
-def test_a_folder_of_images_is_a_data_set(images):
+def test_a_folder_of_images_is_a_data_set(photographs):
     assert "imagenet20" in {entry.name for entry in datasets.available() if entry.present}
     data = datasets.load("imagenet20", size=20)
     assert data.sizes == {"train": 6, "test": 4, "input_shape": [20, 20, 3], "classes": 2}
@@ -253,14 +253,14 @@ def test_a_folder_of_images_is_a_data_set(images):
     for X, y in ((data.X_train, data.y_train), (data.X_test, data.y_test)):
         left = np.where(y == 1, X[:, :, :8, 0].mean((1, 2)), X[:, :, :8, 2].mean((1, 2)))
         np.testing.assert_allclose(left, 200 / 255, atol=0.02)
-    Image.new("L", (30, 30), 100).save(images["train", "n1"][0])
+    Image.new("L", (30, 30), 100).save(photographs["train", "n1"][0])
     np.testing.assert_allclose(datasets.load("imagenet20").X_train[0], 100 / 255, atol=0.01)
     with pytest.raises(ValueError, match="size must be an integer of at least 1, got 0"):
         datasets.load("imagenet20", size=0)
 
 
-def test_folders_and_files_that_are_no_photographs_are_refused(folder, images, monkeypatch):
-    broken = images["val", "n2"][1]
+def test_folders_and_files_that_are_no_photographs_are_refused(folder, photographs, monkeypatch):
+    broken = photographs["val", "n2"][1]
     content = broken.read_bytes()
     # Pillow knows many formats by their contents: for EPS it would start Ghostscript.
     for form in ("EPS", "GIF"):
@@ -270,9 +270,9 @@ def test_folders_and_files_that_are_no_photographs_are_refused(folder, images, m
     refused("imagenet20", f"cannot read the image {broken}")
     broken.write_bytes(content)
     with monkeypatch.context() as patch:
-        patch.setattr(photographs, "_MOST_PIXELS", 399)
+        patch.setattr(images, "_MOST_PIXELS", 399)
         refused("imagenet20", "cannot read the image", "it has more than 399 pixels")
-    for path in images["val", "n2"]:
+    for path in photographs["val", "n2"]:
         path.unlink()
     refused("imagenet20", "n2 holds no images (.jpeg, .jpg, .png)")
     broken.parent.rmdir()

@@ -11,7 +11,7 @@ import pytest
 
 from gpzoo.errors import DatasetError
 from gpzoo.reproductions import datasets
-from gpzoo.reproductions.datasets import images, large, readers, registry, taxi, uci
+from gpzoo.reproductions.datasets import files, images, large, registry, taxi, uci
 from tests.reproductions.datasets import made
 
 HTML = b"<html><body>moved</body></html>\n"
@@ -113,7 +113,7 @@ def test_images_as_text(put, folder, monkeypatch, name, file):
 
 
 def test_digits_are_rotated_where_the_original_is_absent(put, monkeypatch):
-    contents, (X, *_) = made.mnist()
+    contents, _ = made.mnist()
     put("mnist", contents)
     monkeypatch.setitem(registry.FACTS["mnist-rot"], "rows", [3, 5])
     data = datasets.load("mnist-rot-generated")
@@ -288,7 +288,7 @@ def test_damaged_text_is_refused_and_not_kept(put, cache, kind):
     ],
 )
 def test_archives_that_are_no_archives_or_too_large_are_refused(put, folder, monkeypatch, damage, said):
-    monkeypatch.setattr(readers, "_MOST_TEXT", 1000)
+    monkeypatch.setattr(files, "_MOST_TEXT", 1000)
     contents = {file: damage(content) for file, content in packed("year", made.text(numbers("year"))).items()}
     put("year", contents, rows=55)
     refused("year", "is damaged or is another version", said)
@@ -392,7 +392,7 @@ def test_months_are_joined_kept_split_and_rewritten(folder, tmp_path, monkeypatc
 )
 def test_months_that_make_no_sense_are_refused(folder, months):
     for call in (lambda: datasets.load("taxi", months=months), lambda: taxi.taxi_parquet(months, folder)):
-        with pytest.raises(ValueError, match="from '2009-01' to '2016-06'.*each given once.*got"):
+        with pytest.raises(ValueError, match=r"from '2009-01' to '2016-06'.*each given once.*got"):
             call()
 
 
