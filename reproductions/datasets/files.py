@@ -74,7 +74,7 @@ class Files:
         sha256: sha256 of each file that was read, by its path in the data folder.
     """
 
-    def __init__(self, name: str, facts: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, facts: dict[str, Any]) -> None:
         self.name, self.facts = name, facts
         self.source, self.sha256 = "", {}
         self._place = Path()

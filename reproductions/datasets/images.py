@@ -77,8 +77,9 @@ def _records(paths: list[Path]) -> np.ndarray:
             f"cifar-10-batches-bin/{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
         ]
         with tarfile.open(paths[0]) as archive:
-            batches = {member.name: archive.extractfile(member).read() for member in archive if member.name in names}
-        records = np.frombuffer(b"".join(batches[name] for name in names), np.uint8).reshape(-1, 3073)
+            members = {member.name: archive.extractfile(member) for member in archive if member.name in names}
+            content = b"".join(file.read() for name in names if (file := members[name]))
+        records = np.frombuffer(content, np.uint8).reshape(-1, 3073)
         y, pixels = records[:, 0], np.moveaxis(records[:, 1:].reshape(-1, 3, 32, 32), 1, -1)
     else:
         # The planes are green, red minus green and blue minus green, each as differences along rows and columns.
