@@ -45,13 +45,10 @@ class Dataset:
     groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for part, X, y in (("train", self.X_train, self.y_train), ("test", self.X_test, self.y_test)):
-            if len(X) != len(y):
-                raise ValueError(f"X_{part} has {len(X)} rows but y_{part} has {len(y)}; they must match.")
-        if self.groups is not None and len(self.groups) != len(self.y_train):
-            raise ValueError(
-                f"groups has {len(self.groups)} rows but y_train has {len(self.y_train)}; they must match."
-            )
+        for name, of in (("X_train", "y_train"), ("X_test", "y_test"), ("groups", "y_train")):
+            rows, wanted = getattr(self, name), getattr(self, of)
+            if rows is not None and len(rows) != len(wanted):
+                raise ValueError(f"{name} has {len(rows)} rows but {of} has {len(wanted)}; they must match.")
         if self.X_train.shape[1:] != self.X_test.shape[1:]:
             raise ValueError(
                 f"rows of X_train have shape {self.X_train.shape[1:]} but rows of X_test {self.X_test.shape[1:]}; "
@@ -93,15 +90,8 @@ class Dataset:
         y_mean, y_std = (float(v) for v in _mean_and_std(self.y_train))
         y_std = y_std or 1.0
         y_train, y_test = (((y - y_mean) / y_std).astype(y.dtype) for y in (self.y_train, self.y_test))
-        return replace(
-            self,
-            X_train=X_train,
-            y_train=y_train,
-            X_test=X_test,
-            y_test=y_test,
-            y_mean=self.y_mean + self.y_std * y_mean,
-            y_std=self.y_std * y_std,
-        )
+        units = {"y_mean": self.y_mean + self.y_std * y_mean, "y_std": self.y_std * y_std}
+        return replace(self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test, **units)
 
     def subset(self, num_train: int | None = None, num_test: int | None = None, seed: int = 0) -> Dataset:
         """Keep random rows of each part, drawn without replacement, in their original order.
@@ -116,14 +106,7 @@ class Dataset:
         """
         train = _draw("num_train", num_train, len(self.X_train), seed)
         test = _draw("num_test", num_test, len(self.X_test), seed)
-        return replace(
-            self,
-            X_train=self.X_train[train],
-            y_train=self.y_train[train],
-            X_test=self.X_test[test],
-            y_test=self.y_test[test],
-            groups=None if self.groups is None else self.groups[train],
-        )
+        return self._rows(train, test)
 
     def classes(self, *labels: int) -> Dataset:
         """Keep the rows of some classes, relabelled ``0 .. k-1`` in the given order: ``classes(0, 1)`` of MNIST.
@@ -141,14 +124,33 @@ class Dataset:
         absent = [label for label in labels if label not in present]
         if absent:
             raise ValueError(f"labels {absent} do not occur in {self.name}; its classes are {present}.")
-        parts = []
-        for X, y in ((self.X_train, self.y_train), (self.X_test, self.y_test)):
-            keep = np.isin(y, labels)
-            matches = y[keep, None] == np.asarray(labels)
-            parts += [X[keep], matches.argmax(axis=1).astype(y.dtype)]
-        X_train, y_train, X_test, y_test = parts
-        groups = None if self.groups is None else self.groups[np.isin(self.y_train, labels)]
-        return replace(self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test, groups=groups)
+        kept = self._rows(np.isin(self.y_train, labels), np.isin(self.y_test, labels))
+        matches = (y[:, None] == np.asarray(labels) for y in (kept.y_train, kept.y_test))
+        y_train, y_test = (match.argmax(axis=1).astype(kept.y_train.dtype) for match in matches)
+        return replace(kept, y_train=y_train, y_test=y_test)
+
+    def _rows(self, train: np.ndarray | slice, test: np.ndarray | slice) -> Dataset:
+        rows = {"train": train, "test": test}
+        parts: dict[str, Any] = {f"{n}_{part}": getattr(self, f"{n}_{part}")[rows[part]] for part in rows for n in "Xy"}
+        return replace(self, **parts, groups=None if self.groups is None else self.groups[train])
+
+
+def divided(X: np.ndarray, y: np.ndarray, train: Any, test: Any) -> dict[str, Any]:
+    """The arrays of a :class:`Dataset` with these training and test rows: slices, masks or numbers."""
+    return {"X_train": X[train], "y_train": y[train], "X_test": X[test], "y_test": y[test]}
+
+
+def first_rows(X: np.ndarray, y: np.ndarray, train: int) -> dict[str, Any]:
+    """The first rows for training, the others for testing."""
+    return divided(X, y, slice(train), slice(train, None))
+
+
+def random_split(X: np.ndarray, y: np.ndarray, seed: int, most_test: int | None = None) -> dict[str, Any]:
+    """Draw a tenth of the rows, rounded up, for testing, or ``most_test`` if that is fewer; parts keep their order."""
+    test = min(len(y) - len(y) * 9 // 10, most_test or len(y))
+    drawn = np.zeros(len(y), bool)
+    drawn[np.random.RandomState(operator.index(seed)).permutation(len(y))[:test]] = True
+    return divided(X, y, ~drawn, drawn)
 
 
 def _floating(dtype: np.dtype) -> np.dtype:

@@ -1,18 +1,24 @@
-"""Which data sets are there, and where is each? A decorator adds a loader to the list."""
+"""Which data sets are there, and where is each? Decorators add their functions to the list."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-import os
+import tomllib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from gpzoo.reproductions.datasets.files import find, find_folder
+from gpzoo.reproductions.datasets.files import Files, choices, find
 from gpzoo.reproductions.datasets.in_memory import Dataset
 
-Loader = Callable[..., Dataset]
+Loader = TypeVar("Loader", bound=Callable[..., Any])
+
+#: What is known of published data sets, by name.
+FACTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("datasets.toml").read_text("utf-8"))
+for _facts in FACTS.values():
+    _facts.update({**FACTS.get(_facts.pop("like", ""), {}), **_facts})
 
 
 @dataclass(frozen=True)
@@ -33,13 +39,10 @@ class Entry:
     location: str
 
 
-_OWN = "your own folder"
-
-
 @dataclass(frozen=True)
 class _Known:
     description: str
-    loader: Loader
+    loader: Callable[..., Any]
     files: Collection[Collection[str]]
     folder: str
     location: str
@@ -80,26 +83,40 @@ def dataset(
     return enter
 
 
+def published(*names: str) -> Callable[[Loader], Loader]:
+    """Add data sets that one function reads from published files, whose facts are in ``datasets.toml``.
+
+    The function takes :class:`~gpzoo.reproductions.datasets.files.Files`, then the options as in :func:`dataset`. It
+    returns the arrays of a :class:`Dataset`, by field.
+    """
+
+    def enter(read: Loader) -> Loader:
+        for name in names:
+            dataset(name, FACTS[name]["description"], files=choices(FACTS[name]))(read)
+        return read
+
+    return enter
+
+
 def available() -> list[Entry]:
     """Every data set in order of name, and whether it is on this machine; files are searched, not checked.
 
     Raises:
         DatasetError: if ``GPZOO_DATA`` does not name a folder.
     """
-    entries = []
-    for name, known in sorted(_KNOWN.items()):
-        location = known.location
-        if known.files:
-            found = ([find(file) for file in files] for files in known.files)
-            complete: Any = next(
-                (paths for paths in found if all(path and os.path.isfile(path) for path in paths)), None
-            )
-            location = str(complete[0].parent) if complete else "download"
-        if known.folder:
-            folder = find_folder(known.folder)
-            location = str(folder.parent) if folder else _OWN
-        entries.append(Entry(name, known.description, location not in ("download", _OWN), location))
-    return entries
+    return [Entry(name, known.description, *_located(known)) for name, known in sorted(_KNOWN.items())]
+
+
+def _located(known: _Known) -> tuple[bool, str]:
+    """Whether a data set is present, and its location."""
+    if known.folder:
+        folder = find(known.folder)
+        return (True, str(folder.parent)) if folder and folder.is_dir() else (False, "your own folder")
+    for files in known.files:
+        found = [path for file in files if (path := find(file)) and path.is_file()]
+        if len(found) == len(files):
+            return True, str(found[0].parent)
+    return (False, "download") if known.files else (True, known.location)
 
 
 def load(name: str, **options: Any) -> Dataset:
@@ -120,10 +137,14 @@ def load(name: str, **options: Any) -> Dataset:
         close = difflib.get_close_matches(str(name), _KNOWN, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"there is no data set {name!r}.{hint} Choose from: {', '.join(sorted(_KNOWN))}.")
-    loader = _KNOWN[name].loader
-    known = list(inspect.signature(loader).parameters)
+    loader, facts = _KNOWN[name].loader, FACTS.get(name)
+    known = list(inspect.signature(loader).parameters)[facts is not None :]
     for option in options:
         if option not in known:
             takes = f"its options are: {', '.join(known)}" if known else "it has no options"
             raise TypeError(f"data set {name!r} has no option {option!r}; {takes}.")
-    return loader(**options)
+    if facts is None:
+        return loader(**options)
+    files = Files(name, facts)
+    arrays = loader(files, **options)
+    return Dataset(name, **arrays, source=files.source, sha256=files.sha256)

@@ -13,7 +13,6 @@ from gpzoo.errors import CheckpointError
 from gpzoo.inference import Trained, report
 from gpzoo.inference.programs import files as _files
 from gpzoo.inference.training.checkpoints import Checkpoints
-from gpzoo.reproductions.datasets import files
 from gpzoo.reproductions.kept import write_json
 from tests.programs import KEY
 
@@ -34,18 +33,12 @@ def as_checkpoint(path):
     assert Checkpoints(path.parent, {}).save(int(path.stem), 0.0, np.zeros((1, 3)), {})
 
 
-def of_dataset(path):
-    with files.written(path.parent, path.name) as unfinished:
-        unfinished.write_bytes(b"rows")
-
-
 def text(path):
     with _files.replacing(path) as temporary:
         temporary.write_text("page")
 
 
 FOLLOWING = {"a": saved, "b": kept, "3.checkpoint": as_checkpoint, "e": text}
-WRITERS = FOLLOWING | {"d": of_dataset}  # which replaces links themselves
 
 
 @pytest.fixture
@@ -68,7 +61,7 @@ NODES = {"a pipe": pipe, "a socket": listener, "a folder": Path.mkdir}
 
 
 @pytest.mark.parametrize("kind", NODES)
-@pytest.mark.parametrize(("name", "linked"), [(n, False) for n in WRITERS] + [(n, True) for n in FOLLOWING])
+@pytest.mark.parametrize(("name", "linked"), [(n, linked) for n in FOLLOWING for linked in (False, True)])
 def test_what_is_no_regular_file_is_refused_and_stays(name, kind, linked, folder):
     path = folder / name
     node = folder / "node" if linked else path
@@ -81,7 +74,7 @@ def test_what_is_no_regular_file_is_refused_and_stays(name, kind, linked, folder
         if name == "3.checkpoint":
             assert not Checkpoints(folder, {}).save(3, 0.0, np.zeros((1, 3)), {})
         else:
-            WRITERS[name](path)
+            FOLLOWING[name](path)
     message = str(said[0].message if name == "3.checkpoint" else said.value)
     assert kind in message and str(path) in message and "only a regular file" in message
     after = node.lstat()
@@ -99,7 +92,7 @@ def test_a_link_to_a_file_is_followed_and_stays(name, exists, folder):
     if exists:
         file.write_bytes(b"before")
     path.symlink_to("other/file")
-    WRITERS[name](path)
+    FOLLOWING[name](path)
     assert path.is_symlink() and file.is_file() and file.read_bytes() != b"before"
     assert path.read_bytes() == file.read_bytes()
     assert [p.name for p in other.iterdir()] == ["file"]
