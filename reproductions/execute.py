@@ -28,7 +28,6 @@ from gpzoo.reproductions.experiment import (
     SCHEMA,
     Experiment,
     Outcome,
-    Posterior,
     ReproductionError,
     Run,
     data_record,
@@ -53,8 +52,9 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
         The content of ``result.json``.
 
     Raises:
-        ReproductionError: if the folder cannot be written or belongs to another run, a metric is not finite, a metric
-            of the paper is missing, or a figure or the posterior cannot be written.
+        ReproductionError: if the folder cannot be written, belongs to another run or to one whose commit was not
+            recorded, the commit of a checkout cannot be read, the experiment reports no settings, a metric is not
+            finite, a metric of the paper is missing, or a figure or the posterior cannot be written.
     """
     with needs("reproductions", "Drawing the figures of an experiment"):
         import matplotlib  # noqa: F401
@@ -93,7 +93,8 @@ def make_result(
         starts: the starts that took part, in order of time; only this one unless given.
 
     Raises:
-        ReproductionError: if a metric is missing or not finite, or a setting cannot be written as JSON.
+        ReproductionError: if a metric is missing or not finite, there are no settings, or a setting cannot be written
+            as JSON.
     """
     starts = starts or [_start(run, 0)]
     metrics = {name: float(value) for name, value in outcome.metrics.items()}
@@ -108,6 +109,8 @@ def make_result(
         raise ReproductionError(
             f"{run.paper} {run.experiment} did not report {', '.join(missing)}, for which the paper has a number."
         )
+    if not outcome.settings:
+        raise ReproductionError(f"{run.paper} {run.experiment} did not report its settings; nothing was recorded.")
     trees = [start["clean"] for start in starts]
     found = {
         "schema": SCHEMA,
@@ -124,7 +127,7 @@ def make_result(
         "subset": outcome.subset,
         "folds": outcome.folds,
         "selection": outcome.selection,
-        "curve": [dict(point) for point in outcome.curve],
+        "curve": [dict(point) for point in outcome.curve] if len(outcome.curve) > 1 else [],
         "settings": dict(outcome.settings),
         "steps": int(outcome.steps),
         "seconds_training": float(outcome.seconds_training),
@@ -177,8 +180,7 @@ def _now() -> str:
 def _start(run: Run, steps: int) -> dict[str, Any]:
     """The record of a start of a run, with the ``steps`` taken before it."""
     # Read when a run starts, because files may be changed while it trains.
-    made_by = {"commit": provenance.commit(), "clean": provenance.clean(), "program": provenance.program()}
-    return {**made_by, "command": run.command, "steps": steps, "time": _now()}
+    return {**provenance.recorded(), "command": run.command, "steps": steps, "time": _now()}
 
 
 def _steps_taken(folder: Path) -> int:
@@ -221,8 +223,10 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
         if not steps:
             started = []
         elif not started:
-            # The run began with a version that did not record starts.
-            started = [{"commit": None, "clean": None, "command": run.command, "steps": 0, "time": None}]
+            raise ReproductionError(
+                f"{run.checkpoint} is of a training whose commit was not recorded: choose another --output, or delete "
+                "the folder."
+            )
         started.append(_start(run, steps))
         write_json(path, {**run.identity, "starts": started})
     except OSError as error:
@@ -248,13 +252,13 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", dpi=150, bbox_inches="tight")
 
-    def export(posterior: Callable[[], Posterior], path: Path) -> None:
+    def export(posterior: Callable[[], Any], path: Path) -> None:
         made = posterior()
         with replacing(path) as temporary:
             made.to_netcdf(str(temporary), engine="h5netcdf")
 
     figures = {**outcome.figures, "learning_curve": lambda: learning_curve(outcome.elbo)}
-    if outcome.curve:
+    if len(outcome.curve) > 1:
         figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve})
     jobs: list[tuple[Path, Callable, Any]] = [
         (run.output / f"{name}.png", save, figure) for name, figure in figures.items()

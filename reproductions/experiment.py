@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpzoo.reproductions.claims import Paper, load
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gpzoo.inference import Trained
+    from gpzoo.reproductions.datasets import Dataset
 
 #: The presets: minutes on two CPU cores; an hour on them; the paper's sizes with our settings; the settings of the
 #: paper and its authors' code, else the programs' defaults.
@@ -33,32 +34,6 @@ FIELDS = (
 
 class ReproductionError(RuntimeError):
     """A reproduction cannot be run, finished or written; the message is one line and says what to do."""
-
-
-class DataRecord(Protocol):
-    """The record of the training data in a result; :class:`gpzoo.reproductions.datasets.Dataset` is one."""
-
-    @property
-    def name(self) -> str:
-        """See :class:`gpzoo.reproductions.datasets.Dataset`."""
-        ...
-
-    @property
-    def sha256(self) -> Any:
-        """See :class:`gpzoo.reproductions.datasets.Dataset`."""
-        ...
-
-    @property
-    def sizes(self) -> Any:
-        """See :class:`gpzoo.reproductions.datasets.Dataset`."""
-        ...
-
-
-class Posterior(Protocol):
-    """An ArviZ posterior: ``InferenceData`` before ArviZ 1.0, an xarray ``DataTree`` since."""
-
-    def to_netcdf(self, path: str, *, engine: str) -> Any:
-        """Write every group to one netCDF file."""
 
 
 class Inspected(NamedTuple):
@@ -91,6 +66,8 @@ class Run:
         seed: seed of all random keys of the run.
         output: folder of all files of the run.
         finished: whether the run has ended and is only looked at: its model is read from ``model``, nothing is trained.
+        split: number of the random split of the data, of a run's part on one of several splits.
+        source: the paper, if it is none of ``gpzoo``; :func:`experiment` sets it.
     """
 
     paper: str
@@ -100,6 +77,8 @@ class Run:
     seed: int
     output: Path
     finished: bool = False
+    split: int | None = None
+    source: Paper | None = field(default=None, compare=False, repr=False)
 
     @property
     def model(self) -> Path:
@@ -109,7 +88,18 @@ class Run:
     @property
     def checkpoint(self) -> Path:
         """Folder for checkpoints; a later run with the same output folder resumes from the last one."""
-        return self.output / "checkpoint"
+        whole = self.output / "checkpoint"
+        return whole if self.split is None else whole / str(self.split)
+
+    @property
+    def curve(self) -> Path:
+        """File of the test metrics during training."""
+        return (self.output if self.split is None else self.checkpoint) / "curve.json"
+
+    @property
+    def title(self) -> str:
+        """The variant, and the split if there are several, for bars of progress."""
+        return self.variant if self.split is None else f"{self.variant}, split {self.split + 1}"
 
     @property
     def identity(self) -> dict[str, str | int]:
@@ -129,7 +119,7 @@ class Run:
         ``[experiments.NAME.settings.PRESET]`` holds the first, ``[experiments.NAME.settings.PRESET.variants.VARIANT]``
         the second.
         """
-        found = dict(load(self.paper).experiments[self.experiment]["settings"][self.preset])
+        found = dict((self.source or load(self.paper)).experiments[self.experiment]["settings"][self.preset])
         return found | found.pop("variants", {}).get(self.variant, {})
 
     @property
@@ -140,7 +130,7 @@ class Run:
             f"--seed {self.seed}"
         )
 
-    def made_by(self, settings: Mapping[str, Any], data: DataRecord) -> dict[str, Any]:
+    def made_by(self, settings: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
         """All that an intermediate result of this run depends on, besides the program."""
         return {"run": self.identity, "settings": settings, "data": data_record(data)}
 
@@ -159,7 +149,8 @@ class Outcome:
         data: the training data.
         dtype: floating type of training, such as ``"float32"``.
         elbo: the learning curve: the bound at every step ``[steps]``, or a pair of step numbers and values.
-        curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training.
+        curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training; a single
+            point, at the end, is not recorded beside the metrics.
         figures: file name without suffix to a figure, or to a function that makes one.
         posterior: a function that makes the posterior for ArviZ, if the experiment exports one.
         inspected: the trained model, kept as ``model.gpzoo``, and what a report looks at; ``None`` without a report.
@@ -175,17 +166,32 @@ class Outcome:
     settings: Mapping[str, Any]
     steps: int
     seconds_training: float
-    data: DataRecord
+    data: Dataset
     dtype: str
     elbo: ArrayLike | tuple[ArrayLike, ArrayLike]
     curve: Sequence[Mapping[str, float]] = ()
     figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
-    posterior: Callable[[], Posterior] | None = None
+    posterior: Callable[[], Any] | None = None
     inspected: Inspected | None = None
     stands_in: bool = False
     subset: Mapping[str, Any] | None = None
     folds: Mapping[str, Any] | None = None
     selection: Mapping[str, Any] | None = None
+
+    @property
+    def trained(self) -> Trained:
+        """The trained model, of an outcome that is ``inspected``."""
+        return cast("Inspected", self.inspected).trained
+
+    @property
+    def outcome(self) -> Outcome:
+        """Itself: the old result of ``train`` had the outcome in it."""
+        return self
+
+    @property
+    def points(self) -> Sequence[Mapping[str, float]]:
+        """The curve, by its old name."""
+        return self.curve
 
 
 @dataclass(frozen=True)
@@ -256,7 +262,7 @@ def experiment(
             name=name,
             description=facts["description"],
             variants=paper.numbers(name, variants),
-            run=run,
+            run=lambda own: run(replace(own, source=paper)),
             default_variant=facts["default"],
             data=facts.get("data", ()),
             presets=facts["presets"],
@@ -268,12 +274,12 @@ def experiment(
     return made
 
 
-def data_record(data: DataRecord) -> dict[str, Any]:
+def data_record(data: Dataset) -> dict[str, Any]:
     """The record of data in a result."""
     return {"name": data.name, "sha256": data.sha256, "sizes": data.sizes}
 
 
-def subset(whole: DataRecord, used: DataRecord, rule: str) -> dict[str, Any] | None:
+def subset(whole: Dataset, used: Dataset, rule: str) -> dict[str, Any] | None:
     """The numbers of training and test rows, used and available, and the rule; ``None`` if all were used.
 
     Args:

@@ -72,12 +72,10 @@ def _train(
         data,
         model,
         guide,
-        setting,
+        replace(setting, test_rows=500, num_draws=100),
         score=score,
         settings=dict(zip(("views_training", "views_prediction"), views, strict=True)),
         watched={"learned_angle_degrees": "angle"},
-        test_rows=500,
-        num_draws=100,
         selection=_BY_HAND,
         **outcome,
     )

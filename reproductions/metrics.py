@@ -1,8 +1,12 @@
-"""How good is a prediction of the test set? The metrics of every paper, of a prediction of ``N`` data."""
+"""How good is a prediction of the test set? The metrics of every paper, of a prediction of ``N`` data.
+
+Metrics that are means over test rows have their standard error beside them, by their name and ``_se``: that over test
+rows, or that over splits where there are several (:func:`means`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +27,33 @@ def score_of(data: Dataset) -> Score:
 
 def of_classes(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
     """The metrics :func:`error` and :func:`nlpp`."""
-    return {"error": error(test, y), "nlpp": nlpp(test)}
+    return {"error": error(test, y), "nlpp": nlpp(test), "nlpp_se": standard_error(test)}
 
 
 def of_numbers(test: SitePrediction, y: np.ndarray, y_std: float = 1.0) -> dict[str, float]:
     """The metrics :func:`rmse` and :func:`test_log_likelihood`."""
-    return {"rmse": rmse(test, y, y_std), "test_log_likelihood": test_log_likelihood(test, y_std)}
+    found = {"rmse": rmse(test, y, y_std), "test_log_likelihood": test_log_likelihood(test, y_std)}
+    return found | {"test_log_likelihood_se": standard_error(test)}
+
+
+def standard_error(test: SitePrediction) -> float:
+    """The standard error over test rows of :func:`nlpp` and :func:`test_log_likelihood`."""
+    return float(np.std(test.log_density, ddof=1, dtype=np.float64) / np.sqrt(len(test.log_density)))
+
+
+def means(values: Mapping[str, Sequence[float]], errors: Collection[str] | None = None) -> dict[str, float]:
+    """Means over splits by metric, each followed by its standard error (``..._se``) if there are several splits.
+
+    Args:
+        values: of every metric its values on the splits.
+        errors: the metrics with a standard error; all unless given.
+    """
+    found = {}
+    for name, each in values.items():
+        found[name] = float(np.mean(each))
+        if len(each) > 1 and (errors is None or name in errors):
+            found[f"{name}_se"] = float(np.std(each, ddof=1) / np.sqrt(len(each)))
+    return found
 
 
 def labels(test: SitePrediction) -> np.ndarray:

@@ -1,4 +1,10 @@
-"""Which program made a file? Its commit, whether it was changed since, and the hash of its source."""
+"""Which program made a file? Its commit, whether it was changed since, and the hash of its source.
+
+A result names in ``commit`` the commit in which its training began, in ``clean`` whether every start ran programs as
+committed, in ``commits`` those of all starts, and in ``versions`` gpzoo's and those of its libraries. In a checkout a
+run without a commit is refused; an installed package has none, and its version stands for it. A result without
+settings is refused too.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,8 @@ import subprocess
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+
+from gpzoo.reproductions.experiment import ReproductionError
 
 #: The checkout, if there is one.
 _ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +30,20 @@ def commit() -> str | None:
     if top is None or Path(top).resolve() != _ROOT:
         return None
     return _git("rev-parse", "HEAD")
+
+
+def recorded() -> dict[str, str | bool | None]:
+    """What a start of a run records of its program.
+
+    Raises:
+        ReproductionError: if the commit of a checkout cannot be read.
+    """
+    if commit() is None and (_ROOT / ".git").exists():
+        raise ReproductionError(
+            f"The commit of the checkout in {_ROOT} cannot be read, and no result is recorded without it: git must be "
+            "installed and trust the folder (git status says), and there must be a commit."
+        )
+    return {"commit": commit(), "clean": clean(), "program": program()}
 
 
 @cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +27,9 @@ from gpzoo.inference import (
     load,
 )
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import DataRecord, Inspected, Outcome, Posterior, Run
+from gpzoo.reproductions.experiment import Inspected, Outcome, Run
 from gpzoo.reproductions.kept import keep_content, kept_content, read_json
-from gpzoo.reproductions.metrics import Score, score_of
+from gpzoo.reproductions.metrics import Score, means, score_of
 from gpzoo.tables import Table
 
 #: Number of training rows in an exported posterior; the joint covariance of functions grows with its square.
@@ -97,6 +97,8 @@ class Setting:
         natural: length of natural-gradient steps of ``q(u)`` at the last GP sites, ``None`` for none.
         weighted: number of draws of the importance-weighted bound, ``None`` for the plain one.
         decay: what Adam keeps of its mean of squared gradients at every step.
+        test_rows: number of rows predicted at a time.
+        num_draws: number of draws of the exported posterior.
     """
 
     steps: int
@@ -110,6 +112,8 @@ class Setting:
     natural: float | None = None
     weighted: int | None = None
     decay: float = ADAM
+    test_rows: int = 1000
+    num_draws: int = 200
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **changes: Any) -> Setting:
@@ -190,23 +194,8 @@ class Keys(NamedTuple):
 
 
 def keys_of(run: Run) -> Keys:
-    """The keys from a run's seed."""
-    return Keys(*random.split(random.key(run.seed), 3))
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The result of :func:`train`.
-
-    Attributes:
-        outcome: the outcome, in which an experiment replaces its particular fields, such as ``figures``.
-        trained: the trained model.
-        points: metrics of every evaluation, each with its ``step`` and ``seconds`` of training.
-    """
-
-    outcome: Outcome
-    trained: Trained
-    points: list[dict[str, float]]
+    """The keys from a run's seed, or from the sum of its seed and its split."""
+    return Keys(*random.split(random.key(run.seed + (run.split or 0)), 3))
 
 
 def train(
@@ -217,14 +206,11 @@ def train(
     setting: Setting,
     *,
     score: Score | None = None,
-    settings: Mapping[str, Any] | None = None,
     keywords: Mapping[str, Any] | None = None,
     table: Table | None = None,
     watched: Mapping[str, str] | None = None,
-    test_rows: int = 1000,
-    num_draws: int = 200,
     **outcome: Any,
-) -> Finished:
+) -> Outcome:
     """Train a program of ``(X, y)`` that observes ``"y"``, evaluate it on the test set, and export its posterior.
 
     Of a run that is finished, all this is read from its files.
@@ -236,33 +222,32 @@ def train(
         guide: its guide.
         setting: the settings of the training.
         score: the metrics; those of :func:`~gpzoo.reproductions.metrics.score_of` unless given.
-        settings: further entries of the recorded settings, which override those of ``setting``.
         keywords: the program's keyword arguments.
         table: all training rows, if they are streamed.
         watched: names of scalar parameters that are recorded as metrics, by metric; a parameter that the variant lacks
             is left out.
-        test_rows: number of rows predicted at a time.
-        num_draws: number of draws of the exported posterior.
-        **outcome: further fields of the outcome, such as ``stands_in``.
+        **outcome: further fields of the outcome, such as ``stands_in``; entries of ``settings`` are added to those of
+            ``setting``, or override them.
+
+    Returns:
+        The outcome, in which an experiment replaces its particular fields, such as ``figures``; its ``curve`` has a
+        point for every evaluation.
     """
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
     num_data = len(y) if table is None else table.num_rows
     keys, score, keywords = keys_of(run), score or score_of(data), keywords or {}
     if run.finished:
-        result = load(run.model, model, guide)
-        found = left(run, data, inspected(result, data, keywords))
-        last = {"step": found.steps, "seconds": found.seconds_training, **found.metrics}
-        return Finished(found, result, [*map(dict, found.curve)] or [last])
-    settings = setting.described(num_data) | dict(settings or {})
+        return left(run, data, inspected(load(run.model, model, guide), data, keywords))
+    settings = setting.described(num_data) | dict(outcome.pop("settings", {}))
     begun = Trained(model, guide, {})
 
     def evaluate(params: dict[str, Any]) -> dict[str, float]:
         now = begun.with_params(params)
-        metrics = score(predicted(keys.test, now, data.X_test, data.y_test, test_rows, keywords), data.y_test)
+        test = predicted(keys.test, now, data.X_test, data.y_test, setting.test_rows, keywords)
         also = {name: float(params[site]) for name, site in (watched or {}).items() if site in params}
-        return {**metrics, **also}
+        return {**score(test, data.y_test), **also}
 
-    curve = Curve(run.output / "curve.json", run.made_by(settings | {"steps": setting.steps}, data), evaluate)
+    curve = Curve(run.curve, run.made_by(settings | {"steps": setting.steps}, data), evaluate)
     result = optimise(
         keys.train,
         model,
@@ -274,7 +259,7 @@ def train(
         # A finished training need not be evaluated again.
         callback=None if setting.steps in curve.points else curve,
         callback_steps=-(-setting.steps // setting.evaluations),
-        progress=run.variant,
+        progress=run.title,
         model_kwargs=keywords,
     )
     points = curve.until(setting.steps)
@@ -288,11 +273,63 @@ def train(
         "data": data,
         "dtype": str(X.dtype),
         "elbo": -result.losses,
-        "curve": points if setting.evaluations > 1 else (),
-        "posterior": partial(exported, keys.export, result, X, y, num_draws, keywords),
+        "curve": points,
+        "posterior": partial(exported, keys.export, result, X, y, setting.num_draws, keywords),
         "inspected": inspected(result, data, keywords),
     }
-    return Finished(Outcome(**(common | outcome)), result, points)
+    return Outcome(**(common | outcome))
+
+
+def over_splits(
+    run: Run,
+    count: int,
+    one: Callable[[Run], Outcome],
+    *,
+    of: int | None = None,
+    shown: int = 0,
+    settings: Callable[[Sequence[Outcome]], Mapping[str, Any]] | None = None,
+    errors: Collection[str] | None = None,
+) -> Outcome:
+    """The outcome over several random splits of the data: means of metrics, and one split's model, data and figures.
+
+    Of a run that is finished, ``one`` is called for the split that is shown, and reads the run's files.
+
+    Args:
+        run: the run.
+        count: number of splits.
+        one: the experiment on ``run.split``, which has its own ``run.checkpoint``, and keys by :func:`keys_of`.
+        of: the paper's number of splits, for the record; ``None`` leaves the record out.
+        shown: the split whose model is kept, and whose data, bounds and settings are recorded; negative from the end.
+        settings: further settings, from the outcomes of all splits in their order, which have neither data nor models.
+        errors: the metrics whose standard error over splits is recorded too; all unless given.
+    """
+    shown, every, kept = range(count)[shown], [], None
+    for split in [shown] if run.finished else range(count):
+        found = one(replace(run, split=split))
+        if split == shown:
+            kept = found
+        # One split's arrays are held at a time.
+        every.append(replace(found, data=None, elbo=(), figures={}, posterior=None, inspected=None))
+    assert kept is not None
+    if kept.inspected is not None:
+        which = ", ".join(filter(None, (kept.inspected.which, f"split {shown + 1} of {count}")))
+        kept = replace(kept, inspected=kept.inspected._replace(which=which))
+    if run.finished:
+        return kept
+    names = [name for name in kept.metrics if not name.endswith("_se")]
+    selection = kept.selection
+    if selection and selection.get("candidates"):
+        selection = {**selection, "candidates": [each for found in every for each in found.selection["candidates"]]}
+    return replace(
+        kept,
+        metrics=means({name: [found.metrics[name] for found in every] for name in names}, errors),
+        settings={**kept.settings, **(settings(every) if settings else {})},
+        steps=sum(found.steps for found in every),
+        seconds_training=sum(found.seconds_training for found in every),
+        curve=(),
+        folds=None if of is None else {"count": count, "of": of, "seeds": list(range(count))},
+        selection=selection,
+    )
 
 
 def optimise(
@@ -354,7 +391,7 @@ def exported(
     y: Array,
     num_draws: int = 200,
     model_kwargs: Mapping[str, Any] | None = None,
-) -> Posterior:
+) -> Any:
     """The posterior at the first training rows, for ArviZ.
 
     Args:
@@ -369,7 +406,7 @@ def exported(
     return trained.to_arviz(key, X[few], y[few], num_draws=num_draws, model_kwargs=model_kwargs)
 
 
-def left(run: Run, data: DataRecord, found: Inspected) -> Outcome:
+def left(run: Run, data: Dataset, found: Inspected) -> Outcome:
     """The outcome of a run that is finished, as it was written; figures and posterior lie beside it.
 
     Args:
@@ -378,9 +415,14 @@ def left(run: Run, data: DataRecord, found: Inspected) -> Outcome:
         found: the model that it left, and what a report looks at.
     """
     result = read_json(run.output / "result.json")
-    names = ("metrics", "settings", "steps", "seconds_training", "dtype", "curve")
+    names = ("metrics", "settings", "steps", "seconds_training", "dtype")
+    last = {"step": result["steps"], "seconds": result["seconds_training"], **result["metrics"]}
     return Outcome(
-        **{name: result[name] for name in names}, data=data, elbo=-np.asarray(found.trained.losses), inspected=found
+        **{name: result[name] for name in names},
+        data=data,
+        elbo=-np.asarray(found.trained.losses),
+        curve=result["curve"] or [last],
+        inspected=found,
     )
 
 

@@ -4,6 +4,7 @@ It stands for a file of somebody else's, which ``gpzoo`` knows nothing of: ``pyt
 """
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -11,9 +12,12 @@ from gpzoo import kmeans
 from gpzoo.inference import InducingGuide
 from gpzoo.models import gp_regression
 from gpzoo.reproductions import datasets
+from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset, dataset
-from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand
+from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment
 from gpzoo.reproductions.training import Setting, train
+
+PAPER = load(Path(__file__).with_suffix(".toml"))
 
 
 @dataset("waves", "two waves with noise, 1 feature, regression (options rows, seed)")
@@ -26,27 +30,17 @@ def waves(rows: int = 200, seed: int = 0) -> Dataset:
     return Dataset("waves", X[test:], y[test:], X[:test], y[:test], "generated", {})
 
 
+@experiment(PAPER, "waves", ("5", "25"))
 def run(run: Run) -> Outcome:
     """One sparse GP regression, by number of inducing points."""
     data = datasets.load("waves").standardised()
-    steps = 200 if run.preset == "quick" else 2000
-    setting = Setting(steps, None, int(run.variant), 0.05, {"noise_variance": 0.1}, evaluations=2)
+    setting = Setting.of(run.options, num_inducing=int(run.variant))
     model = partial(gp_regression, **setting.start)
-    guide = InducingGuide(model, kmeans(setting.num_inducing))
-    return train(run, data, model, guide, setting, selection=by_hand("steps, learning rate")).outcome
+    guide = InducingGuide(model, kmeans(setting.inducing))
+    return train(run, data, model, guide, setting, selection=by_hand("steps, learning rate"))
 
 
-EXPERIMENTS = (
-    Experiment(
-        paper="inducing",
-        name="waves",
-        description="Two waves by 5 or 25 inducing points.",
-        variants={"5": {}, "25": {"rmse": 0.2}},
-        run=run,
-        default_variant="25",
-        data=("waves",),
-    ),
-)
+EXPERIMENTS = (run,)
 
 
 if __name__ == "__main__":

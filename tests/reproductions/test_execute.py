@@ -14,9 +14,18 @@ from rich.console import Console
 from gpzoo.reproductions import figures, kept, provenance
 from gpzoo.reproductions import terminal as report
 from gpzoo.reproductions.execute import device, execute, make_result
-from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, Outcome, ReproductionError, Run, subset
+from gpzoo.reproductions.experiment import (
+    FIELDS,
+    SCHEMA,
+    Experiment,
+    Inspected,
+    Outcome,
+    ReproductionError,
+    Run,
+    subset,
+)
 from gpzoo.reproductions.records import result_path
-from gpzoo.reproductions.training import Curve
+from gpzoo.reproductions.training import Curve, over_splits
 
 
 @dataclass
@@ -322,13 +331,52 @@ def test_a_result_names_the_commit_of_its_training_and_where_it_was_taken_up(run
     assert found["command"] == "gpzoo reproduce toy squares --variant plain --preset quick --seed 3"
 
 
-def test_a_training_from_before_commits_were_kept_has_none(run, monkeypatch):
+def test_a_training_whose_commit_was_not_recorded_is_refused(run, monkeypatch):
     checkpointed(run, 40)
     kept.write_json(run.output / "run.json", run.identity)
     at_commit(monkeypatch, "c" * 40)
+    with pytest.raises(ReproductionError, match="whose commit was not recorded: choose another --output"):
+        execute(experiment(), run)
+
+
+def test_a_result_has_the_commit_of_its_checkout_or_the_version_of_its_package(run, monkeypatch, tmp_path):
+    at_commit(monkeypatch, None, None)
+    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
     found = execute(experiment(), run)
-    assert (found["commit"], found["clean"], found["commits"]) == (None, None, [None, "c" * 40])
-    assert found["resumed_from"] == [40]
+    assert (found["commit"], found["clean"]) == (None, None) and found["versions"]["gpzoo"]
+    (tmp_path / ".git").mkdir()
+    trained = []
+    with pytest.raises(ReproductionError, match="cannot be read, and no result is recorded without it"):
+        execute(experiment(run=trained.append), dataclasses.replace(run, output=tmp_path / "other"))
+    assert not trained
+    with pytest.raises(ReproductionError, match="did not report its settings"):
+        make_result(outcome(settings={}), run, {}, [{"commit": "a" * 40, "clean": True, "steps": 0}])
+
+
+def test_one_outcome_is_made_of_several_splits(run):
+    """Of means and sums; the model, the data and the settings of one of them."""
+    seen = []
+
+    def one(own):
+        seen.append((own.split, own.checkpoint))
+        metrics = {"nlpp": float(own.split), "nlpp_se": 9.0}
+        chosen = {"rule": "by hand", "candidates": [own.split]}
+        settings = {"split": own.split}
+        inspected = Inspected(None, (), {}, "svdkl")
+        return outcome(metrics=metrics, settings=settings, selection=chosen, inspected=inspected)
+
+    def rates(every):
+        return {"by_split": [each.metrics["nlpp"] for each in every]}
+
+    found = over_splits(run, 3, one, of=20, shown=-1, settings=rates)
+    assert seen == [(k, run.output / "checkpoint" / str(k)) for k in range(3)]
+    assert found.metrics == {"nlpp": 1.0, "nlpp_se": pytest.approx(1 / np.sqrt(3))}
+    assert found.settings == {"split": 2, "by_split": [0, 1, 2]} and found.selection["candidates"] == [0, 1, 2]
+    assert (found.steps, found.seconds_training) == (600, 12.0)
+    assert found.folds == {"count": 3, "of": 20, "seeds": [0, 1, 2]} and found.inspected.which == "svdkl, split 3 of 3"
+    # Of a finished run, only the split that it kept is looked at.
+    found = over_splits(dataclasses.replace(run, finished=True), 3, one, shown=-1)
+    assert found.metrics["nlpp"] == 2.0 and found.inspected.which == "svdkl, split 3 of 3" and len(seen) == 4
 
 
 def test_outside_a_checkout_there_is_no_commit(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""A paper that gpzoo does not know brings its data set and its experiment in one file of 60 lines."""
+"""A paper that gpzoo does not know brings its data set and its experiment in one file of 60 lines, beside a TOML."""
 
 import importlib
 import json
@@ -30,7 +30,7 @@ def test_a_paper_from_outside_runs_from_the_command_line(
             cli.script_main(fifth_paper.EXPERIMENTS, ["waves", "--variant", variant, "--output", variant])
         assert ended.value.code == 0
         found[variant] = json.loads((tmp_path / variant / "result.json").read_text())
-    assert {"rmse", "test_log_likelihood", "elbo"} == set(found["25"]["metrics"])
+    assert {"rmse", "test_log_likelihood", "test_log_likelihood_se", "elbo"} == set(found["25"]["metrics"])
     # Five points cannot follow nine waves, and the bound says so too.
     few, many = (found[variant]["metrics"] for variant in ("5", "25"))
     assert 0.15 < many["rmse"] < 0.35 < few["rmse"] and many["elbo"] > few["elbo"] + 50

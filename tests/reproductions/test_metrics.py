@@ -24,6 +24,7 @@ def test_numbers_are_scored_in_their_own_units():
 
     original = scores(100 + 7 * y, 100 + 7 * mean, 49 * variance)
     assert scores(y, mean, variance, y_mean=100.0, y_std=7.0) == pytest.approx(original)
+    assert scores(y, mean, variance)["test_log_likelihood_se"] == pytest.approx(original["test_log_likelihood_se"])
     assert original["rmse"] == pytest.approx(7 * np.sqrt(np.mean((y - mean) ** 2)))
 
 
@@ -32,7 +33,9 @@ def test_classes_are_scored_by_their_probabilities():
     probs = np.exp(log_odds) / np.exp(log_odds).sum(axis=1, keepdims=True)
     found = metrics.score_of(data(y))(metrics.softmax(log_odds, y), y)
     wrong = np.mean(probs.argmax(axis=1) != y)
-    assert found == pytest.approx({"error": wrong, "nlpp": -np.mean(np.log(probs[np.arange(30), y]))})
+    own = np.log(probs[np.arange(30), y])
+    spread = np.std(own, ddof=1) / np.sqrt(30)
+    assert found == pytest.approx({"error": wrong, "nlpp": -np.mean(own), "nlpp_se": spread})
     assert metrics.accuracy(metrics.softmax(log_odds, y), y) == pytest.approx(1 - wrong)
 
 
@@ -43,3 +46,8 @@ def test_two_classes_are_told_apart_at_a_half():
     # Of the four pairs of a one and a zero, one is in the wrong order.
     assert metrics.auc(test, y) == 0.75
     assert metrics.nlpp(test) == pytest.approx(-np.log([0.8, 0.9, 0.4, 0.4]).mean())
+
+
+def test_means_over_splits_have_standard_errors():
+    assert metrics.means({"rmse": [1.0, 3.0], "elbo": [4.0, 4.0]}, ["rmse"]) == {"rmse": 2, "rmse_se": 1, "elbo": 4}
+    assert metrics.means({"rmse": [1.0]}) == {"rmse": 1}
