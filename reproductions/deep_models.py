@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +15,7 @@ from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inference import InducingGuide, plots
 from gpzoo.models import deep_gp, inner_scales, linear_layers
 from gpzoo.models.parameters import rbf
+from gpzoo.reproductions.metrics import means
 from gpzoo.reproductions.training import Setting
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ SGPR = "sgpr"
 
 #: Jitter where training is in float64, which allows less than the default of 1e-6: naval's noise is as small as that,
 #: and after 1,000 steps its bound is 52,917 with this one and 48,633 with the default (split 0).
-_JITTER = 1e-8
+JITTER = 1e-8
 
 
 class Program(NamedTuple):
@@ -55,7 +56,7 @@ def program_of(name: str, X: Array, setting: Setting, **options: Any) -> Program
     # Mean maps of the inner layers, whose width is 30, or that of the inputs if smaller.
     layers = linear_layers(X, [min(30, X.shape[-1])] * (depth - 1))
     kernel = partial(ard, first="layer_0" if depth > 1 else "f", **setting.start)
-    exact = {"jitter": _JITTER} if setting.collapsed else {}
+    exact = {"jitter": JITTER} if setting.collapsed else {}
     model = partial(deep_gp, kernel=kernel, **exact, **options)
     guide = InducingGuide(model, kmeans(num_inducing), initial_scale=inner_scales(layers))
     return Program(model, guide, {"layers": layers})
@@ -110,16 +111,6 @@ def title_of(model: str) -> str:
 
 #: The metrics of every fold.
 METRICS = ("test_log_likelihood", "rmse")
-
-
-def means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Means over folds by metric, each followed by its standard error (``..._se``) if there are several folds."""
-    found = {}
-    for name, of_folds in values.items():
-        found[name] = float(np.mean(of_folds))
-        if len(of_folds) > 1:
-            found[f"{name}_se"] = float(np.std(of_folds, ddof=1) / np.sqrt(len(of_folds)))
-    return found
 
 
 def summary(scores: Mapping[str, Any], folds: int | None = None) -> dict[str, float]:
