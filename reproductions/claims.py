@@ -192,7 +192,11 @@ def load(paper: str | Path) -> Paper:
         Table(
             **(
                 table
-                | {"answer": table.get("answer", ""), "columns": [Column(**column) for column in table["columns"]]}
+                | {
+                    "title": table.get("title", ""),
+                    "answer": table.get("answer", ""),
+                    "columns": [Column(**column) for column in table["columns"]],
+                }
             )
         )
         for table in found.pop("tables", ())

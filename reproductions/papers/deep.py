@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpzoo.reproductions.claims import NO_DATA, Claim, Column, Judged, Paper, Table
+from gpzoo.reproductions.deep_models import title_of
 from gpzoo.reproductions.kept import read_json
 from gpzoo.reproductions.markdown import markdown, together
 from gpzoo.reproductions.records import Key, Records, mean_of, paired, splits_of
-from gpzoo.reproductions.deep_models import title_of
 
 _SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine_red")
 _DEPTHS = ("dgp2", "dgp3", "dgp4", "dgp5")
