@@ -1,6 +1,5 @@
 """The collapsed bound and its q(u): against exact regression, Titsias's formula in NumPy, and the uncollapsed bound."""
 
-from dataclasses import replace
 from functools import partial
 
 import jax
