@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gpzoo.reproductions.records import Records
-
 #: Layers and inducing points of each model.
 MODELS = {"sgp": (1, 100), "sgp-500": (1, 500), "dgp2": (2, 100), "dgp3": (3, 100), "dgp4": (4, 100), "dgp5": (5, 100)}
 
@@ -113,38 +111,9 @@ def title_of(model: str) -> str:
 METRICS = ("test_log_likelihood", "rmse")
 
 
-def summary(scores: Mapping[str, Any], folds: int | None = None) -> dict[str, float]:
-    """Means of a model's metrics over the first ``folds`` folds, all unless given."""
-    return means({metric: scores[metric][:folds] for metric in METRICS})
-
-
-def beside_sgpr(
-    results: Mapping[str, Mapping[str, Any]], others: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Results by data set, with the metrics of SGPR from others on the same splits where they have none of their own.
-
-    Args:
-        results: the content of result files of ``uci``.
-        others: the content of result files of ``uci-natural``.
-    """
-    found = {}
-    for name, result in results.items():
-        scores = others[name]["settings"]["by_fold"].get(SGPR) if name in others else None
-        folds = len(result["settings"]["by_fold"]["sgp"]["rmse"])
-        both = scores is not None and len(scores["rmse"]) >= folds
-        of_sgpr = {f"{SGPR}_{metric}": value for metric, value in summary(scores, folds).items()} if both else {}
-        found[name] = {**result, "metrics": of_sgpr | result["metrics"]}
-    return found
-
-
-def all_models(records: Records) -> Callable[[], Figure] | None:
-    """Figure 1 of the recorded runs with the paper's settings, else with ours, and SGPR on the same splits."""
-    others = {key.variant: result for key, result in records.of("deep", "uci-natural") if key.preset == "cpu"}
-    for preset in ("paper", "tuned", "cpu"):
-        runs = {key.variant: result for key, result in records.of("deep", "uci") if key.preset == preset}
-        if runs:
-            return partial(figure_1, beside_sgpr(runs, others))
-    return None
+def summary(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Means of a model's metrics over folds, with standard errors."""
+    return means({metric: scores[metric] for metric in METRICS})
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

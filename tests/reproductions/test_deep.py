@@ -179,18 +179,12 @@ def test_a_step_is_drawn(short, tmp_path):
     assert (run.output / "functions.png").stat().st_size > 10_000
 
 
-def test_figure_1_has_sgpr_from_the_same_splits():
-    sgp = {"test_log_likelihood": [0.1, 0.2], "rmse": [1.0, 1.1]}
-    sgpr = {"test_log_likelihood": [0.3, 0.5, 9.0], "rmse": [0.9, 1.0, 9.0]}
-    own = {f"sgp_{key}": value for key, value in models.summary(sgp).items()}
+def test_figure_1_has_a_line_for_every_model():
+    found = {"sgpr": [0.3, 0.5], "sgp": [0.1, 0.2], "dgp2": [0.3, 0.5]}
+    scores = {name: {"test_log_likelihood": values, "rmse": values} for name, values in found.items()}
+    own = {f"{name}_{key}": v for name, each in scores.items() for key, v in models.summary(each).items()}
+    assert own["sgpr_test_log_likelihood"] == pytest.approx(0.4)
     sizes = {"train": 30, "test": 10, "input_shape": [3]}
-    result = {"metrics": own, "settings": {"by_fold": {"sgp": sgp}}, "data": {"sizes": sizes}}
-    results = models.beside_sgpr(
-        {"boston": result, "wine_red": result}, {"boston": {"settings": {"by_fold": {"sgpr": sgpr}}}}
-    )
-    assert results["boston"]["metrics"]["sgpr_test_log_likelihood"] == pytest.approx(0.4)
-    assert results["wine_red"]["metrics"] == own
-    figure = models.figure_1(results)
-    assert [axes.get_title().split()[0] for axes in figure.axes] == ["boston", "wine_red"]
-    titles = [[label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes]
-    assert titles == [["SGPR", "SGP"], ["SGP"]]
+    figure = models.figure_1({name: {"metrics": own, "data": {"sizes": sizes}} for name in ("boston", "naval")})
+    assert [axes.get_title().split()[0] for axes in figure.axes] == ["boston", "naval"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["SGPR", "SGP", "DGP 2"]
