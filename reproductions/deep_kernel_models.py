@@ -195,30 +195,8 @@ def _on_split(run: Run, data: Dataset, setting: Phases, facts: Mapping[str, Any]
     plain, key = own.network(name, data, seed), random.key(seed)
     # The last split's posterior is exported, so that every start trains the deep kernel or restores its checkpoints.
     fit = fit_deep_kernel(key, X, y, network=plain, checkpoint=run.checkpoint / "plain", **options)
-
-    def scores_of_all() -> dict[str, float]:
-        alone: dict[str, Any] = {each: options[each] for each in ("batch_size", "weight_decay")}
-        alone |= {"learning_rate": own.rates[0]}
-        of_network, _, together = options["num_steps"]
-        networks = {"dnn": (plain, fit.network)}
-        if "dnn+" in models:
-            plus = own.network(name, data, seed, plus=True)
-            said = {"num_steps": of_network, "checkpoint": run.checkpoint / "plus", "progress": "dnn+"}
-            networks["dnn+"] = plus, fit_network(key, X, y, network=plus, **said, **alone)
-        said = {"num_steps": of_network + together, "checkpoint": run.checkpoint / "long", "progress": "dnn-long"}
-        networks["dnn-long"] = plain, fit_network(key, X, y, network=plain, **said, **alone)
-        scores = {}
-        for model, (network, result) in networks.items():
-            scores |= scored_as(model, of_network_alone(network, result.params, data.X_test, data.y_test), data.y_test)
-        for model, result in (("dnn+gp", fit.features), ("svdkl", fit.joint)):
-            one = fit.joint.with_params(result.params)
-            found = predicted(random.key(seed), one, data.X_test, data.y_test, TEST_ROWS)
-            scores |= scored_as(model, found, data.y_test)
-        trained = [fit.features, fit.joint, *(result for _, result in networks.values())]
-        return scores | {"seconds": float(sum(result.seconds for result in trained))}
-
     made_by = run.made_by(settings | {"split": split, "models": list(models)}, data)
-    scores = dict(kept(run.output / f"split-{split}.json", made_by, scores_of_all))
+    scores = dict(kept(run.output / f"split-{split}.json", made_by, partial(_scores, run, data, own, facts, fit)))
     of_network, of_gps, together = options["num_steps"]
     return Outcome(
         # svdkl's phases, the network with another layer, and the long training.
@@ -235,6 +213,32 @@ def _on_split(run: Run, data: Dataset, setting: Phases, facts: Mapping[str, Any]
         stands_in=data.name.endswith("-generated"),
         selection={**SELECTION, "candidates": candidates} if by_code else None,
     )
+
+
+def _scores(run: Run, data: Dataset, own: Phases, facts: Mapping[str, Any], fit: DeepKernelFit) -> dict[str, float]:
+    """Metrics of all models on a split, and seconds: the network's baselines are trained beside the deep kernel."""
+    X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
+    seed, options, name = 1000 * run.seed + (run.split or 0), own.options(len(y)), facts["network"]
+    plain, key = own.network(name, data, seed), random.key(seed)
+    alone: dict[str, Any] = {each: options[each] for each in ("batch_size", "weight_decay")}
+    alone |= {"learning_rate": own.rates[0]}
+    of_network, _, together = options["num_steps"]
+    networks = {"dnn": (plain, fit.network)}
+    if "dnn+" in facts.get("models", MODELS):
+        plus = own.network(name, data, seed, plus=True)
+        said = {"num_steps": of_network, "checkpoint": run.checkpoint / "plus", "progress": "dnn+"}
+        networks["dnn+"] = plus, fit_network(key, X, y, network=plus, **said, **alone)
+    said = {"num_steps": of_network + together, "checkpoint": run.checkpoint / "long", "progress": "dnn-long"}
+    networks["dnn-long"] = plain, fit_network(key, X, y, network=plain, **said, **alone)
+    scores = {}
+    for model, (network, result) in networks.items():
+        scores |= scored_as(model, of_network_alone(network, result.params, data.X_test, data.y_test), data.y_test)
+    for model, result in (("dnn+gp", fit.features), ("svdkl", fit.joint)):
+        one = fit.joint.with_params(result.params)
+        found = predicted(key, one, data.X_test, data.y_test, TEST_ROWS)
+        scores |= scored_as(model, found, data.y_test)
+    trained = [fit.features, fit.joint, *(result for _, result in networks.values())]
+    return scores | {"seconds": float(sum(result.seconds for result in trained))}
 
 
 def scored_as(model: str, test: SitePrediction, y: np.ndarray) -> dict[str, float]:
