@@ -9,110 +9,109 @@ Settings of ``paper`` are from section 4 and, if they are not given there, from 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import random
-from numpyro.infer import SVI
 
-from gpzoo.inference import GaussianProcessELBO, SitePrediction, Trained, plots
+from gpzoo import NonFiniteError
+from gpzoo.inference import SitePrediction, Trained, plots
+from gpzoo.inference import load as load_model
 from gpzoo.likelihoods import Bernoulli, RobustMax
-from gpzoo.models import deep_gp
 from gpzoo.models.parameters import gaussian
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
-from gpzoo.reproductions.deep_few_steps import few_steps
 from gpzoo.reproductions.deep_models import (
-    BY_HAND,
+    JITTER,
+    METRICS,
     MODELS,
-    PAPER,
-    TUNED,
-    ard,
+    SGPR,
+    Program,
     described,
-    guide_of,
-    layers_of,
+    figure_1,
+    figure_curves,
+    program_of,
+    shape_of,
     started,
+    summary,
+    title_of,
 )
-from gpzoo.reproductions.deep_uci import UCI, figure_curves, uci, uci_natural
-from gpzoo.reproductions.experiment import Experiment, Outcome, Run, subset
-from gpzoo.reproductions.sweep import figure_1
-from gpzoo.reproductions.training import Setting, seconds_of_a_step, train
+from gpzoo.reproductions.experiment import Inspected, Outcome, Run, by_hand, experiment, subset
+from gpzoo.reproductions.kept import kept
+from gpzoo.reproductions.training import (
+    Curve,
+    Setting,
+    exported,
+    last_bound,
+    left,
+    optimise,
+    predicted,
+    seconds_of_a_step,
+    train,
+)
 from gpzoo.tables import ParquetTable, Table, hold_out, standardised
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PAPER = load("deep")
+
 #: Number of taxi journeys held out for testing.
 _NUM_TEST = 1_000_000
 
-# -- one training ----------------------------------------------------------------------------------------------------
+#: How our settings were chosen.
+_BY_HAND = by_hand("learning rate, its schedule, steps, rows per minibatch, where lengthscales start")
+
+#: Last steps over which the bound of a choice is a mean, because it is noisy.
+_LAST = 10
+
+# -- one training ------------------------------------------------------------------------------------------------------
 
 
-def _train(
-    run: Run,
-    whole: Dataset,
-    setting: Setting,
-    *,
-    table: Table | None = None,
-    num_inducing: int | None = None,
-    lengthscale: float | None = None,
-    found: dict[str, Any] | None = None,
-    subset: dict[str, Any] | None = None,
-) -> Outcome:
+def _train(run: Run, whole: Dataset, *, table: Table | None = None, **outcome: Any) -> Outcome:
     """Train and evaluate one model; the likelihood is that of the targets.
 
     Args:
         run: the run.
-        whole: standardised data, with a sample of the training rows if there is a ``table``.
-        setting: the settings of the training.
+        whole: its data, with a sample of the training rows if there is a ``table``.
         table: all training rows, if they are streamed.
-        num_inducing: number of inducing points, if not the paper's.
-        lengthscale: initial lengthscales of the inputs, if not the setting's.
-        subset: the part of the data set in ``whole``.
-        found: a dictionary that receives the program, guide, parameters and layers, for figures.
+        **outcome: further fields of the outcome.
     """
-    data, N = _flat(whole), len(whole.y_train)
+    data, setting = _flat(whole), Setting.of(run.options)
     classes = data.sizes.get("classes")
-    likelihood = {None: gaussian, 2: Bernoulli}.get(classes, RobustMax)
-    depth, inducing = MODELS[run.variant][0], num_inducing or min(MODELS[run.variant][1], N)
-    starts = {} if lengthscale is None else {"layer_0" if depth > 1 else "f": lengthscale}
-    outputs = classes if (classes or 0) > 2 else None
-    kernel = partial(ard, **setting.start, **starts)
-    model = partial(deep_gp, kernel=kernel, likelihood=likelihood, num_outputs=outputs)
-    guide, layers = guide_of(model, depth, inducing), layers_of(run.variant, jnp.asarray(data.X_train))
-    inputs = {} if lengthscale is None else {"lengthscale_inputs": lengthscale}
+    options = {
+        "likelihood": {None: gaussian, 2: Bernoulli}.get(classes, RobustMax),
+        "num_outputs": classes if (classes or 0) > 2 else None,
+    }
+    program = program_of(run.variant, jnp.asarray(data.X_train), setting, **options)
+    depth, num_inducing = shape_of(run.variant, len(data.y_train), setting)
     settings = {
         **described(setting),
-        "start": started(setting) | inputs,
-        "training_rows": N if table is None else table.num_rows,
+        "training_rows": len(data.y_train) if table is None else table.num_rows,
         "layers": depth,
-        "num_inducing": inducing,
+        "num_inducing": num_inducing,
         "inner_width": min(30, data.X_train.shape[-1]),
     }
-    finished = train(
-        run,
-        data,
-        model,
-        guide,
-        setting,
-        score=partial(_metrics, data),
-        settings=settings,
-        keywords={"layers": layers},
-        table=table,
-        stands_in=data.name.endswith("-generated"),
-        subset=subset,
-        selection=None if run.preset == "paper" else BY_HAND,
-    )
-    if found is not None:
-        found |= {"trained": finished.trained, "layers": layers}
-    return replace(finished.outcome, data=whole)
+    outcome = {"stands_in": data.name.endswith("-generated"), "selection": _chosen(run)} | outcome
+    score, common = partial(_metrics, data), {"settings": settings, "keywords": program.keywords, "table": table}
+    found = train(run, data, program.model, program.guide, setting, score=score, **common, **outcome)
+    return replace(found, data=whole)
+
+
+def _chosen(run: Run) -> dict[str, Any] | None:
+    """How the settings were chosen, unless they are the paper's."""
+    selection = run.options.get("selection")
+    return None if run.preset == "paper" else by_hand(**selection) if selection else _BY_HAND
 
 
 def _flat(data: Dataset) -> Dataset:
@@ -128,25 +127,33 @@ def _metrics(data: Dataset, test: SitePrediction, y: np.ndarray) -> dict[str, fl
     if not data.is_classification:
         return metrics.of_numbers(test, y, data.y_std)
     area = {"auc": metrics.auc(test, y)} if test.probs is None else {}
-    return {"accuracy": metrics.accuracy(test, y), **area, "test_log_likelihood": metrics.test_log_likelihood(test)}
+    likelihood = {"test_log_likelihood": metrics.test_log_likelihood(test)}
+    error = {"test_log_likelihood_se": metrics.standard_error(test)}
+    return {"accuracy": metrics.accuracy(test, y), **area, **likelihood, **error}
 
 
-def _settings(run: Run) -> Setting:
-    """The setting of a large set, with ten evaluations on the test set."""
-    return replace(PAPER if run.preset == "paper" else TUNED, evaluations=10)
-
-
-def _large(name: str, run: Run) -> Outcome:
+def _large(run: Run) -> Outcome:
     """A large set, its generated stand-in under ``quick``; standardised on the training rows (section 4)."""
-    if run.preset == "quick":
-        return _train(run, datasets.load(f"{name}-generated").standardised(), Setting(500, 500))
-    return _train(run, datasets.load(name).standardised(), _settings(run))
+    return _train(run, datasets.load(run.options.get("data", run.experiment)).standardised())
 
 
+year, airline, higgs, susy = (experiment(PAPER, name, MODELS)(_large) for name in ("year", "airline", "higgs", "susy"))
+rectangles_images = experiment(PAPER, "rectangles-images", tuple(MODELS)[:5])(_large)
+
+
+@experiment(PAPER, "mnist", tuple(MODELS)[:4])
+def mnist(run: Run) -> Outcome:
+    """Ten digits, robust-max likelihood, pixels in [0, 1] without standardisation (section 4)."""
+    whole = datasets.load("mnist")
+    data = whole.subset(run.options.get("train"), run.options.get("test"))
+    return _train(run, data, subset=subset(whole, data, "random, seed 0"))
+
+
+@experiment(PAPER, "taxi", MODELS)
 def taxi(run: Run) -> Outcome:
     """Journeys of 2009 and 2010, one month per file, with a million random ones for testing."""
     if run.preset == "quick":
-        return _large("taxi", run)
+        return _large(run)
     months = [f"{year}-{month:02}" for year in (2009, 2010) for month in range(1, 13)]
     files = taxi_parquet(months, run.output / "months")
     table, X_test, y_test = hold_out(ParquetTable(files, columns=FEATURES, target=TARGET), _NUM_TEST)
@@ -156,45 +163,28 @@ def taxi(run: Run) -> Outcome:
     fingerprint = {"months": table.fingerprint["checksum"]}
     data = Dataset("taxi", X, y, X_test, y_test, f"{months[0]} to {months[-1]}", fingerprint, mean, std)
     part = {"train": table.num_rows, "of": 10**9, "test": _NUM_TEST, "of_test": 10**6, "rule": "of 2009 and 2010"}
-    return _train(run, data, _settings(run), table=table, subset=part)
+    return _train(run, data, table=table, subset=part)
 
 
-def mnist(run: Run) -> Outcome:
-    """Ten digits, robust-max likelihood, pixels in [0, 1] without standardisation (section 4).
-
-    The authors' notebook: 1,000 images per minibatch, lengthscales and variances that start at 2.
-    """
-    whole = data = datasets.load("mnist")
-    if run.preset == "paper":
-        start = {"lengthscale": 2.0, "variance": 2.0}
-        return _train(run, data, replace(PAPER, batch_size=1000, start=start, evaluations=8))
-    if run.preset == "quick":
-        data, setting = whole.subset(10_000, 2_000), Setting(400, 500, rate=0.02, evaluations=2)
-    elif run.preset == "cpu":
-        # One layer's accuracy still rose after 12,000 steps.
-        steps = 24_000 if run.variant.startswith("sgp") else 12_000
-        setting = Setting(steps, 1_000, rate=0.02, evaluations=8)
-    else:
-        setting = replace(TUNED, evaluations=8)
-    return _train(run, data, setting, lengthscale=3.0, subset=subset(whole, data, "random, seed 0"))
-
-
+@experiment(PAPER, "timing", MODELS)
 def timing(run: Run) -> Outcome:
-    """Seconds of one gradient step on eight columns (table 3), in minibatches of 10,000 under ``paper``.
+    """Seconds of one gradient step on eight columns (table 3).
 
     Every step takes a whole generated set, so that only the step is timed; compilation is left out.
     """
-    B, steps = (1_000, 200) if run.preset == "quick" else (10_000, 100)
-    data = _flat(datasets.load("airline-generated", rows=B + B // 9).standardised())
+    setting = Setting.of(run.options)
+    rows = setting.batch_size or 0
+    data = _flat(datasets.load("airline-generated", rows=rows + rows // 9).standardised())
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
-    model, layers = partial(deep_gp, kernel=ard), layers_of(run.variant, X)
-    svi = SVI(model, guide_of(model, *MODELS[run.variant]), optax.adam(0.01), GaussianProcessELBO())
-    key, half = random.key(run.seed), steps // 2
-    seconds, result = seconds_of_a_step(key, svi, half, X, y, model_kwargs={"layers": layers}, progress=run.variant)
+    program = program_of(run.variant, X, setting)
+    svi = setting.svi(program.model, program.guide)
+    key, half = random.key(run.seed), setting.steps // 2
+    options = {"model_kwargs": program.keywords, "progress": run.variant}
+    seconds, result = seconds_of_a_step(key, svi, half, X, y, **options)
     return Outcome(
         metrics={"seconds_per_step": seconds},
         settings={"batch_size": len(X), "columns": X.shape[1], "model": MODELS[run.variant]},
-        steps=steps,
+        steps=setting.steps,
         seconds_training=result.seconds,
         data=data,
         dtype=str(X.dtype),
@@ -202,9 +192,7 @@ def timing(run: Run) -> Outcome:
     )
 
 
-# -- a step ----------------------------------------------------------------------------------------------------------
-
-
+@experiment(PAPER, "step-function", ("sgp", "dgp2", "dgp3"))
 def step_function(run: Run) -> Outcome:
     """A step with little noise, which one layer cannot fit without ringing: the textbook case for depth."""
     rng = np.random.RandomState(run.seed)
@@ -212,143 +200,188 @@ def step_function(run: Run) -> Outcome:
     truth = np.where(x > 0, 1.0, -1.0).astype(np.float32)
     y = truth + 0.05 * rng.standard_normal(150).astype(np.float32)
     test = rng.permutation(150)[:50]
-    train = np.setdiff1d(np.arange(150), test)
-    arrays = {"X_train": x[train, None], "y_train": y[train], "X_test": x[test, None], "y_test": y[test]}
-    data = Dataset("step-function", **arrays, source="generated", sha256={})
-    setting = Setting(3000 if run.preset == "quick" else 20_000, 100)
-    found: dict[str, Any] = {}
-    outcome = _train(run, data, setting, num_inducing=25, found=found)
-    return replace(outcome, figures={"functions": partial(figure_functions, data, run.seed, **found)})
+    rest = np.setdiff1d(np.arange(150), test)
+    data = Dataset("step-function", x[rest, None], y[rest], x[test, None], y[test], source="generated", sha256={})
+    outcome = _train(run, data)
+    return replace(outcome, figures={"functions": partial(figure_functions, data, run.seed, outcome.inspected)})
 
 
-def figure_functions(data: Dataset, seed: int, trained: Trained, layers: tuple) -> Figure:
+def figure_functions(data: Dataset, seed: int, found: Inspected) -> Figure:
     """The data, bands of the predictive distribution, and draws of whole functions through all layers."""
-    key, program = random.key(seed), {"layers": layers}
-    axes = plots.fit_1d(key, trained, data.X_train, data.y_train, model_kwargs=program)
+    key, program = random.key(seed), found.keywords
+    axes = plots.fit_1d(key, found.trained, data.X_train, data.y_train, model_kwargs=program)
     axes.set(xlabel="x", ylabel="y")
     return cast("Figure", axes.figure)
 
 
-_LARGE_PRESETS = ("quick", "tuned", "paper")
+# -- the regression benchmarks: all folds are trained as one program ---------------------------------------------------
+
+#: The benchmark sets of figure 1, in its order.
+UCI = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine_red")
 
 
-def _experiment(
-    name: str, description: str, variants: dict, run: Callable[[Run], Outcome], **others: Any
-) -> Experiment:
-    options: dict[str, Any] = {"presets": _LARGE_PRESETS} | others
-    return Experiment("deep", name, description, variants, run, "dgp2", **options)
+def _uci(run: Run) -> Outcome:
+    """Models on the first folds of a set, by their settings."""
+    models = {name: Setting.of({**run.options, **own}) for name, own in run.options["models"].items()}
+    return _compared(run, models, _chosen(run))
+
+
+uci = experiment(PAPER, "uci", UCI, figure=figure_1)(_uci)
+uci_natural = experiment(PAPER, "uci-natural", UCI, figure=figure_curves)(_uci)
+
+
+@experiment(PAPER, "uci-few-steps", UCI, figure=figure_curves)
+def uci_few_steps(run: Run) -> Outcome:
+    """Two layers in as few iterations as natural gradients of the last one allow, beside Adam alone.
+
+    Every candidate is trained on the first split; the one whose bound on its training rows ends highest trains on all.
+    """
+    options = run.options
+    rates, decays = options["candidates"]["rates"], options["candidates"]["decays"]
+    candidates = [{"rate": rate, "decay": decay} for rate, decay in itertools.product(rates, decays)]
+    chosen, bounds, first = {}, {}, datasets.load(f"uci/{run.variant}", split=0)
+    for name, own in options["models"].items():
+        settings = [Setting.of({**options, **own, **each, "rate": {"warmed": each["rate"]}}) for each in candidates]
+        bounds[name] = [_bound(run, first, name, i, setting) for i, setting in enumerate(settings)]
+        finite = [-math.inf if bound is None else bound for bound in bounds[name]]
+        chosen[name] = settings[finite.index(max(finite))]
+    selection = {
+        "what": "learning rate and decay of Adam's mean of squares, of each model",
+        "rule": "by code, the highest bound after as many iterations, among candidates of trials by hand",
+        "data": "training rows of the first split; in the trials its test rows too",
+        "candidates": [each | {name: bounds[name][i] for name in bounds} for i, each in enumerate(candidates)],
+    }
+    return _compared(run, chosen, selection)
+
+
+def _bound(run: Run, raw: Dataset, name: str, number: int, setting: Setting) -> float | None:
+    """The bound at the end of a training on a split; ``None`` if it failed."""
+    data = _flat(raw.standardised())
+    X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
+
+    def make() -> float | None:
+        model, guide, keywords = program_of(name, X, setting)
+        title = f"{name}, {setting.learning_rate.name}, {setting.decay}"
+        options = {"num_data": len(y), "model_kwargs": keywords, "progress": title}
+        try:
+            found = optimise(random.key(run.seed), model, guide, setting, X, y, **options)
+        except NonFiniteError:
+            return None
+        return float(-found.losses[-_LAST:].mean())
+
+    said = setting.described(len(y)) | {"model": name, "steps": setting.steps, "decay": setting.decay}
+    return kept(run.output / f"choice-{name}-{number}.json", run.made_by(said, raw), make)
+
+
+def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, Any] | None) -> Outcome:
+    """Models on the first folds of a set.
+
+    The last model's posterior is exported, so that every start of a run trains it or resumes its training.
+
+    Args:
+        run: the run, whose variant is the set.
+        models: the settings of each training; those of the last one are said of all, but for what others have apart.
+        selection: how settings were chosen.
+    """
+    K = min(run.options["folds"], run.options["of"])
+    raw = [datasets.load(f"uci/{run.variant}", split=k) for k in range(K)]
+    parts = [part.standardised() for part in raw]
+    first, (*others, last) = _flat(parts[0]), models
+    setting, (N, width) = models[last], first.X_train.shape
+    settings = {
+        "batch_size": setting.rows(N),
+        "learning_rate": setting.learning_rate.name,
+        **described(setting),
+        "folds": K,
+        "models": {name: _model_described(name, N, own, setting) for name, own in models.items()},
+        "inner_width": width,
+    }
+    made_by = run.made_by(settings | {"steps": setting.steps}, raw[0])
+    test, which = (first.X_test, first.y_test), f"{title_of(last)}, split 1 of {K}"
+    if run.finished:
+        program = program_of(last, jnp.asarray(first.X_train), setting)
+        model = load_model(run.model, program.model)
+        return left(run, raw[0], Inspected(model, test, program.keywords, which))
+    trained = {name: partial(_on_folds, run, name, own, parts, made_by) for name, own in models.items()}
+    scores = {
+        name: kept(run.output / f"{name}.json", made_by | {"model": name}, lambda name=name: trained[name]()[0])
+        for name in others
+    }
+    scores[last], result, program = trained[last]()
+    found = {f"{name}_{metric}": v for name in models for metric, v in summary(scores[name]).items()}
+    one = replace(result.member(0), losses=result.losses.mean(axis=0))
+    own, rows = settings | {"by_fold": scores}, (jnp.asarray(first.X_train), jnp.asarray(first.y_train))
+    figures = {"figure_1": lambda: figure_1({run.variant: {"metrics": found, "data": {"sizes": raw[0].sizes}}})}
+    if "watched" in run.options:
+        figures = {"curves": lambda: figure_curves({run.variant: {"settings": own}})}
+    return Outcome(
+        metrics=found,
+        settings=own,
+        steps=sum(own.steps for own in models.values()) * K,
+        seconds_training=sum(each["seconds"] for each in scores.values()),
+        data=raw[0],
+        dtype="float32",
+        elbo=-one.losses,
+        figures=figures,
+        posterior=partial(exported, random.key(run.seed), one, *rows, model_kwargs=program.keywords),
+        inspected=Inspected(one, test, program.keywords, which),
+        folds={"count": K, "of": run.options["of"], "seeds": list(range(K))},
+        selection=selection,
+    )
+
+
+def _model_described(name: str, num_data: int, setting: Setting, common: Setting) -> dict[str, Any]:
+    """What a result says of a model, besides what all have in common."""
+    own = dict(zip(("layers", "num_inducing"), shape_of(name, num_data, setting), strict=True))
+    if name == SGPR:
+        start = {"start": started(setting), "steps": setting.steps, "dtype": "float64", "jitter": JITTER}
+        return setting.described(num_data) | own | start
+    rate = setting.learning_rate.name
+    return own | setting.added() | ({"learning_rate": rate} if rate != common.learning_rate.name else {})
+
+
+def _on_folds(
+    run: Run, name: str, setting: Setting, parts: list[Dataset], made_by: Mapping[str, Any]
+) -> tuple[dict[str, Any], Trained, Program]:
+    """Test metrics of every fold in the target's original units, the model with a leading axis of folds, its program.
+
+    Every fold has the same number of rows. The metrics' means over folds are kept after the steps that are ``watched``.
+    """
+    dtype = np.float64 if setting.collapsed else np.float32
+    with jax.enable_x64(True) if setting.collapsed else nullcontext():
+        X, y = (np.stack([getattr(part, each) for part in parts]).astype(dtype) for each in ("X_train", "y_train"))
+        program = program_of(name, jnp.asarray(X[0]), setting)
+        train_key, test_key = random.split(random.key(run.seed))
+        begun = Trained(program.model, program.guide, {})
+
+        def scored(params: Mapping[str, Any]) -> dict[str, list[float]]:
+            found = []
+            for k, part in enumerate(parts):
+                X, y = part.X_test.astype(dtype), part.y_test.astype(dtype)
+                one = begun.with_params(jax.tree.map(lambda x, k=k: x[k], params))
+                test = predicted(test_key, one, X, y, model_kwargs=program.keywords)
+                found.append(metrics.of_numbers(test, y, part.y_std))
+            return {metric: [each[metric] for each in found] for metric in METRICS}
+
+        options: dict[str, Any] = {"num_data": y.shape[1], "model_kwargs": program.keywords}
+        options |= {"checkpoint": run.checkpoint / name, "progress": name}
+        curve = Curve(
+            run.output / f"{name}-curve.json", made_by | {"model": name}, lambda params: metrics.means(scored(params))
+        )
+        watched = {step for step in run.options.get("watched", ()) if step <= setting.steps and name != SGPR}
+        if watched:
+            at = lambda step, *state: curve(step, *state) if step in watched else None  # noqa: E731
+            options |= {"callback": at, "callback_steps": math.gcd(*watched)}
+        keys = random.split(train_key, len(parts))
+        result = optimise(keys, program.model, program.guide, setting, X, y, **options)
+        scores = scored(result.params)
+    bounds, points = last_bound(result.losses, y.shape[1], setting).tolist(), curve.until(setting.steps)
+    return {**scores, "elbo": bounds, "seconds": result.seconds, "curve": points if watched else ()}, result, program
 
 
 EXPERIMENTS = (
-    Experiment(
-        paper="deep",
-        name="uci",
-        description="Eight regression benchmarks, SGP, SGP 500 and DGP 2 to 5 over random splits (figure 1, which has "
-        "no printed numbers).",
-        variants={name: {} for name in UCI},
-        run=uci,
-        default_variant="kin8nm",
-        data=tuple(f"uci/{name}" for name in UCI),
-        presets=("quick", "cpu", "tuned", "paper"),
-        figure=figure_1,
-        caption="Test log likelihood of every model and set, means and standard errors over splits (figure 1).",
-    ),
-    Experiment(
-        paper="deep",
-        name="uci-natural",
-        description="The same sets by SGPR (under `cpu`), which is SGP with a collapsed bound and by L-BFGS, and by "
-        "two layers with Adam alone or with natural gradients of the last one; not in the paper.",
-        variants={name: {} for name in UCI},
-        run=uci_natural,
-        default_variant="kin8nm",
-        data=tuple(f"uci/{name}" for name in UCI),
-        presets=("quick", "cpu", "tuned"),
-        figure=figure_curves,
-        caption="Test log likelihood during training, by Adam alone and with natural gradients of the last layer; "
-        "means and standard errors over splits. Dashed, where drawn, is SGPR at its end.",
-    ),
-    Experiment(
-        paper="deep",
-        name="uci-few-steps",
-        description="Two layers in 200 iterations on all rows, by Adam alone or with natural gradients of the last; "
-        "not in the paper.",
-        variants={name: {} for name in UCI},
-        run=few_steps,
-        default_variant="kin8nm",
-        data=tuple(f"uci/{name}" for name in UCI),
-        presets=("quick", "cpu"),
-        figure=figure_curves,
-        caption="Test log likelihood in the first 200 iterations on all rows, by Adam alone and with natural gradients "
-        "of the last layer; means and standard errors over splits. Rate and decay of each were chosen by its bound on "
-        "the first split's training rows, among candidates from trials that saw its test rows.",
-    ),
-    _experiment(
-        "rectangles-images",
-        "Rectangles filled with images, taller or wider; 12,000 training images (table 1).",
-        load("deep").numbers("rectangles-images", tuple(MODELS)[:5]),
-        partial(_large, "rectangles-images"),
-        data=("rectangles-images",),
-    ),
-    _experiment(
-        "mnist",
-        "MNIST, ten classes, robust-max likelihood (section 4). Under `cpu` one layer takes 24,000 steps, a number "
-        "chosen after its accuracy with 12,000 was seen, and the others 12,000.",
-        load("deep").numbers("mnist", tuple(MODELS)[:4]),
-        mnist,
-        data=("mnist",),
-        presets=("quick", "cpu", "tuned", "paper"),
-    ),
-    _experiment(
-        "year",
-        "Year of a song from its timbre, 463,810 training rows, 90 columns (table 2).",
-        load("deep").numbers("year", MODELS),
-        partial(_large, "year"),
-        data=("year",),
-    ),
-    _experiment(
-        "airline",
-        "Delay of a flight in minutes, 700,000 training rows, 8 columns (table 2).",
-        load("deep").numbers("airline", MODELS),
-        partial(_large, "airline"),
-        data=("airline",),
-    ),
-    _experiment(
-        "taxi",
-        "Duration of a taxi journey in seconds, 9 columns, streamed; the paper has a billion rows of 2009 to 2015, of "
-        "which 2009 and 2010 are still published with coordinates (table 2).",
-        load("deep").numbers("taxi", MODELS),
-        taxi,
-        data=("taxi",),
-    ),
-    _experiment(
-        "higgs",
-        "Signals of a Higgs boson, 9.9 million training rows, 28 columns (section 4).",
-        load("deep").numbers("higgs", MODELS),
-        partial(_large, "higgs"),
-        data=("higgs",),
-    ),
-    _experiment(
-        "susy",
-        "Signals of supersymmetric particles, 4.5 million training rows, 18 columns (section 4).",
-        load("deep").numbers("susy", MODELS),
-        partial(_large, "susy"),
-        data=("susy",),
-    ),
-    _experiment(
-        "timing",
-        "Seconds of one gradient step (table 3); the paper's numbers are those of its CPU of 2017.",
-        load("deep").numbers("timing", MODELS),
-        timing,
-        presets=("quick", "paper"),
-    ),
-    _experiment(
-        "step-function",
-        "A step of height 2 with noise 0.05, 25 inducing points; not in the paper.",
-        {"sgp": {}, "dgp2": {}, "dgp3": {}},
-        step_function,
-        presets=("quick", "paper"),
-    ),
-)
+    uci, uci_natural, uci_few_steps, rectangles_images, mnist, year, airline, taxi, higgs, susy, timing, step_function,
+)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -13,374 +13,239 @@ replaces SGD. Settings chosen by results are in ``cpu`` and ``tuned``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array, random
+from numpyro.infer import SVI, Trace_ELBO
+
+from gpzoo.inducing.grid import InducingGrid
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, plots
+from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
+from gpzoo.models.modules import Network
+from gpzoo.models.train_deep_kernel import BOUNDS, fit_deep_kernel
+from gpzoo.posteriors.forms import LARGE_GRID
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.claims import load
-from gpzoo.reproductions.deep_kernel_choice import SELECTION, choose
-from gpzoo.reproductions.deep_kernel_models import MODELS, Phases, connected, train
-from gpzoo.reproductions.deep_kernel_scaling import figure_2, scaling
-from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand, subset
+from gpzoo.reproductions.datasets import Dataset
+from gpzoo.reproductions.deep_kernel_models import TEST_ROWS, Phases, of_network_alone, scored_as, train
+from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment, subset
+from gpzoo.reproductions.kept import kept
+from gpzoo.reproductions.training import predicted, seconds_of_a_step
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER = load("deep_kernel")
+
+#: The one variant of a data set: a run trains all models.
+_ALL = ("all",)
+
+#: Number of timed steps, after the same number of untimed ones.
+_TIMED = 20
 
 
-def _as_printed(setting: Phases) -> Phases:
-    """The same number of steps with the paper's minibatch, and rates and decay that were not chosen by results."""
-    epochs = tuple(number * 5000 / setting.batch_size for number in setting.epochs)
-    return replace(setting, epochs=epochs, batch_size=5000, rates=Phases.rates, weight_decay=Phases.weight_decay)
+def _some(run: Run, whole: Dataset, seed: int, rule: str) -> tuple[Dataset, dict[str, Any] | None]:
+    """As many random rows as the settings name, and the record of them."""
+    sizes = zip(("train", "test"), (whole.y_train, whole.y_test), strict=True)
+    counts = [min(run.options[part], len(y)) if part in run.options else None for part, y in sizes]
+    data = whole.subset(*counts, seed=seed)
+    return data, subset(whole, data, f"random, {rule}")
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
-
-#: Settings for two cores.
-_ON_CPU = {
-    "adult": Phases((4, 2, 4), 1000, splits=5),
-    "connect4": Phases((4, 2, 6), 1000, splits=5),
-    "diabetes": Phases((3, 1, 2), 1000, splits=5),
-    "covtype": Phases((4, 2, 6), 1000, splits=5),
-}
-
-_AIRLINE = Phases((20, 5, 20), 50_000, splits=5)
-
-#: Notes on the data, for the result.
-_NOTES = {
-    "airline": {"label": "arrival late by more than 0 minutes; the paper does not say from which delay on"},
-    "diabetes": {
-        "label": "readmission: not, within 30 days, later; the paper has 25 classes and does not say which",
-        "columns": "all of the public table but the numbers of patient and encounter; categories as zeros and ones, "
-        "those of fewer than 1,000 rows taken together",
-        "split": "by patient: all rows of a patient are in one part",
-    },
-}
-
-
-#: The rule by which settings were chosen by results.
-_SOME_TRIALS = "by hand, of some trials"
-
-
-def _put_aside(what: str, data: str) -> dict[str, Any]:
-    """How settings were chosen on held-out training data."""
-    return by_hand(what, f"{data}, put aside", _SOME_TRIALS)
-
-
-def table(run: Run) -> Outcome:
+def _table(run: Run) -> Outcome:
     """A table with classes (sections 5.1 and 5.2): random splits, columns standardised on the training rows."""
-    own = _ON_CPU.get(run.experiment, _AIRLINE)
-    if run.preset == "quick":
-        setting = Phases((2, 1, 1), 1000)
-    elif run.preset == "cpu" or own is _AIRLINE:
-        setting = own
-    else:
-        # The same number of steps, with five times the rows.
-        setting = replace(own, epochs=tuple(5 * epochs for epochs in own.epochs), batch_size=5000, splits=5)
-        setting = _as_printed(setting) if run.preset == "paper" else setting
-    name, option = run.experiment, "split"
+    name, option = run.options.get("data", run.experiment), "split"
     if name == "covtype":
         found = {entry.name for entry in datasets.available() if entry.present}
         name = "covtype-subset" if "covtype" not in found and "covtype-subset" in found else name
-    if name == "airline":
-        name, option = "airline-delayed" + ("-generated" if run.preset == "quick" else ""), "seed"
-    part = None
+    if run.experiment == "airline":
+        name, option = run.options.get("data", "airline-delayed"), "seed"
 
-    def load(split: int) -> datasets.Dataset:
-        nonlocal part
-        data = datasets.load(name, **{option: split})
-        rows = min(10_000, len(data.y_train)) if run.preset == "quick" else None
-        used = data.subset(rows, seed=split).standardised()
-        part = subset(data, used, "random, seeded by the split")
+    def one(run: Run) -> tuple[Dataset, dict[str, Any] | None]:
+        split = run.split or 0
+        data, part = _some(run, datasets.load(name, **{option: split}), split, "seeded by the split")
         if name == "covtype-subset":
-            rows = load("deep_kernel").experiments["covtype"]["rows"]
-            sizes, of_test = used.sizes, round(0.1 * rows)
+            sizes, rows = data.sizes, PAPER.experiments["covtype"]["rows"]
+            of_test = round(0.1 * rows)
             of = {"of": rows - of_test, "of_test": of_test}
             part = {"train": sizes["train"], "test": sizes["test"], "rule": "a sample", **of}
-        return used
+        return data.standardised(), part
 
-    by_code = run.preset in ("cpu", "tuned")
-    said: dict[str, Any] = {"choose": choose, "selection": SELECTION} if by_code else {}
-    notes = {**_NOTES.get(run.experiment, {}), **({"epochs": "of some trials by hand"} if by_code else {})}
-    said["folds"] = {"count": setting.splits, "of": 5, "seeds": list(range(setting.splits))}
-    outcome = train(run, load, connected, setting, notes, **said)
-    return replace(outcome, subset=part)
+    return train(run, one, PAPER.experiments[run.experiment], of=5)
 
 
-# -- images ------------------------------------------------------------------------------------------------------------
+airline, adult, connect4, diabetes, covtype = (
+    experiment(PAPER, name, _ALL)(_table) for name in ("airline", "adult", "connect4", "diabetes", "covtype")
+)
 
 
-def digits(run: Run) -> Outcome:
-    """The 8x8 digits that come with scikit-learn, by a small convolutional network."""
-    setting = Phases((30, 15, 15), 100, rates=(3e-3, 1e-2, 1e-3))
-    chosen = _put_aside("the rate of the last phase", "a fifth of the training images")
-    return train(run, lambda split: datasets.load("digits"), _small, setting, selection=chosen)
+def _images(run: Run) -> Outcome:
+    """Images of classes (section 5.3); photographs' pixels less their mean, digits' as they are."""
+    name, chosen = run.options.get("data", run.experiment), run.options.get("selection")
+    whole = datasets.load({"mnist-binary": "mnist", "cifar10-resnet20": "cifar10"}.get(name, name))
+    data, part = _some(run, whole, run.seed, f"seed {run.seed}")
+    if name == "mnist-binary":
+        data = replace(data, name="mnist, odd or even", y_train=data.y_train % 2, y_test=data.y_test % 2)
+    if whole.name not in ("mnist", "digits"):
+        mean = data.X_train.mean(axis=0, keepdims=True)
+        # Pixels in [0, 1] have a standard deviation of about a quarter.
+        data = replace(data, X_train=4 * (data.X_train - mean), X_test=4 * (data.X_test - mean))
+    outcome = {"selection": by_hand(**chosen) if chosen else None}
+    if run.experiment == "imagenet20":
+        # Classes of one's own are not the paper's.
+        outcome |= {"stands_in": True}
+    return train(run, lambda run: (data, part), PAPER.experiments[run.experiment], **outcome)
 
 
-def _small(extra: bool, data: datasets.Dataset, seed: int) -> Any:
-    """Two convolutions of 3x3, without pooling, and a hidden layer."""
-    from flax import nnx
+digits, mnist_binary, mnist, cifar10, resnet20, svhn, imagenet20 = (
+    experiment(PAPER, name, _ALL)(_images)
+    for name in ("digits", "mnist-binary", "mnist", "cifar10", "cifar10-resnet20", "svhn", "imagenet20")
+)
 
-    from gpzoo.models.networks import FullyConnected
 
-    H, W, C = data.X_train.shape[1:]
-    classes, rngs = data.sizes["classes"], nnx.Rngs(seed)
-    return nnx.Sequential(
-        nnx.Conv(C, 16, (3, 3), rngs=rngs),
-        nnx.relu,
-        nnx.Conv(16, 32, (3, 3), strides=(2, 2), rngs=rngs),
-        nnx.relu,
-        FullyConnected(-(-H // 2) * -(-W // 2) * 32, classes, (64, *((classes,) if extra else ())), rngs=rngs),
+# -- figure 2, the cost of rows and grid points ------------------------------------------------------------------------
+
+
+def figure_2(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Accuracy and training time against rows, and time of a step against grid points; a line per variant.
+
+    The legend has the epochs of each: the paper's comparison gives the network fewer.
+    """
+    figure = plots.blank(9.8, 3.1 * len(results))
+    lines = figure.subplots(len(results), 3, squeeze=False)
+    for panels, (variant, result) in zip(lines, results.items(), strict=True):
+        by_rows, by_grid = (result["settings"][key] for key in ("by_rows", "by_grid"))
+        rows, points = [each["rows"] for each in by_rows], [each["points"] for each in by_grid]
+        epochs = result["settings"]["epochs_network_features_joint"]
+        of_dnn, of_svdkl = f"DNN, {epochs[0]:g} epochs", f"SV-DKL, {' + '.join(f'{each:g}' for each in epochs)} epochs"
+        for model, label, style in (("dnn", of_dnn, "s--"), ("svdkl", of_svdkl, "o-")):
+            panels[0].plot(rows, [each[f"{model}_accuracy"] for each in by_rows], style, label=label)
+            panels[1].plot(rows, [each[f"{model}_seconds"] for each in by_rows], style, label=label)
+            panels[2].plot(points, [1000 * each[f"{model}_seconds"] for each in by_grid], style, label=label)
+        for axes, at, x, y in zip(
+            panels,
+            (rows, rows, points),
+            (f"training rows of {variant}", f"training rows of {variant}", "grid points of each GP"),
+            ("test accuracy", "seconds in training and compiling", "milliseconds of a step"),
+            strict=True,
+        ):
+            axes.set(xscale="log", xlabel=x, ylabel=y)
+            axes.set_xticks(at, [f"{value:,}" for value in at], fontsize=8)
+            axes.tick_params(axis="y", labelsize=8)
+            axes.minorticks_off()
+        panels[2].set_ylim(bottom=0)
+        if points[-1] > LARGE_GRID:
+            panels[2].axvline(LARGE_GRID, color="0.7", linewidth=0.8)
+            panels[2].text(LARGE_GRID, 0, " low rank", color="0.4", fontsize=8, va="bottom")
+        panels[0].legend(fontsize=7)
+    return figure
+
+
+@experiment(PAPER, "scaling", ("covtype", "airline"), figure=figure_2)
+def scaling(run: Run) -> Outcome:
+    """Accuracy and training time against rows, and seconds per step against grid points.
+
+    The network is that of the tables, ``d-1000-1000-500-50-c``. Metrics are those of all rows; the settings have the
+    others.
+    """
+    options, setting = run.options, Phases.of(run.options)
+    seeded = {} if run.variant == "covtype" else {"seed": run.seed}
+    whole = datasets.load(options["data"], **options.get("load", {}), **seeded)
+    data, part = _some(run, whole, run.seed, f"seed {run.seed}")
+    data = data.standardised()
+    total = len(data.y_train)
+    by_rows, losses, steps = [], [], 0
+    for rows in (total // each for each in options["parts"]):
+        scores, losses, own = _with_rows(run, data, rows, setting)
+        by_rows.append(scores)
+        steps += sum(own)
+    by_grid = _by_grid(run, data, setting, min(setting.batch_size, total), options["grids"])
+    at_70 = next(each for each in by_grid if each["points"] == 70)
+    metrics = {key: by_rows[-1][key] for key in by_rows[-1] if key.endswith(("accuracy", "nlpp"))}
+    settings = {
+        "batch_size": setting.batch_size,
+        "epochs_network_features_joint": list(setting.epochs),
+        "rates_network_gps_joint": list(setting.rates),
+        "schedule": "Adam, cosine to a hundredth",
+        "seconds": "of training with compilation, which is three programs for svdkl and one for dnn",
+        "covariance": f"of q(u): full up to {LARGE_GRID} grid points, beyond diagonal and of rank 16",
+        "by_rows": by_rows,
+        "by_grid": by_grid,
+    }
+    return Outcome(
+        metrics=metrics | {"step_ratio_70": at_70["svdkl_seconds"] / at_70["dnn_seconds"]},
+        settings=settings,
+        steps=steps,
+        seconds_training=sum(own["svdkl_seconds"] for own in by_rows),
+        data=data,
+        dtype="float32",
+        elbo=-np.asarray(losses),
+        figures={"figure_2": partial(figure_2, {run.variant: {"settings": settings}})},
+        stands_in=run.preset == "cpu" or data.name.endswith(("-generated", "-subset")),
+        subset=part,
     )
 
 
-def _quick_cnn(extra: bool, data: datasets.Dataset, seed: int) -> Any:
-    from flax import nnx
+def _with_rows(
+    run: Run, data: Dataset, rows: int, setting: Phases
+) -> tuple[dict[str, float], list[float], tuple[int, int, int]]:
+    """Metrics and times of the network and the deep kernel trained on some rows; losses; steps of the phases.
 
-    from gpzoo.models.networks import QuickCNN
+    All are kept on disk, so that a resumed run trains only on the remaining numbers of rows.
+    """
+    # The largest set contains the others.
+    part, options = data.subset(rows, seed=run.seed), setting.options(rows)
 
-    classes, shape = data.sizes["classes"], data.X_train.shape[1:]
-    return QuickCNN(classes, shape, (64, *((classes,) if extra else ())), rngs=nnx.Rngs(seed))
+    def scored() -> dict[str, Any]:
+        X, y = jnp.asarray(part.X_train), jnp.asarray(part.y_train)
+        network, key = setting.network("connected", data, run.seed), random.key(run.seed)
+        found = fit_deep_kernel(key, X, y, network=network, checkpoint=run.checkpoint / f"rows-{rows}", **options)
+        test = data.X_test, data.y_test
+        scores = {"rows": rows} | scored_as("dnn", of_network_alone(network, found.network.params, *test), test[1])
+        scores |= scored_as("svdkl", predicted(key, found.joint, *test, TEST_ROWS), test[1])
+        scores["dnn_seconds"] = found.network.seconds
+        scores["svdkl_seconds"] = sum(phase.seconds for phase in (found.network, found.features, found.joint))
+        return {"scores": scores, "losses": found.joint.losses}
 
-
-def mnist(run: Run) -> Outcome:
-    """All ten digits, or odd against even, by the LeNet of Caffe's example (section 5.3)."""
-
-    whole = datasets.load("mnist")
-    data = whole.subset(*{"quick": (5000, 2000)}.get(run.preset, (None, None)), seed=run.seed)
-    part = subset(whole, data, f"random, seed {run.seed}")
-    if run.experiment == "mnist-binary":
-        data = replace(data, name="mnist, odd or even", y_train=data.y_train % 2, y_test=data.y_test % 2)
-    setting = {
-        "quick": Phases((3, 2, 1), 250),
-        "cpu": Phases((16, 0.2, 6), 500, rates=(1e-3, 1e-3, 1e-3), weight_decay=1.0),
-        "tuned": Phases((30, 1, 15), 5000, rates=(1e-3, 1e-3, 1e-3), weight_decay=1.0),
-        "paper": _as_printed(Phases((30, 1, 15), 5000)),
-    }[run.preset]
-    what = "rates of GPs and of the last phase, its length, and weight decay"
-    chosen = _put_aside(what, "10,000 training images") if run.preset in ("cpu", "tuned") else None
-    return train(run, lambda split: data, _lenet, setting, selection=chosen, subset=part)
+    described = {"batch_size": setting.batch_size, "rates": setting.rates, "steps": options["num_steps"], "rows": rows}
+    found = kept(run.output / f"rows-{rows}.json", run.made_by(described, data), scored)
+    return found["scores"], found["losses"], options["num_steps"]
 
 
-def _lenet(extra: bool, data: datasets.Dataset, seed: int) -> Any:
-    from flax import nnx
+def _by_grid(run: Run, data: Dataset, setting: Phases, batch: int, grids: Sequence[int]) -> list[dict[str, float]]:
+    """Seconds of a step for every number of grid points, and of the network alone."""
 
-    from gpzoo.models.networks import LeNet
+    def timed() -> list[dict[str, float]]:
+        X, y = jnp.asarray(data.X_train[:batch]), jnp.asarray(data.y_train[:batch])
+        network = setting.network("connected", data, run.seed)
+        alone = SVI(partial(network_classifier, network=network), lambda *a, **k: None, optax.adam(1e-3), Trace_ELBO())
+        of_network = _step_seconds(alone, X, y)
+        seconds = [_step_seconds(_deep_kernel(network, points), X, y) for points in grids]
+        each = zip(grids, seconds, strict=True)
+        return [{"points": p, "dnn_seconds": of_network, "svdkl_seconds": s} for p, s in each]
 
-    classes = data.sizes["classes"]
-    return LeNet(classes, hidden=(500, *((classes,) if extra else ())), rngs=nnx.Rngs(seed))
-
-
-_SHORT = Phases((2, 1, 1), 200)
-
-
-def photographs(run: Run) -> Outcome:
-    """CIFAR-10, SVHN, or 20 classes of ImageNet; pixels less their mean (section 5.3)."""
-    quick = run.preset == "quick"
-    source, make, rows, settings = {
-        "cifar10": (
-            "cifar10",
-            _quick_cnn,
-            2000,
-            {
-                "quick": _SHORT,
-                "cpu": Phases((10, 0.2, 5), 100, rates=(2e-3, 1e-3, 1e-3), augmented=True),
-                "tuned": Phases((60, 1, 20), 500, rates=(2e-3, 1e-3, 1e-3), augmented=True),
-                "paper": _as_printed(Phases((60, 1, 20), 500)),
-            },
-        ),
-        "cifar10-resnet20": (
-            "cifar10",
-            _resnet,
-            300,
-            {
-                "quick": Phases((1, 1, 1), 100, augmented=True),
-                "cpu": Phases((4, 0.2, 1.5), 100, rates=(2e-3, 1e-3, 1e-3), augmented=True),
-                "tuned": Phases((80, 3, 20), 250, augmented=True),
-                "paper": _as_printed(Phases((80, 3, 20), 250, augmented=True)),
-            },
-        ),
-        "svhn": (
-            "svhn-generated" if quick else "svhn",
-            _quick_cnn,
-            2000,
-            {
-                "quick": _SHORT,
-                "tuned": Phases((40, 5, 10), 500),
-                "paper": _as_printed(Phases((40, 5, 10), 500)),
-            },
-        ),
-        "imagenet20": (
-            "imagenet20-generated" if quick else "imagenet20",
-            _alexnet,
-            400,
-            {
-                "quick": Phases((3, 1, 1), 50),
-                "tuned": Phases((60, 5, 20), 250, augmented=True),
-                "paper": _as_printed(Phases((60, 5, 20), 250, augmented=True)),
-            },
-        ),
-    }[run.experiment]
-
-    whole = data = datasets.load(source)
-    if quick:
-        data = whole.subset(min(rows, len(whole.y_train)), min(rows, len(whole.y_test)), seed=run.seed)
-    part = subset(whole, data, f"random, seed {run.seed}")
-
-    def load(split: int) -> datasets.Dataset:
-        mean = data.X_train.mean(axis=0, keepdims=True)
-        # Pixels in [0, 1] have a standard deviation of about a quarter.
-        return replace(data, X_train=4 * (data.X_train - mean), X_test=4 * (data.X_test - mean))
-
-    own, notes, chosen = run.experiment == "imagenet20", {}, None
-    # The paper does not have the large networks with another layer.
-    models = [model for model in MODELS if model != "dnn+" or make is _quick_cnn]
-    if own:
-        notes = {"network": "AlexNet for 64x64 pixels", "classes": "those of the user's folder"}
-    elif (run.experiment, run.preset) in (("cifar10", "cpu"), ("cifar10", "tuned"), ("cifar10-resnet20", "cpu")):
-        chosen = _put_aside("the network's rate, and that images move", "5,000 training images of cifar10")
-    said = {"models": models, "stands_in": own, "selection": chosen, "subset": part}
-    return train(run, load, make, settings[run.preset], notes, **said)
+    return kept(run.output / "by_grid.json", run.made_by({"batch_size": batch, "grids": grids}, data), timed)
 
 
-def _resnet(extra: bool, data: datasets.Dataset, seed: int) -> Any:
-    """Never with the extra layer: the paper has no such numbers, and ``photographs`` does not ask for it."""
-    from flax import nnx
-
-    from gpzoo.models.networks import ResNet20
-
-    return ResNet20(data.sizes["classes"], data.X_train.shape[-1], rngs=nnx.Rngs(seed))
+def _deep_kernel(network: Network, points: int) -> SVI:
+    model = partial(deep_kernel_gp, network=network)
+    return SVI(model, InducingGuide(model, InducingGrid(points, BOUNDS)), optax.adam(1e-3), GaussianProcessELBO())
 
 
-def _alexnet(extra: bool, data: datasets.Dataset, seed: int) -> Any:
-    """Never with the extra layer: the paper has no such numbers, and ``photographs`` does not ask for it."""
-    from flax import nnx
-
-    from gpzoo.models.networks import AlexNet
-
-    return AlexNet(data.sizes["classes"], data.X_train.shape[1:], rngs=nnx.Rngs(seed))
-
-
-_TABLES = {
-    "adult": "income",
-    "connect4": "Connect-4",
-    # The paper has 25 classes, the public table three, so that the paper's numbers are for another problem.
-    "diabetes": "readmission to hospitals, three classes (the paper has 25)",
-    "covtype": "kinds of forest; 16 % of the rows where only those are at hand",
-}
-
-
-def _numbers(name: str) -> dict[str, dict[str, float | None]]:
-    return load("deep_kernel").numbers(name, ("all",))
+def _step_seconds(svi: SVI, X: Array, y: Array) -> float:
+    return seconds_of_a_step(random.key(0), svi, _TIMED, X, y, model_kwargs={"training": True}, progress=False)[0]
 
 
 EXPERIMENTS = (
-    Experiment(
-        paper="deep_kernel",
-        name="airline",
-        description="Whether a flight of 2008 is late (section 5.1, table 1); `quick` is a generated stand-in.",
-        variants=_numbers("airline"),
-        run=table,
-        default_variant="all",
-        data=("airline-delayed",),
-    ),
-    *(
-        Experiment(
-            paper="deep_kernel",
-            name=name,
-            description=f"Classification of a table: {what} (section 5.2).",
-            variants=_numbers(name),
-            run=table,
-            default_variant="all",
-            data=(name,),
-            presets=("quick", "cpu", "tuned", "paper"),
-        )
-        for name, what in _TABLES.items()
-    ),
-    Experiment(
-        paper="deep_kernel",
-        name="digits",
-        description="Digits of 8x8 pixels by a small convolutional network.",
-        variants={"all": {}},
-        run=digits,
-        default_variant="all",
-        data=("digits",),
-        presets=("quick",),
-    ),
-    Experiment(
-        paper="deep_kernel",
-        name="mnist-binary",
-        description="Odd or even digits of MNIST (table 3).",
-        variants=_numbers("mnist-binary"),
-        run=mnist,
-        default_variant="all",
-        data=("mnist",),
-        presets=("quick", "cpu", "tuned", "paper"),
-    ),
-    Experiment(
-        paper="deep_kernel",
-        name="mnist",
-        description="Ten digits of MNIST (table 3, figure 3).",
-        variants=_numbers("mnist"),
-        run=mnist,
-        default_variant="all",
-        data=("mnist",),
-        presets=("quick", "cpu", "tuned", "paper"),
-    ),
-    Experiment(
-        paper="deep_kernel",
-        name="cifar10",
-        description="CIFAR-10 by a quick convolutional network (table 3).",
-        variants=_numbers("cifar10"),
-        run=photographs,
-        default_variant="all",
-        data=("cifar10",),
-        presets=("quick", "cpu", "tuned", "paper"),
-    ),
-    Experiment(
-        paper="deep_kernel",
-        name="cifar10-resnet20",
-        description="CIFAR-10 by a residual network of 20 layers (section 5.3); `quick` takes three steps a phase, "
-        "to see that it runs; `cpu` trains the network for 4 epochs, where it was made for some 160.",
-        variants=_numbers("cifar10-resnet20"),
-        run=photographs,
-        default_variant="all",
-        data=("cifar10",),
-        presets=("quick", "cpu", "tuned", "paper"),
-    ),
-    Experiment(
-        paper="deep_kernel",
-        name="svhn",
-        description="Digits of house numbers by the network of cifar10 (table 3); `quick` is a generated stand-in.",
-        variants=_numbers("svhn"),
-        run=photographs,
-        default_variant="all",
-        data=("svhn",),
-        presets=("quick", "tuned", "paper"),
-    ),
-    Experiment(
-        paper="deep_kernel",
-        name="imagenet20",
-        description="Photographs of 20 classes from the user's own folder, by an AlexNet for 64x64 pixels "
-        "(section 5.3); `quick` is a generated stand-in and takes some steps, to see that it runs.",
-        variants=_numbers("imagenet20"),
-        run=photographs,
-        default_variant="all",
-        data=("imagenet20",),
-        presets=("quick", "tuned", "paper"),
-    ),
-    Experiment(
-        paper="deep_kernel",
-        name="scaling",
-        description="Accuracy and time against rows, time of a step against grid points (figure 2); a step with 70 "
-        "points took the paper 0.39 s, its network alone 0.27 s.",
-        variants={"covtype": {}, "airline": {}},
-        run=scaling,
-        figure=figure_2,
-        caption="Accuracy and time against rows, time of a step against grid points (figure 2). SV-DKL has three "
-        "times the network's epochs, and with all rows most of its lead is longer training: the page compares both "
-        "after as many steps. Beyond the grey line the covariance of q(u) is a diagonal plus one of rank 16.",
-        default_variant="covtype",
-        data=("covtype-subset", "airline-delayed"),
-        presets=("quick", "cpu", "paper"),
-    ),
-)
+    airline, adult, connect4, diabetes, covtype,
+    digits, mnist_binary, mnist, cifar10, resnet20, svhn, imagenet20, scaling,
+)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""How are the models of deep kernel learning trained on a split, scored and shown?"""
+"""How are the models of deep kernel learning made, trained on a split, scored and shown?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,17 @@ import numpy as np
 from jax import random
 
 from gpzoo._extras import needs
+from gpzoo.errors import NonFiniteError
 from gpzoo.inference import SitePrediction, plots
 from gpzoo.inference import load as load_model
 from gpzoo.models.deep_kernel import deep_kernel_gp
 from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
 from gpzoo.models.train_deep_kernel import DeepKernelFit, features_of, fit_deep_kernel, fit_network
-from gpzoo.reproductions import datasets, metrics
-from gpzoo.reproductions.experiment import Outcome, Run
+from gpzoo.reproductions import metrics
+from gpzoo.reproductions.datasets import Dataset
+from gpzoo.reproductions.experiment import Outcome, ReproductionError, Run
 from gpzoo.reproductions.kept import kept
-from gpzoo.reproductions.sweep import means
-from gpzoo.reproductions.training import exported, inspected, left, predicted
+from gpzoo.reproductions.training import exported, inspected, left, over_splits, predicted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +33,20 @@ MODELS = ("dnn", "dnn-long", "dnn+", "dnn+gp", "svdkl")
 
 #: Number of test rows predicted at a time.
 TEST_ROWS = 2000
+
+#: Weight decays, of which the network alone is given the best.
+DECAYS = (0.0, 4.0)
+
+#: Rates of network and GPs together, of which SV-DKL is given the best.
+RATES = (1e-3, 3e-4, 1e-4)
+
+#: How the record of a run tells of it; candidates are added by the run.
+SELECTION = {
+    "what": "weight decay, by the network alone, and then the rate of the last phase, by SV-DKL",
+    "rule": "by code, the lowest nlpp",
+    "data": "a random tenth of the training rows of each split, put aside; epochs and candidates are of trials by "
+    "hand, some on a random split of connect4 and of diabetes that shares rows with those reported",
+}
 
 
 @dataclass(frozen=True)
@@ -44,23 +60,31 @@ class Phases:
         rates: learning rates of the network, of the GPs, of the network when both are trained together.
         weight_decay: weight decay of the network.
         augmented: whether images are randomly shifted and mirrored in training.
+        units: those of the layer that ``dnn+`` adds: ``"rectified"``, ``"leaky"`` or ``"linear"``.
     """
 
-    epochs: tuple[float, float, float]
+    epochs: Sequence[float]
     batch_size: int
     splits: int = 1
-    rates: tuple[float, float, float] = (1e-3, 1e-2, 1e-3)
+    rates: Sequence[float] = (1e-3, 1e-2, 1e-3)
     weight_decay: float = 0.0
     augmented: bool = False
+    units: str = "rectified"
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Phases:
+        """The settings among a run's options."""
+        return cls(**{each.name: options[each.name] for each in fields(cls) if each.name in options})
 
     def steps(self, rows: int) -> tuple[int, int, int]:
         """Number of steps of each phase."""
         of_network, of_gps, together = (max(1, round(epochs * rows / self.batch_size)) for epochs in self.epochs)
         return of_network, of_gps, together
 
-    def network(self, module: Any) -> Network:
-        """The network of a module."""
-        return shifted_and_mirrored(network_of(module)) if self.augmented else network_of(module)
+    def network(self, name: str, data: Dataset, seed: int, *, plus: bool = False) -> Network:
+        """A network for data; with ``plus`` that of ``dnn+``."""
+        network = network_of(module(name, data, seed, self.units if plus else None))
+        return shifted_and_mirrored(network) if self.augmented else network
 
     def options(self, rows: int) -> dict[str, Any]:
         """Arguments of ``fit_deep_kernel``."""
@@ -69,130 +93,152 @@ class Phases:
         return options | {"weight_decay": self.weight_decay}
 
 
-#: Makes a network; arguments are whether it has the extra hidden layer, the data, and a seed.
-Maker = Callable[[bool, datasets.Dataset, int], Any]
+def module(name: str, data: Dataset, seed: int, units: str | None = None) -> Any:
+    """A network of one feature per class, as a flax module.
 
-#: Settings for a split, and the candidates they were chosen from; arguments are the run, the number of the split, its
-#: data, what makes a network, and settings.
-Choice = Callable[[Run, int, datasets.Dataset, Maker, Phases], tuple[Phases, list[dict[str, Any]]]]
+    Args:
+        name: of the network: ``"connected"``, ``d-1000-1000-500-50-c`` (section 5.1), ``"small"``, two convolutions of
+            3x3 without pooling and a hidden layer, ``"lenet"``, ``"quick-cnn"``, ``"resnet20"`` or ``"alexnet"``.
+        data: the data.
+        seed: of the initial weights.
+        units: those of one more hidden layer of ``c`` units (``dnn+``), ``None`` for none.
+    """
+    with needs("flax", "The networks of deep kernels"):
+        from flax import nnx
+    from gpzoo.models import networks
+
+    shape, c, rngs = data.X_train.shape[1:], data.sizes["classes"], nnx.Rngs(seed)
+
+    def small() -> Any:
+        H, W, C = shape
+        first = nnx.Conv(C, 16, (3, 3), rngs=rngs)
+        second = nnx.Conv(16, 32, (3, 3), strides=(2, 2), rngs=rngs)
+        top = networks.FullyConnected(-(-H // 2) * -(-W // 2) * 32, c, (64,), rngs=rngs)
+        return nnx.Sequential(first, nnx.relu, second, nnx.relu, top)
+
+    made = {
+        "connected": lambda: networks.FullyConnected(shape[0], c, rngs=rngs),
+        "small": small,
+        "lenet": lambda: networks.LeNet(c, rngs=rngs),
+        "quick-cnn": lambda: networks.QuickCNN(c, shape, rngs=rngs),
+        "resnet20": lambda: networks.ResNet20(c, shape[-1], rngs=rngs),
+        "alexnet": lambda: networks.AlexNet(c, shape, rngs=rngs),
+    }[name]()
+    if units is None:
+        return made
+    between = {"rectified": (nnx.relu,), "leaky": (nnx.leaky_relu,), "linear": ()}[units]
+    return nnx.Sequential(made, *between, nnx.Linear(c, c, kernel_init=nnx.initializers.he_normal(), rngs=rngs))
+
+
+# -- one split after the other -----------------------------------------------------------------------------------------
 
 
 def train(
     run: Run,
-    load: Callable[[int], datasets.Dataset],
-    make: Maker,
-    setting: Phases,
-    notes: Mapping[str, str] | None = None,
-    *,
-    models: Sequence[str] = MODELS,
-    stands_in: bool = False,
-    choose: Choice | None = None,
-    selection: Mapping[str, Any] | None = None,
+    load: Callable[[Run], tuple[Dataset, Mapping[str, Any] | None]],
+    facts: Mapping[str, Any],
+    of: int | None = None,
     **outcome: Any,
 ) -> Outcome:
-    """Train and evaluate models on every split; ``notes`` are added to the result's settings.
+    """Train and evaluate models on every split.
 
-    Generated data always count as stand-ins for the paper's. ``choose`` finds settings for each split,
-    whose candidates are added to ``selection``. Further arguments are fields of the outcome.
+    Generated data always count as stand-ins for the paper's. With the option ``choose`` decay and last rate are chosen
+    for each split.
+
+    Args:
+        run: the run.
+        load: the data of a split, and the part of the whole that they are.
+        facts: the experiment's: ``network``, ``notes`` for the result's settings, and ``models`` if they are not all.
+        of: the paper's number of splits.
+        **outcome: further fields of the outcome.
     """
-    with needs("flax", "The networks of deep kernels"):
-        import flax  # noqa: F401
-    fit: Any = None
-    data: Any = None
-    which = f"svdkl, split {setting.splits} of {setting.splits}"
+    setting, by_code = Phases.of(run.options), run.options.get("choose", False)
+
+    def several(every: Sequence[Outcome]) -> dict[str, Any]:
+        """Settings from all splits: their scores, and what was chosen for each."""
+        scores = [{**each.metrics, "seconds": each.seconds_training} for each in every]
+        names = ("rates_network_gps_joint", "weight_decay") if by_code else ()
+        return {name: [each.settings[name] for each in every] for name in names} | {"by_split": scores}
+
+    def one(run: Run) -> Outcome:
+        data, part = load(run)
+        return replace(_on_split(run, data, setting, facts), subset=part)
+
+    found = over_splits(run, setting.splits, one, of=of, shown=-1, settings=several)
+    return found if run.finished else replace(found, **outcome)
+
+
+def _on_split(run: Run, data: Dataset, setting: Phases, facts: Mapping[str, Any]) -> Outcome:
+    """The deep kernel trained on a split, and the models' metrics on its test part."""
+    split, name, models = run.split or 0, facts["network"], facts.get("models", MODELS)
     if run.finished:
-        data = load(setting.splits - 1)
-        model = partial(deep_kernel_gp, network=setting.network(make(False, data, run.seed)))
-        return left(run, data, inspected(load_model(run.model, model), data, which=which))
-    scores, settings, used, candidates = [], {}, [], []
-    for split in range(setting.splits):
-        data = load(split)
-        own, tried = choose(run, split, data, make, setting) if choose is not None else (setting, [])
-        used.append(own)
-        candidates += tried
-        settings = {
-            "splits": setting.splits,
-            "batch_size": setting.batch_size,
-            "steps_network_features_joint": list(setting.steps(len(data.y_train))),
-            "rates_network_gps_joint": list(own.rates),
-            "schedule": "Adam, cosine to a hundredth",
-            "weight_decay": own.weight_decay,
-            "dnn-long": "the network alone, as many steps as network and joint together",
-            "grid": 64,
-            **({"images": "moved and mirrored in training"} if setting.augmented else {}),
-            **(notes or {}),
-        }
-        made_by = run.made_by(settings | {"split": split, "models": list(models)}, data)
-        fit, found = _on_split(run, split, data, make, own, models, made_by)
-        scores.append(found)
-    if choose is not None:
-        settings["rates_network_gps_joint"] = [list(own.rates) for own in used]
-        settings["weight_decay"] = [own.weight_decay for own in used]
-        selection = {**(selection or {}), "candidates": candidates}
-    names = [f"{model}_{metric}" for model in models for metric in ("accuracy", "nlpp")]
-    steps, joint = setting.steps(len(data.y_train)), fit.joint
+        model = partial(deep_kernel_gp, network=setting.network(name, data, run.seed))
+        return left(run, data, inspected(load_model(run.model, model), data, which="svdkl"))
+    by_code = run.options.get("choose", False)
+    own, candidates = choose(run, data, setting, name) if by_code else (setting, [])
+    X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
+    seed, options = 1000 * run.seed + split, own.options(len(y))
+    settings = {
+        "splits": setting.splits,
+        "batch_size": setting.batch_size,
+        "steps_network_features_joint": list(options["num_steps"]),
+        "rates_network_gps_joint": list(own.rates),
+        "schedule": "Adam, cosine to a hundredth",
+        "weight_decay": own.weight_decay,
+        "dnn-long": "the network alone, as many steps as network and joint together",
+        "grid": 64,
+        **({"images": "moved and mirrored in training"} if setting.augmented else {}),
+        **({"dnn+": f"{setting.units} units"} if setting.units != "rectified" else {}),
+        **facts.get("notes", {}),
+        **({"epochs": "of some trials by hand"} if by_code else {}),
+    }
+    plain, key = own.network(name, data, seed), random.key(seed)
+    # The last split's posterior is exported, so that every start trains the deep kernel or restores its checkpoints.
+    fit = fit_deep_kernel(key, X, y, network=plain, checkpoint=run.checkpoint / "plain", **options)
+    made_by = run.made_by(settings | {"split": split, "models": list(models)}, data)
+    scores = dict(kept(run.output / f"split-{split}.json", made_by, partial(_scores, run, data, own, facts, fit)))
+    of_network, of_gps, together = options["num_steps"]
     return Outcome(
-        metrics=means({name: [found[name] for found in scores] for name in names}),
-        settings=settings | {"by_split": scores},
-        # The sum of svdkl's phases, of the network with another layer, and of the long training.
-        steps=(sum(steps) + ("dnn+" in models) * steps[0] + steps[0] + steps[2]) * setting.splits,
-        seconds_training=sum(found["seconds"] for found in scores),
+        # svdkl's phases, the network with another layer, and the long training.
+        steps=of_network * (3 if "dnn+" in models else 2) + of_gps + 2 * together,
+        seconds_training=scores.pop("seconds"),
+        metrics=scores,
+        settings=settings,
         data=data,
         dtype="float32",
-        elbo=-joint.losses,
+        elbo=-fit.joint.losses,
         figures={"figure_3": partial(figure_3, fit, data)},
-        posterior=partial(exported, random.key(run.seed), joint, data.X_train, data.y_train, num_draws=100),
-        inspected=inspected(joint, data, which=which),
-        stands_in=stands_in or data.name.endswith("-generated"),
-        selection=selection,
-        **outcome,
+        posterior=partial(exported, random.key(run.seed), fit.joint, data.X_train, data.y_train, num_draws=100),
+        inspected=inspected(fit.joint, data, which="svdkl"),
+        stands_in=data.name.endswith("-generated"),
+        selection={**SELECTION, "candidates": candidates} if by_code else None,
     )
 
 
-def _on_split(
-    run: Run,
-    split: int,
-    data: datasets.Dataset,
-    make: Maker,
-    setting: Phases,
-    models: Sequence[str],
-    made_by: Mapping[str, Any],
-) -> tuple[DeepKernelFit, dict[str, float]]:
-    """The deep kernel trained on a split, and the models' metrics on its test part."""
+def _scores(run: Run, data: Dataset, own: Phases, facts: Mapping[str, Any], fit: DeepKernelFit) -> dict[str, float]:
+    """Metrics of all models on a split, and seconds: the network's baselines are trained beside the deep kernel."""
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
-    seed = 1000 * run.seed + split
-    plain = setting.network(make(False, data, seed))
-    options, folder, key = setting.options(len(y)), run.checkpoint / str(split), random.key(seed)
-    # The last split's posterior is exported, so that every start trains the deep kernel or restores its checkpoints.
-    fit = fit_deep_kernel(key, X, y, network=plain, checkpoint=folder / "plain", **options)
-
-    def scores_of_all() -> dict[str, float]:
-        alone: dict[str, Any] = {name: options[name] for name in ("batch_size", "weight_decay")}
-        alone |= {"learning_rate": setting.rates[0]}
-        of_network, _, together = options["num_steps"]
-        length = of_network + together
-        networks = {"dnn": (plain, fit.network)}
-        if "dnn+" in models:
-            plus = setting.network(make(True, data, seed))
-            wide = fit_network(
-                key, X, y, network=plus, num_steps=of_network, checkpoint=folder / "plus", progress="dnn+", **alone
-            )
-            networks["dnn+"] = plus, wide
-        longer = fit_network(
-            key, X, y, network=plain, num_steps=length, checkpoint=folder / "long", progress="dnn-long", **alone
-        )
-        networks["dnn-long"] = plain, longer
-        scores = {}
-        for model, (network, result) in networks.items():
-            scores |= scored_as(model, of_network_alone(network, result.params, data.X_test, data.y_test), data.y_test)
-        for model, result in (("dnn+gp", fit.features), ("svdkl", fit.joint)):
-            one = fit.joint.with_params(result.params)
-            found = predicted(random.key(seed), one, data.X_test, data.y_test, TEST_ROWS)
-            scores |= scored_as(model, found, data.y_test)
-        trained = [fit.features, fit.joint, *(result for _, result in networks.values())]
-        return scores | {"seconds": float(sum(result.seconds for result in trained))}
-
-    return fit, kept(run.output / f"split-{split}.json", made_by, scores_of_all)
+    seed, options, name = 1000 * run.seed + (run.split or 0), own.options(len(y)), facts["network"]
+    plain, key = own.network(name, data, seed), random.key(seed)
+    alone: dict[str, Any] = {each: options[each] for each in ("batch_size", "weight_decay")}
+    alone |= {"learning_rate": own.rates[0]}
+    of_network, _, together = options["num_steps"]
+    networks = {"dnn": (plain, fit.network)}
+    if "dnn+" in facts.get("models", MODELS):
+        plus = own.network(name, data, seed, plus=True)
+        said = {"num_steps": of_network, "checkpoint": run.checkpoint / "plus", "progress": "dnn+"}
+        networks["dnn+"] = plus, fit_network(key, X, y, network=plus, **said, **alone)
+    said = {"num_steps": of_network + together, "checkpoint": run.checkpoint / "long", "progress": "dnn-long"}
+    networks["dnn-long"] = plain, fit_network(key, X, y, network=plain, **said, **alone)
+    scores = {}
+    for model, (network, result) in networks.items():
+        scores |= scored_as(model, of_network_alone(network, result.params, data.X_test, data.y_test), data.y_test)
+    for model, result in (("dnn+gp", fit.features), ("svdkl", fit.joint)):
+        one = fit.joint.with_params(result.params)
+        found = predicted(key, one, data.X_test, data.y_test, TEST_ROWS)
+        scores |= scored_as(model, found, data.y_test)
+    trained = [fit.features, fit.joint, *(result for _, result in networks.values())]
+    return scores | {"seconds": float(sum(result.seconds for result in trained))}
 
 
 def scored_as(model: str, test: SitePrediction, y: np.ndarray) -> dict[str, float]:
@@ -205,7 +251,79 @@ def of_network_alone(network: Network, params: Mapping[str, Any], X: np.ndarray,
     return metrics.softmax(features_of(network, params, X), y)
 
 
-def figure_3(fit: DeepKernelFit, data: datasets.Dataset) -> Figure:
+# -- the choice of settings on held-out rows ---------------------------------------------------------------------------
+
+
+def choose(run: Run, data: Dataset, setting: Phases, name: str) -> tuple[Phases, list[dict[str, Any]]]:
+    """Settings with the weight decay and the last rate that are best for a split, and the candidates.
+
+    A random tenth of the training rows judges trainings on the other rows; rows of a group stay together. Test rows are
+    not looked at. Steps and seconds of a run leave these trainings out.
+
+    Args:
+        run: the run, which keeps the candidates in a file for a later start.
+        data: the split's data.
+        setting: the settings, of which decay and last rate are replaced.
+        name: of the network.
+
+    Returns:
+        The settings, and of every candidate its decay or rate and its ``nlpp``, in nats a row, ``None`` where its
+        training failed.
+
+    Raises:
+        ReproductionError: if the trainings of all decays, or of all rates, ended in numbers that are not finite.
+    """
+    split = run.split or 0
+    seed = 1000 * run.seed + split
+    groups = np.arange(len(data.y_train)) if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
+    number = groups.max() + 1
+    place = np.argsort(np.random.RandomState(seed).permutation(number))[groups]
+    rows, kept_aside = np.argsort(place, kind="stable"), place < max(1, number // 10)
+    aside, used = np.split(rows, [kept_aside.sum()])
+    X, y, held = data.X_train[used], data.y_train[used], (data.X_train[aside], data.y_train[aside])
+
+    def make_candidates() -> list[dict[str, Any]]:
+        found, networks, network, key = [], {}, setting.network(name, data, seed), random.key(seed)
+        options = setting.options(len(y))
+        alone = {"num_steps": options["num_steps"][0], "learning_rate": setting.rates[0]}
+        alone |= {"network": network, "batch_size": setting.batch_size}
+        for decay in DECAYS:
+            nlpp, title = None, f"choice of split {split}: weight decay {decay}"
+            with suppress(NonFiniteError):
+                networks[decay] = fit_network(key, X, y, weight_decay=decay, progress=title, **alone).params
+                nlpp = metrics.nlpp(of_network_alone(network, networks[decay], *held))
+            found.append({"split": split, "weight_decay": decay, "nlpp": nlpp})
+        best = _best(found)["weight_decay"]
+        for rate in RATES:
+            own = replace(setting, rates=(*setting.rates[:2], rate), weight_decay=best).options(len(y))
+            nlpp, title = None, f"choice of split {split}: rate {rate}"
+            with suppress(NonFiniteError):
+                given = {"network": network, "pretrained": networks[best], "progress": title}
+                fit = fit_deep_kernel(key, X, y, **given, **own)
+                nlpp = metrics.nlpp(predicted(key, fit.joint, *held, TEST_ROWS))
+            found.append({"split": split, "weight_decay": best, "rate_joint": rate, "nlpp": nlpp})
+        return found
+
+    said = {"split": split, "decays": list(DECAYS), "rates": list(RATES), "batch_size": setting.batch_size}
+    said |= {"steps": list(setting.steps(len(y))), "rates_network_gps": list(setting.rates[:2])}
+    candidates = kept(run.output / f"choice-{split}.json", run.made_by(said, data), make_candidates)
+    best = _best([each for each in candidates if "rate_joint" in each])
+    rates = (*setting.rates[:2], best["rate_joint"])
+    return replace(setting, rates=rates, weight_decay=best["weight_decay"]), candidates
+
+
+def _best(candidates: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    finite = [each for each in candidates if each["nlpp"] is not None]
+    if not finite:
+        tried = ", ".join(str(each.get("rate_joint", each["weight_decay"])) for each in candidates)
+        raise ReproductionError(f"The trainings of all candidates ({tried}) ended in numbers that are not finite.")
+    return min(finite, key=lambda each: each["nlpp"])
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def figure_3(fit: DeepKernelFit, data: Dataset) -> Figure:
     """Figure 3: kernels of four features on test points sorted by class, and the mixing matrix."""
     A = np.asarray(fit.joint.params["mixing"])
     shown = np.sort(np.random.RandomState(0).permutation(len(A))[:4])
@@ -241,14 +359,3 @@ def _one_scale(figure: Any, panels: Sequence[Any], name: str) -> None:
     bar = figure.colorbar(images[0], ax=panels)
     bar.set_label(name, fontsize=9)
     bar.ax.tick_params(labelsize=8)
-
-
-def connected(extra: bool, data: datasets.Dataset, seed: int) -> Any:
-    """``d-1000-1000-500-50-c``, optionally with one more hidden layer of ``c`` units (section 5.1)."""
-    from flax import nnx
-
-    from gpzoo.models.networks import FullyConnected
-
-    classes = data.sizes["classes"]
-    widths = (1000, 1000, 500, 50, *((classes,) if extra else ()))
-    return FullyConnected(data.X_train.shape[1], classes, widths, rngs=nnx.Rngs(seed))

@@ -1,6 +1,5 @@
 """The collapsed bound and its q(u): against exact regression, Titsias's formula in NumPy, and the uncollapsed bound."""
 
-from dataclasses import replace
 from functools import partial
 
 import jax
@@ -38,10 +37,10 @@ from gpzoo.inference.training.explain import _way_out
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.processes.process import GaussianProcess
-from gpzoo.reproductions import deep_uci as paper
+from gpzoo.reproductions import deep as paper
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import Run
-from gpzoo.reproductions.sweep import Folds
+from gpzoo.reproductions.training import Setting
 from gpzoo.views import Rotation
 from tests.programs import KEY, bayesian_regression, bound, deep, positive, regression, relaxed, sine
 from tests.reference import collapsed_bound, conditional, pairs, rbf
@@ -459,14 +458,13 @@ def test_mutable_state_advances_once():
 
 
 @pytest.mark.slow
-def test_the_experiment_trains_in_float64(monkeypatch, tmp_path):
+def test_the_experiment_trains_in_float64(tmp_path):
     """SGPR of the UCI experiment, whose folds are of float32."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((30, 2)), rng.standard_normal(30)
     raw = [Dataset("tiny", X, k + y, X[:5], k + y[:5], "generated", {}) for k in range(2)]
-    monkeypatch.setattr(paper, "_COLLAPSED", replace(paper._COLLAPSED, steps=2))
-    run = Run("deep", "uci", "boston", "cpu", 0, tmp_path)
-    scores, result, _ = paper._on_folds(run, paper.deep_gp, Folds.of(raw), paper._COLLAPSED, paper.SGPR)
+    run, setting = Run("deep", "uci", "boston", "cpu", 0, tmp_path), Setting(2, None, collapsed=True)
+    scores, result, _ = paper._on_folds(run, paper.SGPR, setting, [part.standardised() for part in raw], {})
     assert result.params["f_mean"].dtype == np.float64 and result.params["f_mean"].shape == (2, 30)
     # The folds' targets are the same but for a shift, which standardising takes away.
-    np.testing.assert_allclose(scores.rmse[0], scores.rmse[1], rtol=1e-3)
+    np.testing.assert_allclose(*scores["rmse"], rtol=1e-3)
