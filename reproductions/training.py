@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -97,6 +98,8 @@ class Setting:
         natural: length of natural-gradient steps of ``q(u)`` at the last GP sites, ``None`` for none.
         weighted: number of draws of the importance-weighted bound, ``None`` for the plain one.
         decay: what Adam keeps of its mean of squared gradients at every step.
+        factors: factors of Adam's rate, by parameter, where they are not 1.
+        early: number of further evaluations in the first interval, each at half the steps of the next one.
     """
 
     steps: int
@@ -110,6 +113,8 @@ class Setting:
     natural: float | None = None
     weighted: int | None = None
     decay: float = ADAM
+    factors: Mapping[str, float] = field(default_factory=dict)
+    early: int = 0
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **changes: Any) -> Setting:
@@ -154,6 +159,19 @@ class Setting:
         """Whether Adam trains what natural gradients leave."""
         return not (self.collapsed or self.line_search)
 
+    def evaluated(self) -> tuple[int, Callable[[int], bool]]:
+        """How often training stops, in steps, and whether the test set is predicted at such a step.
+
+        Raises:
+            ValueError: if the first interval cannot be halved ``early`` times.
+        """
+        every = -(-self.steps // self.evaluations)
+        first, rest = divmod(every, 2**self.early)
+        if rest:
+            raise ValueError(f"{every} steps between evaluations cannot be halved {self.early} times.")
+        early = {first * 2**k for k in range(self.early)}
+        return first, lambda step: step % every == 0 or step >= self.steps or step in early
+
     def rows(self, of: int) -> int:
         """Rows per minibatch, for data of ``of`` rows."""
         return of if self.batch_size is None else min(self.batch_size, of)
@@ -170,6 +188,8 @@ class Setting:
     def added(self) -> dict[str, Any]:
         """What is not as usual, for the result."""
         found = {name: x for name in ("natural", "weighted") if (x := getattr(self, name)) is not None}
+        if self.factors:
+            found["factors"] = dict(self.factors)
         return found | ({"decay": self.decay} if self.decay != ADAM else {})
 
     def svi(self, model: Callable, guide: InducingGuide) -> SVI:
@@ -178,7 +198,15 @@ class Setting:
             return SVI(model, guide, lbfgs(), CollapsedELBO())
         bound = GaussianProcessELBO() if self.weighted is None else ImportanceWeightedELBO(self.weighted)
         adam = optax.adam(self.learning_rate.schedule, b2=self.decay)
+        if self.factors:
+            adam = optax.chain(adam, optax.stateless(self._scaled))
         return SVI(model, guide, adam if self.by_adam else lbfgs(), bound)
+
+    def _scaled(self, updates: Any, params: Any) -> Any:
+        """Adam's updates by parameter, times their factors."""
+        return {
+            name: jax.tree.map(lambda x, c=self.factors.get(name, 1.0): c * x, own) for name, own in updates.items()
+        }
 
 
 class Keys(NamedTuple):
@@ -223,6 +251,7 @@ def train(
     watched: Mapping[str, str] | None = None,
     test_rows: int = 1000,
     num_draws: int = 200,
+    init_params: Mapping[str, Any] | None = None,
     **outcome: Any,
 ) -> Finished:
     """Train a program of ``(X, y)`` that observes ``"y"``, evaluate it on the test set, and export its posterior.
@@ -243,6 +272,7 @@ def train(
             is left out.
         test_rows: number of rows predicted at a time.
         num_draws: number of draws of the exported posterior.
+        init_params: initial values by name; others come from the guide.
         **outcome: further fields of the outcome, such as ``stands_in``.
     """
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
@@ -262,6 +292,7 @@ def train(
         also = {name: float(params[site]) for name, site in (watched or {}).items() if site in params}
         return {**metrics, **also}
 
+    every, evaluated = setting.evaluated()
     curve = Curve(run.output / "curve.json", run.made_by(settings | {"steps": setting.steps}, data), evaluate)
     result = optimise(
         keys.train,
@@ -272,8 +303,9 @@ def train(
         num_data=num_data,
         checkpoint=run.checkpoint,
         # A finished training need not be evaluated again.
-        callback=None if setting.steps in curve.points else curve,
-        callback_steps=-(-setting.steps // setting.evaluations),
+        callback=None if setting.steps in curve.points else curve.at(evaluated),
+        callback_steps=every,
+        init_params=init_params,
         progress=run.variant,
         model_kwargs=keywords,
     )
@@ -459,6 +491,10 @@ class Curve:
         except OSError as error:
             # A full disk must not end the training for one point of its curve.
             warnings.warn(f"cannot write {self.path}: {error.strerror or error}.", RuntimeWarning, stacklevel=2)
+
+    def at(self, evaluated: Callable[[int], bool]) -> Callable[[int, float, dict[str, Any]], None]:
+        """This callback at some steps only."""
+        return lambda step, seconds, params: self(step, seconds, params) if evaluated(step) else None
 
     def until(self, step: int) -> list[dict[str, float]]:
         """The points up to ``step``, in order."""
