@@ -204,9 +204,8 @@ class Setting:
 
     def _scaled(self, updates: Any, params: Any) -> Any:
         """Adam's updates by parameter, times their factors."""
-        return {
-            name: jax.tree.map(lambda x, c=self.factors.get(name, 1.0): c * x, own) for name, own in updates.items()
-        }
+        factors = {name: self.factors.get(name, 1.0) for name in updates}
+        return {name: jax.tree.map(partial(jnp.multiply, factors[name]), own) for name, own in updates.items()}
 
 
 class Keys(NamedTuple):
