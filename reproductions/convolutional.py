@@ -209,9 +209,7 @@ def mnist_study(run: Run) -> Outcome:
         then = _train(run, data, last, (5, 5), variant="weighted", init_params=params)
     end = cast(Inspected, then.inspected).trained
     # What is kept is in float32, as every other model.
-    end = end.with_params(
-        {name: np.asarray(x, np.asarray(trained.params[name]).dtype) for name, x in end.params.items()}
-    )
+    kept = {name: np.asarray(x, np.asarray(trained.params[name]).dtype) for name, x in end.params.items()}
     later = [
         {**point, "step": point["step"] + first.steps, "seconds": point["seconds"] + first.seconds_training}
         for point in then.curve
