@@ -95,11 +95,11 @@ def _train(
         patch_shape: patch shape of the convolutional variants.
         patches: initialiser of inducing patches.
         points: initialiser of inducing images.
-        **outcome: further fields of the outcome, such as ``stands_in``; the ``variant`` of the program, if it is not
-            that of the run, and ``init_params``.
+        **outcome: further fields of the outcome, such as ``stands_in``; ``init_params`` of the training; the
+            ``variant`` of the program, if it is not that of the run.
     """
     data, variant = whole, outcome.pop("variant", run.variant)
-    convolutional, init_params = variant != "rbf", outcome.pop("init_params", None)
+    convolutional = variant != "rbf"
     if not convolutional:
         X, X_test = (images.reshape(len(images), -1) for images in (data.X_train, data.X_test))
         data = replace(data, X_train=X, X_test=X_test)
@@ -113,18 +113,7 @@ def _train(
         "inducing": _names(inducing),
     }
     chosen = None if run.preset == "paper" else _BY_HAND
-    finished = train(
-        run,
-        data,
-        model,
-        guide,
-        setting,
-        score=_metrics,
-        settings=settings,
-        selection=chosen,
-        init_params=init_params,
-        **outcome,
-    )
+    finished = train(run, data, model, guide, setting, score=_metrics, settings=settings, selection=chosen, **outcome)
     figures = {}
     if convolutional and classes == 2:
         figures["inducing_patches"] = partial(figure_patches, finished.trained, data)

@@ -20,7 +20,7 @@ from gpzoo.errors import DatasetError
 from gpzoo.inducing.initialisers import random_subset, unique_patches
 from gpzoo.inference import InducingGuide, SitePrediction, Trained, plots
 from gpzoo.models.invariant import invariant_classifier, invariant_gp
-from gpzoo.models.views import Counts, affine, deformation, rotation
+from gpzoo.models.views import affine, deformation, rotation
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
@@ -244,22 +244,35 @@ _BINARY = tuple(f"{truth}-{name}" for truth in (90, 180) for name in ("rbf", "fr
 def rotated_binary(run: Run) -> Outcome:
     """Odd or even? Digits of MNIST, each rotated by up to 90 or 180 degrees (section 5.1, figure 3)."""
     truth, _, variant = run.variant.partition("-")
-    data = datasets.load("mnist")
-    whole, data = data, _rotated_by(_some(run, data), float(truth), run.seed)
-    part = _part(run, whole, data)
+    some, part = _some(run, datasets.load("mnist"))
+    data = _rotated_by(some, float(truth), run.seed)
     data = replace(data, y_train=data.y_train % 2, y_test=data.y_test % 2)
-    start = {"from-5": 5.0, "from-45": 45.0}.get(variant)
-    view = None if start is None else rotation(start, **_views(run))
+    view = _view(run, variant)
     return _train(run, data, invariant_classifier, view, Setting.of(run.options), subset=part)
 
 
-def _some(run: Run, data: Dataset) -> Dataset:
-    """The rows that the preset takes, all unless it says."""
-    return data.subset(*run.options.get("rows", (None, None)), seed=run.seed)
+#: The view of an image by the name of a variant, without its numbers of views.
+_VIEWS: dict[str, Callable[..., Callable] | None] = {
+    "rbf": None,
+    "from-5": partial(rotation, 5.0),
+    "from-45": partial(rotation, 45.0),
+    "rotation": partial(rotation, 15.0),
+    "rotation-learned": partial(rotation, 90.0),
+    "rotation-fixed": partial(rotation, 180.0, learn=False),
+    "affine": affine,
+    "local": deformation,
+}
 
 
-def _part(run: Run, whole: Dataset, data: Dataset) -> dict[str, Any] | None:
-    return subset(whole, data, f"random, seed {run.seed}")
+def _view(run: Run, name: str) -> Callable | None:
+    view = _VIEWS[name]
+    return view and view(num_views=run.options["num_views"], num_fixed=run.options["num_fixed"])
+
+
+def _some(run: Run, whole: Dataset) -> tuple[Dataset, dict[str, Any] | None]:
+    """The rows that the preset takes, all unless it says, and the record of this choice."""
+    data = whole.subset(*run.options.get("rows", (None, None)), seed=run.seed)
+    return data, subset(whole, data, f"random, seed {run.seed}")
 
 
 def _rotated_by(data: Dataset, angle: float, seed: int) -> Dataset:
@@ -282,23 +295,6 @@ def _score_of_one_hot(test: SitePrediction, one_hot: np.ndarray) -> dict[str, fl
 def _one_hot(data: Dataset) -> Dataset:
     eye = np.eye(10, dtype=np.float32)
     return replace(data, y_train=eye[data.y_train], y_test=eye[data.y_test])
-
-
-def _views(run: Run) -> Counts:
-    return {"num_views": run.options["num_views"], "num_fixed": run.options["num_fixed"]}
-
-
-def _view(run: Run, variant: str) -> Callable | None:
-    views = _views(run)
-    makers = {
-        "rbf": lambda: None,
-        "rotation": lambda: rotation(15.0, **views),
-        "rotation-learned": lambda: rotation(90.0, **views),
-        "rotation-fixed": lambda: rotation(180.0, learn=False, **views),
-        "affine": lambda: affine(**views),
-        "local": lambda: deformation(**views),
-    }
-    return makers[variant]()
 
 
 _MNIST = (
@@ -329,9 +325,9 @@ def mnist_rot(run: Run) -> Outcome:
 
 
 def _ten_classes(run: Run, whole: Dataset) -> Outcome:
-    data, setting = _some(run, whole), Setting.of(run.options)
+    (data, part), setting = _some(run, whole), Setting.of(run.options)
     kind = run.variant.removesuffix("-sticks").removesuffix("-natural").removesuffix("-collapsed")
-    view, part = _view(run, kind), _part(run, whole, data)
+    view = _view(run, kind)
     if run.variant.endswith("-sticks"):
         program = partial(invariant_classifier, num_classes=10)
         return _train(run, data, program, view, setting, subset=part)
