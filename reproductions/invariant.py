@@ -151,7 +151,7 @@ def figure_2(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-@experiment(PAPER, "toy", ("symmetric", "plain"), figure=figure_2)
+@experiment(PAPER, "toy", ("symmetric", "plain"), figure=figure_2, curves=True)
 def toy(run: Run) -> Outcome:
     """With and without the symmetry in the prior: the bound distinguishes them, the fit does not (figure 2)."""
     data = toy_data(run.seed)
