@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -30,7 +31,7 @@ from gpzoo.models.parameters import rbf
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment, subset
+from gpzoo.reproductions.experiment import Inspected, Outcome, Run, by_hand, experiment, subset
 from gpzoo.reproductions.training import Setting, train
 
 if TYPE_CHECKING:
@@ -94,14 +95,16 @@ def _train(
         patch_shape: patch shape of the convolutional variants.
         patches: initialiser of inducing patches.
         points: initialiser of inducing images.
-        **outcome: further fields of the outcome, such as ``stands_in``.
+        **outcome: further fields of the outcome, such as ``stands_in``; ``init_params`` of the training; the
+            ``variant`` of the program, if it is not that of the run.
     """
-    data, convolutional = whole, run.variant != "rbf"
+    data, variant = whole, outcome.pop("variant", run.variant)
+    convolutional = variant != "rbf"
     if not convolutional:
         X, X_test = (images.reshape(len(images), -1) for images in (data.X_train, data.X_test))
         data = replace(data, X_train=X, X_test=X_test)
     classes = data.sizes["classes"]
-    model, inducing, covariance = _program(run.variant, patch_shape, classes, setting, data.X_train, patches, points)
+    model, inducing, covariance = _program(variant, patch_shape, classes, setting, data.X_train, patches, points)
     guide = InducingGuide(model, inducing, covariance=covariance)
     settings = {
         "covariance": covariance,
@@ -176,6 +179,43 @@ def mnist(run: Run) -> Outcome:
     return _train(run, data, Setting.of(run.options), (5, 5), points=_images(run))
 
 
+@experiment(PAPER, "mnist-study", ("late", "authors", "patches", "float64"))
+def mnist_study(run: Run) -> Outcome:
+    """All ten digits by the weighted model, with one setting changed, or with a second training after the first."""
+    data, setting = datasets.load("mnist"), Setting.of(run.options)
+    if "then" not in run.options:
+        return _train(run, data, setting, (5, 5), variant="weighted")
+    options = {**run.options, "evaluations": 1, **run.options["then"]}
+    last, precise = Setting.of(options), options.get("float64", False)
+    if run.finished:
+        return _train(run, data, last, (5, 5), variant="weighted")
+    first = _train(replace(run, output=run.output / "first"), data, setting, (5, 5), variant="weighted")
+    if precise:
+        data = replace(data, X_train=data.X_train.astype(np.float64), X_test=data.X_test.astype(np.float64))
+    trained = cast(Inspected, first.inspected).trained
+    with jax.enable_x64(precise):
+        params = {name: np.asarray(x, np.float64 if precise else x.dtype) for name, x in trained.params.items()}
+        then = _train(run, data, last, (5, 5), variant="weighted", init_params=params)
+    end = cast(Inspected, then.inspected).trained
+    # What is kept is in float32, as every other model.
+    kept = {name: np.asarray(x, np.asarray(trained.params[name]).dtype) for name, x in end.params.items()}
+    later = [
+        {**point, "step": point["step"] + first.steps, "seconds": point["seconds"] + first.seconds_training}
+        for point in then.curve
+    ]
+    return replace(
+        then,
+        settings={**then.settings, "before": first.settings},
+        steps=first.steps + then.steps,
+        seconds_training=first.seconds_training + then.seconds_training,
+        elbo=np.concatenate([np.asarray(first.elbo), np.asarray(then.elbo)]),
+        curve=[*first.curve, *later],
+        posterior=None,
+        figures={},
+        inspected=cast(Inspected, first.inspected)._replace(trained=end.with_params(kept)),
+    )
+
+
 @experiment(PAPER, "cifar10", ("rbf", "weighted", "colour-patch", "additive", "multi-channel"))
 def cifar10(run: Run) -> Outcome:
     """Colour photographs (section 4.4, figure 3).
@@ -196,7 +236,7 @@ def cifar10(run: Run) -> Outcome:
     )
 
 
-EXPERIMENTS = (rectangles, mnist_0_vs_1, mnist, cifar10)
+EXPERIMENTS = (rectangles, mnist_0_vs_1, mnist, mnist_study, cifar10)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,8 @@ def test_curves(
 ) -> Figure:
     """Test metrics against training time, a line per variant (convolutional GPs, figures 2 and 3).
 
+    Trainings of less than a minute are drawn against steps, because most of their time is compilation.
+
     Args:
         curves: variant to its points, each with ``seconds`` and metrics. Known metrics are drawn for the variants that
             have them.
@@ -77,6 +79,7 @@ def test_curves(
     unit, name = next(
         (u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if longest >= 3 * u or u == 1
     )
+    passed, unit, words = ("step", 1, "steps") if longest < 60 else ("seconds", unit, f"time in training ({name})")
     metrics = [metric for metric in metrics if any(metric in point for point in points)]
     columns = min(2, len(metrics))
     figure = plots.blank(4.2 * columns, 3.4 * -(-len(metrics) // columns))
@@ -90,7 +93,7 @@ def test_curves(
         # A variant keeps its colour even if others lack a metric.
         own = {v: (f"C{i}", each) for i, (v, each) in enumerate(curves.items()) if all(metric in p for p in each)}
         for variant, (colour, each) in own.items():
-            time = [point["seconds"] / unit for point in each]
+            time = [point[passed] / unit for point in each]
             curve(axes, time, [scale * point[metric] for point in each], variant, ".-", color=colour)
             if variant in levels:
                 axes.axhline(
@@ -102,7 +105,7 @@ def test_curves(
         margin = max(0.08 * (high - low), 0.05 * abs(high) * (metric in _FROM_ZERO)) or 0.01
         axes.set_ylim(low - margin, high + margin)
         axes.set_xlim(left=0)
-        axes.set(xlabel=f"time in training ({name})", ylabel=label)
+        axes.set(xlabel=words, ylabel=label)
     if len(metrics) < len(panels):
         lines = {line.get_label(): line for axes in figure.axes for line in axes.lines}
         named = [name for variant in curves for name in (variant, f"{variant}, the paper's") if name in lines]

@@ -8,7 +8,7 @@ is not public: ``paper`` has the paper's full data, and our settings; so has ``t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -20,12 +20,13 @@ from gpzoo.errors import DatasetError
 from gpzoo.inducing.initialisers import random_subset, unique_patches
 from gpzoo.inference import InducingGuide, SitePrediction, Trained, plots
 from gpzoo.models.invariant import invariant_classifier, invariant_gp
-from gpzoo.models.views import Counts, affine, deformation, rotation
+from gpzoo.models.views import affine, deformation, rotation
 from gpzoo.reproductions import datasets, metrics
+from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.icml2007 import rotated
-from gpzoo.reproductions.experiment import Experiment, Inspected, Outcome, Run, by_hand, subset
-from gpzoo.reproductions.invariant_figures import figure_3, figure_4, figure_5
+from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment, subset
+from gpzoo.reproductions.figures import test_curves
 from gpzoo.reproductions.metrics import Score
 from gpzoo.reproductions.training import Setting, keys_of, predicted, train
 from gpzoo.views.orbits import Orbit
@@ -33,14 +34,13 @@ from gpzoo.views.orbits import Orbit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PAPER = load("invariant")
+
 #: How our settings were chosen.
 _BY_HAND = by_hand("learning rate, steps, rows per minibatch, views, inducing variables, where lengthscales start")
 
 #: The symmetry of the toy: f(x, y) = f(y, x).
 SWAP = Orbit([(0, 1), (1, 0)])
-
-#: Numbers of views of an image: per step of training, and in prediction.
-_VIEWS = {"quick": (8, 64), "cpu": (8, 64), "tuned": (8, 64), "paper": (16, 64)}
 
 
 def _train(
@@ -66,7 +66,7 @@ def _train(
     N, M, sampled = len(data.y_train), setting.inducing, view if data.X_train.ndim == 4 else None
     model = partial(program, view=view, **setting.start)
     guide = InducingGuide(model, random_subset(M) if view is None else unique_patches(M))
-    views = (None, None) if sampled is None else _VIEWS[run.preset]
+    views = (None, None) if sampled is None else (run.options["num_views"], run.options["num_fixed"])
     finished = train(
         run,
         data,
@@ -110,6 +110,10 @@ def figure_augmentations(trained: Trained, data: Dataset, key: Array) -> Figure:
 # -- the toy -----------------------------------------------------------------------------------------------------------
 
 
+#: Test inputs on each side of the toy's grid.
+_GRID = 30
+
+
 def toy_data(seed: int = 0) -> Dataset:
     """A function that is symmetric in its two inputs: noisy values at 60 points, exact ones on a grid (figure 2)."""
     rng = np.random.RandomState(seed)
@@ -119,79 +123,154 @@ def toy_data(seed: int = 0) -> Dataset:
         return np.sin(2 * high) * np.cos(1.5 * low) + 0.3 * high
 
     X = rng.uniform(-2, 2, (60, 2))
-    grid = np.stack(np.meshgrid(np.linspace(-2, 2, 30), np.linspace(-2, 2, 30)), axis=-1).reshape(-1, 2)
+    grid = np.stack(np.meshgrid(*[np.linspace(-2, 2, _GRID)] * 2), axis=-1).reshape(-1, 2)
     arrays = {"X_train": X, "y_train": truth(X) + 0.1 * rng.standard_normal(60), "X_test": grid, "y_test": truth(grid)}
     arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     return Dataset("symmetric-toy", **arrays, source="generated", sha256={})
 
 
+def figure_2(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Figure 2: the symmetric function with the data, and the solution of every model, far from the data too."""
+    data = toy_data(next(iter(results.values()))["seed"])
+    panels: dict[str, Any] = {"truth": data.y_test}
+    for variant, result in results.items():
+        found, mean = result["metrics"], result["settings"].get("posterior_mean", ())
+        title = f"{variant}: bound {found['elbo']:.1f}, test RMSE {found['rmse']:.2f}"
+        panels |= {title: [float(number) for row in mean for number in row.split()]} if mean else {}
+    figure, limit = plots.blank(3.9 * len(panels), 3.4), float(np.abs(data.y_test).max())
+    axes_of = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, values) in zip(axes_of, panels.items(), strict=True):
+        grid = np.reshape(values, (_GRID, _GRID))
+        plots.surface(grid, (-2, 2, -2, 2), "f", data.X_train, data.y_train, limit=limit, ax=axes)
+        axes.plot([-2, 2], [-2, 2], color="k", linewidth=0.6)
+        axes.set(xlabel="first input", aspect="equal")
+        axes.set_title(title, fontsize=9)
+    axes_of[0].set_ylabel("second input")
+    return figure
+
+
+@experiment(PAPER, "toy", ("symmetric", "plain"), figure=figure_2, curves=True)
 def toy(run: Run) -> Outcome:
     """With and without the symmetry in the prior: the bound distinguishes them, the fit does not (figure 2)."""
     data = toy_data(run.seed)
     view = (lambda X: SWAP) if run.variant == "symmetric" else None
-    setting = Setting(2000, None, 50, 0.02, {"noise_variance": 0.1})
     # The training points are predicted too, because there the model without the symmetry is as good.
     whole = replace(
         data, X_test=np.concatenate([data.X_test, data.X_train]), y_test=np.concatenate([data.y_test, data.y_train])
     )
+    solution: list[str] = []
 
     def score(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
-        parts = [slice(None, len(data.y_test)), slice(len(data.y_test), None)]
+        cut = len(data.y_test)
+        solution[:] = [" ".join(f"{x:.3f}" for x in row) for row in test.mean[:cut].reshape(_GRID, _GRID)]
         on_test, on_train = (
             metrics.of_numbers(SitePrediction(test.mean[part], test.variance[part], test.log_density[part]), y[part])
-            for part in parts
+            for part in (slice(None, cut), slice(cut, None))
         )
         return on_test | {"train_rmse": on_train["rmse"]}
 
-    outcome = _train(run, whole, invariant_gp, view, setting, score)
-    inspected = cast(Inspected, outcome.inspected)
-    return replace(outcome, data=data, figures={"solution": partial(figure_solution, data, inspected)})
-
-
-def figure_solution(data: Dataset, inspected: Inspected) -> Figure:
-    """Figure 2: the symmetric function with the data, and the solution."""
-    figure = plots.blank(7.6, 3.2)
-    solution = predicted(random.key(0), inspected.trained, data.X_test, data.y_test, model_kwargs=inspected.keywords)
-    panels = {"truth": data.y_test, "posterior mean": solution.mean}
-    limit = float(np.abs(data.y_test).max())
-    for axes, (title, values) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        grid = np.reshape(values, (30, 30))
-        plots.surface(grid, (-2, 2, -2, 2), "f", data.X_train, data.y_train, limit=limit, ax=axes)
-        axes.plot([-2, 2], [-2, 2], color="k", linewidth=0.6)
-        axes.set(xlabel="first input", aspect="equal")
-        axes.set_title(f"{title}, and the data", fontsize=9)
-    figure.axes[0].set_ylabel("second input")
-    return figure
+    outcome = _train(run, whole, invariant_gp, view, Setting.of(run.options), score)
+    if run.finished:
+        return replace(outcome, data=data)
+    if not solution:  # a run that goes on after its last evaluation
+        trained = cast(Trained, outcome.inspected.trained if outcome.inspected else None)
+        score(predicted(random.key(0), trained, whole.X_test, whole.y_test), whole.y_test)
+    settings = {**outcome.settings, "posterior_mean": solution}
+    drawn = {run.variant: {"seed": run.seed, "metrics": outcome.metrics, "settings": settings}}
+    return replace(outcome, data=data, settings=settings, figures={"solution": partial(figure_2, drawn)})
 
 
 # -- digits ------------------------------------------------------------------------------------------------------------
 
 
-#: Initial hyperparameters of the kernels of digits.
-_START = {"lengthscale": 5.0}
+def figure_3(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Figure 3: the learned angle from its start, test error and bound over time; dashed, the true angles."""
+    figure = test_curves(_curves(results), metrics=("learned_angle_degrees", "error", "bound_per_point"))
+    angle, drawn = figure.axes[0], {line.get_label(): line for line in figure.axes[0].lines}
+    for variant, line in drawn.items():
+        truth, _, start = str(variant).partition("-from-")
+        angle.axhline(float(truth), color="0.4", linestyle="--", linewidth=1)
+        times, values = (np.asarray(each, float) for each in line.get_data())
+        angle.plot([0, times[0]], [float(start), values[0]], color=line.get_color(), linestyle=":", marker=".")
+        angle.text(0, float(truth), f" truth {truth}", color="0.4", fontsize=8, va="bottom")
+    angle.set_ylim(0, 200 if any(variant.startswith("180") for variant in results) else 105)
+    angle.set_yticks(range(0, 181 if angle.get_ylim()[1] > 180 else 91, 45 if angle.get_ylim()[1] > 180 else 15))
+    return figure
 
 
+def figure_4(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Figure 4: test error and bound over time; the bounds of the Gaussian likelihood only, which has other targets."""
+    figure = test_curves(_curves(results), metrics=("error", "bound_per_point"))
+    error, bound = figure.axes
+    for claim in PAPER.claims:
+        if claim.reading and claim.printed is not None and claim.answer is not None and claim.answer.variant in results:
+            error.axhline(100 * claim.printed, color="0.5", linestyle="--", linewidth=1)
+    error.set_ylim(bottom=0)
+    error.text(
+        0.02,
+        0.02,
+        "dashed: read off the paper's figure, RBF 2, affine and local 1",
+        fontsize=8,
+        transform=error.transAxes,
+    )
+    gaussian = [line for line in bound.lines if not str(line.get_label()).endswith("-sticks")]
+    for line in set(bound.lines) - set(gaussian):
+        line.remove()
+    if gaussian:
+        late = np.concatenate([np.asarray(line.get_ydata())[1:] for line in gaussian])
+        bound.set_ylim(late.min() - 0.3, late.max() + 0.3)
+    bound.set_title("Gaussian likelihood", fontsize=9)
+    bound.legend(*error.get_legend_handles_labels(), loc="lower right", fontsize=8)
+    if (legend := error.get_legend()) is not None:
+        legend.remove()
+    return figure
+
+
+def figure_5(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Figure 5: test error and bound over time."""
+    return test_curves(_curves(results), metrics=("error", "bound_per_point"))
+
+
+def _curves(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {variant: result["curve"] for variant, result in results.items()}
+
+
+_BINARY = tuple(f"{truth}-{name}" for truth in (90, 180) for name in ("rbf", "from-5", "from-45"))
+
+
+@experiment(PAPER, "rotated-binary", _BINARY, figure=figure_3, curves=True)
 def rotated_binary(run: Run) -> Outcome:
     """Odd or even? Digits of MNIST, each rotated by up to 90 or 180 degrees (section 5.1, figure 3)."""
     truth, _, variant = run.variant.partition("-")
-    data = datasets.load("mnist")
-    sizes = {"quick": (2000, 1000), "cpu": (5000, 5000)}.get(run.preset, (None, None))
-    whole, data = data, _rotated_by(data.subset(*sizes, seed=run.seed), float(truth), run.seed)
-    part = _part(run, whole, data)
+    some, part = _some(run, datasets.load("mnist"))
+    data = _rotated_by(some, float(truth), run.seed)
     data = replace(data, y_train=data.y_train % 2, y_test=data.y_test % 2)
-    setting = {
-        "quick": Setting(600, 100, 100, 0.02, _START),
-        "cpu": Setting(6000, 200, 300, 0.005, _START, evaluations=8),
-        "tuned": Setting(10_000, 200, 300, 0.005, _START, evaluations=10),
-        "paper": Setting(60_000, 200, 750, 0.005, _START, evaluations=20),
-    }[run.preset]
-    start = {"from-5": 5.0, "from-45": 45.0}.get(variant)
-    view = None if start is None else rotation(start, **_views(run))
-    return _train(run, data, invariant_classifier, view, setting, subset=part)
+    view = _view(run, variant)
+    return _train(run, data, invariant_classifier, view, Setting.of(run.options), subset=part)
 
 
-def _part(run: Run, whole: Dataset, data: Dataset) -> dict[str, Any] | None:
-    return subset(whole, data, f"random, seed {run.seed}")
+#: The view of an image by the name of a variant, without its numbers of views.
+_VIEWS: dict[str, Callable[..., Callable] | None] = {
+    "rbf": None,
+    "from-5": partial(rotation, 5.0),
+    "from-45": partial(rotation, 45.0),
+    "rotation": partial(rotation, 15.0),
+    "rotation-learned": partial(rotation, 90.0),
+    "rotation-fixed": partial(rotation, 180.0, learn=False),
+    "affine": affine,
+    "local": deformation,
+}
+
+
+def _view(run: Run, name: str) -> Callable | None:
+    view = _VIEWS[name]
+    return view and view(num_views=run.options["num_views"], num_fixed=run.options["num_fixed"])
+
+
+def _some(run: Run, whole: Dataset) -> tuple[Dataset, dict[str, Any] | None]:
+    """The rows that the preset takes, all unless it says, and the record of this choice."""
+    data = whole.subset(*run.options.get("rows", (None, None)), seed=run.seed)
+    return data, subset(whole, data, f"random, seed {run.seed}")
 
 
 def _rotated_by(data: Dataset, angle: float, seed: int) -> Dataset:
@@ -216,31 +295,22 @@ def _one_hot(data: Dataset) -> Dataset:
     return replace(data, y_train=eye[data.y_train], y_test=eye[data.y_test])
 
 
-def _views(run: Run) -> Counts:
-    num_views, num_fixed = _VIEWS[run.preset]
-    return {"num_views": num_views, "num_fixed": num_fixed}
+_MNIST = (
+    "rbf", "rotation", "affine", "local", "rbf-sticks", "affine-sticks", "rbf-collapsed", "affine-natural",
+    "local-natural",
+)  # fmt: skip
 
 
-def _view(run: Run, variant: str) -> Callable | None:
-    views = _views(run)
-    makers = {
-        "rbf": lambda: None,
-        "rotation": lambda: rotation(15.0, **views),
-        "rotation-learned": lambda: rotation(90.0, **views),
-        "rotation-fixed": lambda: rotation(180.0, learn=False, **views),
-        "affine": lambda: affine(**views),
-        "local": lambda: deformation(**views),
-    }
-    return makers[variant]()
-
-
+@experiment(PAPER, "mnist", _MNIST, figure=figure_4, curves=True)
 def mnist(run: Run) -> Outcome:
-    """All ten digits, Gaussian likelihood (section 5.2, figure 4); variants ``...-sticks`` have a logistic one."""
-    data = datasets.load("mnist")
-    sizes = {"quick": (2000, 1000), "cpu": (10_000, 10_000)}.get(run.preset, (None, None))
-    return _ten_classes(run, data, data.subset(*sizes, seed=run.seed))
+    """All ten digits, Gaussian likelihood (section 5.2, figure 4); variants ``...-sticks`` have a logistic one.
+
+    ``rbf-collapsed`` has the optimal ``q(u)`` on all rows, and ``...-natural`` natural steps of it.
+    """
+    return _ten_classes(run, datasets.load("mnist"))
 
 
+@experiment(PAPER, "mnist-rot", ("rbf", "affine", "rotation-learned", "rotation-fixed"), figure=figure_5, curves=True)
 def mnist_rot(run: Run) -> Outcome:
     """Ten digits rotated by any angle, Gaussian likelihood (section 5.3, figure 5)."""
     try:
@@ -249,84 +319,21 @@ def mnist_rot(run: Run) -> Outcome:
         if any(entry.name == "mnist-rot" and entry.present for entry in datasets.available()):
             raise  # it is damaged
         data = datasets.load("mnist-rot-generated")
-    sizes = {"quick": (2000, 1000), "cpu": (12_000, 10_000)}.get(run.preset, (None, None))
-    outcome = _ten_classes(run, data, data.subset(*sizes, seed=run.seed))
-    return replace(outcome, stands_in=data.name.endswith("-generated"))
+    return replace(_ten_classes(run, data), stands_in=data.name.endswith("-generated"))
 
 
-def _ten_classes(run: Run, whole: Dataset, data: Dataset) -> Outcome:
-    setting = {
-        "quick": Setting(300, 100, 100, 0.02),
-        "cpu": Setting(4000, 100, 250, 0.01, evaluations=8),
-        "tuned": Setting(10_000, 100, 500, 0.01, evaluations=8),
-        "paper": Setting(60_000, 200, 750, 0.005, evaluations=20),
-    }[run.preset]
-    view, part = _view(run, run.variant.removesuffix("-sticks")), _part(run, whole, data)
+def _ten_classes(run: Run, whole: Dataset) -> Outcome:
+    (data, part), setting = _some(run, whole), Setting.of(run.options)
+    kind = run.variant.removesuffix("-sticks").removesuffix("-natural").removesuffix("-collapsed")
+    view = _view(run, kind)
     if run.variant.endswith("-sticks"):
         program = partial(invariant_classifier, num_classes=10)
-        # Log odds are large numbers, and take longer to learn than labels.
-        setting = replace(setting, steps=2 * setting.steps, start={**_START, "variance": 10.0})
         return _train(run, data, program, view, setting, subset=part)
-    program, setting = partial(invariant_gp, num_outputs=10), replace(setting, start={**_START, "noise_variance": 0.05})
+    program = partial(invariant_gp, num_outputs=10)
     return _train(run, _one_hot(data), program, view, setting, _score_of_one_hot, subset=part)
 
 
-_PRESETS = ("quick", "cpu", "tuned", "paper")
-
-EXPERIMENTS = (
-    Experiment(
-        paper="invariant",
-        name="toy",
-        description="A symmetric function of two inputs, with and without the symmetry in the prior (figure 2).",
-        variants={"symmetric": {}, "plain": {}},
-        run=toy,
-        default_variant="symmetric",
-        presets=("quick",),
-    ),
-    Experiment(
-        paper="invariant",
-        name="rotated-binary",
-        description="Odd or even digits, rotated by up to 90 or 180 degrees; the angle is learned (figure 3).",
-        figure=figure_3,
-        curves=True,
-        caption="Rotated digits, odd or even: the learned angle, test error and bound (figure 3). Dotted: from "
-        "where the angle starts to the first evaluation.",
-        variants={f"{truth}-{name}": {} for truth in (90, 180) for name in ("rbf", "from-5", "from-45")},
-        run=rotated_binary,
-        default_variant="90-from-45",
-        data=("mnist",),
-        presets=_PRESETS,
-    ),
-    Experiment(
-        paper="invariant",
-        name="mnist",
-        description="MNIST, ten classes, learned invariances (figure 4); Gaussian likelihood, or a logistic one in "
-        "`...-sticks`, whose bounds are of other targets.",
-        figure=figure_4,
-        curves=True,
-        caption="MNIST: test error and bound over time (figure 4); the paper's figure, on all 60,000 images, shows "
-        "errors of about 2 % for the RBF and about 1 % for affine and local deformations. Names with sticks: a "
-        "logistic likelihood, whose bounds are of other targets and not drawn.",
-        variants={name: {} for name in ("rbf", "rotation", "affine", "local", "rbf-sticks", "affine-sticks")},
-        run=mnist,
-        default_variant="affine",
-        data=("mnist",),
-        presets=_PRESETS,
-    ),
-    Experiment(
-        paper="invariant",
-        name="mnist-rot",
-        description="Digits rotated by any angle, 12,000 for training; learned and fixed invariances (figure 5).",
-        figure=figure_5,
-        curves=True,
-        caption="Digits rotated by any angle, rotated here from MNIST: test error and bound over time (figure 5).",
-        variants={"rbf": {}, "affine": {}, "rotation-learned": {}, "rotation-fixed": {}},
-        run=mnist_rot,
-        default_variant="rotation-fixed",
-        data=("mnist-rot", "mnist"),
-        presets=_PRESETS,
-    ),
-)
+EXPERIMENTS = (toy, rotated_binary, mnist, mnist_rot)
 
 
 if __name__ == "__main__":

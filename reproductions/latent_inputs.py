@@ -13,15 +13,19 @@ import numpyro
 from jax import Array
 
 from gpzoo import kmeans
-from gpzoo.inference import Amortised, GaussianProcessELBO, InducingGuide, PerRow, Trained, infer_rows, load
+from gpzoo.inference import Amortised, GaussianProcessELBO, InducingGuide, PerRow, Trained, infer_rows, load, plots
 from gpzoo.models import deep_gp, gplvm, inner_scales, latent_variable_deep_gp, linear_layers, principal_components
 from gpzoo.reproductions import datasets
+from gpzoo.reproductions.claims import load as paper_of
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Experiment, Inspected, Outcome, Run, by_hand
-from gpzoo.reproductions.training import Setting, exported, keys_of, last_bound, left, optimise, train
+from gpzoo.reproductions.experiment import Inspected, Outcome, Run, by_hand, experiment
+from gpzoo.reproductions.toys import halved, outcome_of
+from gpzoo.reproductions.training import Setting, keys_of, last_bound, left, optimise, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+PAPER = paper_of("latent_inputs")
 
 _BY_HAND = by_hand("steps, learning rate, inducing points, sizes of networks", data="training bounds")
 
@@ -43,21 +47,20 @@ def two_branches(rows: int = 600, seed: int = 0) -> Dataset:
     rng = np.random.RandomState(seed)
     x = rng.uniform(-2, 2, (rows, 1))
     y = rng.choice([-1, 1], rows) * (0.3 + np.abs(np.sin(2 * x[:, 0]))) + 0.1 * rng.standard_normal(rows)
-    X, y, half = x.astype(np.float32), y.astype(np.float32), rows // 2
-    return Dataset("two-branches", X[half:], y[half:], X[:half], y[:half], source="generated", sha256={})
+    return halved("two-branches", x, y)
 
 
+@experiment(PAPER, "two-branches", ("deep", "latent-variable", "latent-variable-weighted"))
 def branches(run: Run) -> Outcome:
     """A deep GP, with a latent variable for each row or without; its bound plain or of 10 draws of the latents."""
     data = two_branches(seed=run.seed)
-    setting = Setting(1500 if run.preset == "quick" else 10_000, None, 25, evaluations=5)
+    setting = Setting.of(run.options)
     model: Any = deep_gp
     options: dict[str, Any] = {}
     layers: tuple = linear_layers(data.X_train, [1])
     if run.variant.startswith("latent-variable"):
         model, layers = latent_variable_deep_gp, (np.eye(2, dtype=np.float32),)
         options = {"hyperparameters": Amortised("w", _seen_with_its_datum)}
-        setting = replace(setting, weighted=10 if run.variant == "latent-variable-weighted" else None)
     guide = InducingGuide(model, kmeans(setting.inducing), initial_scale=inner_scales(layers), **options)
     found = train(run, data, model, guide, setting, keywords={"layers": layers}, selection=_BY_HAND)
     figure = partial(_figure_of_branches, data, run.seed, found.trained, layers)
@@ -69,11 +72,9 @@ def _seen_with_its_datum(X: Array, y: Array | None = None, **program: Any) -> Ar
 
 
 def _figure_of_branches(data: Dataset, seed: int, trained: Trained, layers: tuple) -> Figure:
-    from matplotlib.figure import Figure
-
     grid = np.linspace(-2, 2, 150, dtype=np.float32)[:, None]
     found = trained.predict(jax.random.key(seed), grid, keep_draws=True, model_kwargs={"layers": layers})["y"]
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    figure = plots.blank(5, 3.5)
     axes = figure.subplots()
     draws = np.asarray(found.draws)[:60]
     axes.plot(np.tile(grid[:, 0], len(draws)), draws.ravel(), ".", ms=1.5, alpha=0.4, label="predictive draws")
@@ -86,6 +87,7 @@ def _figure_of_branches(data: Dataset, seed: int, trained: Trained, layers: tupl
 # -- digits ------------------------------------------------------------------------------------------------------------
 
 
+@experiment(PAPER, "digits", ("gplvm", "gplvm-amortised"))
 def digits(run: Run) -> Outcome:
     """Embed handwritten digits, and bound the density of digits that were never seen.
 
@@ -94,13 +96,9 @@ def digits(run: Run) -> Outcome:
     the number of them, up to 32, that does best for a fifth of the training images.
     """
     whole = datasets.load("digits")
-    flat = [
-        x.reshape(len(x), -1) - whole.X_train.reshape(len(whole.X_train), -1).mean(0)
-        for x in (whole.X_train, whole.X_test)
-    ]
-    Y, new = (x.astype(np.float32) for x in flat)
-    # Of 10, 24 and 32 latent inputs, 24 have the highest bound on the training images.
-    size, setting = (5, Setting(800, 256, 50, 0.02)) if run.preset == "quick" else (24, Setting(12_000, 256, 100, 0.02))
+    flat = [x.reshape(len(x), -1) for x in (whole.X_train, whole.X_test)]
+    Y, new = ((x - flat[0].mean(0)).astype(np.float32) for x in flat)
+    size, setting = run.options["num_latents"], Setting.of(run.options)
     keywords = {"num_outputs": Y.shape[1], "num_latents": size}
     per_row = run.variant == "gplvm"
     how: Any = PerRow({"x": principal_components(Y, size)})
@@ -143,17 +141,20 @@ def digits(run: Run) -> Outcome:
         **_of_neighbours(trained, keys.test, args, keywords, whole, np.asarray(embedded)),
         **_of_ppca(Y, new, size),
     }
-    return Outcome(
+    return outcome_of(
+        run,
+        setting,
+        trained,
+        (args[0], Y),
+        Inspected(at_new, tuple(x[few] for x in new_args), keywords),
+        key=keys.export,
+        keywords=keywords,
+        num_draws=50,
         metrics=metrics,
-        settings=setting.described(len(Y)) | {"num_latents": size},
-        steps=setting.steps,
-        seconds_training=trained.seconds,
+        settings={"num_latents": size},
         data=whole,
         dtype=str(Y.dtype),
-        elbo=-trained.losses,
         figures={"embedding": partial(_figure_of_digits, np.asarray(embedded), whole.y_test, _relevance(trained))},
-        posterior=partial(exported, keys.export, trained, jnp.asarray(args[0]), jnp.asarray(Y), 50, keywords),
-        inspected=Inspected(at_new, tuple(x[few] for x in new_args), keywords),
         selection=_BY_HAND,
     )
 
@@ -191,10 +192,8 @@ def _of_ppca(Y: np.ndarray, new: np.ndarray, size: int) -> dict[str, float]:
 
 
 def _figure_of_digits(embedded: np.ndarray, classes: np.ndarray, relevance: np.ndarray) -> Figure:
-    from matplotlib.figure import Figure
-
     first, second = np.argsort(-relevance)[:2]
-    figure = Figure(figsize=(5, 4.5), layout="constrained")
+    figure = plots.blank(5, 4.5)
     axes = figure.subplots()
     for k in range(10):
         of = classes == k
@@ -203,30 +202,7 @@ def _figure_of_digits(embedded: np.ndarray, classes: np.ndarray, relevance: np.n
     return figure
 
 
-EXPERIMENTS = (
-    Experiment(
-        paper="latent_inputs",
-        name="digits",
-        description="8x8 digits by a GPLVM trained in minibatches; images that were never seen are embedded. The "
-        "error is that of the class of the nearest training image by latent inputs; ppca is probabilistic PCA with "
-        "as many latent inputs, and the best of up to 32.",
-        variants={"gplvm": {}, "gplvm-amortised": {}},
-        run=digits,
-        default_variant="gplvm",
-        data=("digits",),
-        presets=("quick", "cpu"),
-    ),
-    Experiment(
-        paper="latent_inputs",
-        name="two-branches",
-        description="Data around either of two curves, by a deep GP with a latent variable of each row or without; "
-        "weighted: by importance weights, whose bound is another one.",
-        variants={"deep": {}, "latent-variable": {}, "latent-variable-weighted": {}},
-        run=branches,
-        default_variant="latent-variable",
-        presets=("quick", "cpu"),
-    ),
-)
+EXPERIMENTS = (digits, branches)
 
 
 if __name__ == "__main__":

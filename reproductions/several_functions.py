@@ -14,27 +14,21 @@ import numpyro
 from jax import Array, random
 
 from gpzoo import GaussianProcess, kmeans, random_subset
-from gpzoo.inference import InducingGuide, Trained, load
+from gpzoo.inference import InducingGuide, Trained, load, plots
 from gpzoo.kernels import Pointwise
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import coregionalised_gp, gp_regression, mixture_of_gps, positive
+from gpzoo.reproductions.claims import load as paper_of
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Experiment, Outcome, Run, by_hand
+from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment
 from gpzoo.reproductions.metrics import nlpp, rmse
-from gpzoo.reproductions.training import (
-    Setting,
-    exported,
-    inspected,
-    keys_of,
-    last_bound,
-    left,
-    optimise,
-    predicted,
-    train,
-)
+from gpzoo.reproductions.toys import band, halved, outcome_of
+from gpzoo.reproductions.training import Setting, inspected, keys_of, last_bound, left, optimise, predicted, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+PAPER = paper_of("several_functions")
 
 _BY_HAND = by_hand("steps, learning rate, inducing points", data="training bounds")
 
@@ -55,10 +49,10 @@ def two_functions(rows: int = 600, seed: int = 0) -> Dataset:
     x = rng.uniform(-2, 2, (rows, 1))
     which = rng.choice(2, rows, p=_WEIGHTS)
     y = _functions(x[:, 0])[np.arange(rows), which] + 0.15 * rng.standard_normal(rows)
-    X, y, half = x.astype(np.float32), y.astype(np.float32), rows // 2
-    return Dataset("two-functions", X[half:], y[half:], X[:half], y[:half], source="generated", sha256={})
+    return halved("two-functions", x, y)
 
 
+@experiment(PAPER, "two-functions", ("mixture", "single"))
 def mixture(run: Run) -> Outcome:
     """A mixture of two GPs, of several random starts that with the highest bound; or a single GP.
 
@@ -66,8 +60,8 @@ def mixture(run: Run) -> Outcome:
     ``weight_distance`` that of their weights.
     """
     data = two_functions(seed=run.seed)
-    setting = Setting(800 if run.preset == "quick" else 5000, None, 20, 0.03)
-    model, restarts = (mixture_of_gps, 6) if run.variant == "mixture" else (gp_regression, 1)
+    setting, restarts = Setting.of(run.options), run.options["restarts"]
+    model = mixture_of_gps if run.variant == "mixture" else gp_regression
     guide = InducingGuide(model, kmeans(setting.inducing))
     if run.finished:
         found = load(run.model, model, guide)
@@ -96,18 +90,18 @@ def mixture(run: Run) -> Outcome:
     f = np.asarray(trained.posterior(keys.test, data.X_test)["f"].mean)
     if run.variant == "mixture":
         metrics |= _of_truth(f, np.asarray(trained.params["weights"]), data.X_test[:, 0])
-    X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
-    return Outcome(
+    return outcome_of(
+        run,
+        setting,
+        trained,
+        (data.X_train, data.y_train),
+        inspected(trained, data),
+        key=keys.export,
         metrics=metrics,
-        settings=setting.described(len(y)) | {"restarts": restarts},
-        steps=setting.steps,
+        settings={"restarts": restarts},
         seconds_training=every.seconds,
         data=data,
-        dtype=str(X.dtype),
-        elbo=-trained.losses,
         figures={"functions": partial(_figure_of_functions, data, trained)},
-        posterior=partial(exported, keys.export, trained, X, y, 100),
-        inspected=inspected(trained, data),
         selection=_BY_HAND,
     )
 
@@ -124,19 +118,15 @@ def _of_truth(f: np.ndarray, weights: np.ndarray, x: np.ndarray) -> dict[str, fl
 
 
 def _figure_of_functions(data: Dataset, trained: Trained) -> Figure:
-    from matplotlib.figure import Figure
-
     grid = np.linspace(-2, 2, 200, dtype=np.float32)[:, None]
     q = trained.posterior(jax.random.key(0), grid)["f"]
     mean, scale = (np.asarray(x).reshape(len(grid), -1) for x in (q.mean, np.sqrt(q.variance)))
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    figure = plots.blank(5, 3.5)
     axes = figure.subplots()
     axes.plot(data.X_train[:, 0], data.y_train, ".", color="0.6", ms=3, label="data")
     axes.plot(grid, _functions(grid[:, 0]), "k--", lw=1, label=["true functions", None])
     for k in range(mean.shape[1]):
-        axes.plot(grid, mean[:, k], color=f"C{k}", label=f"function {k + 1}, with two standard deviations")
-        low, high = mean[:, k] - 2 * scale[:, k], mean[:, k] + 2 * scale[:, k]
-        axes.fill_between(grid[:, 0], low, high, color=f"C{k}", alpha=0.3)
+        band(axes, grid[:, 0], mean[:, k], scale[:, k], f"function {k + 1}", f"C{k}")
     axes.set(xlabel="x", ylabel="y")
     axes.legend(fontsize="small")
     return figure
@@ -159,18 +149,10 @@ def three_outputs(places: int = 100, missing: float = 0.4, seed: int = 0) -> Dat
     sources = np.linalg.cholesky(K) @ rng.standard_normal((places, 2))
     y = sources @ np.array([[1.0, 0.8, -0.9], [0.2, -0.4, 0.3]]) + 0.1 * rng.standard_normal((places, _OUTPUTS))
     wide = round(missing * places / 2)
-    X, values, held = [], [], []
-    for output in range(_OUTPUTS):
-        first = round(places * output / 6)
-        out = (np.arange(places) - first) % (places // 2) < wide
-        X.append(np.stack([x, np.full(places, output)], axis=1))
-        values.append(y[:, output])
-        held.append(out)
-    rows, values, held = (
-        np.concatenate(X).astype(np.float32),
-        np.concatenate(values).astype(np.float32),
-        np.hstack(held),
-    )
+    first = np.round(places * np.arange(_OUTPUTS) / 6).astype(int)
+    held = ((np.arange(places) - first[:, None]) % (places // 2) < wide).ravel()
+    rows = np.stack([np.tile(x, _OUTPUTS), np.repeat(np.arange(_OUTPUTS), places)], axis=1).astype(np.float32)
+    values = y.T.ravel().astype(np.float32)
     return Dataset("three-outputs", rows[~held], values[~held], rows[held], values[held], source="generated", sha256={})
 
 
@@ -195,10 +177,11 @@ def _number(x: Array) -> Array:
     return jnp.round(x).astype(jnp.int32)
 
 
+@experiment(PAPER, "three-outputs", ("together", "apart"))
 def outputs(run: Run) -> Outcome:
     """Missing entries of three outputs, from what is known of all of them, or of each output by itself."""
     data = three_outputs(seed=run.seed)
-    setting = Setting(1500 if run.preset == "quick" else 10_000, None, 120, 0.03)
+    setting = Setting.of(run.options)
     model: Any = coregionalised_gp if run.variant == "together" else apart
     keywords = {"num_outputs": _OUTPUTS} | ({"rank": 2} if run.variant == "together" else {})
     guide = InducingGuide(model, random_subset(setting.inducing))
@@ -208,15 +191,11 @@ def outputs(run: Run) -> Outcome:
 
 
 def _figure_of_outputs(data: Dataset, trained: Trained, keywords: dict[str, Any]) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 6), layout="constrained")
+    figure = plots.blank(6, 6)
     for k, axes in enumerate(figure.subplots(_OUTPUTS, 1, sharex=True)):
         grid = np.stack([np.linspace(0, 10, 200), np.full(200, k)], axis=1).astype(np.float32)
         q = trained.posterior(jax.random.key(0), grid, model_kwargs=keywords)["f"]
-        mean, scale = np.asarray(q.mean), np.sqrt(np.asarray(q.variance))
-        axes.plot(grid[:, 0], mean, "C0", label="function, with two standard deviations")
-        axes.fill_between(grid[:, 0], mean - 2 * scale, mean + 2 * scale, color="C0", alpha=0.3)
+        band(axes, grid[:, 0], np.asarray(q.mean), np.sqrt(np.asarray(q.variance)), "function")
         for (X, y), look, label in [
             ((data.X_train, data.y_train), "k.", "data"),
             ((data.X_test, data.y_test), "C3x", "missing, the test set"),
@@ -230,27 +209,7 @@ def _figure_of_outputs(data: Dataset, trained: Trained, keywords: dict[str, Any]
     return figure
 
 
-EXPERIMENTS = (
-    Experiment(
-        paper="several_functions",
-        name="two-functions",
-        description="Data of either of two functions that cross, by a mixture of two GPs or by one GP; with mean "
-        "distances of functions and weights from the true ones.",
-        variants={"mixture": {}, "single": {}},
-        run=mixture,
-        default_variant="mixture",
-        presets=("quick", "cpu"),
-    ),
-    Experiment(
-        paper="several_functions",
-        name="three-outputs",
-        description="Three outputs with 40 % of their entries missing, by a GP of all together or by one for each.",
-        variants={"together": {}, "apart": {}},
-        run=outputs,
-        default_variant="together",
-        presets=("quick", "cpu"),
-    ),
-)
+EXPERIMENTS = (mixture, outputs)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -99,6 +100,8 @@ class Setting:
         decay: what Adam keeps of its mean of squared gradients at every step.
         test_rows: number of rows predicted at a time.
         num_draws: number of draws of the exported posterior.
+        factors: factors of Adam's rate, by parameter, where they are not 1.
+        early: number of further evaluations in the first interval, each at half the steps of the next one.
     """
 
     steps: int
@@ -114,6 +117,8 @@ class Setting:
     decay: float = ADAM
     test_rows: int = 1000
     num_draws: int = 200
+    factors: Mapping[str, float] = field(default_factory=dict)
+    early: int = 0
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **changes: Any) -> Setting:
@@ -158,6 +163,19 @@ class Setting:
         """Whether Adam trains what natural gradients leave."""
         return not (self.collapsed or self.line_search)
 
+    def evaluated(self) -> tuple[int, Callable[[int], bool]]:
+        """How often training stops, in steps, and whether the test set is predicted at such a step.
+
+        Raises:
+            ValueError: if the first interval cannot be halved ``early`` times.
+        """
+        every = -(-self.steps // self.evaluations)
+        first, rest = divmod(every, 2**self.early)
+        if rest:
+            raise ValueError(f"{every} steps between evaluations cannot be halved {self.early} times.")
+        early = {first * 2**k for k in range(self.early)}
+        return first, lambda step: step % every == 0 or step >= self.steps or step in early
+
     def rows(self, of: int) -> int:
         """Rows per minibatch, for data of ``of`` rows."""
         return of if self.batch_size is None else min(self.batch_size, of)
@@ -174,6 +192,8 @@ class Setting:
     def added(self) -> dict[str, Any]:
         """What is not as usual, for the result."""
         found = {name: x for name in ("natural", "weighted") if (x := getattr(self, name)) is not None}
+        if self.factors:
+            found["factors"] = dict(self.factors)
         return found | ({"decay": self.decay} if self.decay != ADAM else {})
 
     def svi(self, model: Callable, guide: InducingGuide) -> SVI:
@@ -182,7 +202,14 @@ class Setting:
             return SVI(model, guide, lbfgs(), CollapsedELBO())
         bound = GaussianProcessELBO() if self.weighted is None else ImportanceWeightedELBO(self.weighted)
         adam = optax.adam(self.learning_rate.schedule, b2=self.decay)
+        if self.factors:
+            adam = optax.chain(adam, optax.stateless(self._scaled))
         return SVI(model, guide, adam if self.by_adam else lbfgs(), bound)
+
+    def _scaled(self, updates: Any, params: Any) -> Any:
+        """Adam's updates by parameter, times their factors."""
+        factors = {name: self.factors.get(name, 1.0) for name in updates}
+        return {name: jax.tree.map(partial(jnp.multiply, factors[name]), own) for name, own in updates.items()}
 
 
 class Keys(NamedTuple):
@@ -209,6 +236,7 @@ def train(
     keywords: Mapping[str, Any] | None = None,
     table: Table | None = None,
     watched: Mapping[str, str] | None = None,
+    init_params: Mapping[str, Any] | None = None,
     **outcome: Any,
 ) -> Outcome:
     """Train a program of ``(X, y)`` that observes ``"y"``, evaluate it on the test set, and export its posterior.
@@ -226,6 +254,7 @@ def train(
         table: all training rows, if they are streamed.
         watched: names of scalar parameters that are recorded as metrics, by metric; a parameter that the variant lacks
             is left out.
+        init_params: initial values by name; others come from the guide.
         **outcome: further fields of the outcome, such as ``stands_in``; entries of ``settings`` are added to those of
             ``setting``, or override them.
 
@@ -247,6 +276,7 @@ def train(
         also = {name: float(params[site]) for name, site in (watched or {}).items() if site in params}
         return {**score(test, data.y_test), **also}
 
+    every, evaluated = setting.evaluated()
     curve = Curve(run.curve, run.made_by(settings | {"steps": setting.steps}, data), evaluate)
     result = optimise(
         keys.train,
@@ -257,8 +287,9 @@ def train(
         num_data=num_data,
         checkpoint=run.checkpoint,
         # A finished training need not be evaluated again.
-        callback=None if setting.steps in curve.points else curve,
-        callback_steps=-(-setting.steps // setting.evaluations),
+        callback=None if setting.steps in curve.points else curve.at(evaluated),
+        callback_steps=every,
+        init_params=init_params,
         progress=run.title,
         model_kwargs=keywords,
     )
@@ -501,6 +532,10 @@ class Curve:
         except OSError as error:
             # A full disk must not end the training for one point of its curve.
             warnings.warn(f"cannot write {self.path}: {error.strerror or error}.", RuntimeWarning, stacklevel=2)
+
+    def at(self, evaluated: Callable[[int], bool]) -> Callable[[int, float, dict[str, Any]], None]:
+        """This callback at some steps only."""
+        return lambda step, seconds, params: self(step, seconds, params) if evaluated(step) else None
 
     def until(self, step: int) -> list[dict[str, float]]:
         """The points up to ``step``, in order."""

@@ -46,10 +46,11 @@ def test_every_variant_and_preset_comes_as_far_as_its_training(name, variant, pr
     with pytest.raises(KeyboardInterrupt):
         EXPERIMENTS[name].run(Run("convolutional", name, variant, preset, 0, tmp_path))
     data, setting, said = seen[0]
+    assert name != "mnist-study" or setting.num_inducing in (20, 750)
     patch_shape = None if variant == "rbf" else [3, 3] if name == "rectangles" else [5, 5]
     assert said["settings"]["patch_shape"] == patch_shape
     assert data.X_train.ndim == data.X_test.ndim == (2 if variant == "rbf" else 4)
-    assert data.name.startswith(name.split("-")[0]) and setting.steps >= 200
+    assert data.name.startswith(name.split("-")[0]) and setting.steps >= (200 if name != "mnist-study" else 20)
     if preset == "paper":
         sizes = {"rectangles": {1200, 16}, "mnist-0-vs-1": {50, 100}, "mnist": {750}, "cifar10": {1000}}
         assert setting.num_inducing in sizes[name]

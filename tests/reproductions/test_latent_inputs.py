@@ -5,24 +5,21 @@ from functools import partial
 import numpy as np
 import pytest
 
-from gpzoo.reproductions import datasets, training
+from gpzoo.reproductions import datasets, toys, training
 from gpzoo.reproductions import latent_inputs as paper
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run
-from gpzoo.reproductions.training import Setting
 from tests.programs import nothing_exported
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
 
 
 @pytest.fixture
-def short(monkeypatch, standard_promotion):
-    monkeypatch.setattr(
-        paper, "Setting", lambda steps, size, inducing, *rate, **others: Setting(4, size and 20, 6, *rate, **others)
-    )
+def short(monkeypatch, shortened):
+    shortened(steps=4, num_inducing=6)
     monkeypatch.setattr(paper, "infer_rows", partial(paper.infer_rows, num_steps=3))
     monkeypatch.setattr(paper, "two_branches", partial(paper.two_branches, rows=60))
-    for module in (paper, training):
+    for module in (toys, training):
         monkeypatch.setattr(module, "exported", nothing_exported)
     whole = datasets.load("digits")
     few = datasets.Dataset(

@@ -5,11 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from gpzoo.reproductions import datasets, training
+from gpzoo.reproductions import datasets, toys, training
 from gpzoo.reproductions import observations as paper
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run
-from gpzoo.reproductions.training import Setting
 from tests.programs import nothing_exported
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
@@ -22,12 +21,12 @@ def grades(name, split):
 
 
 @pytest.fixture
-def short(monkeypatch, standard_promotion):
-    monkeypatch.setattr(paper, "Setting", lambda steps, size, inducing, *rate, **others: Setting(4, size and 20, 5))
+def short(monkeypatch, shortened):
+    shortened(steps=4, num_inducing=5)
     monkeypatch.setattr(paper, "noisy_sine", partial(paper.noisy_sine, rows=40))
     monkeypatch.setattr(paper, "bursts", partial(paper.bursts, cells=40))
     monkeypatch.setattr(datasets, "load", grades)
-    for module in (paper, training):
+    for module in (toys, training):
         monkeypatch.setattr(module, "exported", nothing_exported)
 
 

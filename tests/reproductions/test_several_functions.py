@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from gpzoo.reproductions import several_functions as paper
-from gpzoo.reproductions import training
+from gpzoo.reproductions import toys, training
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run
-from gpzoo.reproductions.training import Setting
 from tests.programs import nothing_exported
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
@@ -25,11 +24,11 @@ EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
         ("three-outputs", "apart", "outputs"),
     ],
 )
-def test_they_run_from_data_to_result(name, variant, figure, monkeypatch, standard_promotion, tmp_path):
-    monkeypatch.setattr(paper, "Setting", lambda steps, size, inducing, rate: Setting(4, size, 6, rate))
+def test_they_run_from_data_to_result(name, variant, figure, monkeypatch, shortened, tmp_path):
+    shortened(steps=4, num_inducing=6)
     monkeypatch.setattr(paper, "two_functions", partial(paper.two_functions, rows=40))
     monkeypatch.setattr(paper, "three_outputs", partial(paper.three_outputs, places=12))
-    for module in (paper, training):
+    for module in (toys, training):
         monkeypatch.setattr(module, "exported", nothing_exported)
     metrics = execute(EXPERIMENTS[name], Run("several_functions", name, variant, "quick", 0, tmp_path))["metrics"]
     assert np.isfinite(list(metrics.values())).all()

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from gpzoo.reproductions import datasets, training
+from gpzoo.reproductions import datasets, toys, training
 from gpzoo.reproductions import streaming as paper
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run
-from gpzoo.reproductions.training import Setting
 from tests.programs import nothing_exported
 
 
@@ -20,11 +19,10 @@ def few(name, split):
 
 
 @pytest.mark.slow
-def test_it_runs_from_data_to_result_and_picture(monkeypatch, standard_promotion, tmp_path):
-    monkeypatch.setattr(paper, "_FEW", 2)
-    monkeypatch.setattr(paper, "Setting", lambda steps, *rest, **options: Setting(8, 20, 10, natural=0.1))
+def test_it_runs_from_data_to_result_and_picture(monkeypatch, shortened, tmp_path):
+    shortened(splits=2, steps=8, batch_size=20, num_inducing=10)
     monkeypatch.setattr(datasets, "load", few)
-    for module in (paper, training):
+    for module in (toys, training):
         monkeypatch.setattr(module, "exported", nothing_exported)
     (experiment,) = paper.EXPERIMENTS
     result = execute(experiment, Run("streaming", "halves", "adult", "quick", 0, tmp_path))
