@@ -122,8 +122,9 @@ class Answers:
         key, result = runs[0], self.records.found[runs[0]]
         facts = self.paper.experiments
         rows = {rows_of(self.records.found[each], facts.get(each.experiment, {}).get("rows")) for each in runs}
-        parts = [*rows] if len(rows) == 1 else [f"{len(rows)} data sets"]
-        if folds := (result.get("folds") or {}).get("of") or facts.get(key.experiment, {}).get("folds"):
+        parts = [*rows] if len(rows) == 1 else [f"{len({each[1:3] for each in runs})} data sets"]
+        folds = (result.get("folds") or {}).get("of") or facts.get(key.experiment, {}).get("folds")
+        if folds and len({splits_of(self.records.found[each]) for each in runs}) == 1:
             parts.append(f"{splits_of(result)} of {folds} splits")
         if M := (result.get("settings") or {}).get("num_inducing"):
             parts.append(f"M {M:,}")
