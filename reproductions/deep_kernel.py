@@ -89,9 +89,9 @@ def table(run: Run) -> Outcome:
         used = data.subset(rows, seed=split).standardised()
         part = subset(data, used, "random, seeded by the split")
         if name == "covtype-subset":
-            rows = load("deep_kernel").experiments["covtype"]["rows"]
-            sizes, of_test = used.sizes, round(0.1 * rows)
-            of = {"of": rows - of_test, "of_test": of_test}
+            every = load("deep_kernel").experiments["covtype"]["rows"]
+            sizes, of_test = used.sizes, round(0.1 * every)
+            of = {"of": every - of_test, "of_test": of_test}
             part = {"train": sizes["train"], "test": sizes["test"], "rule": "a sample", **of}
         return used
 
