@@ -16,8 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpzoo.reproductions import datasets
-from gpzoo.reproductions.claims import load
+from gpzoo.reproductions import claims, datasets
 from gpzoo.reproductions.deep_kernel_choice import SELECTION, choose
 from gpzoo.reproductions.deep_kernel_models import MODELS, Phases, connected, train
 from gpzoo.reproductions.deep_kernel_scaling import figure_2, scaling
@@ -89,7 +88,7 @@ def table(run: Run) -> Outcome:
         used = data.subset(rows, seed=split).standardised()
         part = subset(data, used, "random, seeded by the split")
         if name == "covtype-subset":
-            every = load("deep_kernel").experiments["covtype"]["rows"]
+            every = claims.load("deep_kernel").experiments["covtype"]["rows"]
             sizes, of_test = used.sizes, round(0.1 * every)
             of = {"of": every - of_test, "of_test": of_test}
             part = {"train": sizes["train"], "test": sizes["test"], "rule": "a sample", **of}
@@ -267,7 +266,7 @@ _TABLES = {
 
 
 def _numbers(name: str) -> dict[str, dict[str, float | None]]:
-    return load("deep_kernel").numbers(name, ("all",))
+    return claims.load("deep_kernel").numbers(name, ("all",))
 
 
 EXPERIMENTS = (
