@@ -184,16 +184,6 @@ class Outcome:
         """The trained model, of an outcome that is ``inspected``."""
         return cast("Inspected", self.inspected).trained
 
-    @property
-    def outcome(self) -> Outcome:
-        """Itself: the old result of ``train`` had the outcome in it."""
-        return self
-
-    @property
-    def points(self) -> Sequence[Mapping[str, float]]:
-        """The curve, by its old name."""
-        return self.curve
-
 
 @dataclass(frozen=True)
 class Experiment:
