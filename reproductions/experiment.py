@@ -105,13 +105,7 @@ class Run:
     @property
     def identity(self) -> dict[str, str | int]:
         """The fields that determine the computation, without the output folder."""
-        return {
-            "paper": self.paper,
-            "experiment": self.experiment,
-            "variant": self.variant,
-            "preset": self.preset,
-            "seed": self.seed,
-        }
+        return {name: getattr(self, name) for name in ("paper", "experiment", "variant", "preset", "seed")}
 
     @property
     def options(self) -> Mapping[str, Any]:

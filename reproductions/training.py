@@ -277,7 +277,7 @@ def train(
         return {**score(test, data.y_test), **also}
 
     every, evaluated = setting.evaluated()
-    curve = Curve(run.curve, run.made_by(settings | {"steps": setting.steps}, data), evaluate)
+    curve = Curve(run.curve, run.made_by(settings | {"steps": setting.steps}, data), evaluate, evaluated)
     result = optimise(
         keys.train,
         model,
@@ -287,7 +287,7 @@ def train(
         num_data=num_data,
         checkpoint=run.checkpoint,
         # A finished training need not be evaluated again.
-        callback=None if setting.steps in curve.points else curve.at(evaluated),
+        callback=None if setting.steps in curve.points else curve,
         callback_steps=every,
         init_params=init_params,
         progress=run.title,
@@ -492,15 +492,8 @@ def seconds_of_a_step(key: Array, svi: SVI, steps: int, *data: Any, **options: A
         **options: further arguments of :func:`gpzoo.inference.fit`.
     """
     at: dict[int, float] = {}
-    result = fit(
-        key,
-        svi,
-        2 * steps,
-        *data,
-        callback=lambda step, seconds, params: at.update({step: seconds}),
-        callback_steps=steps,
-        **options,
-    )
+    timed = {"callback": lambda step, seconds, params: at.update({step: seconds}), "callback_steps": steps}
+    result = fit(key, svi, 2 * steps, *data, **timed, **options)
     return (at[2 * steps] - at[steps]) / steps, result
 
 
@@ -514,17 +507,24 @@ class Curve:
         path: file of the points.
         made_by: their origin, from :meth:`~gpzoo.reproductions.experiment.Run.made_by`.
         evaluate: function from parameters to metrics by name.
+        at: whether there is a point after a number of steps.
     """
 
     def __init__(
-        self, path: Path, made_by: Mapping[str, Any], evaluate: Callable[[dict[str, Any]], Mapping[str, float]]
+        self,
+        path: Path,
+        made_by: Mapping[str, Any],
+        evaluate: Callable[[dict[str, Any]], Mapping[str, float]],
+        at: Callable[[int], bool] = lambda step: True,
     ) -> None:
-        self.path, self.made_by, self.evaluate = path, made_by, evaluate
+        self.path, self.made_by, self.evaluate, self.at = path, made_by, evaluate, at
         points = kept_content(path, made_by) or ()
         self.points: dict[int, dict[str, float]] = {int(point["step"]): point for point in points}
 
     def __call__(self, step: int, seconds: float, params: dict[str, Any]) -> None:
-        """Evaluate the metrics after ``step`` steps, and keep them."""
+        """Evaluate the metrics after ``step`` steps, if there is a point, and keep them."""
+        if not self.at(step):
+            return
         metrics = {name: float(value) for name, value in self.evaluate(params).items()}
         self.points[step] = {"step": step, "seconds": round(seconds, 3), **metrics}
         try:
@@ -532,10 +532,6 @@ class Curve:
         except OSError as error:
             # A full disk must not end the training for one point of its curve.
             warnings.warn(f"cannot write {self.path}: {error.strerror or error}.", RuntimeWarning, stacklevel=2)
-
-    def at(self, evaluated: Callable[[int], bool]) -> Callable[[int, float, dict[str, Any]], None]:
-        """This callback at some steps only."""
-        return lambda step, seconds, params: self(step, seconds, params) if evaluated(step) else None
 
     def until(self, step: int) -> list[dict[str, float]]:
         """The points up to ``step``, in order."""
