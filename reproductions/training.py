@@ -294,10 +294,9 @@ def train(
         model_kwargs=keywords,
     )
     points = curve.until(setting.steps)
-    metrics = {name: value for name, value in points[-1].items() if name not in ("step", "seconds")}
-    metrics["elbo"] = float(last_bound(result.losses, num_data, setting))
+    bound = {"elbo": float(last_bound(result.losses, num_data, setting))}
     common = {
-        "metrics": metrics,
+        "metrics": {name: x for name, x in points[-1].items() if name not in ("step", "seconds")} | bound,
         "settings": settings,
         "steps": setting.steps,
         "seconds_training": result.seconds,
@@ -395,12 +394,7 @@ def optimise(
 
 
 def predicted(
-    key: Array,
-    trained: Trained,
-    X: np.ndarray,
-    y: np.ndarray,
-    test_rows: int = 1000,
-    model_kwargs: Mapping[str, Any] | None = None,
+    key: Array, trained: Trained, X: Any, y: Any, test_rows: int = 1000, model_kwargs: Mapping[str, Any] | None = None
 ) -> SitePrediction:
     """The prediction of ``"y"``, with the density of these targets.
 
@@ -416,12 +410,7 @@ def predicted(
 
 
 def exported(
-    key: Array,
-    trained: Trained,
-    X: Array,
-    y: Array,
-    num_draws: int = 200,
-    model_kwargs: Mapping[str, Any] | None = None,
+    key: Array, trained: Trained, X: Any, y: Any, num_draws: int = 200, model_kwargs: Mapping[str, Any] | None = None
 ) -> Any:
     """The posterior at the first training rows, for ArviZ.
 
@@ -448,13 +437,8 @@ def left(run: Run, data: Dataset, found: Inspected) -> Outcome:
     result = read_json(run.output / "result.json")
     names = ("metrics", "settings", "steps", "seconds_training", "dtype")
     last = {"step": result["steps"], "seconds": result["seconds_training"], **result["metrics"]}
-    return Outcome(
-        **{name: result[name] for name in names},
-        data=data,
-        elbo=-np.asarray(found.trained.losses),
-        curve=result["curve"] or [last],
-        inspected=found,
-    )
+    own = {"data": data, "elbo": -np.asarray(found.trained.losses), "curve": result["curve"] or [last]}
+    return Outcome(**{name: result[name] for name in names}, **own, inspected=found)
 
 
 def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | None = None, which: str = "") -> Inspected:
