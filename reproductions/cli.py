@@ -137,15 +137,14 @@ def known_failures(debug: bool) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted("interrupted: resume by running the same command.") from None
-    except KNOWN_FAILURES as error:
-        if debug or isinstance(error, BrokenPipeError):
-            raise
-        raise Failed(f"{error or type(error).__name__} (--debug shows where)") from error
-    except RuntimeError as error:
+    except Exception as error:
         # JAX's error for a platform that is missing, such as one in JAX_PLATFORMS.
-        if debug or "initialize backend" not in str(error):
+        backend = isinstance(error, RuntimeError) and "initialize backend" in str(error)
+        known = backend or isinstance(error, KNOWN_FAILURES)
+        if debug or not known or isinstance(error, BrokenPipeError):
             raise
-        raise Failed(f"JAX cannot start: {error}") from error
+        said = f"JAX cannot start: {error}" if backend else f"{error or type(error).__name__} (--debug shows where)"
+        raise Failed(said) from error
 
 
 def _choose(what: str, given: str, choices: Iterable[str]) -> None:
