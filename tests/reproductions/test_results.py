@@ -104,10 +104,7 @@ def test_a_page_has_claims_tables_and_what_was_not_run(toy):
     size = "12 + 50,000 rows, the paper's settings"
     row = "| squares, plain: error | table 1 | 3.1 % | 3.000 ± 0.076 % (binomial) | "
     assert f"{row}{size} | **matched** |" in lines
-    assert (
-        f"| squares are square | figure 1 |  | largest 3.000 ± 0.076 % | {size} | **it holds** |"
-        in lines
-    )
+    assert f"| squares are square | figure 1 |  | largest 3.000 ± 0.076 % | {size} | **it holds** |" in lines
     assert f"| nlpp of plain | figure 2 | 0.05 | 0.100 | {size} | reading |" in lines
     assert "| plain | **3.00** (3.1) | 7.5 |" in lines and "| fancy | – (1.0) | – |" in lines
     assert "| 1 not run | no data at hand | squares: table 1 |" in lines
