@@ -35,9 +35,10 @@ def beside_paper(result: Mapping[str, Any], printed: Numbers) -> list[tuple[str,
     """
     limit, rows = limit_of(result), []
     for metric, ours in result["metrics"].items():
-        paper = None if result.get("stands_in") else printed.get(metric)
-        judged = paper is not None and result["preset"] != "quick" and kind(metric) is not None
-        rows.append((metric, ours, paper, verdict(metric, error_of(result, metric), paper, limit) if judged else None))
+        paper, found = None if result.get("stands_in") else printed.get(metric), None
+        if paper is not None and result["preset"] != "quick" and kind(metric) is not None:
+            found = verdict(metric, error_of(result, metric), paper, limit)
+        rows.append((metric, ours, paper, found))
     return rows
 
 
