@@ -6,7 +6,6 @@ import json
 import math
 import os
 import platform
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -165,11 +164,11 @@ def _start(run: Run, steps: int) -> dict[str, Any]:
 
 def _steps_taken(folder: Path) -> int:
     """Steps of the newest checkpoints below a folder, summed over all trainings in it."""
-    taken = 0
-    for _, _, files in os.walk(folder):
-        steps = [int(found[1]) for name in files if (found := re.fullmatch(r"(\d+)\.checkpoint", name))]
-        taken += max(steps, default=0)
-    return taken
+    newest: dict[Path, int] = {}
+    for path in folder.rglob("*.checkpoint"):
+        if path.stem.isdecimal():
+            newest[path.parent] = max(newest.get(path.parent, 0), int(path.stem))
+    return sum(newest.values())
 
 
 def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
