@@ -37,12 +37,6 @@ def test_a_page_is_read_in_three_minutes(page):
     assert text.count("<details>") == text.count("</details>") == text.count("<summary>")
 
 
-def test_the_claims_are_those_of_the_papers():
-    printed = {claim.what: claim.printed.text for each in PAPERS for claim in each.claims if claim.printed is not None}
-    assert printed["MNIST, weighted + RBF: error"] == "1.17 %" and printed["year, DGP 5: RMSE"] == "8.87"
-    assert printed["Connect-4, SV-DKL: nlpp"] == "0.449±0.002" and printed["HIGGS, SGP 500: AUC"] == "0.794"
-
-
 # -- a toy paper -------------------------------------------------------------------------------------------------------
 
 TOY = """
@@ -104,10 +98,7 @@ def test_a_page_has_claims_tables_and_what_was_not_run(toy):
     size = "12 + 50,000 rows, the paper's settings"
     row = "| squares, plain: error | table 1 | 3.1 % | 3.000 ± 0.076 % (binomial) | "
     assert f"{row}{size} | **matched** |" in lines
-    assert (
-        f"| squares are square | figure 1 |  | largest 3.000 ± 0.076 % | {size} | **it holds** |"
-        in lines
-    )
+    assert f"| squares are square | figure 1 |  | largest 3.000 ± 0.076 % | {size} | **it holds** |" in lines
     assert f"| nlpp of plain | figure 2 | 0.05 | 0.100 | {size} | reading |" in lines
     assert "| plain | **3.00** (3.1) | 7.5 |" in lines and "| fancy | – (1.0) | – |" in lines
     assert "| 1 not run | no data at hand | squares: table 1 |" in lines
@@ -194,15 +185,12 @@ def test_files_that_cannot_be_placed_are_refused(toy, tmp_path):
     whole = kept.read_json(path)
     for damage, told in (
         (b"{", "is damaged"),
-        (b"\xff\xfe{}", "is damaged"),
-        (b"[" * 100_000, "is damaged"),
         (b"[1]", "not a result file: it holds no fields"),
         (b"{}", "not a result file: it lacks data, device"),
         (json.dumps(whole | {"variant": "fancy"}).encode(), "holds the result of toy squares fancy quick"),
         (json.dumps(whole | {"data": None}).encode(), "data and metrics must have names"),
         (json.dumps(whole | {"metrics": {"error": None}}).encode(), "error must be finite numbers"),
         (json.dumps(whole | {"schema": 99}).encode(), "schema 99, and this version of gpzoo reads 1"),
-        (json.dumps({k: v for k, v in whole.items() if k != "folds"}).encode(), "it lacks folds"),
     ):
         path.write_bytes(damage)
         with pytest.raises(ReproductionError, match=told):
@@ -210,14 +198,3 @@ def test_files_that_cannot_be_placed_are_refused(toy, tmp_path):
     path.rename(path.with_name("squares-plane-quick.json"))
     with pytest.raises(ReproductionError, match=r"squares-plane-quick\.json"):
         Records(tmp_path / "out", [experiment()])
-
-
-def test_files_without_a_schema_are_settings_of_ours(toy, tmp_path, paper):
-    toy()
-    path = result_path(tmp_path / "out", "toy", "squares", "plain", "paper")
-    new = {"schema", "commit", "clean", "commits", "command", "resumed_from", "subset", "folds", "selection"}
-    kept.write_json(path, {key: value for key, value in kept.read_json(path).items() if key not in {*new, "stands_in"}})
-    lines = pages(tmp_path / "out", [experiment()], [paper])["docs/results/toy.md"].splitlines()
-    (row,) = [line for line in lines if line.startswith("| squares, plain: error")]
-    assert row.endswith("12 + 50,000 rows | **matched** |")
-    assert sum(line.endswith("| not kept |") for line in lines) == 1
