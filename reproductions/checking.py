@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import takewhile, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 
 from gpzoo.reproductions.answers import SCORED, Answered, Answers
@@ -51,11 +51,7 @@ def _stale(written: dict[str, str], output: Path) -> Iterator[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
         for i, (ours, theirs) in enumerate(zip_longest(lines, text.splitlines()), 1):
             if ours != theirs:
-                ours, theirs = ours or "", theirs or ""
-                same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
-                start = max(0, same - 30)
-                here, there = (repr(each[start : start + 60]) for each in (ours, theirs))
-                yield f"{path}, line {i}: {here} instead of {there}; run gpzoo results"
+                yield f"{path}, line {i}: {str(ours)[:80]!r} instead of {str(theirs)[:80]!r}; run gpzoo results"
                 break
 
 

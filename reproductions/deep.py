@@ -203,6 +203,7 @@ def step_function(run: Run) -> Outcome:
     rest = np.setdiff1d(np.arange(150), test)
     data = Dataset("step-function", x[rest, None], y[rest], x[test, None], y[test], source="generated", sha256={})
     outcome = _train(run, data)
+    assert outcome.inspected is not None
     return replace(outcome, figures={"functions": partial(figure_functions, data, run.seed, outcome.inspected)})
 
 
@@ -341,7 +342,7 @@ def _model_described(name: str, num_data: int, setting: Setting, common: Setting
 
 
 def _on_folds(
-    run: Run, name: str, setting: Setting, parts: list[Dataset], made_by: Mapping[str, Any]
+    run: Run, name: str, setting: Setting, parts: list[Dataset], made_by: dict[str, Any]
 ) -> tuple[dict[str, Any], Trained, Program]:
     """Test metrics of every fold in the target's original units, the model with a leading axis of folds, its program.
 

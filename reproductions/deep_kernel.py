@@ -60,12 +60,13 @@ def _some(run: Run, whole: Dataset, seed: int, rule: str) -> tuple[Dataset, dict
 
 def _table(run: Run) -> Outcome:
     """A table with classes (sections 5.1 and 5.2): random splits, columns standardised on the training rows."""
-    name, option = run.options.get("data", run.experiment), "split"
+    name: str = run.options.get("data", run.experiment)
+    option = "split"
     if name == "covtype":
         found = {entry.name for entry in datasets.available() if entry.present}
         name = "covtype-subset" if "covtype" not in found and "covtype-subset" in found else name
     if run.experiment == "airline":
-        name, option = run.options.get("data", "airline-delayed"), "seed"
+        name, option = str(run.options.get("data", "airline-delayed")), "seed"
 
     def one(run: Run) -> tuple[Dataset, dict[str, Any] | None]:
         split = run.split or 0
@@ -96,7 +97,7 @@ def _images(run: Run) -> Outcome:
         mean = data.X_train.mean(axis=0, keepdims=True)
         # Pixels in [0, 1] have a standard deviation of about a quarter.
         data = replace(data, X_train=4 * (data.X_train - mean), X_test=4 * (data.X_test - mean))
-    outcome = {"selection": by_hand(**chosen) if chosen else None}
+    outcome: dict[str, Any] = {"selection": by_hand(**chosen) if chosen else None}
     if run.experiment == "imagenet20":
         # Classes of one's own are not the paper's.
         outcome |= {"stands_in": True}

@@ -31,23 +31,11 @@ _LARGEST_SHARE = {"nlpp": 0.1, "rmse": 0.02}
 LIMITS = (None, READING, FEWER_FOLDS, SUBSET, STAND_IN)
 
 
-#: What the words mean, for the pages.
-WORDS = {
-    MATCHED: "no further from the paper's number, either way, than its rounding and two standard errors of ours; the "
-    "error is known and small enough. A statement holds",
-    EXCEEDED: "better by more than that",
-    SHORT: "worse by more than that. A statement does not hold",
-    UNDECIDED: "within that distance, but the error is too large to call it a match; or the error is not known, as "
-    "that of an nlpp of one run in files that do not hold it",
-    BASELINE: "any of the four above, for a method that the paper compares with",
-    FEWER_FOLDS: "on fewer random splits than the paper's; never counts",
-    SUBSET: "on a part of the paper's data; never counts",
-    STAND_IN: "on other data, or another problem, than the paper's, or by a `quick` run; never counts",
-    READING: "the paper's value is read off a figure; never counts",
-    NOT_SCORED: "neither direction is better, or it depends on the machine",
-    NOT_RUN: "an experiment is there, and no result of it is recorded",
-    NO_EXPERIMENT: "nothing here answers it",
-}
+#: All words under which claims are counted, in the order of the pages.
+WORDS = (
+    MATCHED, EXCEEDED, SHORT, UNDECIDED, BASELINE, FEWER_FOLDS, SUBSET, STAND_IN, READING, NOT_SCORED, NOT_RUN,
+    NO_EXPERIMENT,
+)  # fmt: skip
 
 
 class Verdict(NamedTuple):

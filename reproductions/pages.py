@@ -106,6 +106,12 @@ def _lead(ours: Ours) -> str:
     return f"{'+' if ours.value >= 0 else ''}{beside(ours.value, ours.error, Printed('0.000'))}"
 
 
+def _of(answers: Answers, answer: Answer) -> str:
+    """Our number for a metric, a dash without one."""
+    found = answers.to(answer)
+    return "–" if found is None or found.ours is None else num(found.ours, answer.metric)
+
+
 def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, Any]:
     """The facts of a paper's page."""
     paper, records, module = answers.paper, answers.records, module_of(answers.paper.key)
@@ -121,7 +127,7 @@ def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, A
         "paper": paper,
         "own": answers,
         "experiments": experiments,
-        "of": lambda text: num(answers.to(Answer(*text.split())).ours, text),
+        "of": lambda text: _of(answers, Answer(*text.split())),
         "facts": module.facts(records) if hasattr(module, "facts") else {},
         "answered": [each for each in answers.all if each.counted not in (NOT_RUN, NO_EXPERIMENT)],
         "not_run": groups,

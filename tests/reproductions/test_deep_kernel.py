@@ -143,6 +143,26 @@ def test_data_are_those_at_hand_and_scaled(loaded, monkeypatch, tmp_path):
     np.testing.assert_allclose(loaded[-1][0].X_train.mean(0), 0, atol=1e-5)
 
 
+def test_what_was_chosen_by_results_is_in_other_presets_than_the_papers(tmp_path):
+    for name, experiment in EXPERIMENTS.items():
+        if name in ("scaling", "digits", "airline"):
+            continue
+        settings = {preset: Phases.of(run_of(name, tmp_path, preset).options) for preset in ("tuned", "paper")}
+        plain, tuned = settings["paper"], settings["tuned"]
+        assert plain.steps(50_000) == tuned.steps(50_000) and plain.batch_size == 5000, experiment.name
+        assert plain.rates == Phases.rates and plain.weight_decay == 0 and plain.splits == tuned.splits
+
+
+@pytest.mark.parametrize("name", ["connected", "small", "lenet", "quick-cnn", "resnet20", "alexnet"])
+def test_networks_have_a_feature_per_class(name, standard_promotion):
+    shape = {"lenet": (28, 28, 1), "small": (8, 8, 1), "connected": (5,)}.get(name, (32, 32, 3))
+    X, y = np.zeros((3, *shape), np.float32), np.arange(3)
+    data = datasets.Dataset(name, X, y, X, y, "generated", {})
+    for units in (None, "rectified", "leaky", "linear"):
+        network = nnx.eval_shape(lambda units=units: models.module(name, data, 0, units))
+        assert nnx.eval_shape(lambda network: network(X), network).shape == (3, 3)
+
+
 @pytest.mark.slow
 def test_scaling_trains_more_rows_and_times_grids(few, monkeypatch, tmp_path):
     options = Run.options.fget
