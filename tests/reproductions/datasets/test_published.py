@@ -83,11 +83,16 @@ ADULT = {
     "adult.data": b"39, Private, 1" + b", 2" * 11 + b", >50K\n\n",
     "adult.test": b"|1x3\n40, ?, 1" + b", 2" * 11 + b", <=50K.\n",
 }
-PATIENTS = b"patient_nbr,b,readmitted\n1,x,NO\n2,?,>30\n3,y,<30\n"
+PATIENTS = "patient_nbr,b,readmitted\n" + "".join(f"{k},x,NO\n{k},?,>30\n{k},y,<30\n" for k in range(20))
 #: Of tables with classes: rows, files, the number of features, and labels.
 CLASSES = {
     "adult": (2, {"adult.zip": made.zipped(ADULT)}, 14, [0, 1]),
-    "diabetes": (3, {"diabetes130.zip": made.zipped({"d/diabetic_data.csv": PATIENTS})}, 1, [0, 1, 2]),
+    "diabetes": (
+        60,
+        {"diabetes130.zip": made.zipped({"d/diabetic_data.csv": PATIENTS.encode()})},
+        1,
+        [0] * 20 + [1] * 20 + [2] * 20,
+    ),
     "connect4": (
         3,
         {"connect_4.tsv.gz": gzip.compress(b"a\t" * 42 + b"target\n" + (b"1\t" * 42 + b"2\n") * 3)},
@@ -109,6 +114,10 @@ def test_tables_with_classes_from_their_published_files(put, monkeypatch, name):
     assert sorted([*data.y_train, *data.y_test]) == labels and data.y_train.dtype == np.int32
     # Constant columns of codes are ones, a missing value is a category, and rare categories are one.
     assert data.X_train.shape[1] == width and data.X_train.dtype == np.float32 and list(data.sha256) == list(contents)
+    if name == "diabetes":
+        # The rows of a patient are on one side, and know each other.
+        assert len(data.y_test) == 6 and set(np.bincount(data.groups)) == {0, 3}
+        assert len(data.subset(10).groups) == 10
 
 
 # -- files that are refused --------------------------------------------------------------------------------------------
