@@ -64,7 +64,7 @@ def _table(run: Run) -> Outcome:
     option = "split"
     if name == "covtype":
         found = {entry.name for entry in datasets.available() if entry.present}
-        name = "covtype-subset" if "covtype" not in found and "covtype-subset" in found else name
+        name = "covtype-subset" if "covtype" not in found and "covtype-subset" in found else "covtype"
     if run.experiment == "airline":
         name, option = str(run.options.get("data", "airline-delayed")), "seed"
 

@@ -323,7 +323,7 @@ def _of_data(name: str, of_draw: Callable[[Draw, At], Found], alone: bool, notes
         return found | {group: {n: x[0] for n, x in found[group].items()} for group in _SHARED if group in found}
 
     axes: dict[str, int] = dict.fromkeys(_SHARED, 0)
-    return Question(name, of_draw, 1 if alone else None, summary, axes, apart=False, options=alone, notes=notes)
+    return Question(name, of_draw, 1 if alone else None, summary, axes, apart=False, notes=notes)
 
 
 def _at_data(question: Question, subject: Subject, rng_key: Array, draws: Draw, most: int) -> Answer:

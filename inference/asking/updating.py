@@ -23,7 +23,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import check_forms
 from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.finite import refuse_not_finite
-from gpzoo.inference.programs.gp_sites import Start
+from gpzoo.inference.programs.gp_sites import AtPriorMean
 from gpzoo.inference.programs.program import Look
 from gpzoo.inference.programs.rows import SiteRows
 from gpzoo.inference.programs.runs import data_of, parts_of_plates, plates_of, run
@@ -163,7 +163,7 @@ def posteriors_at(
     Raises:
         FactorisationError: naming the site, if a ``Kuu`` does not factorise.
     """
-    trace = run(rng_key, args, kwargs, guide=guide, values=params, representation=Start()).guide
+    trace = run(rng_key, args, kwargs, guide=guide, values=params, representation=AtPriorMean()).guide
     return {name: site["fn"] for name, site in trace.items() if isinstance(site.get("fn"), InducingPosterior)}
 
 

@@ -25,7 +25,7 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.finite import refuse_not_finite
-from gpzoo.inference.programs.gp_sites import Around, Marginals, Start, representing
+from gpzoo.inference.programs.gp_sites import Around, AtPriorMean, Marginals, representing
 from gpzoo.inference.programs.runs import data_of, parts_of_plates, run, unmasked
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Projection
@@ -217,7 +217,7 @@ class _Terms:
     ) -> None:
         self.key, self.params, self.model, self.guide, self.args, self.kwargs = key, params, model, guide, args, kwargs
         self.site = _site_of(_guide(guide), args, kwargs)
-        trace = run(key, args, kwargs, guide=guide, values=params, representation=Start()).guide
+        trace = run(key, args, kwargs, guide=guide, values=params, representation=AtPriorMean()).guide
         self.posterior: InducingPosterior = trace[self.site]["fn"]
         _check_posterior(self.posterior)
         scaled = trace[self.site]["scale"] is not None

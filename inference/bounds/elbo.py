@@ -94,7 +94,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
     @property
     def representation(self) -> Bound:
-        """The form that GP sites have in a run of the guide."""
+        """The form of GP sites in which programs are looked at before the training."""
         return TightBound() if self.tight else Bound()
 
     def by_site(self) -> GaussianProcessELBO:

@@ -24,7 +24,7 @@ from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
-from gpzoo.inference.programs.gp_sites import Functions, Marginals, Missing, Start
+from gpzoo.inference.programs.gp_sites import AtPriorMean, Functions, Marginals, Missing
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import Look, find_sites, look, parameters_of, rows_of_sites
 from gpzoo.inference.programs.runs import Runs, Trace, at_once, run, sampled, shapes_of, values_of
@@ -172,7 +172,7 @@ class InducingGuide(Options):
     ) -> dict[str, Any]:
         """Initial values of every parameter of the guide and the model, and of mutable state, by name.
 
-        The program runs once, outside ``jit``, with every GP site at its posterior mean, and each site's initialiser
+        The program runs once, outside ``jit``, with every GP site at its prior's mean, and each site's initialiser
         sees the site's inputs. Pass the whole data, or a sample of rows for the initialisers.
 
         Args:
@@ -208,7 +208,7 @@ class InducingGuide(Options):
         known = all(map(checks.is_concrete, jax.tree.leaves((rng_key, args, kwargs, given))))
         found = self._started_at_once(started, self.looks_at_inputs(given)) if known else None
         if found is None:
-            found = _start_of(started(representation=Start()).guide)
+            found = _start_of(started(representation=AtPriorMean()).guide)
         refuse_unknown(name, given, found.keys() | self.sites.latents, "parameters")
         return found
 
@@ -229,7 +229,7 @@ class InducingGuide(Options):
 
         def once() -> tuple[dict[str, Any], list[Bool[Array, ""]]]:
             nonlocal sites
-            trace = started(representation=Start(made)).guide
+            trace = started(representation=AtPriorMean(made)).guide
             sites = _start_of(trace)
             posteriors = [site["fn"] for site in sampled(trace).values()]
             factors = [fn.conditional for fn in posteriors if isinstance(fn, InducingPosterior)]
@@ -255,7 +255,7 @@ class InducingGuide(Options):
         def once() -> list[Array]:
             nonlocal seen
             try:
-                started(representation=Start({}))
+                started(representation=AtPriorMean({}))
             except Missing as missing:
                 seen = missing.looked_at
             return [x for x in jax.tree.leaves(seen) if not checks.is_concrete(x)]

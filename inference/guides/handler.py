@@ -23,7 +23,7 @@ from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.options import Options, for_site
 from gpzoo.inference.guides.other_latents import OtherLatents
-from gpzoo.inference.programs.gp_sites import Missing, Start, Use, current
+from gpzoo.inference.programs.gp_sites import AtPriorMean, Missing, Use, current
 from gpzoo.inference.programs.runs import Trace, check_value, drawing
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.conditional import conditional_of
@@ -158,7 +158,7 @@ class PosteriorHandler(Handler):
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
         if isinstance(initialiser, InducingVariable):
             return parameter_of(initialiser)
-        if isinstance(self.representation, Start) and self.representation.made is not None:
+        if isinstance(self.representation, AtPriorMean) and self.representation.made is not None:
             if name not in self.representation.made:
                 raise Missing(key, prior.X, prior.kernel)
             return self.representation.made[name]

@@ -10,7 +10,7 @@ run                      used for             value of a GP site                
 :class:`TightBound`      training, tighter    as Marginals, variances in their parts   refused
 :class:`Online`          after earlier data   as Bound                                 drawn by the estimates
 :class:`Around`          the collapsed bound  marginals around the prior's mean        not drawn
-:class:`Start`           starting values      the prior's mean, where ``q(u)`` starts  not drawn
+:class:`AtPriorMean`     starting values      the prior's mean, where ``q(u)`` starts  not drawn
 :class:`Recorded`        export               a joint draw given a recorded ``u``      drawn once for all rows
 :class:`Functions`       draws of functions   a function of the posterior and a key    drawn once for all rows
 =======================  ===================  =======================================  =======================
@@ -362,7 +362,7 @@ class Around(Representation):
         return posterior.valued(self.value)
 
 
-class Start(Representation):
+class AtPriorMean(Representation):
     """The prior's mean, at which ``q(u)`` starts: for starting values.
 
     Args:

@@ -1,4 +1,12 @@
-"""How is a program trained? NumPyro's SVI update is compiled once, looped over minibatches, watched, and kept."""
+"""How is a program trained? NumPyro's SVI update is compiled once, looped over minibatches, watched, and kept.
+
+In order: the call and its arguments are checked (``entry_point``, :func:`fit`, ``protocol.py``, ``_sources.py``); every
+member gets a guide that knows the program, and an initial state (``state.py``, ``start.py``); one step is traced and
+looked at (``_steps.py``, ``seen_step.py``); the newest checkpoint is restored (``checkpoints.py``); the loop takes
+chunks of steps, keeps finite losses, steps failed members back, saves and calls back (:func:`fit` and below); a failed
+member's step is explained (``explain.py``, ``failures.py``); the objective's ``finish`` ends with a
+:class:`~gpzoo.inference.Trained`.
+"""
 
 from __future__ import annotations
 

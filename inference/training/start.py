@@ -25,7 +25,7 @@ from gpzoo.inference.training.explain import extreme_data
 from gpzoo.inference.training.protocol import of_objective
 
 
-class Start:
+class InitialStates:
     """Initial states of the members of a training, one after the other.
 
     Args:

@@ -22,15 +22,15 @@ from gpzoo.inference.training.checkpoints import Checkpoints, Restored, kept_in_
 from gpzoo.inference.training.members import Members, member_of
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
 from gpzoo.inference.training.seen_step import check_scales, expectations
-from gpzoo.inference.training.start import Start
+from gpzoo.inference.training.start import InitialStates
 
 
 class Training:
     """One call of :func:`~gpzoo.inference.fit`: everything on the device, losses ``[K, steps]``, and its steps.
 
     Making one is the first half of a training, before anything is trained: data and program of each member are checked
-    and its initial state is found (:class:`Start`), one step is traced (:class:`Steps`), and plates of a wrong size are
-    refused.
+    and its initial state is found (:class:`InitialStates`), one step is traced (:class:`Steps`), and plates of a
+    wrong size are refused.
 
     Args:
         svi: NumPyro's object.
@@ -70,7 +70,7 @@ class Training:
         self.failed: dict[int, int] = {}
         self.earlier: tuple[SVIState, int] | None = None
         self.data: dict[str, Any] = {}
-        start, states = Start(svi, source, self.static), []
+        start, states = InitialStates(svi, source, self.static), []
         alike = not any(jax.tree.leaves((source.axes, self.array_axes)))
         for k, key in enumerate(members.keys):
             try:

@@ -105,8 +105,8 @@ def test_settings_are_chosen_on_whole_groups_of_training_rows(few, monkeypatch, 
     data = replace(data, X_test=np.full_like(data.X_test, np.nan), groups=np.arange(40) // 4)
     judged, run, setting = [], run_of("adult", tmp_path), Phases((0.5, 0.5, 0.5), 10)
     run.output.mkdir()
-    inner = models.of_network_alone
-    monkeypatch.setattr(models, "of_network_alone", lambda *a: judged.append(a[2]) or inner(*a))
+    predicted = models.of_network_alone
+    monkeypatch.setattr(models, "of_network_alone", lambda *a: judged.append(a[2]) or predicted(*a))
     found = models.choose(run, data, setting, "connected")
     rows = [int(np.flatnonzero((data.X_train == row).all(1))[0]) for row in judged[0]]
     assert len(rows) == 4 and len({row // 4 for row in rows}) == 1 and len(found[1]) == 5

@@ -94,7 +94,7 @@ def test_draws_and_batches_are_joined(trained):
 def test_draws_do_not_depend_on_how_many_are_made_at_once(trained, at_once):
     subject = trained._subject((X,), {"of_others": X[:3]})
     question = means(subject)
-    question = Question(f"means {at_once}", question.of_draw, at_once)
+    question = Question("means", question.of_draw, at_once)
     found = ask(question, subject, random.split(KEY, 5), batch_size=7).found["numbers"]["f"]
     np.testing.assert_array_equal(found[:, 0], [random.normal(key) for key in random.split(KEY, 5)])
 
@@ -111,6 +111,14 @@ def test_a_question_is_compiled_once_for_shapes_static_arguments_and_options(tra
     np.testing.assert_array_equal(other.found["means"]["f"], -first.found["means"]["f"])
     louder = trained._subject((X,), {"of_others": X[:3], "scale": 2.0})
     assert ask(means(louder, sign=-1.0), louder, random.split(KEY, 2), batch_size=7).question is not first.question
+
+
+def test_rows_under_a_name_without_any_are_refused(trained):
+    subject = trained._subject((X,), {"of_others": X[:3]})
+    question = Question("slopes", lambda key, at: {"slopes": {"X": at.args[0]}}, apart=False)
+    ask(question, subject, random.split(KEY, 2), batch_size=7)
+    with pytest.raises(ValueError, match=r"'slopes' gives slopes\['X'\] another value in each batch"):
+        ask(question, subject, random.split(KEY, 2), batch_size=3)
 
 
 def test_what_is_not_finite_is_refused_by_the_name_of_its_site(trained):
