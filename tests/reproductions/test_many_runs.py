@@ -203,13 +203,12 @@ def test_forty_runs_killed_twice_are_the_forty_runs_alone(tmp_path):
     assert swept(parts, "--workers", "2") == 0
     whole = numbers(parts)
     assert len(whole) == 40
-    for seed in (0, 7, 19):  # alone
-        for variant in ("one-size", "changing"):
-            name = f"observations-noisy-sine-{variant}-quick-seed{seed}"
-            command = [*("reproduce", "observations", "noisy-sine", "--variant", variant, "--seed", str(seed))]
-            subprocess.run([*gpzoo, *command, "--output", str(tmp_path / "alone" / name)], cwd=ROOT, check=True)
+    for name in list(whole)[::13]:  # alone
+        variant, seed = name.removeprefix("observations-noisy-sine-").split("-quick-seed")
+        command = [*("reproduce", "observations", "noisy-sine", "--variant", variant, "--seed", seed)]
+        subprocess.run([*gpzoo, *command, "--output", str(tmp_path / "alone" / name)], cwd=ROOT, check=True)
     alone = numbers(tmp_path / "alone")
-    assert len(alone) == 6 and alone == {name: whole[name] for name in alone}
+    assert len(alone) == 4 and alone == {name: whole[name] for name in alone}
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         assert swept(tmp_path / "dask", "--cluster", cluster.scheduler_address) == 0
