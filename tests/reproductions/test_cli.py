@@ -1,6 +1,7 @@
 """The command line: arguments, exit statuses, one-line errors."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import gpzoo
 from gpzoo.errors import FactorisationError
 from gpzoo.reproductions import cli, papers
 from tests.conftest import ROOT
-from tests.reproductions.test_execute import experiment, outcome
+from tests.reproductions.test_execute import experiment
 
 
 @pytest.fixture
@@ -43,25 +43,10 @@ def test_reproduce_writes_to_the_default_folder_and_prints_the_table(gpzoo_comma
     assert "this run" not in result.stdout and "0.02" in result.stdout and "learning_curve.png" in result.stdout
     written = json.loads((tmp_path / "runs" / "toy-squares-plain-quick-seed7" / "result.json").read_text())
     assert (written["variant"], written["preset"], written["seed"]) == ("plain", "quick", 7)
-
-
-def test_reproduce_passes_every_option_on(gpzoo_command, tmp_path):
-    seen = []
-
-    def run(run):
-        seen.append(run)
-        return outcome()
-
     args = ("reproduce", "toy", "squares", "--variant", "fancy", "--preset", "paper", "--output", "here")
-    assert gpzoo_command(*args, run=run).exit_code == 0
-    assert seen[0].identity == {
-        "paper": "toy",
-        "experiment": "squares",
-        "variant": "fancy",
-        "preset": "paper",
-        "seed": 0,
-    }
-    assert (tmp_path / "here" / "result.json").exists()
+    assert gpzoo_command(*args).exit_code == 0
+    written = json.loads((tmp_path / "here" / "result.json").read_text())
+    assert (written["variant"], written["preset"], written["seed"]) == ("fancy", "paper", 0)
 
 
 @pytest.mark.parametrize(
@@ -70,17 +55,10 @@ def test_reproduce_passes_every_option_on(gpzoo_command, tmp_path):
         (("reproduce", "toys", "squares"), "unknown paper 'toys', choose from: toy."),
         (("reproduce", "toy", "circles"), "unknown experiment of toy 'circles', choose from: squares."),
         (("reproduce", "toy", "squares", "--variant", "x"), "unknown variant of toy squares 'x'"),
-        (("reproduce", "toy", "squares", "--preset", "huge"), "'huge' is not one of 'quick', 'cpu', 'tuned', 'paper'"),
         (("reproduce", "toy", "squares", "--preset", "cpu"), "unknown preset of toy squares 'cpu', choose from: quick"),
         (("reproduce", "toy", "squares", "--seed", "-1"), "--seed"),
-        (("reproduce", "toy", "squares", "--seed", "one"), "--seed"),
-        (("reproduce", "toy"), "EXPERIMENT"),
-        (("reproduce", "toy", "squares", "--sed", "1"), "--sed"),
-        (("reproduc",), "reproduc"),
         (("results", "--folder", "nowhere"), "nowhere"),
         (("reproduce", "toy", "squares", "--output", ""), "'--output': the name is empty"),
-        (("compare", "toy", "squares", "--output", ""), "'--output': the name is empty"),
-        (("results", "--output", ""), "'--output': the name is empty"),
         (("list", "toys"), "unknown paper 'toys', choose from: toy."),
     ],
 )  # fmt: skip
@@ -89,15 +67,21 @@ def test_wrong_arguments_are_one_line_and_status_2(gpzoo_command, args, told):
 
 
 @pytest.mark.parametrize(
-    "error", [FactorisationError("The Cholesky factorisation of f failed"), OSError(28, "No space left on device")]
+    ("error", "status", "told"),
+    [
+        (FactorisationError("The Cholesky factorisation of f failed"), 1, "The Cholesky factorisation of f failed"),
+        (OSError(28, "No space left on device"), 1, "No space left on device"),
+        (RuntimeError("Unable to initialize backend 'bogus'"), 1, "JAX cannot start: Unable"),
+        (KeyboardInterrupt(), 130, "same command"),
+    ],
 )
-def test_known_failures_are_one_line_and_status_1(gpzoo_command, error):
+def test_known_failures_are_one_line(gpzoo_command, error, status, told):
     def run(run):
         raise error
 
-    assert str(error) in one_line(gpzoo_command("reproduce", "toy", "squares", run=run), 1)
-    debugged = gpzoo_command("reproduce", "toy", "squares", "--debug", run=run)
-    assert debugged.exception is error
+    assert told in one_line(gpzoo_command("reproduce", "toy", "squares", run=run), status)
+    if status == 1:
+        assert gpzoo_command("reproduce", "toy", "squares", "--debug", run=run).exception is error
 
 
 def test_an_unknown_failure_keeps_its_traceback(gpzoo_command):
@@ -107,66 +91,18 @@ def test_an_unknown_failure_keeps_its_traceback(gpzoo_command):
     assert isinstance(gpzoo_command("reproduce", "toy", "squares", run=run).exception, ZeroDivisionError)
 
 
-def test_interruption_is_status_130_and_says_how_to_resume(gpzoo_command):
-    def run(run):
-        raise KeyboardInterrupt
-
-    assert "same command" in one_line(gpzoo_command("reproduce", "toy", "squares", run=run), 130)
-
-
-@pytest.mark.parametrize("content", [b"[1]", b"null", b"3", b"\xff\xfe"])
-def test_a_damaged_claim_is_one_line(gpzoo_command, tmp_path, content):
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "run.json").write_bytes(content)
-    assert "run.json is damaged" in one_line(gpzoo_command("reproduce", "toy", "squares", "--output", "here"), 1)
-
-
-def test_a_platform_that_is_not_there_is_one_line(gpzoo_command):
-    def run(run):
-        raise RuntimeError("Unable to initialize backend 'bogus': it is not in the list of known backends: ['cpu'].")
-
-    assert "JAX cannot start: Unable" in one_line(gpzoo_command("reproduce", "toy", "squares", run=run), 1)
-    assert isinstance(gpzoo_command("reproduce", "toy", "squares", "--debug", run=run).exception, RuntimeError)
-
-
-#: Imports once, and then is a process of its own for each way to write: to a full disk, to a closed pipe, and well.
-PROCESSES = """
-import io, os, runpy, sys
-from tests.reproductions.test_execute import experiment
-from gpzoo.reproductions import cli, papers
-cli.all_experiments = lambda: (experiment(),)
-read, closed = os.pipe()
-os.close(read)
-for name in sys.argv[2:]:
-    kind, buffered = name.split("-")
-    if (child := os.fork()) == 0:
-        os.dup2(os.open(f"{sys.argv[1]}/{name}.err", os.O_WRONLY | os.O_CREAT), 2)
-        os.dup2({"full": lambda: os.open("/dev/full", os.O_WRONLY), "closed": lambda: closed}.get(kind, lambda: 1)(), 1)
-        # As Python opens it with and without PYTHONUNBUFFERED.
-        sys.stdout = sys.__stdout__ = io.TextIOWrapper(
-            open(1, "wb", -1 if buffered == "1" else 0, closefd=False), write_through=buffered == "0"
-        )
-        if kind == "version":
-            sys.argv = ["gpzoo", "--version"]
-            runpy.run_module("gpzoo.reproductions", run_name="__main__", alter_sys=True)
-        cli.main(["list", "--all"])
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print(status, file=open(f"{sys.argv[1]}/{name}.status", "w"))
-"""
-
-
 @pytest.mark.slow
-def test_output_in_processes_of_their_own(tmp_path):
-    """What is left in buffers is written when the interpreter ends: one line if it cannot be, of a closed pipe none."""
-    kinds = ["closed", *(["full"] if Path("/dev/full").exists() else [])]
-    names = [f"{kind}-{buffered}" for kind in kinds for buffered in "01"] + ["version-1"]
-    command = [sys.executable, "-W", "ignore", "-c", PROCESSES, str(tmp_path), *names]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    told = "gpzoo: cannot write to standard output: No space left on device.\n"
-    expected = {name: ["1\n", told if "full" in name else ""] for name in names[:-1]} | {"version-1": ["0\n", ""]}
-    assert done.stdout == f"gpzoo {gpzoo.__version__}\n"
-    found = {name: [(tmp_path / f"{name}.{part}").read_text() for part in ("status", "err")] for name in names}
-    assert found == expected
+@pytest.mark.parametrize(("kind", "told"), [("closed", ""), ("full", "No space left on device.\n")])
+def test_output_that_cannot_be_written_is_one_line_and_that_of_a_closed_pipe_none(kind, told):
+    """As of ``gpzoo list | head -1``; buffers are written when the interpreter ends."""
+    if kind == "full" and not Path("/dev/full").exists():
+        pytest.skip("this system has no full device")
+    read, closed = os.pipe()
+    os.close(read)
+    with open("/dev/full", "w") if kind == "full" else open(closed, "w") as output:
+        command = [sys.executable, "-W", "ignore", "-m", "gpzoo.reproductions", "list", "--all"]
+        done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and done.stderr == (told and f"gpzoo: cannot write to standard output: {told}")
 
 
 def test_list_has_a_line_per_experiment(gpzoo_command, monkeypatch):
@@ -177,26 +113,19 @@ def test_list_has_a_line_per_experiment(gpzoo_command, monkeypatch):
     assert gpzoo_command("list").stdout.splitlines()[1] == "  squares  Squares and other ..."
 
 
-@pytest.mark.parametrize("args", [("--all",), ("toy",), ("toy", "--all")])
+@pytest.mark.parametrize("args", [("--all",), ("toy",)])
 def test_list_prints_every_variant_with_the_papers_numbers(gpzoo_command, monkeypatch, args):
     monkeypatch.setenv("COLUMNS", "40")
-    assert gpzoo_command("list", *args).stdout.splitlines() == [
-        "toy",
-        "  squares",
-        "    Squares and other rectangles.",
-        "    Presets: quick, paper.",
-        "    plain  error 0.02, nlpp 0.2",
-        "           (default)",
-        "    fancy  error 0.01",
-    ]
+    lines = gpzoo_command("list", *args).stdout.splitlines()
+    assert lines[:4] == ["toy", "  squares", "    Squares and other rectangles.", "    Presets: quick, paper."]
+    assert lines[4:] == ["    plain  error 0.02, nlpp 0.2", "           (default)", "    fancy  error 0.01"]
 
 
 @pytest.mark.parametrize("args", [("list",), ("list", "--all"), ("data",)])
 def test_every_line_fits_the_terminal(monkeypatch, args):
-    for width in (60, 80):
-        monkeypatch.setenv("COLUMNS", str(width))
-        lines = CliRunner().invoke(cli.main, args).stdout.splitlines()
-        assert len(lines) > 10 and max(map(len, lines)) <= width
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = CliRunner().invoke(cli.main, args).stdout.splitlines()
+    assert len(lines) > 10 and max(map(len, lines)) <= 60
 
 
 def test_results_writes_the_pages_and_checks_them(gpzoo_command, tmp_path, monkeypatch):
@@ -210,24 +139,13 @@ def test_results_writes_the_pages_and_checks_them(gpzoo_command, tmp_path, monke
     assert "'# Result' instead of '# Results'" in one_line(gpzoo_command("results", "--check"), 1)
 
 
-@pytest.mark.slow
-def test_data_lists_every_set_and_loads_one(gpzoo_command):
+def test_data_lists_every_set_and_loads_one(gpzoo_command, monkeypatch, tmp_path):
     listed = gpzoo_command("data")
-    assert listed.exit_code == 0, listed.output
-    assert any(line.startswith("rectangles") for line in listed.stdout.splitlines())
-    loaded = gpzoo_command("data", "rectangles")
-    assert "1,200 training and 50,000 test points" in loaded.stdout
+    assert any(line.startswith("rectangles") for line in listed.stdout.splitlines()), listed.output
+    assert "1,200 training and 50,000 test points" in gpzoo_command("data", "rectangles").stdout
     assert "rectangles" in one_line(gpzoo_command("data", "circles"), 2)
-
-
-def test_a_data_folder_that_is_not_there_is_one_line(gpzoo_command, monkeypatch, tmp_path):
     monkeypatch.setenv("GPZOO_DATA", str(tmp_path / "absent"))
     assert "is not a folder" in one_line(gpzoo_command("data"), 1)
-
-
-def test_without_a_command_the_help_is_printed(gpzoo_command):
-    result = gpzoo_command()
-    assert result.exit_code == 0 and "reproduce" in result.stdout
 
 
 def test_a_papers_script_runs_its_own_experiments(monkeypatch, tmp_path, capsys):

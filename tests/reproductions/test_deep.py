@@ -62,9 +62,6 @@ def test_the_preset_paper_has_the_settings_of_the_authors(name, tmp_path):
 def test_models_are_those_of_the_paper():
     assert models.MODELS["sgp-500"] == (1, 500)
     assert [models.MODELS[f"dgp{n}"] for n in (2, 3, 4, 5)] == [(n, 100) for n in (2, 3, 4, 5)]
-    X, setting = np.random.default_rng(0).standard_normal((50, 40)), Setting(1, None)
-    maps = lambda name, X: [W.shape for W in models.program_of(name, X, setting).keywords["layers"]]  # noqa: E731
-    assert maps("dgp4", X) == [(40, 30), (30, 30), (30, 30)] and maps("dgp2-natural", X[:, :4]) == [(4, 4)]
 
 
 @pytest.mark.slow
@@ -104,10 +101,6 @@ def test_natural_gradients_are_compared_along_the_training(short, monkeypatch, t
         assert (first["step"], last["step"]) == (2, 3) and first["rmse"] != last["rmse"]
         assert last["test_log_likelihood"] == pytest.approx(result["metrics"][f"{name}_test_log_likelihood"])
     assert by_fold["dgp2"]["elbo"] != by_fold["dgp2-natural"]["elbo"]
-    figure = models.figure_curves({"energy": result, "boston": result})
-    assert [axes.get_title() for axes in figure.axes] == ["energy", "boston"]
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["SGPR", "DGP 2", "DGP 2, natural gradients"]
 
 
 @pytest.mark.slow
@@ -162,29 +155,3 @@ def test_journeys_are_streamed(short, monkeypatch, tmp_path):
     assert result["subset"]["train"] == 100 and result["subset"]["of"] == 10**9
     assert result["settings"]["training_rows"] == 100 and result["data"]["sizes"]["test"] == 20
     assert 10 < result["metrics"]["rmse"] < 2000 and result["curve"]
-
-
-@pytest.mark.slow
-def test_a_step_is_timed_without_compilation(monkeypatch, standard_promotion, tmp_path):
-    monkeypatch.setitem(models.MODELS, "sgp", (1, 10))
-    result = execute(EXPERIMENTS["timing"], run_of("timing", "sgp", tmp_path))
-    assert 0 < result["metrics"]["seconds_per_step"] < result["seconds_training"] / result["steps"]
-    assert result["settings"]["columns"] == 8
-
-
-@pytest.mark.slow
-def test_a_step_is_drawn(short, tmp_path):
-    run = run_of("step-function", "dgp3", tmp_path)
-    execute(EXPERIMENTS["step-function"], run)
-    assert (run.output / "functions.png").stat().st_size > 10_000
-
-
-def test_figure_1_has_a_line_for_every_model():
-    found = {"sgpr": [0.3, 0.5], "sgp": [0.1, 0.2], "dgp2": [0.3, 0.5]}
-    scores = {name: {"test_log_likelihood": values, "rmse": values} for name, values in found.items()}
-    own = {f"{name}_{key}": v for name, each in scores.items() for key, v in models.summary(each).items()}
-    assert own["sgpr_test_log_likelihood"] == pytest.approx(0.4)
-    sizes = {"train": 30, "test": 10, "input_shape": [3]}
-    figure = models.figure_1({name: {"metrics": own, "data": {"sizes": sizes}} for name in ("boston", "naval")})
-    assert [axes.get_title().split()[0] for axes in figure.axes] == ["boston", "naval"]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["SGPR", "SGP", "DGP 2"]

@@ -1,5 +1,6 @@
 """Sweeps: every run in a process of its own, failures kept apart, and nothing left running or run again."""
 
+import io
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import ReproductionError, Run
 from gpzoo.reproductions.many_runs import Ended, arguments, sweep
 from tests.conftest import ROOT
-from tests.reproductions.test_execute import experiment
+from tests.reproductions.test_execute import experiment, outcome
 
 #: Stands for a run: seed 1 fails, the others write a result, and each start adds a line to a file.
 CHILD = """
@@ -51,17 +52,14 @@ def test_a_failure_stops_no_other_run_and_what_has_a_result_is_not_run_again(tmp
     assert sorted((tmp_path / "starts").read_text()) == sorted("0123" + "1")
 
 
-def test_a_result_of_another_run_is_none(tmp_path):
+def test_a_result_of_another_run_is_none_and_no_folder_is_shared(tmp_path):
     (run,) = runs(tmp_path, [5])
     run.output.mkdir()
-    for content in ("", "[1]", json.dumps(run.identity | {"seed": 6})):
+    for content in ("[1]", json.dumps(run.identity | {"seed": 6})):
         (run.output / "result.json").write_text(content)
         assert [ended.status for ended in sweep([run], command=[sys.executable, "-c", CHILD])] == [0]
-
-
-def test_runs_that_share_a_folder_are_refused(tmp_path):
     with pytest.raises(ReproductionError, match="same folder"):
-        list(sweep([*runs(tmp_path, [0]), *runs(tmp_path, [0])]))
+        list(sweep([run, run]))
 
 
 #: A sweep of one run, which waits until it is asked to stop, and says so in a pipe that the test reads.
@@ -99,7 +97,7 @@ def test_processes_stop_when_their_sweep_does(tmp_path, how):
     assert process.wait()
 
 
-def test_the_second_process_in_a_folder_waits(tmp_path, capsys):
+def test_the_second_process_in_a_folder_waits(tmp_path, monkeypatch):
     entered, may_end, order = threading.Event(), threading.Event(), []
     (run,) = runs(tmp_path, [0])
 
@@ -107,32 +105,22 @@ def test_the_second_process_in_a_folder_waits(tmp_path, capsys):
         entered.set()
         assert may_end.wait(60)
         order.append("first")
-        raise ReproductionError("has failed")
+        return outcome()
 
-    def second(run):
-        order.append("second")
-        raise ReproductionError("has failed")
-
-    class Told:
+    class Told(io.StringIO):
         """Standard error, by which the second says that it waits."""
 
         def write(self, text):
             if "waiting until it ends" in text:
                 may_end.set()
+            return len(text)
 
-        def flush(self):
-            pass
-
-    def failing(each):
-        with pytest.raises(ReproductionError, match="has failed"):
-            execute(experiment(run=each), run)
-
-    thread = threading.Thread(target=failing, args=(first,))
+    thread = threading.Thread(target=execute, args=(experiment(run=first), run))
     thread.start()
     assert entered.wait(60)
-    with pytest.MonkeyPatch.context() as patched:
+    with monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", Told())
-        failing(second)
+        execute(experiment(run=lambda run: order.append("second") or outcome()), run)
     thread.join()
     assert order == ["first", "second"]
 
@@ -170,8 +158,6 @@ def test_the_command_makes_a_run_of_every_variant_and_seed(monkeypatch, tmp_path
     ("args", "said"),
     [
         (("--seeds", "1-0"), "'1-0' is no seed"),
-        (("--seeds", "0-99999999"), "no range such as 0-9"),
-        (("--seeds", "1,,2"), "'' is no seed"),
         (("--variants", "plane"), "unknown variant of toy 'plane', choose from: plain, fancy."),
         (("--preset", "cpu"), "none of these experiments has the preset cpu"),
         (("--workers", "0"), "workers"),
@@ -184,15 +170,7 @@ def test_odd_options_are_refused_in_a_line(args, said, monkeypatch):
 
 
 #: What differs between two runs of the same command.
-OF_ITS_OWN = (
-    "finished",
-    "seconds_training",
-    "seconds_per_step",
-    "peak_memory_bytes",
-    "resumed_from",
-    "commits",
-    "curve",
-)
+OF_ITS_OWN = "finished seconds_training seconds_per_step peak_memory_bytes resumed_from commits curve".split()
 
 
 def numbers(folder: Path) -> dict:
@@ -225,13 +203,12 @@ def test_forty_runs_killed_twice_are_the_forty_runs_alone(tmp_path):
     assert swept(parts, "--workers", "2") == 0
     whole = numbers(parts)
     assert len(whole) == 40
-    for seed in (0, 7, 19):  # alone
-        for variant in ("one-size", "changing"):
-            name = f"observations-noisy-sine-{variant}-quick-seed{seed}"
-            command = [*("reproduce", "observations", "noisy-sine", "--variant", variant, "--seed", str(seed))]
-            subprocess.run([*gpzoo, *command, "--output", str(tmp_path / "alone" / name)], cwd=ROOT, check=True)
+    for name in list(whole)[::13]:  # alone
+        variant, seed = name.removeprefix("observations-noisy-sine-").split("-quick-seed")
+        command = [*("reproduce", "observations", "noisy-sine", "--variant", variant, "--seed", seed)]
+        subprocess.run([*gpzoo, *command, "--output", str(tmp_path / "alone" / name)], cwd=ROOT, check=True)
     alone = numbers(tmp_path / "alone")
-    assert len(alone) == 6 and alone == {name: whole[name] for name in alone}
+    assert len(alone) == 4 and alone == {name: whole[name] for name in alone}
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         assert swept(tmp_path / "dask", "--cluster", cluster.scheduler_address) == 0

@@ -6,7 +6,7 @@ import pytest
 
 from gpzoo.reproductions.answers import training
 from gpzoo.reproductions.judge import FEWER_FOLDS, READING, STAND_IN, SUBSET, limit_of, verdict
-from gpzoo.reproductions.printed import Printed, as_printed, beside, kind, toward
+from gpzoo.reproductions.printed import Printed, as_printed, beside
 from gpzoo.reproductions.records import Key, Ours, Recorded, error_of
 
 
@@ -15,9 +15,7 @@ from gpzoo.reproductions.records import Key, Ours, Recorded, error_of
     [
         ("1.22 %", 0.0122, 100, 2, 0.00005),
         ("0.781±0.001", 0.781, 1, 3, 0.0005),
-        ("10.67", 10.67, 1, 2, 0.005),
         ("-0.493", -0.493, 1, 3, 0.0005),
-        ("10", 10.0, 1, 0, 0.5),
     ],
 )
 def test_printed_numbers_know_their_last_digit(text, value, scale, decimals, rounding):
@@ -42,18 +40,13 @@ def test_ours_is_written_with_as_many_digits_as_its_error_supports():
         # Two standard errors either way, and an error that is small enough.
         ("error", 0.0140, "1.22 %", 0.0012, "matched"),
         ("error", 0.0140, "1.22 %", 0.0016, "undecided"),
-        ("accuracy", 0.78, "0.85", 0.02, "short by 0.070"),
         # An error that is not known decides nothing.
         ("nlpp", 0.028, "0.028", None, "undecided"),
-        ("rmse", 9.0, "8.87", None, "undecided"),
         # A tolerance is a share of what is small, or in units of the data.
         ("nlpp", 0.019, "0.018", 0.0015, "matched"),
         ("nlpp", 0.019, "0.018", 0.0020, "undecided"),
-        ("nlpp", 0.312, "0.312", 0.019, "matched"),
         ("rmse", 8.9, "8.87", 0.15, "matched"),
-        ("rmse", 8.9, "8.87", 0.20, "undecided"),
         ("seconds_per_step", 9.0, "0.14", None, "not scored"),
-        ("learned_angle_degrees", 10.0, "90", None, "not scored"),
     ],
 )
 def test_the_rule(metric, ours, paper, error, said):
@@ -114,11 +107,6 @@ def test_whether_a_training_had_converged():
     assert training(longer, "dnn_accuracy", Printed("0.95")).word == "not converged"
 
 
-def test_the_better_direction():
-    assert toward("dnn_nlpp") == -1 and toward("accuracy") == 1 and toward("dnn_seconds") == 0
-    assert kind("nlpp_standard_error") is None
-
-
 def result(train=10, test=5, **changes):
     return {"metrics": {}, "data": {"name": "all", "sizes": {"train": train, "test": test}}, "settings": {}, **changes}
 
@@ -127,12 +115,10 @@ def result(train=10, test=5, **changes):
     ("content", "facts", "limit"),
     [
         (result(), {}, None),
-        (result(), {"rows": 15, "folds": 1}, None),
         (result(), {"rows": 16}, SUBSET),
         (result(subset={"train": 10}), {}, SUBSET),
         (result(stands_in=True), {"stands_in": False, "rows": 16}, SUBSET),
         (result(settings={"splits": 3}), {"folds": 5}, FEWER_FOLDS),
-        (result(settings={"folds": 5}), {"folds": 5}, None),
         (result(folds={"count": 5, "of": 20}), {}, FEWER_FOLDS),
         (result(stands_in=True), {}, STAND_IN),
         (result(), {"stands_in": True}, STAND_IN),

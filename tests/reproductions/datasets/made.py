@@ -2,18 +2,23 @@
 
 import bz2
 import gzip
+import hashlib
 import io
-import lzma
 import tarfile
 import zipfile
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from scipy.io import savemat
 
+from gpzoo.errors import DatasetError
+from gpzoo.reproductions import datasets
 from gpzoo.tables.files import fingerprint
 
+HTML = b"<html><body>moved</body></html>\n"
 RNG = np.random.RandomState(0)
 
 
@@ -37,78 +42,95 @@ def zipped(members: dict[str, bytes]) -> bytes:
     return stream.getvalue()
 
 
-def pixels(*shape) -> np.ndarray:
-    return RNG.randint(256, size=shape).astype(np.uint8)
+def refused(name: str, *said: str, **options) -> None:
+    """A data set is refused in one line that says this."""
+    with pytest.raises(DatasetError) as caught:
+        datasets.load(name, **options)
+    message = str(caught.value)
+    assert all(part in message for part in said) and message.isprintable(), message
+
+
+# Of each data set: its files by path, the facts that differ, and its rows with their targets last.
+
+
+def pixels(count: int, *shape: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Images, labels, and the rows that they are in a data set."""
+    X, y = RNG.randint(256, size=(count, *shape)).astype(np.uint8), RNG.randint(10, size=count).astype(np.uint8)
+    return X, y, np.column_stack([X.reshape(count, -1) / np.float32(255), y])
 
 
 def mnist():
     """Four IDX files of 7 and 4 images."""
-    arrays = [pixels(7, 28, 28), RNG.randint(10, size=7), pixels(4, 28, 28), RNG.randint(10, size=4)]
+    X, y, rows = pixels(11, 28, 28)
     names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
     def idx(array):
         head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
-        return gzip.compress(head + array.astype(np.uint8).tobytes(), mtime=0)
+        return gzip.compress(head + array.tobytes(), mtime=0)
 
-    return {f"{name}.gz": idx(array) for name, array in zip(names, arrays, strict=True)}, arrays
+    arrays = (X[:7], y[:7], X[7:], y[7:])
+    return {f"{name}.gz": idx(array) for name, array in zip(names, arrays, strict=True)}, {}, rows
 
 
 def cifar10():
-    """Twelve images: the packed files, and the published archive."""
-    images, labels = pixels(12, 32, 32, 3), RNG.randint(10, size=12).astype(np.uint8)
-    red, green, blue = (images[..., c].astype(np.int16) for c in range(3))
-    planes = np.stack([green, red - green, blue - green])
-    for axis in (2, 3):
-        planes = np.diff(planes, axis=axis, prepend=0)
-    packed = {
-        "cifar10_images.xz": lzma.compress(planes.astype(np.uint8).tobytes()),
-        "cifar10_labels.npz": npz(y_train=labels[:8], y_test=labels[8:]),
-    }
-    records = np.concatenate([labels[:, None], np.moveaxis(images, -1, 1).reshape(12, -1)], axis=1)
+    """The published archive, of twelve images; the packed files are read where they are at hand."""
+    X, y, rows = pixels(12, 32, 32, 3)
+    content = hashlib.sha256(np.concatenate([y[:, None], X.reshape(12, -1)], axis=1).tobytes()).hexdigest()
+    records = np.concatenate([y[:, None], np.moveaxis(X, -1, 1).reshape(12, -1)], axis=1)
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as archive:
         for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
             member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
             member.size = 2 * 3073
             archive.addfile(member, io.BytesIO(records[2 * i : 2 * i + 2].tobytes()))
-    return packed, {"cifar-10-binary.tar.gz": stream.getvalue()}, images, labels
+    return {"cifar-10-binary.tar.gz": stream.getvalue()}, {"content": content}, rows
 
 
 def svhn():
     """Two Matlab files of 12 and 5 images; the digit 0 is class 10."""
-    contents, images = {}, {}
-    for part, count in (("train", 12), ("test", 5)):
-        images[part], stream = pixels(count, 32, 32, 3), io.BytesIO()
-        labels = 1 + np.arange(count, dtype=np.uint8)[:, None] % 10
-        savemat(stream, {"X": np.moveaxis(images[part], 0, -1), "y": labels}, do_compression=True)
+    X, y, rows = pixels(17, 32, 32, 3)
+    contents = {}
+    for part, chosen in (("train", slice(12)), ("test", slice(12, None))):
+        stream, labels = io.BytesIO(), np.where(y == 0, 10, y)[chosen, None]
+        savemat(stream, {"X": np.moveaxis(X[chosen], 0, -1), "y": labels}, do_compression=True)
         contents[f"{part}_32x32.mat"] = stream.getvalue()
-    return contents, images
+    return contents, {}, rows
 
 
-def yacht():
-    """A table of 10 rows and 3 splits, its texts by path, and the facts."""
+def images(file: str):
+    """An archive of 3 and 5 images as text."""
+    rows = np.column_stack([RNG.random_sample((8, 784)), RNG.randint(2, size=8)]).astype(np.float32)
+    X, y = rows[:, :-1].reshape(-1, 28, 28, 1), rows[:, -1].astype(np.int32)
+    parts = {"X_train": X[:3], "X_test": X[3:], "y_train": y[:3], "y_test": y[3:]}
+    contents = {file: zipped({"a.amat": text(rows[:3], "   "), "b.amat": text(rows[3:], "   ")})}
+    content = {"content": fingerprint(parts)} if file == "rectangles.zip" else {}
+    return contents, {"members": ["a.amat", "b.amat"], "rows": [3, 5], **content}, rows
+
+
+def numbers(file: str, columns: int):
+    """A packed text of 55 rows, each with its target first."""
+    table = RNG.standard_normal((55, columns)).astype(np.float32)
+    table[:, 0] = np.arange(55) % 2
+    return packed(file, text(table)), {"rows": 55}, np.roll(table, -1, axis=1)
+
+
+def packed(file: str, content: bytes) -> dict[str, bytes]:
+    in_zip = file.endswith(".zip")
+    return {file: zipped({file[:-4]: content}) if in_zip else gzip.compress(content, mtime=0)}
+
+
+def yacht(as_text: bool):
+    """A table of 10 rows and 3 splits: its texts, or its arrays."""
     data, tests = RNG.standard_normal((10, 4)), [np.array([2 * k + 1, k]) for k in range(3)]
     arrays = {"X": data[:, [0, 1, 3]], "y": data[:, 2]}
     arrays |= {f"test_{k}": test.astype(np.uint16) for k, test in enumerate(tests)}
     texts = {"data": text(data, " ", "%.17g") + b"\n", "index_features": b"0\n1\n3\n", "index_target": b"2\n"}
     # Indices are written both ways in the published files.
     texts |= {f"index_test_{k}": text(test, fmt="%.18e") for k, test in enumerate(tests)}
-    files = [
-        {"path": f"uci_yacht/{name}.txt", "bytes": 10_000, "urls": [f"https://home/yacht/{name}.txt"]} for name in texts
-    ]
     contents = {f"uci_yacht/{name}.txt": content for name, content in texts.items()}
-    return arrays, contents, {"files": files, "splits": 3, "content": fingerprint(arrays)}
-
-
-def amat(rows: int) -> np.ndarray:
-    return np.column_stack([RNG.random_sample((rows, 784)), RNG.randint(2, size=rows)]).astype(np.float32)
-
-
-def images(name: str, train: str, test: str):
-    """An archive of 3 and 5 images as text, their rows, and the facts."""
-    tables = amat(3), amat(5)
-    members = {f"{part}.amat": text(table, "   ") for part, table in zip((train, test), tables, strict=True)}
-    return {name: zipped(members)}, np.concatenate(tables), {"members": list(members), "rows": [3, 5]}
+    files = [{"path": path, "bytes": 10_000} for path in contents]
+    facts = {"files": files, "splits": 3, "content": fingerprint(arrays)}
+    return contents if as_text else {"uci_yacht.npz": npz(**arrays)}, facts, data[:, [0, 1, 3, 2]]
 
 
 PLANES = {"N1": "1998", "N2": "2008", "N3": "None", "N4": "0000", "N5": "2009", "N6": ""}
@@ -135,10 +157,16 @@ COMPLETE = [[1, 3, 4, 1203, 1331, 116, 810, 10, -14], [1, 4, 4, 1440, 5, 60, 810
 
 def airline(flights=FLIGHTS):
     planes = ["tailnum,type,year", *(f"{tail},,{made}" for tail, made in PLANES.items()), "N7"]
-    return {
+    contents = {
         "airline/2008.csv.bz2": bz2.compress("\n".join([HEADER, *flights, ""]).encode()),
         "airline/plane-data.csv": ("\r\n".join(planes) + "\r\n").encode(),
     }
+    return contents, {"rows": [len(FLIGHTS), 99]}, np.array(COMPLETE, np.float32)
+
+
+def airline_delayed():
+    contents, facts, rows = airline()
+    return contents, facts, np.column_stack([rows[:, :-1], rows[:, -1] > 0])
 
 
 HOME = (40.75, -73.98)
@@ -189,8 +217,37 @@ def parquet(year: int = 2009, times: str = "text", repeat: int = 1, table: dict 
     return stream.getvalue()
 
 
-def csv_lines(year: int) -> list[str]:
+def csv(year: int, end: str = "\n", mark: bytes = b"") -> bytes:
+    """Journeys as text, one of them on a line with too many fields, in the manner of a year."""
     table = journeys(year)
     blank = " " if year == 2010 else ""
     header = [",".join(blank + name for name in table)] + [""] * (year == 2010)
-    return header + [",".join("" if v is None else str(v) for v in row) for row in zip(*table.values(), strict=True)]
+    rows = [",".join("" if v is None else str(v) for v in row) for row in zip(*table.values(), strict=True)]
+    lines = [*header, *rows[:3], rows[-1] + ",too,many", *rows[3:], ""]
+    # Letters that are no UTF-8, and the mark that some editors put in front, change nothing.
+    return mark + end.join(lines).encode().replace(b"VTS", b"\x80" if mark else b"VTS")
+
+
+def taxi(kind: str, content: bytes):
+    return {f"yellow_tripdata_2009-01.{kind}": content}, {}, LEFT
+
+
+READERS = {
+    "mnist": mnist,
+    "cifar10": cifar10,
+    "svhn": svhn,
+    "rectangles-images": partial(images, "rectangles_images.zip"),
+    "rectangles-original": partial(images, "rectangles.zip"),
+    "uci/yacht": partial(yacht, False),
+    "uci/yacht published": partial(yacht, True),
+    "year": partial(numbers, "YearPredictionMSD.txt.zip", 91),
+    "higgs": partial(numbers, "HIGGS.csv.gz", 29),
+    "airline": airline,
+    "airline-delayed": airline_delayed,
+    "taxi in text of 2009": partial(taxi, "parquet", parquet(2009)),
+    "taxi in microseconds": partial(taxi, "parquet", parquet(2015, "us")),
+    "taxi in nanoseconds": partial(taxi, "parquet", parquet(2015, "ns")),
+    "taxi csv of 2009": partial(taxi, "csv", csv(2009)),
+    "taxi csv of 2010": partial(taxi, "csv", csv(2010, "\r\n")),
+    "taxi csv of 2015": partial(taxi, "csv", csv(2015, mark=b"\xef\xbb\xbf")),
+}

@@ -1,99 +1,31 @@
-"""Data sets in memory: the generated rectangles, the digits, and what is done to a data set before training."""
+"""Data sets in memory: those that are generated, and the changes of a data set before training."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.datasets.in_memory import Dataset
 
-
-def regression(X=None, y=None) -> Dataset:
-    rng = np.random.RandomState(0)
-    X = rng.standard_normal((20, 3)) * [1.0, 10.0, 0.1] + [5.0, 0.0, 1.0] if X is None else X
-    y = 3.0 + 2.0 * rng.standard_normal(20) if y is None else y
-    return Dataset("toy", X[:15], y[:15], X[15:], y[15:], "generated", {})
+# Generated data sets, and the digits
 
 
-# Generated rectangles
-
-
-@pytest.fixture(scope="module")
-def rectangles():
-    return datasets.load("rectangles")
-
-
-def boxes(images: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Height, width, top and left of the bounding box of what is white."""
-    rows, columns = images[..., 0].any(axis=2), images[..., 0].any(axis=1)
-    return rows.sum(axis=1), columns.sum(axis=1), rows.argmax(axis=1), columns.argmax(axis=1)
-
-
-def chi_squared_sigmas(observed: np.ndarray) -> float:
-    """How many standard deviations Pearson's statistic lies from its mean if every cell is equally likely."""
-    expected, freedom = observed.mean(), observed.size - 1
-    return (((observed - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
-
-
-def test_rectangles_have_the_published_sizes(rectangles):
-    assert rectangles.X_train.shape == (1200, 28, 28, 1) and rectangles.X_test.shape == (50_000, 28, 28, 1)
-    assert rectangles.X_train.dtype == np.float32 and rectangles.y_test.dtype == np.int32
-    assert rectangles.sizes == {"train": 1200, "test": 50_000, "input_shape": [28, 28, 1], "classes": 2}
-    assert rectangles.source == "generated"
-
-
-@pytest.mark.slow_but(part=["train"])
-@pytest.mark.parametrize("part", ["train", "test"])
-def test_every_image_is_the_outline_of_one_rectangle_and_its_label_says_if_it_is_tall(rectangles, part):
-    images, labels = getattr(rectangles, f"X_{part}"), getattr(rectangles, f"y_{part}")
-    assert set(np.unique(images)) == {0.0, 1.0}
-    height, width, top, left = boxes(images)
-    expected = np.zeros((len(images), 28, 28, 1), np.float32)
-    for i, (h, w, t, s) in enumerate(zip(height, width, top, left, strict=True)):
-        expected[i, t : t + h, s : s + w] = 1
-        expected[i, t + 1 : t + h - 1, s + 1 : s + w - 1] = 0
-    np.testing.assert_array_equal(images, expected)
-    np.testing.assert_array_equal(labels, (height > width).astype(int))
-
-
-def test_rectangles_follow_the_documented_distribution(rectangles):
-    height, width, top, left = boxes(rectangles.X_test)
-    assert set(np.abs(height - width)) == set(range(3, 25))
-    assert set(height) == set(width) == set(range(4, 29))
-    pairs = np.zeros((29, 29))
-    np.add.at(pairs, (height, width), 1)
-    assert np.count_nonzero(pairs) == 506
-    assert abs(chi_squared_sigmas(pairs[pairs > 0])) < 4
-    for start, length in ((top, height), (left, width)):
-        for size in (4, 10, 20, 26):
-            places = np.bincount(start[length == size], minlength=29 - size)
-            assert places.size == 29 - size and abs(chi_squared_sigmas(places)) < 4
-    for labels in (rectangles.y_train, rectangles.y_test):
-        assert abs(labels.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(labels))
-
-
-def test_rectangles_repeat_as_often_as_the_original_ones(rectangles):
-    train, test = (
-        {image.tobytes() for image in np.packbits(X.reshape(len(X), -1) > 0, axis=1)}
-        for X in (rectangles.X_train, rectangles.X_test)
-    )
-    assert abs(len(test) - 30_703) < 400 and abs(len(train) - 1174) < 20 and abs(len(train & test) - 684) < 70
-
-
-def test_rectangles_are_the_same_on_every_machine(rectangles):
-    assert rectangles.sha256 == {"rectangles": "8f7c03b5afe7933e6a105a56deaeed3f5a3535cc03b0f12cb97948ba7837c4ee"}
-    other = datasets.load("rectangles", seed=1)
-    assert other.sha256 != rectangles.sha256
-    assert np.any(other.X_train != rectangles.X_train)
-
-
-def test_a_missing_seed_is_refused():
-    with pytest.raises(TypeError):
-        datasets.load("rectangles", seed=None)
-
-
-# Digits
+def test_rectangles_are_outlines_and_the_same_on_every_machine():
+    data = datasets.load("rectangles")
+    assert data.sizes == {"train": 1200, "test": 50_000, "input_shape": [28, 28, 1], "classes": 2}
+    assert data.X_train.dtype == np.float32 and data.y_test.dtype == np.int32 and data.source == "generated"
+    assert data.sha256 == {"rectangles": "8f7c03b5afe7933e6a105a56deaeed3f5a3535cc03b0f12cb97948ba7837c4ee"}
+    for image, label in zip(data.X_train[..., 0], data.y_train, strict=True):
+        rows, columns = (np.flatnonzero(image.any(axis)) for axis in (1, 0))
+        outline = np.zeros((28, 28))
+        outline[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = 1
+        outline[rows[0] + 1 : rows[-1], columns[0] + 1 : columns[-1]] = 0
+        np.testing.assert_array_equal(image, outline)
+        assert label == (len(rows) > len(columns))
+    assert np.any(datasets.load("rectangles", seed=1).X_train != data.X_train)
 
 
 def test_digits_are_split_alike_in_every_class():
@@ -103,21 +35,73 @@ def test_digits_are_split_alike_in_every_class():
     assert digits.X_train.min() == 0.0 and digits.X_train.max() == 1.0
     train, test = np.bincount(digits.y_train), np.bincount(digits.y_test)
     assert np.all(np.abs(test - (train + test) / 5) <= 1)
-    assert digits.sha256 == datasets.load("digits").sha256
 
 
-# What is done to a data set
+#: Shape of a row and type of the targets of each stand-in.
+STAND_INS = {
+    "rectangles-images": ((28, 28, 1), np.int32),
+    "year": ((90,), np.float32),
+    "airline": ((8,), np.float32),
+    "airline-delayed": ((8,), np.int32),
+    "taxi": ((9,), np.float32),
+    "higgs": ((28,), np.int32),
+    "susy": ((18,), np.int32),
+    "svhn": ((32, 32, 3), np.int32),
+    "imagenet20": ((64, 64, 3), np.int32),
+}
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+def test_stand_ins_have_the_schema_and_follow_their_seed(name):
+    one, same, other = (datasets.load(f"{name}-generated", rows=50, seed=seed) for seed in (3, 3, 4))
+    shape, kind = STAND_INS[name]
+    assert one.X_train.shape == (45, *shape) and one.X_test.shape == (5, *shape)
+    assert one.X_train.dtype == np.float32 and one.y_train.dtype == one.y_test.dtype == kind
+    assert one.name == f"{name}-generated" and one.source == "generated" and list(one.sha256) == [one.name]
+    np.testing.assert_array_equal(one.X_train, same.X_train)
+    assert one.sha256 == same.sha256 != other.sha256
+    with pytest.raises(ValueError, match=r"rows must be at least 20.*got 19"):
+        datasets.load(f"{name}-generated", rows=19)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "score"),
+    [("year", 0.32), ("airline", 0.43), ("taxi", 0.84), ("higgs", 0.65), ("susy", 0.6), ("rectangles-images", 0.7)],
+)
+def test_stand_ins_can_be_learnt(name, score):
+    """By the share of the variance that is explained, or of the classes that are right."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.svm import SVC
+
+    regression = STAND_INS[name][1] == np.float32
+    data = datasets.load(f"{name}-generated", rows=5000 if regression else 2500).standardised()
+    model = HistGradientBoostingRegressor(max_iter=50, random_state=0) if regression else SVC()
+    X, X_test = (part.reshape(len(part), -1) for part in (data.X_train, data.X_test))
+    with threadpoolctl.threadpool_limits(1):  # threads that wait for a core would take longer than the trees
+        assert score < model.fit(X, data.y_train).score(X_test, data.y_test) < 0.99
+
+
+# Changes of a data set
+
+
+def regression(X=None, y=None) -> Dataset:
+    rng = np.random.RandomState(0)
+    X = rng.standard_normal((20, 3)) * [1.0, 10.0, 0.1] + [5.0, 0.0, 1.0] if X is None else X
+    y = 3.0 + 2.0 * rng.standard_normal(20) if y is None else y
+    return Dataset("toy", X[:15], y[:15], X[15:], y[15:], "generated", {})
 
 
 def test_standardising_uses_the_training_set_and_can_be_undone():
     raw = regression()
-    dataset = raw.standardised()
-    np.testing.assert_allclose(dataset.X_train.mean(axis=0), 0.0, atol=1e-12)
-    np.testing.assert_allclose(dataset.X_train.std(axis=0), 1.0)
-    np.testing.assert_allclose(dataset.y_mean + dataset.y_std * dataset.y_test, raw.y_test)
-    np.testing.assert_allclose(dataset.y_std, raw.y_train.std())
-    shifted = (raw.X_test - raw.X_train.mean(axis=0)) / raw.X_train.std(axis=0)
-    np.testing.assert_allclose(dataset.X_test, shifted)
+    data = raw.standardised()
+    np.testing.assert_allclose(data.X_train, (raw.X_train - raw.X_train.mean(axis=0)) / raw.X_train.std(axis=0))
+    np.testing.assert_allclose(data.X_test, (raw.X_test - raw.X_train.mean(axis=0)) / raw.X_train.std(axis=0))
+    np.testing.assert_allclose(data.y_mean + data.y_std * data.y_test, raw.y_test)
+    np.testing.assert_allclose(data.y_std, raw.y_train.std())
+    twice = replace(data, y_train=2.0 * data.y_train + 1.0, y_test=2.0 * data.y_test + 1.0).standardised()
+    expected = data.y_mean + data.y_std * (2.0 * data.y_test + 1.0)
+    np.testing.assert_allclose(twice.y_mean + twice.y_std * twice.y_test, expected)
 
 
 def test_constant_columns_become_zero_whatever_the_rounding():
@@ -125,30 +109,28 @@ def test_constant_columns_become_zero_whatever_the_rounding():
     X = np.concatenate([raw.X_train, raw.X_test])
     X[:, 1] = 0.1
     X[17, 1] = 7.0
-    dataset = regression(X).standardised()
-    assert np.all(dataset.X_train[:, 1] == 0.0) and np.all(dataset.X_test[:, 1] == 0.0)
-    assert np.all(dataset.X_train[:, 0] != 0.0)
+    data = regression(X).standardised()
+    assert np.all(data.X_train[:, 1] == 0.0) and np.all(data.X_test[:, 1] == 0.0)
+    assert np.all(data.X_train[:, 0] != 0.0)
     constant = regression(y=np.full(20, 0.1)).standardised()
     np.testing.assert_allclose(constant.y_train, 0.0, atol=1e-15)
     assert constant.y_std == 1.0
 
 
-def test_standardising_twice_still_leads_back_to_original_units():
-    raw = regression()
-    once = raw.standardised()
-    dataset = replace(once, y_train=2.0 * once.y_train + 1.0, y_test=2.0 * once.y_test + 1.0).standardised()
-    expected = once.y_mean + once.y_std * (2.0 * once.y_test + 1.0)
-    np.testing.assert_allclose(dataset.y_mean + dataset.y_std * dataset.y_test, expected)
-
-
-def test_standardising_keeps_the_dtype_and_leaves_classes_alone():
-    raw = datasets.load("digits")
-    dataset = raw.standardised()
-    assert dataset.X_train.dtype == np.float32
-    np.testing.assert_array_equal(dataset.y_train, raw.y_train)
-    assert (dataset.y_mean, dataset.y_std) == (0.0, 1.0)
-    deviations = dataset.X_train.std(axis=0, dtype=np.float64)
-    assert np.all((np.abs(deviations - 1) < 1e-5) | (deviations == 0)) and np.any(deviations == 0)
+def test_standardising_leaves_classes_alone_and_makes_no_float64_copy_of_everything():
+    X = np.random.RandomState(0).standard_normal((500_000, 10)).astype(np.float32)
+    y = np.arange(len(X), dtype=np.int32) % 3
+    data = Dataset("toy", X, y, X[:10], y[:10], "generated", {})
+    tracemalloc.start()
+    try:
+        found = data.standardised()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * X.nbytes and found.X_train.dtype == np.float32
+    np.testing.assert_allclose(found.X_train.std(axis=0, dtype=np.float64), 1.0, rtol=1e-5)
+    np.testing.assert_array_equal(found.y_train, y)
+    assert (found.y_mean, found.y_std) == (0.0, 1.0)
 
 
 def test_subsets_are_nested_and_keep_the_order():
@@ -157,68 +139,39 @@ def test_subsets_are_nested_and_keep_the_order():
     assert small.sizes["train"] == 4 and small.sizes["test"] == 2 and large.sizes["test"] == 5
     assert set(small.X_train[:, 0]) < set(large.X_train[:, 0]) < set(raw.X_train[:, 0])
     assert np.all(np.diff(large.X_train[:, 0]) > 0)
-    np.testing.assert_array_equal(raw.subset(9, seed=0).X_train, large.X_train)
+    np.testing.assert_array_equal(small.y_train, raw.y_train[small.X_train[:, 0].astype(int) // 3])
     assert np.any(raw.subset(9, seed=1).X_train != large.X_train)
-    row = int(small.X_train[0, 0]) // 3
-    assert small.y_train[0] == raw.y_train[row]
-
-
-@pytest.mark.parametrize(
-    "options, message", [({"num_train": 16}, "num_train .* 15 .* got 16"), ({"num_test": 0}, "num_test")]
-)
-def test_a_subset_that_cannot_be_drawn_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        regression().subset(**options)
 
 
 def test_classes_are_picked_and_relabelled_in_the_order_given():
     raw = datasets.load("digits")
-    dataset = raw.classes(7, 2)
-    assert set(dataset.y_train) == set(dataset.y_test) == {0, 1} and dataset.sizes["classes"] == 2
-    assert dataset.y_train.dtype == raw.y_train.dtype
-    np.testing.assert_array_equal(dataset.X_train[dataset.y_train == 0], raw.X_train[raw.y_train == 7])
-    np.testing.assert_array_equal(dataset.X_test[dataset.y_test == 1], raw.X_test[raw.y_test == 2])
+    data = raw.classes(7, 2)
+    assert set(data.y_train) == set(data.y_test) == {0, 1} and data.sizes["classes"] == 2
+    assert data.y_train.dtype == raw.y_train.dtype
+    np.testing.assert_array_equal(data.X_train[data.y_train == 0], raw.X_train[raw.y_train == 7])
+    np.testing.assert_array_equal(data.X_test[data.y_test == 1], raw.X_test[raw.y_test == 2])
 
 
 @pytest.mark.parametrize(
-    "labels, message", [((3,), "at least two"), ((1, 1), "at least two"), ((0, 11), r"\[11\] do not occur")]
+    ("call", "said"),
+    [
+        (lambda: regression().subset(num_train=16), "num_train .* 15 .* got 16"),
+        (lambda: regression().subset(num_test=0), "num_test"),
+        (lambda: regression().classes(0, 1), "toy has real targets"),
+        (lambda: datasets.load("digits").classes(1, 1), "at least two"),
+        (lambda: datasets.load("digits").classes(0, 11), r"\[11\] do not occur"),
+        (lambda: replace(regression(), y_test=np.zeros(2)), "X_test has 5 rows but y_test has 2"),
+        (lambda: replace(regression(), X_test=np.zeros((5, 2))), "rows of X_train have shape"),
+        (lambda: datasets.load("boston"), "Did you mean 'uci/boston'.*airline-delayed"),
+        (lambda: datasets.load("uci/boston", split=20), "split must be between 0 and 19 for uci/boston, got 20"),
+        (lambda: datasets.load("uci/protein", split=-1), "split must be between 0 and 4 for uci/protein, got -1"),
+        (lambda: datasets.load("adult", split=-1), "split must be 0 or more"),
+        (lambda: datasets.load("year", split="first"), "split must be 'random' or 'published', got 'first'"),
+        (lambda: datasets.load("imagenet20", size=0), "size must be an integer of at least 1, got 0"),
+        (lambda: datasets.load("mnist", split=1), "'mnist' has no option 'split'; it has no options"),
+        (lambda: datasets.load("rectangles", split=1), "'rectangles' has no option 'split'; its options are: seed"),
+    ],
 )
-def test_classes_that_make_no_sense_are_refused(labels, message):
-    with pytest.raises(ValueError, match=message):
-        datasets.load("digits").classes(*labels)
-
-
-def test_real_targets_have_no_classes():
-    with pytest.raises(ValueError, match="toy has real targets"):
-        regression().classes(0, 1)
-
-
-def test_parts_that_do_not_fit_are_refused():
-    X, y = np.zeros((3, 2)), np.zeros(3)
-    with pytest.raises(ValueError, match="X_test has 3 rows but y_test has 2"):
-        Dataset("toy", X, y, X, y[:2], "generated", {})
-    with pytest.raises(ValueError, match="rows of X_train have shape"):
-        Dataset("toy", X, y, X[:, :1], y, "generated", {})
-
-
-# What is asked of load
-
-
-def test_an_unknown_name_is_met_with_the_closest_and_all_others():
-    with pytest.raises(ValueError, match="Did you mean 'uci/boston'") as caught:
-        datasets.load("boston")
-    assert all(entry.name in str(caught.value) for entry in datasets.available())
-
-
-@pytest.mark.parametrize("name, last", [("uci/boston", 19), ("uci/protein", 4)])
-@pytest.mark.parametrize("beyond", [True, False])
-def test_a_split_that_does_not_exist_is_refused(name, last, beyond):
-    split = last + 1 if beyond else -1
-    with pytest.raises(ValueError, match=f"split must be between 0 and {last} for {name}, got {split}"):
-        datasets.load(name, split=split)
-
-
-@pytest.mark.parametrize("name, takes", [("mnist", "it has no options"), ("rectangles", "its options are: seed")])
-def test_an_unknown_option_is_refused(name, takes):
-    with pytest.raises(TypeError, match=f"'{name}' has no option 'split'; {takes}"):
-        datasets.load(name, split=1)
+def test_requests_that_make_no_sense_are_refused(call, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        call()

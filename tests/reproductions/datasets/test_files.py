@@ -2,47 +2,42 @@
 
 import errno
 import hashlib
+import itertools
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pooch
 import pytest
 import requests
-from click.testing import CliRunner
 from PIL import Image
 
-from gpzoo.errors import DatasetError
 from gpzoo.reproductions import datasets
-from gpzoo.reproductions.cli import main
-from gpzoo.reproductions.datasets import files, images, registry
+from gpzoo.reproductions.datasets import images, registry
 from tests.reproductions.datasets import made
+from tests.reproductions.datasets.made import refused
 
 MNIST = registry.FACTS["mnist"]["files"]
 NAMES = [file["path"] for file in MNIST]
 
 
-def refused(name: str, *said: str) -> str:
-    """The message with which a data set is refused, from Python and from the command line: one line."""
-    with pytest.raises(DatasetError) as caught:
-        datasets.load(name)
-    message = str(caught.value)
-    assert all(part in message for part in said) and message.isprintable(), message
-    done = CliRunner().invoke(main, ["data", name])
-    assert done.exit_code == 1 and done.stdout == "" and done.stderr.count("\n") == 1 and said[0] in done.stderr
-    return message
-
-
 # -- downloads ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_download_comes_from_the_first_mirror_that_works_and_once(put, folder, serve):
-    contents, _ = made.mnist()
+@pytest.fixture
+def digits(put):
+    """Tiny files of MNIST, whose digests are known, in the data folder."""
+    contents = made.mnist()[0]
     put("mnist", contents)
+    return contents
+
+
+def test_a_download_comes_from_the_first_mirror_that_works_and_once(digits, folder, serve):
     for name in NAMES:
         (folder / name).unlink()
-    good = {file["urls"][1]: contents[file["path"]] for file in MNIST}
+    good = {file["urls"][1]: digits[file["path"]] for file in MNIST}
     asked = serve(good | {MNIST[0]["urls"][0]: b"an error page"})
     data = datasets.load("mnist")
     assert data.source == "downloaded from https://storage.googleapis.com/cvdf-datasets/mnist"
@@ -53,18 +48,16 @@ def test_a_download_comes_from_the_first_mirror_that_works_and_once(put, folder,
     assert again.source == f"file in {folder}" and again.sha256 == data.sha256 and not asked
 
 
-def test_downloads_go_to_the_cache_if_the_data_folder_is_read_only(put, folder, cache, serve, monkeypatch):
-    contents, _ = made.mnist()
-    put("mnist", contents)
+def test_downloads_go_to_the_cache_if_the_data_folder_is_read_only(digits, folder, cache, serve, monkeypatch):
     for name in NAMES:
         (folder / name).unlink()
-    serve({file["urls"][0]: contents[file["path"]] for file in MNIST})
-    monkeypatch.setattr(files.os, "access", lambda path, mode: mode != os.W_OK)
+    serve({file["urls"][0]: digits[file["path"]] for file in MNIST})
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     datasets.load("mnist")
     assert not list(folder.iterdir()) and sorted(path.name for path in cache.iterdir()) == sorted(NAMES)
 
 
-@pytest.mark.parametrize("name", [n for n, facts in registry.FACTS.items() if facts["files"][0].get("urls")])
+@pytest.mark.parametrize("name", ["mnist", "uci/yacht", "airline", "taxi"])
 def test_without_network_the_message_says_what_was_tried_and_what_to_put_where(folder, cache, name):
     first = registry.FACTS[name]["files"][0]
     refused(name, first["path"], *first["urls"], "ConnectionError", str(folder / first["path"]), "GPZOO_DATA")
@@ -76,9 +69,7 @@ def test_without_network_the_message_says_what_was_tried_and_what_to_put_where(f
     ("error", "said"),
     [
         (requests.HTTPError("404"), "HTTPError: 404"),
-        (requests.Timeout("slow"), "Timeout"),
         (TimeoutError(), "TimeoutError"),
-        (ConnectionResetError(), "ConnectionResetError"),
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
         (None, MNIST[0]["hash"].partition(":")[2]),
     ],
@@ -95,13 +86,11 @@ def test_a_download_that_fails_is_explained_and_not_kept(folder, monkeypatch, er
 
 
 def test_a_cache_that_cannot_be_written_is_named(folder, put, monkeypatch):
-    contents, _, facts = made.images("rectangles_images.zip", "train", "test")
+    contents, facts, _ = made.images("rectangles_images.zip")
     put("rectangles-images", contents, **facts)
     (folder / "blocker").touch()
     monkeypatch.setattr(pooch, "os_cache", lambda project: folder / "blocker" / project)
-    with pytest.warns(
-        RuntimeWarning, match=r"cannot keep .*rectangles_images.npy \(Not a directory\): it will be made"
-    ):
+    with pytest.warns(RuntimeWarning, match=r"cannot keep .*rectangles_images.npy \(Not a directory\)"):
         datasets.load("rectangles-images")
     monkeypatch.delenv("GPZOO_DATA")
     refused("mnist", f"cannot write {folder / 'blocker' / 'gpzoo' / NAMES[0]}", "Not a directory", "GPZOO_DATA")
@@ -115,8 +104,6 @@ def test_a_cache_that_cannot_be_written_is_named(folder, put, monkeypatch):
     [
         (os.mkfifo, "it is a pipe, socket or device, not a file"),
         (os.mkdir, "it is a folder, not a file"),
-        (lambda path: path.symlink_to("/dev/zero"), "it is a pipe, socket or device, not a file"),
-        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
         (lambda path: path.symlink_to("gone"), "No such file or directory"),
     ],
 )
@@ -126,27 +113,23 @@ def test_what_is_no_file_is_named_and_not_waited_for(folder, make, said):
     assert "mnist" not in {entry.name for entry in datasets.available() if entry.present}
 
 
-@pytest.mark.parametrize("name", ["mnist", "covtype", "year", "airline", "taxi", "uci/yacht"])
-def test_a_file_larger_than_its_source_states_is_not_read(folder, monkeypatch, name):
+@pytest.mark.parametrize("name", ["mnist", "taxi"])
+def test_a_file_larger_than_its_source_states_is_not_read(folder, name):
     path = folder / registry.FACTS[name]["files"][0]["path"]
-    path.parent.mkdir(exist_ok=True)
     with path.open("wb") as stream:
         stream.truncate(40 * 10**9)
-    for number, file in enumerate(registry.FACTS[name]["files"][1:]):
-        (folder / file["path"]).write_bytes(bytes(number))
-    monkeypatch.setattr(files.hashlib, "file_digest", None)
+    for file in registry.FACTS[name]["files"][1:]:
+        (folder / file["path"]).touch()
     refused(name, str(path), "expected at most", "found 40,000,000,000 bytes")
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b""])
-def test_a_damaged_file_is_named_with_both_sums_and_left_alone(put, folder, damage):
-    contents, _ = made.mnist()
-    put("mnist", contents)
-    bad = folder / NAMES[2]
-    bad.write_bytes(damage(bad.read_bytes()))
-    found, known = hashlib.sha256(bad.read_bytes()).hexdigest(), registry.FACTS["mnist"]["files"][2]["hash"]
-    refused("mnist", str(bad), found, known.partition(":")[2], "Delete it")
-    assert hashlib.sha256(bad.read_bytes()).hexdigest() == found
+def test_a_damaged_file_is_named_with_both_sums_and_left_alone(digits, folder, damage):
+    bad, content = folder / NAMES[2], damage(digits[NAMES[2]])
+    bad.write_bytes(content)
+    known = registry.FACTS["mnist"]["files"][2]["hash"]
+    refused("mnist", str(bad), hashlib.sha256(content).hexdigest(), known.partition(":")[2], "Delete it")
+    assert bad.read_bytes() == content
 
 
 def test_nothing_is_unpickled(put, folder, cache):
@@ -164,63 +147,41 @@ def test_nothing_is_unpickled(put, folder, cache):
     assert not (folder / "done").exists()
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda array, note: array.write_bytes(array.read_bytes()[:-1] + b"!"),
-        lambda array, note: array.write_bytes(b""),
-        lambda array, note: note.write_text("[]"),
-        lambda array, note: note.unlink(),
-    ],
-)
-def test_a_damaged_cache_is_made_again(put, folder, cache, damage):
-    contents, _, facts = made.images("rectangles_images.zip", "train", "test")
+@pytest.mark.parametrize(("file", "content"), [("", b""), (".json", b"[]"), ("", None), (".json", None)])
+def test_a_damaged_cache_is_made_again(put, folder, cache, file, content):
+    contents, facts, _ = made.images("rectangles_images.zip")
     put("rectangles-images", contents, **facts)
     data = datasets.load("rectangles-images")
-    array, note = cache / "rectangles_images.npy", cache / "rectangles_images.npy.json"
-    assert sorted(cache.iterdir()) == [array, note]
-    good = array.read_bytes()
-    damage(array, note)
+    kept = {path.name: path.read_bytes() for path in cache.iterdir()}
+    damaged = cache / f"rectangles_images.npy{file}"
+    # Without a content: one other byte at the end.
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"!" if content is None else content)
     again = datasets.load("rectangles-images")
     np.testing.assert_array_equal(again.X_train, data.X_train)
-    assert again.source == f"file in {folder}" and array.read_bytes() == good
-    assert json.loads(note.read_text())["origin"] == data.sha256
+    assert again.source == f"file in {folder}" and {path.name: path.read_bytes() for path in cache.iterdir()} == kept
 
 
 # -- the folder and the list -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("named", ["~nobody-of-that-name", "gone", "x" * 5000, "a\nb\x1b[31m", __file__])
+@pytest.mark.parametrize("named", ["~nobody-of-that-name", "a\nb\x1b[31m", __file__])
 def test_a_variable_that_names_no_folder_is_explained(folder, monkeypatch, named):
     monkeypatch.setenv("GPZOO_DATA", named)
     refused("mnist", "GPZOO_DATA", "which is not a folder that may be read", "unset it to use")
-    listed = CliRunner().invoke(main, ["data"])
-    assert listed.exit_code == 1 and listed.stderr.count("\n") == 1 and "GPZOO_DATA" in listed.stderr
     assert datasets.load("digits").name == "digits"
-
-
-def test_the_variable_may_be_relative_or_empty(folder, cache, monkeypatch):
-    monkeypatch.chdir(folder.parent)
-    monkeypatch.setenv("GPZOO_DATA", "my data")
-    assert files.folders() == [folder, cache]
-    monkeypatch.setenv("GPZOO_DATA", "")
-    assert files.folders() == [cache]
 
 
 def test_the_list_says_what_is_present(folder):
     entries = {entry.name: entry for entry in datasets.available()}
     twins = {name for name in entries if name.endswith("-generated")} - {"mnist-rot-generated"}
-    assert len(twins) == 9 and len(entries) == 39 and len([name for name in entries if name.startswith("uci/")]) == 9
     here = {"rectangles": "generated", "digits": "scikit-learn", **dict.fromkeys(twins, "generated")}
-    assert {name: entry.location for name, entry in entries.items() if entry.present} == here
+    assert {name: entry.location for name, entry in entries.items() if entry.present} == here and len(entries) == 39
     assert entries["mnist"].location == "download" and entries["imagenet20"].location == "your own folder"
     assert all(entry.description and "\n" not in entry.description for entry in entries.values())
     for name in [*NAMES[:3], "uci_boston.npz", "higgs.npy", "yellow_tripdata_2009-01.csv"]:
         (folder / name).touch()
     here |= dict.fromkeys(["uci/boston", "higgs", "taxi"], str(folder))
     assert {entry.name: entry.location for entry in datasets.available() if entry.present} == here
-    (folder / NAMES[3]).touch()
-    assert {"mnist", "mnist-rot-generated"} < {entry.name for entry in datasets.available() if entry.present}
 
 
 # -- photographs -------------------------------------------------------------------------------------------------------
@@ -228,54 +189,45 @@ def test_the_list_says_what_is_present(folder):
 
 @pytest.fixture
 def photographs(folder):
-    """``images[part, class]``: paths of photographs, red left and blue right, wider than high."""
+    """``photographs[part, class]``: paths of wide images, half red and half blue."""
     pixels = np.zeros((40, 60, 3), np.uint8)
     pixels[:, :30, 0] = pixels[:, 30:, 2] = 200
     found = {}
-    for part, count in (("train", 3), ("val", 2)):
-        for name in ("n2", "n1"):
-            inside = folder / "imagenet20" / part / name
-            inside.mkdir(parents=True)
-            for i, suffix in enumerate(("JPEG", "png", "jpg")[:count]):
-                Image.fromarray(pixels if name == "n2" else pixels[:, ::-1]).save(inside / f"{i}.{suffix}")
-            found[part, name] = sorted(inside.iterdir())
-    (folder / "imagenet20" / "train" / "readme.txt").write_text("not a class")
-    (folder / "imagenet20" / "train" / "n1" / "notes.txt").write_text("not an image")
+    for part, name in itertools.product(("train", "val"), ("n2", "n1")):
+        inside = folder / "imagenet20" / part / name
+        inside.mkdir(parents=True)
+        (inside / "notes.txt").write_text("not an image")
+        for suffix in ("JPEG", "png"):
+            Image.fromarray(pixels if name == "n2" else pixels[:, ::-1]).save(inside / f"0.{suffix}")
+        found[part, name] = sorted(inside.glob("0.*"))
     return found
 
 
 def test_a_folder_of_images_is_a_data_set(photographs):
     assert "imagenet20" in {entry.name for entry in datasets.available() if entry.present}
     data = datasets.load("imagenet20", size=20)
-    assert data.sizes == {"train": 6, "test": 4, "input_shape": [20, 20, 3], "classes": 2}
-    assert data.y_train.tolist() == [0, 0, 0, 1, 1, 1] and data.X_train.dtype == np.float32
+    assert data.sizes == {"train": 4, "test": 4, "input_shape": [20, 20, 3], "classes": 2}
+    assert data.y_train.tolist() == [0, 0, 1, 1] and data.X_train.dtype == np.float32
     # The middle 40 of 60 columns, scaled: the colours meet in the middle.
-    for X, y in ((data.X_train, data.y_train), (data.X_test, data.y_test)):
-        left = np.where(y == 1, X[:, :, :8, 0].mean((1, 2)), X[:, :, :8, 2].mean((1, 2)))
-        np.testing.assert_allclose(left, 200 / 255, atol=0.02)
-    Image.new("L", (30, 30), 100).save(photographs["train", "n1"][0])
-    np.testing.assert_allclose(datasets.load("imagenet20").X_train[0], 100 / 255, atol=0.01)
-    with pytest.raises(ValueError, match="size must be an integer of at least 1, got 0"):
-        datasets.load("imagenet20", size=0)
+    left = np.where(data.y_test == 1, data.X_test[:, :, :8, 0].mean((1, 2)), data.X_test[:, :, :8, 2].mean((1, 2)))
+    np.testing.assert_allclose(left, 200 / 255, atol=0.02)
 
 
 def test_folders_and_files_that_are_no_photographs_are_refused(folder, photographs, monkeypatch):
-    broken = photographs["val", "n2"][1]
+    broken = photographs["val", "n2"][0]
     content = broken.read_bytes()
     # Pillow knows many formats by their contents: for EPS it would start Ghostscript.
-    for form in ("EPS", "GIF"):
-        Image.new("RGB", (20, 20)).save(broken, form)
-        refused("imagenet20", f"cannot read the image {broken}", "Replace or remove it")
+    Image.new("RGB", (20, 20)).save(broken, "EPS")
+    refused("imagenet20", f"cannot read the image {broken}", "Replace or remove it")
     broken.write_bytes(content[: len(content) // 2])
     refused("imagenet20", f"cannot read the image {broken}")
-    broken.write_bytes(content)
     with monkeypatch.context() as patch:
         patch.setattr(images, "_MOST_PIXELS", 399)
         refused("imagenet20", "cannot read the image", "it has more than 399 pixels")
     for path in photographs["val", "n2"]:
         path.unlink()
     refused("imagenet20", "n2 holds no images (.jpeg, .jpg, .png)")
-    broken.parent.rmdir()
+    shutil.rmtree(broken.parent)
     refused("imagenet20", "the same two or more", "['n1', 'n2'] and ['n1']")
     (folder / "imagenet20").rename(folder / "elsewhere")
     refused("imagenet20", "Register at https://www.image-net.org", "imagenet20/train/<class>/")
@@ -314,19 +266,3 @@ def test_files_at_hand_give_the_arrays_of_recorded_results(name):
     parts = [data.X_train, data.y_train, data.X_test, data.y_test]
     told = [[str(a.dtype), list(a.shape), hashlib.sha256(np.ascontiguousarray(a)).hexdigest()] for a in parts]
     assert hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16] == AT_HAND[name]
-    facts = registry.FACTS.get(name, {})
-    known = {
-        f["path"]: f.get("hash", "").partition(":")[2] for f in [*facts.get("at_hand", ()), *facts.get("files", ())]
-    }
-    if data.source.startswith("file in"):
-        assert {file: known[file] for file in data.sha256} == data.sha256
-
-
-@pytest.mark.slow
-def test_patients_are_not_on_both_sides():
-    if not any(entry.name == "diabetes" and entry.present for entry in datasets.available()):
-        pytest.skip("diabetes is not here")
-    data, other = datasets.load("diabetes"), datasets.load("diabetes", split=1)
-    assert len(data.groups) == len(data.y_train) and abs(len(data.y_test) / 101_766 - 0.1) < 0.005
-    few = data.standardised().subset(1000).classes(0, 1)
-    assert len(few.groups) == len(few.y_train) < 1000 and len(other.y_test) != len(data.y_test)
