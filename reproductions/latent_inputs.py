@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jax import Array
+from jax.typing import ArrayLike
 
 from gpzoo import kmeans
 from gpzoo.inference import Amortised, GaussianProcessELBO, InducingGuide, PerRow, Trained, infer_rows, load, plots
@@ -54,7 +55,8 @@ def two_branches(rows: int = 600, seed: int = 0) -> Dataset:
 def branches(run: Run) -> Outcome:
     """A deep GP, with a latent variable for each row or without; its bound plain or of 10 draws of the latents."""
     data = two_branches(seed=run.seed)
-    setting, options = Setting.of(run.options), {}
+    setting = Setting.of(run.options)
+    options: dict[str, Any] = {}
     model, layers = deep_gp, linear_layers(data.X_train, [1])
     if run.variant != "deep":
         model, layers = latent_variable_deep_gp, (np.eye(2, dtype=np.float32),)
@@ -102,18 +104,11 @@ def digits(run: Run) -> Outcome:
     # The program's inputs are numbers of rows, or the images themselves.
     args, new_args = (((np.arange(len(y)) if per_row else y), y) for y in (Y, new))
 
-    def guide(x: np.ndarray) -> InducingGuide:
-        how: Any = PerRow({"x": x}) if per_row else Amortised("x", partial(_seen_alone, 2 * size))
-        return InducingGuide(
-            gplvm, kmeans(setting.inducing), hyperparameters=how, covariance="diagonal", initial_scale=0.1
-        )
-
-    def looked_at(trained: Trained) -> Inspected:
-        return Inspected(trained, tuple(x[:50] for x in new_args), keywords)
-
+    guide = partial(_guide, setting.inducing, size, per_row)
+    few = tuple(x[:50] for x in new_args)
     if run.finished:
         found = load(run.model, gplvm, guide=guide(np.zeros((len(new), size), np.float32)))
-        return left(run, whole, looked_at(found))
+        return left(run, whole, Inspected(found, few, keywords))
     trained = at_new = optimise(
         keys.train,
         gplvm,
@@ -129,26 +124,23 @@ def digits(run: Run) -> Outcome:
         near = np.argmin(((new[:, None] - Y[None]) ** 2).sum(-1), axis=1)
         start = {"x": trained.params["x_loc"][near]}
         at_new = infer_rows(keys.test, trained, start, *new_args, model_kwargs=keywords)
-    bound: Any = GaussianProcessELBO(num_particles=20, sum_sites=False)
-    sites = bound.loss(keys.test, at_new.params, gplvm, at_new.guide, *new_args, **keywords)
     known, embedded = (
         np.asarray(one.posterior(keys.test, *rows, model_kwargs=keywords)["x"].mean)
         for one, rows in ((trained, args), (at_new, new_args))
     )
     # How fast functions vary with every latent input.
     relevance = 1 / np.asarray(trained.params["f_lengthscale"])
-    nearest = np.argmin((((embedded * relevance)[:, None] - (known * relevance)[None]) ** 2).sum(-1), axis=1)
     metrics = {
-        "held_out_bound": -float(sites["y"] + sites["x"]) / len(new),
+        "held_out_bound": _held_out_bound(keys.test, at_new, new_args, keywords),
         "elbo": float(last_bound(trained.losses, len(Y), setting)),
-        "error": float(np.mean(whole.y_train[nearest] != whole.y_test)),
+        "error": _of_neighbours(known * relevance, embedded * relevance, whole),
         **_of_ppca(Y, new, size),
     }
     return outcome_of(
         run,
         setting,
         args,
-        looked_at(at_new),
+        Inspected(at_new, few, keywords),
         trained,
         metrics=metrics,
         settings={"num_latents": size},
@@ -159,8 +151,26 @@ def digits(run: Run) -> Outcome:
     )
 
 
+def _guide(inducing: int, size: int, per_row: bool, x: ArrayLike) -> InducingGuide:
+    """A q(x) of parameters for every row, which start at ``x``, or of a network."""
+    how: Any = PerRow({"x": x}) if per_row else Amortised("x", partial(_seen_alone, 2 * size))
+    return InducingGuide(gplvm, kmeans(inducing), hyperparameters=how, covariance="diagonal", initial_scale=0.1)
+
+
 def _seen_alone(outputs: int, Y: Array, y: Array | None = None, **program: Any) -> Array:
     return _network("encoder", Y, outputs, 100)
+
+
+def _held_out_bound(key: Array, at_new: Trained, args: tuple, keywords: dict[str, Any]) -> float:
+    bound: Any = GaussianProcessELBO(num_particles=20, sum_sites=False)
+    sites = bound.loss(key, at_new.params, gplvm, at_new.guide, *args, **keywords)
+    return -float(sites["y"] + sites["x"]) / len(args[1])
+
+
+def _of_neighbours(known: np.ndarray, new: np.ndarray, data: Dataset) -> float:
+    """Error of the class of the nearest training image, by latent inputs."""
+    nearest = np.argmin(((new[:, None] - known[None]) ** 2).sum(-1), axis=1)
+    return float(np.mean(data.y_train[nearest] != data.y_test))
 
 
 def _of_ppca(Y: np.ndarray, new: np.ndarray, size: int) -> dict[str, float]:
