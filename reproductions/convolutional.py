@@ -99,34 +99,31 @@ def _train(
             ``variant`` of the program, if it is not that of the run.
     """
     data, variant = whole, outcome.pop("variant", run.variant)
-    convolutional = variant != "rbf"
-    if not convolutional:
+    if variant == "rbf":
         X, X_test = (images.reshape(len(images), -1) for images in (data.X_train, data.X_test))
         data = replace(data, X_train=X, X_test=X_test)
     classes = data.sizes["classes"]
     model, inducing, covariance = _program(variant, patch_shape, classes, setting, data.X_train, patches, points)
-    guide = InducingGuide(model, inducing, covariance=covariance)
     settings = {
         "covariance": covariance,
         "batch_size": setting.batch_size,
-        "patch_shape": list(patch_shape) if convolutional else None,
+        "patch_shape": None if variant == "rbf" else list(patch_shape),
         "inducing": _names(inducing),
     }
+    guide = InducingGuide(model, inducing, covariance=covariance)
     chosen = None if run.preset == "paper" else _BY_HAND
-    finished = train(run, data, model, guide, setting, score=_metrics, settings=settings, selection=chosen, **outcome)
-    figures = {}
-    if convolutional and classes == 2:
-        figures["inducing_patches"] = partial(figure_patches, finished.trained, data)
-    found, params = dict(finished.metrics), finished.trained.params
-    if "rbf_variance" in params:
-        found |= {f"{part}_variance": float(params[name]) for part, name in _VARIANCES.items()}
-    return replace(finished, metrics=found, data=whole, figures=figures)
+    found = train(run, data, model, guide, setting, score=_metrics, settings=settings, selection=chosen, **outcome)
+    figure = {"inducing_patches": partial(figure_patches, found.trained, data)}
+    params = found.trained.params
+    learned = {f"{part}_variance": float(params[name]) for part, name in _VARIANCES.items() if "rbf_variance" in params}
+    figures = figure if variant != "rbf" and classes == 2 else {}
+    return replace(found, metrics={**found.metrics, **learned}, data=whole, figures=figures)
 
 
 def _metrics(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
     wrong = int(np.sum(metrics.labels(test) != y))
     # nlpp is summed in float32, as in the recorded results.
-    return {"error": metrics.error(test, y), "wrong_images": wrong, "nlpp": metrics.nlpp(test, np.float32)}
+    return {**metrics.of_classes(test, y), "wrong_images": wrong, "nlpp": metrics.nlpp(test, np.float32)}
 
 
 def _names(inducing: Any) -> str:
@@ -183,22 +180,21 @@ def mnist(run: Run) -> Outcome:
 def mnist_study(run: Run) -> Outcome:
     """All ten digits by the weighted model, with one setting changed, or with a second training after the first."""
     data, setting = datasets.load("mnist"), Setting.of(run.options)
+    own = partial(_train, patch_shape=(5, 5), variant="weighted")
     if "then" not in run.options:
-        return _train(run, data, setting, (5, 5), variant="weighted")
+        return own(run, data, setting)
     options = {**run.options, "evaluations": 1, **run.options["then"]}
     last, precise = Setting.of(options), options.get("float64", False)
     if run.finished:
-        return _train(run, data, last, (5, 5), variant="weighted")
-    first = _train(replace(run, output=run.output / "first"), data, setting, (5, 5), variant="weighted")
-    if precise:
-        data = replace(data, X_train=data.X_train.astype(np.float64), X_test=data.X_test.astype(np.float64))
-    trained = cast(Inspected, first.inspected).trained
+        return own(run, data, last)
+    first = own(replace(run, output=run.output / "first"), data, setting)
+    dtype = np.float64 if precise else np.float32
+    data = replace(data, X_train=data.X_train.astype(dtype), X_test=data.X_test.astype(dtype))
     with jax.enable_x64(precise):
-        params = {name: np.asarray(x, np.float64 if precise else x.dtype) for name, x in trained.params.items()}
-        then = _train(run, data, last, (5, 5), variant="weighted", init_params=params)
-    end = cast(Inspected, then.inspected).trained
+        start = {name: np.asarray(x, dtype) for name, x in first.trained.params.items()}
+        then = own(run, data, last, init_params=start)
     # What is kept is in float32, as every other model.
-    kept = {name: np.asarray(x, np.asarray(trained.params[name]).dtype) for name, x in end.params.items()}
+    kept = {name: np.asarray(x, np.float32) for name, x in then.trained.params.items()}
     later = [
         {**point, "step": point["step"] + first.steps, "seconds": point["seconds"] + first.seconds_training}
         for point in then.curve
@@ -212,7 +208,7 @@ def mnist_study(run: Run) -> Outcome:
         curve=[*first.curve, *later],
         posterior=None,
         figures={},
-        inspected=cast(Inspected, first.inspected)._replace(trained=end.with_params(kept)),
+        inspected=cast(Inspected, first.inspected)._replace(trained=then.trained.with_params(kept)),
     )
 
 
@@ -223,17 +219,10 @@ def cifar10(run: Run) -> Outcome:
     Section 4.4: 1,000 inducing variables, Adam, minibatches of 40 for three variants, otherwise as for MNIST. Authors'
     code: a rate of 0.001, and additive lengthscales that start at 0.5.
     """
-    whole = data = datasets.load("cifar10")
-    if "num_test" in run.options:
-        data = whole.subset(num_test=run.options["num_test"])
-    return _train(
-        run,
-        data,
-        Setting.of(run.options),
-        (5, 5),
-        points=_images(run),
-        subset=subset(whole, data, "random, seed 0"),
-    )
+    whole = datasets.load("cifar10")
+    data = whole.subset(num_test=run.options.get("num_test"))
+    part = subset(whole, data, "random, seed 0")
+    return _train(run, data, Setting.of(run.options), (5, 5), points=_images(run), subset=part)
 
 
 EXPERIMENTS = (rectangles, mnist_0_vs_1, mnist, mnist_study, cifar10)

@@ -8,13 +8,14 @@ is not public: ``paper`` has the paper's full data, and our settings; so has ``t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from jax import Array, random
+from jax import Array
 
 from gpzoo.errors import DatasetError
 from gpzoo.inducing.initialisers import random_subset, unique_patches
@@ -63,42 +64,38 @@ def _train(
         score: the metrics, if they are not those of the targets.
         **outcome: further fields of the outcome, such as ``subset``.
     """
-    N, M, sampled = len(data.y_train), setting.inducing, view if data.X_train.ndim == 4 else None
+    N, M, sampled = len(data.y_train), setting.inducing, view is not None and data.X_train.ndim == 4
     model = partial(program, view=view, **setting.start)
     guide = InducingGuide(model, random_subset(M) if view is None else unique_patches(M))
-    views = (None, None) if sampled is None else (run.options["num_views"], run.options["num_fixed"])
-    finished = train(
+    views = {"views_training": "num_views", "views_prediction": "num_fixed"}
+    found = train(
         run,
         data,
         model,
         guide,
         replace(setting, test_rows=500, num_draws=100),
         score=score,
-        settings=dict(zip(("views_training", "views_prediction"), views, strict=True)),
+        settings={name: run.options[option] if sampled else None for name, option in views.items()},
         watched={"learned_angle_degrees": "angle"},
         selection=_BY_HAND,
         **outcome,
     )
-    window = max(1, min(setting.steps // 20, 500))
+    trained, window = found.trained, max(1, min(setting.steps // 20, 500))
 
     def bound(step: int) -> float:
-        return float(-finished.trained.losses[max(0, step - window) : step].mean() / N)
+        return float(-trained.losses[max(0, step - window) : step].mean() / N)
 
-    points = [{**point, "bound_per_point": bound(int(point["step"]))} for point in finished.curve]
+    points = [{**point, "bound_per_point": bound(int(point["step"]))} for point in found.curve]
     last = {name: value for name, value in points[-1].items() if name not in ("step", "seconds")}
     learned = ("angle", "affine_below", "affine_above", "amplitude", "smoothness")
-    figures, params = {}, finished.trained.params
-    if sampled is not None:
-        figures["augmentation"] = partial(figure_augmentations, finished.trained, data, keys_of(run).test)
+    params = {name: np.asarray(trained.params[name]).tolist() for name in learned if name in trained.params}
+    views_drawn = {"augmentation": partial(figure_augmentations, trained, data, keys_of(run).test)}
     return replace(
-        finished,
+        found,
         metrics=last | {"elbo": N * last["bound_per_point"]},
-        settings={
-            **finished.settings,
-            "learned": {name: np.asarray(params[name]).tolist() for name in learned if name in params},
-        },
+        settings={**found.settings, "learned": params},
         curve=points if setting.evaluations > 1 else (),
-        figures=figures,
+        figures=views_drawn if sampled else {},
     )
 
 
@@ -158,11 +155,9 @@ def toy(run: Run) -> Outcome:
     whole = replace(
         data, X_test=np.concatenate([data.X_test, data.X_train]), y_test=np.concatenate([data.y_test, data.y_train])
     )
-    solution: list[str] = []
+    cut = len(data.y_test)
 
     def score(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
-        cut = len(data.y_test)
-        solution[:] = [" ".join(f"{x:.3f}" for x in row) for row in test.mean[:cut].reshape(_GRID, _GRID)]
         on_test, on_train = (
             metrics.of_numbers(SitePrediction(test.mean[part], test.variance[part], test.log_density[part]), y[part])
             for part in (slice(None, cut), slice(cut, None))
@@ -172,9 +167,8 @@ def toy(run: Run) -> Outcome:
     outcome = _train(run, whole, invariant_gp, view, Setting.of(run.options), score)
     if run.finished:
         return replace(outcome, data=data)
-    if not solution:  # a run that goes on after its last evaluation
-        trained = cast(Trained, outcome.inspected.trained if outcome.inspected else None)
-        score(predicted(random.key(0), trained, whole.X_test, whole.y_test), whole.y_test)
+    test = predicted(keys_of(run).test, outcome.trained, data.X_test, data.y_test, 500)
+    solution = [" ".join(f"{x:.3f}" for x in row) for row in test.mean.reshape(_GRID, _GRID)]
     settings = {**outcome.settings, "posterior_mean": solution}
     drawn = {run.variant: {"seed": run.seed, "metrics": outcome.metrics, "settings": settings}}
     return replace(outcome, data=data, settings=settings, figures={"solution": partial(figure_2, drawn)})
@@ -185,40 +179,35 @@ def toy(run: Run) -> Outcome:
 
 def figure_3(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Figure 3: the learned angle from its start, test error and bound over time; dashed, the true angles."""
-    figure = test_curves(_curves(results), metrics=("learned_angle_degrees", "error", "bound_per_point"))
-    angle, drawn = figure.axes[0], {line.get_label(): line for line in figure.axes[0].lines}
+    figure = _over_time(results, "learned_angle_degrees", "error", "bound_per_point")
+    angle, drawn = figure.axes[0], {str(line.get_label()): line for line in figure.axes[0].lines}
     for variant, line in drawn.items():
-        truth, _, start = str(variant).partition("-from-")
+        truth, _, start = variant.partition("-from-")
         angle.axhline(float(truth), color="0.4", linestyle="--", linewidth=1)
         times, values = (np.asarray(each, float) for each in line.get_data())
         angle.plot([0, times[0]], [float(start), values[0]], color=line.get_color(), linestyle=":", marker=".")
         angle.text(0, float(truth), f" truth {truth}", color="0.4", fontsize=8, va="bottom")
-    angle.set_ylim(0, 200 if any(variant.startswith("180") for variant in results) else 105)
-    angle.set_yticks(range(0, 181 if angle.get_ylim()[1] > 180 else 91, 45 if angle.get_ylim()[1] > 180 else 15))
+    top, ticks = (
+        (200, range(0, 181, 45)) if any(name.startswith("180") for name in results) else (105, range(0, 91, 15))
+    )
+    angle.set(ylim=(0, top), yticks=ticks)
     return figure
 
 
 def figure_4(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Figure 4: test error and bound over time; the bounds of the Gaussian likelihood only, which has other targets."""
-    figure = test_curves(_curves(results), metrics=("error", "bound_per_point"))
+    figure = _over_time(results, "error", "bound_per_point")
     error, bound = figure.axes
     for claim in PAPER.claims:
         if claim.reading and claim.printed is not None and claim.answer is not None and claim.answer.variant in results:
             error.axhline(100 * claim.printed, color="0.5", linestyle="--", linewidth=1)
     error.set_ylim(bottom=0)
-    error.text(
-        0.02,
-        0.02,
-        "dashed: read off the paper's figure, RBF 2, affine and local 1",
-        fontsize=8,
-        transform=error.transAxes,
-    )
-    gaussian = [line for line in bound.lines if not str(line.get_label()).endswith("-sticks")]
-    for line in set(bound.lines) - set(gaussian):
+    words = "dashed: read off the paper's figure, RBF 2, affine and local 1"
+    error.text(0.02, 0.02, words, fontsize=8, transform=error.transAxes)
+    for line in [line for line in bound.lines if str(line.get_label()).endswith("-sticks")]:
         line.remove()
-    if gaussian:
-        late = np.concatenate([np.asarray(line.get_ydata())[1:] for line in gaussian])
-        bound.set_ylim(late.min() - 0.3, late.max() + 0.3)
+    if late := [y for line in bound.lines for y in np.asarray(line.get_ydata())[1:]]:
+        bound.set_ylim(min(late) - 0.3, max(late) + 0.3)
     bound.set_title("Gaussian likelihood", fontsize=9)
     bound.legend(*error.get_legend_handles_labels(), loc="lower right", fontsize=8)
     if (legend := error.get_legend()) is not None:
@@ -228,11 +217,11 @@ def figure_4(results: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 def figure_5(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Figure 5: test error and bound over time."""
-    return test_curves(_curves(results), metrics=("error", "bound_per_point"))
+    return _over_time(results, "error", "bound_per_point")
 
 
-def _curves(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {variant: result["curve"] for variant, result in results.items()}
+def _over_time(results: Mapping[str, Mapping[str, Any]], *names: str) -> Figure:
+    return test_curves({variant: result["curve"] for variant, result in results.items()}, metrics=names)
 
 
 _BINARY = tuple(f"{truth}-{name}" for truth in (90, 180) for name in ("rbf", "from-5", "from-45"))
@@ -275,11 +264,8 @@ def _some(run: Run, whole: Dataset) -> tuple[Dataset, dict[str, Any] | None]:
 
 def _rotated_by(data: Dataset, angle: float, seed: int) -> Dataset:
     rng = np.random.RandomState(seed)
-    parts = {
-        name: rotated(X, rng.uniform(-angle, angle, len(X)))
-        for name, X in (("X_train", data.X_train), ("X_test", data.X_test))
-    }
-    return replace(data, name=f"{data.name}, rotated by up to {angle:.0f} degrees", **parts)
+    X, X_test = (rotated(images, rng.uniform(-angle, angle, len(images))) for images in (data.X_train, data.X_test))
+    return replace(data, name=f"{data.name}, rotated by up to {angle:.0f} degrees", X_train=X, X_test=X_test)
 
 
 def _score_of_one_hot(test: SitePrediction, one_hot: np.ndarray) -> dict[str, float]:
@@ -324,8 +310,7 @@ def mnist_rot(run: Run) -> Outcome:
 
 def _ten_classes(run: Run, whole: Dataset) -> Outcome:
     (data, part), setting = _some(run, whole), Setting.of(run.options)
-    kind = run.variant.removesuffix("-sticks").removesuffix("-natural").removesuffix("-collapsed")
-    view = _view(run, kind)
+    view = _view(run, re.sub("-(sticks|natural|collapsed)$", "", run.variant))
     if run.variant.endswith("-sticks"):
         program = partial(invariant_classifier, num_classes=10)
         return _train(run, data, program, view, setting, subset=part)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jax import Array
+from jax.typing import ArrayLike
 
 from gpzoo import kmeans
 from gpzoo.inference import Amortised, GaussianProcessELBO, InducingGuide, PerRow, Trained, infer_rows, load, plots
@@ -55,10 +56,9 @@ def branches(run: Run) -> Outcome:
     """A deep GP, with a latent variable for each row or without; its bound plain or of 10 draws of the latents."""
     data = two_branches(seed=run.seed)
     setting = Setting.of(run.options)
-    model: Any = deep_gp
     options: dict[str, Any] = {}
-    layers: tuple = linear_layers(data.X_train, [1])
-    if run.variant.startswith("latent-variable"):
+    model, layers = deep_gp, linear_layers(data.X_train, [1])
+    if run.variant != "deep":
         model, layers = latent_variable_deep_gp, (np.eye(2, dtype=np.float32),)
         options = {"hyperparameters": Amortised("w", _seen_with_its_datum)}
     guide = InducingGuide(model, kmeans(setting.inducing), initial_scale=inner_scales(layers), **options)
@@ -98,83 +98,79 @@ def digits(run: Run) -> Outcome:
     whole = datasets.load("digits")
     flat = [x.reshape(len(x), -1) for x in (whole.X_train, whole.X_test)]
     Y, new = ((x - flat[0].mean(0)).astype(np.float32) for x in flat)
-    size, setting = run.options["num_latents"], Setting.of(run.options)
+    size, setting = run.options["num_latents"], Setting.of(run.options, num_draws=50)
     keywords = {"num_outputs": Y.shape[1], "num_latents": size}
-    per_row = run.variant == "gplvm"
-    how: Any = PerRow({"x": principal_components(Y, size)})
-    if not per_row:
-        how = Amortised("x", partial(_seen_alone, 2 * size))
-    guide = InducingGuide(
-        gplvm, kmeans(setting.inducing), hyperparameters=how, covariance="diagonal", initial_scale=0.1
-    )
-    few = slice(0, 50)
+    per_row, keys = run.variant == "gplvm", keys_of(run)
+    # The program's inputs are numbers of rows, or the images themselves.
+    args, new_args = (((np.arange(len(y)) if per_row else y), y) for y in (Y, new))
+
+    guide = partial(_guide, setting.inducing, size, per_row)
+    few = tuple(x[:50] for x in new_args)
     if run.finished:
-        new_args = (np.arange(len(new)) if per_row else new), new
-        of_new = PerRow({"x": np.zeros((len(new), size), np.float32)}) if per_row else how
-        guide = InducingGuide(gplvm, kmeans(setting.inducing), hyperparameters=of_new, covariance="diagonal")
-        found = load(run.model, gplvm, guide=guide)
-        return left(run, whole, Inspected(found, tuple(x[few] for x in new_args), keywords))
-    keys, args = keys_of(run), (np.arange(len(Y)) if per_row else Y, Y)
-    trained = optimise(
+        found = load(run.model, gplvm, guide=guide(np.zeros((len(new), size), np.float32)))
+        return left(run, whole, Inspected(found, few, keywords))
+    trained = at_new = optimise(
         keys.train,
         gplvm,
-        guide,
+        guide(principal_components(Y, size)),
         setting,
         *args,
         num_data=len(Y),
         checkpoint=run.checkpoint,
-        progress=run.variant,
+        progress=run.title,
         model_kwargs=keywords,
     )
-    at_new, new_args = trained, (new, new)
     if per_row:
         near = np.argmin(((new[:, None] - Y[None]) ** 2).sum(-1), axis=1)
-        new_args = np.arange(len(new)), new
         start = {"x": trained.params["x_loc"][near]}
         at_new = infer_rows(keys.test, trained, start, *new_args, model_kwargs=keywords)
-    bound: Any = GaussianProcessELBO(num_particles=20, sum_sites=False)
-    sites = bound.loss(keys.test, at_new.params, gplvm, at_new.guide, *new_args, **keywords)
-    embedded = at_new.posterior(keys.test, *new_args, model_kwargs=keywords)["x"].mean
+    known, embedded = (
+        np.asarray(one.posterior(keys.test, *rows, model_kwargs=keywords)["x"].mean)
+        for one, rows in ((trained, args), (at_new, new_args))
+    )
+    # How fast functions vary with every latent input.
+    relevance = 1 / np.asarray(trained.params["f_lengthscale"])
     metrics = {
-        "held_out_bound": -float(sites["y"] + sites["x"]) / len(new),
+        "held_out_bound": _held_out_bound(keys.test, at_new, new_args, keywords),
         "elbo": float(last_bound(trained.losses, len(Y), setting)),
-        **_of_neighbours(trained, keys.test, args, keywords, whole, np.asarray(embedded)),
+        "error": _of_neighbours(known * relevance, embedded * relevance, whole),
         **_of_ppca(Y, new, size),
     }
     return outcome_of(
         run,
         setting,
+        args,
+        Inspected(at_new, few, keywords),
         trained,
-        (args[0], Y),
-        Inspected(at_new, tuple(x[few] for x in new_args), keywords),
-        key=keys.export,
-        keywords=keywords,
-        num_draws=50,
         metrics=metrics,
         settings={"num_latents": size},
         data=whole,
         dtype=str(Y.dtype),
-        figures={"embedding": partial(_figure_of_digits, np.asarray(embedded), whole.y_test, _relevance(trained))},
+        figures={"embedding": partial(_figure_of_digits, embedded, whole.y_test, relevance)},
         selection=_BY_HAND,
     )
+
+
+def _guide(inducing: int, size: int, per_row: bool, x: ArrayLike) -> InducingGuide:
+    """A q(x) of parameters for every row, which start at ``x``, or of a network."""
+    how: Any = PerRow({"x": x}) if per_row else Amortised("x", partial(_seen_alone, 2 * size))
+    return InducingGuide(gplvm, kmeans(inducing), hyperparameters=how, covariance="diagonal", initial_scale=0.1)
 
 
 def _seen_alone(outputs: int, Y: Array, y: Array | None = None, **program: Any) -> Array:
     return _network("encoder", Y, outputs, 100)
 
 
-def _of_neighbours(
-    trained: Trained, key: Array, args: tuple, keywords: dict, data: Dataset, embedded: np.ndarray
-) -> dict[str, float]:
+def _held_out_bound(key: Array, at_new: Trained, args: tuple, keywords: dict[str, Any]) -> float:
+    bound: Any = GaussianProcessELBO(num_particles=20, sum_sites=False)
+    sites = bound.loss(key, at_new.params, gplvm, at_new.guide, *args, **keywords)
+    return -float(sites["y"] + sites["x"]) / len(args[1])
+
+
+def _of_neighbours(known: np.ndarray, new: np.ndarray, data: Dataset) -> float:
     """Error of the class of the nearest training image, by latent inputs."""
-    known = np.asarray(trained.posterior(key, *args, model_kwargs=keywords)["x"].mean) * _relevance(trained)
-    nearest = np.argmin(((embedded[:, None] * _relevance(trained) - known[None]) ** 2).sum(-1), axis=1)
-    return {"error": float(np.mean(data.y_train[nearest] != data.y_test))}
-
-
-def _relevance(trained: Trained) -> np.ndarray:
-    """How fast functions vary with every latent input."""
-    return 1 / np.asarray(trained.params["f_lengthscale"])
+    nearest = np.argmin(((new[:, None] - known[None]) ** 2).sum(-1), axis=1)
+    return float(np.mean(data.y_train[nearest] != data.y_test))
 
 
 def _of_ppca(Y: np.ndarray, new: np.ndarray, size: int) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,16 @@ from jax import Array, random
 from scipy.stats import poisson
 
 from gpzoo import kmeans
-from gpzoo.inference import InducingGuide, Trained, plots
+from gpzoo.inference import InducingGuide, SitePrediction, Trained, plots
 from gpzoo.kernels import Kernel, Linear
 from gpzoo.models import gp_regression, heteroscedastic_gp, log_gaussian_cox, ordinal_gp, positive
+from gpzoo.reproductions import datasets
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment
-from gpzoo.reproductions.metrics import error, nlpp
-from gpzoo.reproductions.toys import Result, Split, halved, on_every_split, standard_error
-from gpzoo.reproductions.training import Setting, keys_of, last_bound, optimise, predicted, train
+from gpzoo.reproductions.metrics import nlpp, standard_error
+from gpzoo.reproductions.toys import halved, scaled
+from gpzoo.reproductions.training import Setting, over_splits, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +66,11 @@ def counts(run: Run) -> Outcome:
     data, setting = bursts(seed=run.seed), Setting.of(run.options)
     model = _counts if run.variant == "gp" else partial(_counts, kernel=_linear)
     guide = InducingGuide(model, kmeans(setting.inducing))
-    found = train(run, data, model, guide, setting, score=lambda test, y: {"nlpp": nlpp(test)}, selection=_BY_HAND)
+
+    def score(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
+        return {"nlpp": nlpp(test), "nlpp_se": standard_error(test)}
+
+    found = train(run, data, model, guide, setting, score=score, selection=_BY_HAND)
     if run.finished:
         return found
     x, size = data.X_test.T.astype(np.float64)
@@ -99,48 +105,28 @@ def _figure_of_rates(data: Dataset, trained: Trained) -> Figure:
     return figure
 
 
-def _graded(data: Dataset) -> Split:
-    """Standardised inputs, and grades counted from the lowest."""
-    lowest = float(min(data.y_train.min(), data.y_test.min()))
-    y, y_new = (np.rint(y - lowest).astype(np.int32) for y in (data.y_train, data.y_test))
-    scaled = data.standardised()
-    X, new = (x.astype(np.float32) for x in (scaled.X_train, scaled.X_test))
-    return Split((X, y), (new, y_new), {"num_classes": 1 + int(max(y.max(), y_new.max()))})
-
-
 @experiment(PAPER, "wine-red", ("gp", "linear"))
 def wine(run: Run) -> Outcome:
     """Ordered logit of the grades of red wines: a GP, or a linear function with a normal prior, over random splits."""
-    setting = Setting.of(run.options)
+    setting = Setting.of(run.options, num_draws=100)
     model = partial(ordinal_gp, **({} if run.variant == "gp" else {"kernel": _linear}))
+    guide = InducingGuide(model, kmeans(setting.inducing))
 
-    def trained_on(run: Run, fold: int, split: Split) -> Result:
-        keys, (_, y_new) = keys_of(run), split.test
-        trained = optimise(
-            keys.train,
-            model,
-            InducingGuide(model, kmeans(setting.inducing)),
-            setting,
-            *split.args,
-            num_data=len(split.args[1]),
-            checkpoint=run.checkpoint / str(fold),
-            progress=f"{run.variant}, split {fold + 1}",
-            model_kwargs=split.keywords,
+    def one(run: Run) -> Outcome:
+        raw = datasets.load("uci/wine_red", split=run.split)
+        lowest = float(min(raw.y_train.min(), raw.y_test.min()))
+        y, y_new = (np.rint(y - lowest).astype(np.int32) for y in (raw.y_train, raw.y_test))
+        data, keywords = (
+            scaled(replace(raw, y_train=y, y_test=y_new)),
+            {"num_classes": 1 + int(max(y.max(), y_new.max()))},
         )
-        test = predicted(keys.test, trained, *split.test, model_kwargs=split.keywords)
-        bound = float(last_bound(trained.losses, len(split.args[1]), setting))
-        metrics = {"nlpp": nlpp(test), "error": error(test, y_new), "elbo": bound}
-        return Result(metrics, trained.seconds, trained, trained, split.args)
+        return replace(train(run, data, model, guide, setting, keywords=keywords, selection=_BY_HAND), data=raw)
 
-    outcome, found = on_every_split(run, "uci/wine_red", model, setting, _graded, trained_on, selection=_BY_HAND)
-    if run.finished:
-        return outcome
-    each = [one["nlpp"] for one in found]
-    return replace(
-        outcome,
-        metrics={**outcome.metrics, "nlpp_standard_error": standard_error(each)},
-        settings={**outcome.settings, "nlpp_by_fold": each},
-    )
+    def by_split(every: Sequence[Outcome]) -> dict[str, list[float]]:
+        return {"nlpp_by_fold": [found.metrics["nlpp"] for found in every]}
+
+    count, of = run.options["splits"], run.options["all_splits"]
+    return over_splits(run, count, one, of=of, settings=by_split, errors=("nlpp",))
 
 
 def noisy_sine(rows: int = 600, seed: int = 0) -> Dataset:

@@ -60,16 +60,13 @@ def mixture(run: Run) -> Outcome:
     ``weight_distance`` that of their weights.
     """
     data = two_functions(seed=run.seed)
-    setting, restarts = Setting.of(run.options), run.options["restarts"]
+    setting, restarts = Setting.of(run.options, num_draws=100), run.options["restarts"]
     model = mixture_of_gps if run.variant == "mixture" else gp_regression
     guide = InducingGuide(model, kmeans(setting.inducing))
     if run.finished:
-        found = load(run.model, model, guide)
-        return left(run, data, inspected(found, data))
+        return left(run, data, inspected(load(run.model, model, guide), data))
     keys = keys_of(run)
-    start: dict[str, Any] = {}
-    if run.variant == "mixture":
-        start = {"f_mean": random.normal(keys.test, (restarts, setting.inducing, 2))}
+    start = {"f_mean": random.normal(keys.test, (restarts, setting.inducing, 2))}
     every = optimise(
         random.split(keys.train, restarts),
         model,
@@ -79,7 +76,7 @@ def mixture(run: Run) -> Outcome:
         data.y_train,
         num_data=len(data.y_train),
         in_axes=None,
-        init_params=start or None,
+        init_params=start if run.variant == "mixture" else None,
         checkpoint=run.checkpoint,
         progress=run.variant,
     )
@@ -93,10 +90,9 @@ def mixture(run: Run) -> Outcome:
     return outcome_of(
         run,
         setting,
-        trained,
         (data.X_train, data.y_train),
         inspected(trained, data),
-        key=keys.export,
+        trained,
         metrics=metrics,
         settings={"restarts": restarts},
         seconds_training=every.seconds,

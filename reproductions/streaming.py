@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,19 +13,29 @@ from jax import Array
 from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, kmeans, likelihoods
-from gpzoo.inference import InducingGuide, OnlineELBO, Trained, fit, plots
+from gpzoo.inference import InducingGuide, OnlineELBO, Trained, fit, load, plots
 from gpzoo.models import gp_classification, gp_regression, positive, rbf
-from gpzoo.reproductions.claims import load
-from gpzoo.reproductions.datasets import Dataset
+from gpzoo.reproductions import datasets
+from gpzoo.reproductions.claims import load as paper_of
 from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment
 from gpzoo.reproductions.metrics import nlpp
-from gpzoo.reproductions.toys import Result, Split, on_every_split, standard_error
-from gpzoo.reproductions.training import Setting, cosine, keys_of, last_bound, optimise, predicted
+from gpzoo.reproductions.toys import outcome_of, scaled
+from gpzoo.reproductions.training import (
+    Setting,
+    cosine,
+    inspected,
+    keys_of,
+    last_bound,
+    left,
+    optimise,
+    over_splits,
+    predicted,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAPER = load("streaming")
+PAPER = paper_of("streaming")
 
 #: Rows that are taken in at a time.
 _ROWS = 4000
@@ -88,13 +96,6 @@ def figure_of_halves(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _scaled(data: Dataset) -> Split:
-    scaled = data.standardised()
-    X, new = (x.astype(np.float32) for x in (scaled.X_train, scaled.X_test))
-    y, y_new = (t if data.is_classification else t.astype(np.float32) for t in (scaled.y_train, scaled.y_test))
-    return Split((X, y), (new, y_new), {})
-
-
 @experiment(PAPER, "halves", KINDS, figure=figure_of_halves)
 def halves(run: Run) -> Outcome:
     """Half of the rows trains a model, and the other half is taken in by its ``q(u)``; another one trains on all.
@@ -102,26 +103,24 @@ def halves(run: Run) -> Outcome:
     Hyperparameters and nine tenths of the inducing points are from the first half, the others k-means of the second.
     From there, hyperparameters and the new inducing points move too (``moved_nlpp``), still without the first half.
     """
-    (name, model), setting = KINDS[run.variant], Setting.of(run.options)
-    online = setting.steps // 4
-    trained_on = partial(_taken_in, model, setting, online)
-    steps = (2 * setting.steps + online) * run.options["splits"]
-    outcome, found = on_every_split(run, name, model, setting, _scaled, trained_on, steps=steps, selection=_BY_HAND)
+
+    def by_split(every: Sequence[Outcome]) -> dict[str, list[float]]:
+        names = [name for name in every[0].metrics if name.endswith("nlpp")]
+        return {f"{name}_by_fold": [found.metrics[name] for found in every] for name in names}
+
+    count, of = run.options["splits"], run.options["all_splits"]
+    return over_splits(run, count, _taken_in, of=of, settings=by_split, errors=("difference",))
+
+
+def _taken_in(run: Run) -> Outcome:
+    (name, model), setting = KINDS[run.variant], Setting.of(run.options, num_draws=100)
+    raw = datasets.load(name, split=run.split)
+    data, keys, new, online = scaled(raw), keys_of(run), setting.inducing // 10, setting.steps // 4
     if run.finished:
-        return outcome
-    away = [one["nlpp"] - one["all_nlpp"] for one in found]
-    also = {"difference": float(np.mean(away)), "difference_se": standard_error(away)}
-    by_fold = {f"{metric}_by_fold": [one[metric] for one in found] for metric in found[0] if metric.endswith("nlpp")}
-    return replace(
-        outcome,
-        metrics={**outcome.metrics, **also},
-        settings={**outcome.settings, "rows_at_a_time": _ROWS, "steps_moving": online, **by_fold},
-    )
-
-
-def _taken_in(model: Callable, setting: Setting, online: int, run: Run, fold: int, split: Split) -> Result:
-    (X, y), keys, new = split.args, keys_of(run), setting.inducing // 10
-    order = np.random.RandomState(fold).permutation(len(X))
+        guide = InducingGuide(model, kmeans(setting.inducing))
+        return left(run, raw, inspected(load(run.model, model, guide), data))
+    X, y = data.X_train, data.y_train
+    order = np.random.RandomState(run.split).permutation(len(X))
     old, late = np.array_split(order, 2)
 
     def trained(which: str, rows: np.ndarray, inducing: int) -> Trained:
@@ -133,8 +132,8 @@ def _taken_in(model: Callable, setting: Setting, online: int, run: Run, fold: in
             X[rows],
             y[rows],
             num_data=len(rows),
-            checkpoint=run.checkpoint / f"{fold}-{which}",
-            progress=f"{run.variant}, split {fold + 1}, {which}",
+            checkpoint=run.checkpoint / which,
+            progress=f"{run.title}, {which}",
         )
 
     half = trained("half", old, setting.inducing - new)
@@ -153,11 +152,23 @@ def _taken_in(model: Callable, setting: Setting, online: int, run: Run, fold: in
     )
     whole = trained("all", order, setting.inducing)
     models = {"first_half_nlpp": half, "nlpp": both, "moved_nlpp": moved, "all_nlpp": whole}
-    metrics = {metric: nlpp(predicted(keys.test, found, *split.test)) for metric, found in models.items()}
-    metrics["elbo"] = float(last_bound(half.losses, len(old), setting)) - float(both.losses[-1])
-    metrics["all_elbo"] = float(last_bound(whole.losses, len(X), setting))
-    seconds = sum(found.seconds for found in models.values())
-    return Result(metrics, seconds, both, half, (X[late], y[late]))
+    found = {name: nlpp(predicted(keys.test, one, data.X_test, data.y_test)) for name, one in models.items()}
+    found["elbo"] = float(last_bound(half.losses, len(old), setting)) - float(both.losses[-1])
+    found["all_elbo"] = float(last_bound(whole.losses, len(X), setting))
+    return outcome_of(
+        run,
+        setting,
+        (X[late], y[late]),
+        inspected(both, data),
+        both,
+        metrics=found | {"difference": found["nlpp"] - found["all_nlpp"]},
+        settings={"rows_at_a_time": _ROWS, "steps_moving": online},
+        steps=2 * setting.steps + online,
+        seconds_training=sum(one.seconds for one in models.values()),
+        elbo=-half.losses,
+        data=raw,
+        selection=_BY_HAND,
+    )
 
 
 EXPERIMENTS = (halves,)
